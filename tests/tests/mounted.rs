@@ -112,6 +112,60 @@ fn a_killed_client_leaves_no_mount_and_a_tree_in_order() {
     b.end();
 }
 
+#[test]
+fn a_mount_that_stood_still_past_its_lease_loses_nothing() {
+    let cluster = Cluster::new(2, 2, false);
+    let (Some(a), Some(b)) = (cluster.mount("a", &[]), cluster.mount("b", &[])) else { return };
+    let mut file = File::options().create_new(true).read(true).write(true).open(a.point.join("file")).unwrap();
+    file.write_all(&bytes(1, 50_000)).unwrap();
+    file.sync_all().unwrap();
+    let reader = File::open(a.point.join("file")).unwrap();
+    file.write_all(&bytes(2, 50_000)).unwrap();
+    a.process.signal(Signal::STOP);
+    // The lease is of ten seconds.
+    std::thread::sleep(Duration::from_secs(13));
+    a.process.signal(Signal::CONT);
+    file.write_all(&bytes(3, 50_000)).unwrap();
+    file.sync_all().unwrap();
+    assert!(a.log().contains("had taken this client for dead"), "{}", a.log());
+    let all = [bytes(1, 50_000), bytes(2, 50_000), bytes(3, 50_000)].concat();
+    let mut read = vec![0; all.len()];
+    reader.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == all && fs::read(b.point.join("file")).unwrap() == all);
+    drop((file, reader));
+    a.end();
+    b.end();
+}
+
+#[test]
+fn a_commit_that_is_made_after_it_was_given_up_is_of_one_file_alone() {
+    let cluster = Cluster::new(2, 2, false);
+    let (Some(a), Some(b)) = (cluster.mount("a", &["--timeout", "3"]), cluster.mount("b", &[])) else { return };
+    let mut one = File::create(a.point.join("one")).unwrap();
+    one.write_all(&bytes(1, 65_536)).unwrap();
+    one.sync_all().unwrap();
+    one.write_all_at(&bytes(2, 65_536), 0).unwrap();
+    let service = cluster.service.as_ref().unwrap();
+    service.process.signal(Signal::STOP);
+    one.sync_all().unwrap_err();
+    service.process.signal(Signal::CONT);
+    // More than a client reserves ahead.
+    let mut other = None;
+    wait_until(|| {
+        other = File::create(a.point.join("other")).ok();
+        other.is_some()
+    });
+    let mut other = other.unwrap();
+    other.write_all(&bytes(3, 40 << 20)).unwrap();
+    other.sync_all().unwrap();
+    let read = fs::read(b.point.join("one")).unwrap();
+    assert!(read == bytes(1, 65_536) || read == bytes(2, 65_536));
+    assert!(fs::read(b.point.join("other")).unwrap() == bytes(3, 40 << 20));
+    drop((one, other));
+    a.end();
+    b.end();
+}
+
 /// Writes and syncs files, each with its number and what is in `source`, until `stop` is there, and prints how many they are. It is a process of its own: one that has files of the mount
 /// open cannot start the service, since what it starts closes them first, which waits for the service.
 const WRITER: &str = "i=0; while [ ! -e \"$3\" ]; do

@@ -23,12 +23,13 @@ pub(super) struct Transfer {
     /// Of a read that succeeded.
     pub target: Option<MessageBuffer>,
     pub error: Option<String>,
+    was_sent: bool,
     is_over: bool,
 }
 
 impl Transfer {
     pub fn new(copy: Replica, op: Op) -> Self {
-        Self { copy, op: Some(op), target: None, error: None, is_over: false }
+        Self { copy, op: Some(op), target: None, error: None, was_sent: false, is_over: false }
     }
 
     fn fail(&mut self, why: String) {
@@ -60,7 +61,10 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             while let Some(op) = transfers[index].op.take() {
                 let Some(within) = self.donors.get_mut(&donor) else { break };
                 match within.reach.submit(tag, op) {
-                    Ok(()) => open += 1,
+                    Ok(()) => {
+                        transfers[index].was_sent = true;
+                        open += 1;
+                    }
                     // There is room when something is over.
                     Err(op) => {
                         transfers[index].op = Some(op);
@@ -86,7 +90,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 return;
             }
         }
-        for transfer in transfers.iter().filter(|transfer| transfer.error.is_some()) {
+        // One that had no way begins no rest anew: else whoever tries again during the rest never has one.
+        for transfer in transfers.iter().filter(|transfer| transfer.error.is_some() && transfer.was_sent) {
             self.check_way(transfer);
         }
     }
