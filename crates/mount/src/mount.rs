@@ -171,7 +171,11 @@ impl<F: Files> Mount<F> {
             thread::sleep(LOOK);
         }
         self.files.end();
-        self.watcher = None;
+        match self.watcher.take() {
+            Some(watcher) if ended.is_ok() => watcher.dismiss(),
+            // It tries once more.
+            watcher => drop(watcher),
+        }
         if session.guard.is_finished() {
             let over = session.join();
             return ended.and_then(|how| over.map(|()| how));

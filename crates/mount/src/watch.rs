@@ -66,7 +66,7 @@ pub(crate) fn helped(args: &[&str], point: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("fusermount3: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }
 
-/// The second process, from the first one's side. It ends when this is dropped, and finds nothing to do if that unmounted.
+/// The second process, from the first one's side. It ends when this is dropped, and unmounts what is still there.
 #[derive(Debug)]
 pub(crate) struct Watcher(Child);
 
@@ -80,6 +80,13 @@ impl Watcher {
         command.process_group(0).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self(command.spawn()?))
+    }
+}
+
+impl Watcher {
+    /// Ends it without a look: nothing is mounted there by this process any more. What somebody else mounts there now may have the same device number.
+    pub fn dismiss(mut self) {
+        let _ = self.0.kill();
     }
 }
 
