@@ -42,6 +42,8 @@ exec setpriv --reuid="$user" --regid="$user" --clear-groups --no-new-privs "$@"
 const ASK_FOR_NOTHING: &[&str] = &[
     "cost: ",
     "herd: ",
+    // Its misuse is shown to compilers, by cargo.
+    "interleave: ",
     "kv: random",
     "lab: ",
     "remote-memory: ",
