@@ -4,12 +4,9 @@ mod common;
 mod killing;
 #[path = "common/nbd.rs"]
 mod nbd;
-#[path = "killing/pages.rs"]
-mod pages;
-#[path = "killing/volumes.rs"]
-mod volumes;
 
 use killing::plan::Plan;
+use killing::volumes;
 
 /// Kills in an ordinary run.
 const KILLS: u64 = 8;

@@ -1,6 +1,7 @@
-//! What tests share that kill processes at random moments.
-#![allow(dead_code)] // Each test program uses some of it.
+//! Processes that are killed at random moments, and what has to be there all the same.
 
-pub mod donor;
+mod donor;
+mod pages;
 pub mod plan;
-pub mod running;
+mod running;
+pub mod volumes;

@@ -1,13 +1,13 @@
-//! Pages that say which they are, of which file and in which version.
+//! Pages that say which they are, and in which version.
 
 pub const PAGE: usize = 4096;
 
-/// The page with this number of a file in a version; version 0 is zeros.
-pub fn page(file: u64, number: u64, version: u64) -> [u8; PAGE] {
+/// The page with this number in a version; version 0 is zeros.
+fn page(number: u64, version: u64) -> [u8; PAGE] {
     let mut bytes = [0; PAGE];
     if version > 0 {
         bytes[..8].copy_from_slice(&version.to_le_bytes());
-        let mut word = (file << 40 ^ number << 20 ^ version).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut word = (number << 20 ^ version).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         for place in bytes[8..].chunks_exact_mut(8) {
             word = word.rotate_left(7).wrapping_mul(0xBF58_476D_1CE4_E5B9).wrapping_add(version);
             place.copy_from_slice(&word.to_le_bytes());
@@ -17,14 +17,14 @@ pub fn page(file: u64, number: u64, version: u64) -> [u8; PAGE] {
 }
 
 /// Pages of one version, one behind the other.
-pub fn pages(file: u64, numbers: std::ops::Range<u64>, version: u64) -> Vec<u8> {
-    numbers.flat_map(|number| page(file, number, version)).collect()
+pub fn pages(numbers: std::ops::Range<u64>, version: u64) -> Vec<u8> {
+    numbers.flat_map(|number| page(number, version)).collect()
 }
 
-/// The version that a page has; `None` where it is no page of this file and number, or not all of one version.
-pub fn version_of(file: u64, number: u64, bytes: &[u8]) -> Option<u64> {
+/// The version that a page has; `None` where it is no page of this number, or not all of one version.
+pub fn version_of(number: u64, bytes: &[u8]) -> Option<u64> {
     let version = u64::from_le_bytes(*bytes.first_chunk()?);
-    (bytes == page(file, number, version)).then_some(version)
+    (bytes == page(number, version)).then_some(version)
 }
 
 /// What is known of a page: the last version that was acknowledged, and the last one that was begun.
@@ -35,13 +35,10 @@ pub struct Known {
 }
 
 #[test]
-fn a_page_of_another_version_file_or_place_is_told_apart() {
-    assert_eq!(version_of(1, 2, &page(1, 2, 3)), Some(3));
-    assert_eq!(version_of(1, 2, &[0; PAGE]), Some(0));
-    for other in [page(1, 3, 3), page(2, 2, 3)] {
-        assert_eq!(version_of(1, 2, &other), None);
-    }
-    let mut torn = page(1, 2, 3);
-    torn[2048..].copy_from_slice(&page(1, 2, 4)[2048..]);
-    assert_eq!((version_of(1, 2, &torn), version_of(1, 2, &torn[..100])), (None, None));
+fn a_page_of_another_version_or_place_is_told_apart() {
+    assert_eq!((version_of(2, &page(2, 3)), version_of(2, &[0; PAGE])), (Some(3), Some(0)));
+    assert_eq!(version_of(2, &page(3, 3)), None);
+    let mut torn = page(2, 3);
+    torn[2048..].copy_from_slice(&page(2, 4)[2048..]);
+    assert_eq!((version_of(2, &torn), version_of(2, &torn[..100])), (None, None));
 }

@@ -65,11 +65,6 @@ impl Running {
         self.process.wait().success()
     }
 
-    /// Tells it to end, and does not wait.
-    pub fn close_stdin(&mut self) {
-        drop(self.stdin.take());
-    }
-
     pub fn has_ended(&mut self) -> bool {
         self.process.0.try_wait().unwrap().is_some()
     }

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use sinew_fabric::SeededGenerator;
 
+use super::donor::Donor;
+use super::pages::{Known, PAGE, pages, version_of};
+use super::plan::Plan;
+use super::running::Running;
 use crate::common::{Folder, PATIENCE, run, sinew, text};
-use crate::killing::donor::Donor;
-use crate::killing::plan::Plan;
-use crate::killing::running::Running;
 use crate::nbd::Client;
-use crate::pages::{Known, PAGE, pages, version_of};
 
 const DONORS: usize = 4;
 const PAGES: u64 = 4096;
@@ -61,7 +61,7 @@ fn use_device(mut client: Client, seed: u64, shadow: &Mutex<Shadow>, is_over: &A
             })
         } else {
             let version = lock(shadow).begin(from, to);
-            let bytes = pages(0, from..to, version);
+            let bytes = pages(from..to, version);
             client
                 .try_write(from * PAGE as u64, &bytes)
                 .map(|written| written.map(|()| lock(shadow).done(from, to, version)))
@@ -111,7 +111,7 @@ impl Shadow {
     fn saw(&mut self, from: u64, bytes: &[u8], floor: Option<&Vec<u64>>) {
         for (index, bytes) in bytes.chunks(PAGE).enumerate() {
             let number = from + index as u64;
-            let version = version_of(0, number, bytes);
+            let version = version_of(number, bytes);
             let known = &mut self.pages[number as usize];
             let least = floor.map_or(known.acked, |floor| floor[index]);
             match version.filter(|version| (least..=known.begun).contains(version)) {

@@ -19,12 +19,24 @@ const MS: u64 = 1_000_000;
 const PAUSE: u64 = 50 * MS;
 
 /// What other lanes have done while the client joined, or all where it is another client now: the service is to be told.
-#[derive(Default)]
 struct Untold {
     opens: Vec<Held>,
     closes: Vec<u64>,
     /// Owners of whose locks the service does not know as the client has them.
     owners: BTreeSet<(Ino, LockOwner)>,
+}
+
+/// Why the service was not told all.
+enum Interrupted {
+    /// The client has to join again.
+    Again(String),
+    Failed(Failed),
+}
+
+impl From<Failed> for Interrupted {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
 }
 
 impl Client {
@@ -76,14 +88,13 @@ impl Client {
         self.lose(&refused);
         let held = self.held();
         let open: HashSet<u64> = held.iter().map(|held| held.handle).collect();
-        let mut owners = BTreeSet::new();
         let mut mine = self.locks();
         for lock in told.locks.iter().filter(|lock| !locks.contains(lock)) {
             mine.remove(lock.ino, lock.owner, lock.first, lock.last);
         }
         let now = mine.all();
         let differs = |lock: &&Lock| now.contains(lock) != locks.contains(lock);
-        owners.extend(now.iter().chain(&locks).filter(differs).map(|lock| (lock.ino, lock.owner)));
+        let owners = now.iter().chain(&locks).filter(differs).map(|lock| (lock.ino, lock.owner)).collect();
         let opens = held.into_iter().filter(|held| !granted.contains(&held.handle)).collect();
         let closes = granted.into_iter().filter(|handle| !open.contains(handle)).collect();
         (identity, Untold { opens, closes, owners })
@@ -117,13 +128,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let why = match self.attempt(&message, until)? {
                 Attempt::Answered(Reply::Joined(joined)) => {
                     let (identity, untold) = client.joined(&told, joined);
-                    match self.tell(&identity, &untold, until)? {
+                    match self.tell(&identity, &untold, until) {
                         Ok(()) => {
                             // Other lanes ask as the new client from now on, and it has all that they have open.
                             client.set_identity(identity);
                             return Ok(());
                         }
-                        Err(why) => why,
+                        Err(Interrupted::Again(why)) => why,
+                        Err(Interrupted::Failed(failed)) => return Err(failed),
                     }
                 }
                 Attempt::Answered(Reply::Refused(Error::Grace | Error::Rejoin)) => "it is starting".to_owned(),
@@ -139,70 +151,55 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Tells the service what it did not hear when the client joined. What it refuses is lost. Inside: why the client has to join again.
-    fn tell(&mut self, us: &Identity, untold: &Untold, until: u64) -> Result<Result<(), String>, Failed> {
+    /// Tells the service what it did not hear when the client joined. What it refuses is lost.
+    fn tell(&mut self, us: &Identity, untold: &Untold, until: u64) -> Result<(), Interrupted> {
         let client = std::sync::Arc::clone(&self.client);
         // A file that somebody else may have had locked meanwhile is not what its program takes it for.
         let mut changed = HashSet::new();
         for &(ino, owner) in &untold.owners {
-            let all = Request::Unlock { ino, owner, first: 0, last: u64::MAX };
-            let mut asked = self.tell_one(us, all, until)?.map(|_| ());
-            let locks: Vec<Lock> =
-                client.locks().all().into_iter().filter(|l| (l.ino, l.owner) == (ino, owner)).collect();
-            for lock in locks {
-                let told = match asked {
-                    Ok(()) => self.tell_one(us, Request::Lock(lock), until)?,
-                    Err(why) => return Ok(Err(why)),
-                };
-                asked = told.map(|granted| {
-                    if !granted {
-                        client.locks().remove(ino, owner, lock.first, lock.last);
-                        client.log(&format!("a lock of file {} is lost", ino.0));
-                        changed.insert(ino);
-                    }
-                });
-            }
-            if let Err(why) = asked {
-                return Ok(Err(why));
+            self.tell_one(us, Request::Unlock { ino, owner, first: 0, last: u64::MAX }, until)?;
+            for lock in client.locks().all().into_iter().filter(|lock| (lock.ino, lock.owner) == (ino, owner)) {
+                if !self.tell_one(us, Request::Lock(lock), until)? {
+                    client.locks().remove(ino, owner, lock.first, lock.last);
+                    client.log(&format!("a lock of file {} is lost", ino.0));
+                    changed.insert(ino);
+                }
             }
         }
         let mut lost = HashSet::new();
         for &Held { handle, ino, access } in &untold.opens {
-            let opened = match changed.contains(&ino) {
-                true => Ok(false),
-                false => self.tell_one(us, Request::Open { handle, ino, access }, until)?,
-            };
-            match opened {
-                Ok(true) => {}
-                Ok(false) => drop(lost.insert(handle)),
-                Err(why) => return Ok(Err(why)),
+            let is_open = !changed.contains(&ino) && self.tell_one(us, Request::Open { handle, ino, access }, until)?;
+            if !is_open {
+                lost.insert(handle);
             }
         }
         client.lose(&lost);
         for &handle in &untold.closes {
-            if let Err(why) = self.tell_one(us, Request::Close { handle }, until)? {
-                return Ok(Err(why));
-            }
+            self.tell_one(us, Request::Close { handle }, until)?;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
-    /// Whether the service does it. Inside: why nobody knows.
-    fn tell_one(&mut self, us: &Identity, request: Request, until: u64) -> Result<Result<bool, String>, Failed> {
+    /// Asks the service for something as the client that has just joined. Returns whether it does it.
+    fn tell_one(&mut self, us: &Identity, request: Request, until: u64) -> Result<bool, Interrupted> {
         let Identity { client, secret, .. } = *us;
         let settled = self.client.sequences().settled();
         let message =
             Message::Ask(Envelope { client, secret, sequence: 0, settled, caller: Caller::default(), request });
         loop {
-            match self.attempt(&message, until)? {
-                Attempt::Answered(Reply::Answer(_)) => return Ok(Ok(true)),
-                Attempt::Answered(Reply::Refused(Error::Grace)) if self.now_ns() + PAUSE < until => self.pause(PAUSE),
-                Attempt::Answered(Reply::Refused(Error::Rejoin)) => return Ok(Err("it has started again".into())),
-                Attempt::Answered(Reply::Refused(_)) => return Ok(Ok(false)),
-                Attempt::Answered(Reply::Stranger) => return Ok(Err("it does not know the session any more".into())),
-                Attempt::Answered(_) => return Err(Failed::Nonsense),
-                Attempt::Lost(why) => return Ok(Err(why)),
-            }
+            let why = match self.attempt(&message, until)? {
+                Attempt::Answered(Reply::Answer(_)) => return Ok(true),
+                Attempt::Answered(Reply::Refused(Error::Grace)) if self.now_ns() + PAUSE < until => {
+                    self.pause(PAUSE);
+                    continue;
+                }
+                Attempt::Answered(Reply::Refused(Error::Rejoin)) => "it has started again".into(),
+                Attempt::Answered(Reply::Refused(_)) => return Ok(false),
+                Attempt::Answered(Reply::Stranger) => "it does not know the session any more".into(),
+                Attempt::Answered(_) => return Err(Failed::Nonsense.into()),
+                Attempt::Lost(why) => why,
+            };
+            return Err(Interrupted::Again(why));
         }
     }
 

@@ -25,7 +25,7 @@ pub struct Config {
     pub clients_max: usize,
     /// Pages that a client has reserved, at most.
     pub reserved_max: u64,
-    /// Copies that a client may have taken out because it did not reach them.
+    /// Copies that a client may have taken out because it did not reach them. By default as many as four terabytes have segments of 64 MB.
     pub failed_max: u32,
     /// Callers that have greeted and not proved that they have the key.
     pub strangers_max: usize,

@@ -406,6 +406,7 @@ impl Cache {
             Some(old) => self.append(key, value, words, &about, Some(old), now_s)?,
             None => self.append(key, value, words, &about, None, now_s)?,
         }
+        // An item that is touched keeps its own.
         self.version = about.version.max(self.version);
         self.stored += 1;
         self.any_expires |= about.extras.expires_s != 0;
@@ -417,16 +418,11 @@ impl Cache {
     fn overwrite(&mut self, key: &Key<'_>, value: &[u8], about: &About, old: &Old) {
         let replaced = &old.found.entry;
         let entry = replaced.replaced(value.len(), about);
-        let versions = self.view.versions.as_ref();
-        let version = versions.map(|versions| (versions, View::version_of(versions, key.bucket(self.view.buckets))));
-        if let Some((versions, version)) = version {
-            versions.begin_change(version);
-        }
+        let bucket = key.bucket(self.view.buckets);
+        self.begin_change(bucket);
         entry.store(&self.view.body, about.extras);
         entry.store_value(&self.view.body, value);
-        if let Some((versions, version)) = version {
-            versions.end_change(version);
-        }
+        self.end_change(bucket);
         // Otherwise there are as many items and words as before.
         if old.is_gone {
             self.census.leave(replaced, self.cleared());

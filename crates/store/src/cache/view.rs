@@ -122,15 +122,11 @@ impl View {
         let head = self.head();
         let bucket = key.bucket(self.buckets);
         // Where it was seen, or where it must be.
-        let mut index = bucket * SLOTS + key.hint as usize;
-        for is_last in [false, true] {
-            let found = self.item_in(head, index, key);
-            if found.is_some() || is_last {
-                return found;
-            }
-            index = self.search(head, bucket, key)?;
+        let seen = self.item_in(head, bucket * SLOTS + key.hint as usize, key);
+        if seen.is_some() {
+            return seen;
         }
-        None
+        self.item_in(head, self.search(head, bucket, key)?, key)
     }
 
     /// Index of the slot of the item with `key`. Out of line: most keys were seen where they are.
