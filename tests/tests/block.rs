@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use common::rights::{can_mount, is_on_path};
 use common::{Folder, PATIENCE, Process, Server, eventually, run, sinew, text};
 use nbd::Client;
 use rustix::process::Signal;
@@ -30,8 +31,7 @@ fn uri(folder: &Folder) -> String {
 
 /// Whether a program is here; if not, the test says that it is skipped.
 fn has(program: &str) -> bool {
-    let is_here = std::env::var_os("PATH")
-        .is_some_and(|paths| std::env::split_paths(&paths).any(|folder| folder.join(program).is_file()));
+    let is_here = is_on_path(program);
     if !is_here {
         skipped(format!("no {program}"));
     }
@@ -145,11 +145,8 @@ fn fio_verifies_what_it_wrote() {
 
 #[test]
 fn nbdfuse_has_the_device_as_a_file() {
-    if !has("nbdfuse") {
+    if !has("nbdfuse") || !can_mount() {
         return;
-    }
-    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
-        return skipped("no FUSE");
     }
     let folder = Folder::new();
     let _server = serve(&folder);

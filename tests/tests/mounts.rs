@@ -10,10 +10,10 @@ mod mounts {
 use std::path::{Path, PathBuf};
 
 use common::Folder;
+use common::rights::can_mount;
 use mounts::{facts, random};
-use sinew_conformance::skipped;
 use sinew_mount::files::Caller;
-use sinew_mount::{InMemory, Mount, MountError, Options};
+use sinew_mount::{InMemory, Mount, Options};
 
 /// Files in memory at a directory; none where nothing can be mounted.
 fn in_memory(folder: &Folder) -> Option<Mount<InMemory>> {
@@ -22,14 +22,7 @@ fn in_memory(folder: &Folder) -> Option<Mount<InMemory>> {
         gid: rustix::process::getegid().as_raw(),
         ..Caller::default()
     };
-    match Mount::new(InMemory::new(1 << 34, &me), &folder.0, &Options::new("memory")) {
-        Ok(mount) => Some(mount),
-        Err(MountError::NoDevice | MountError::DeviceDenied(_) | MountError::NoHelper) => {
-            skipped("no FUSE");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    can_mount().then(|| Mount::new(InMemory::new(1 << 34, &me), &folder.0, &Options::new("memory")).unwrap())
 }
 
 /// A directory of its own for each fact.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use crate::helper;
+
 /// Why a file system is not mounted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -40,6 +42,17 @@ pub enum MountError {
          with: apt-get install fuse3 (dnf install fuse3), or run this as root (in a container with --cap-add SYS_ADMIN)"
     )]
     NoHelper,
+    /// The program that mounts for users other than root may not do so either.
+    #[error(
+        "{}: {said}: fusermount3 mounts for users other than root where it belongs to root and is setuid, which has no effect in a process that may \
+         gain no privileges (no_new_privs) or in a container without CAP_SYS_ADMIN: allow that, or run this as root", path.display()
+    )]
+    HelperDenied {
+        /// Where it was to mount.
+        path: PathBuf,
+        /// What it says.
+        said: String,
+    },
     /// Users may not let others in.
     #[error(
         "--allow-other lets users other than you use the files, which root has to allow: put the line user_allow_other into /etc/fuse.conf"
@@ -91,18 +104,14 @@ impl MountError {
             // Nothing else that is needed is not there: the directory and the device have been looked at.
             ErrorKind::NotFound => Self::NoHelper,
             // So it is, too, where a folder of PATH is not to be looked into, and no other has it.
-            ErrorKind::PermissionDenied if !is_on_path(HELPER) => Self::NoHelper,
+            ErrorKind::PermissionDenied if !helper::is_installed() => Self::NoHelper,
+            // The helper's own words, which have no error number with them.
+            _ if text.contains("fusermount") && text.contains("not permitted") => {
+                Self::HelperDenied { path: path.to_owned(), said: text.trim().to_owned() }
+            }
             _ => Self::System { path: path.to_owned(), error },
         }
     }
-}
-
-/// What mounts for users other than root.
-const HELPER: &str = "fusermount3";
-
-fn is_on_path(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|paths| std::env::split_paths(&paths).any(|folder| folder.join(program).is_file()))
 }
 
 #[cfg(test)]
@@ -120,10 +129,13 @@ mod tests {
         assert!(MountError::of_device(Errno::PERM.into()).to_string().contains("chmod 666 /dev/fuse"));
         assert!(MountError::of_mount(path, Errno::NOENT.into()).to_string().contains("install fuse3"));
         let denied = MountError::of_mount(path, Errno::ACCESS.into()).to_string();
-        assert!(denied.contains(if is_on_path(HELPER) { "/mnt/x" } else { "install fuse3" }), "{denied}");
+        assert!(denied.contains(if helper::is_installed() { "/mnt/x" } else { "install fuse3" }), "{denied}");
         let forbidden =
             io::Error::other("option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf");
         assert!(MountError::of_mount(path, forbidden).to_string().contains("/etc/fuse.conf"));
+        let powerless = io::Error::other("fusermount: mount failed: Operation not permitted\n");
+        let powerless = MountError::of_mount(path, powerless).to_string();
+        assert!(powerless.contains("setuid") && powerless.contains("run this as root"), "{powerless}");
         assert!(MountError::of_mount(path, Errno::INVAL.into()).to_string().contains("/mnt/x"));
     }
 }

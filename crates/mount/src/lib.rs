@@ -23,6 +23,7 @@ pub mod daemon;
 mod error;
 pub mod files;
 mod front;
+mod helper;
 mod memory;
 mod mount;
 pub mod remote;

@@ -16,8 +16,9 @@ use rustix::mount::{UnmountFlags, unmount};
 use crate::error::MountError;
 use crate::files::Files;
 use crate::front::{Front, Notices, REQUEST_MAX};
+use crate::helper;
 use crate::table::DeviceNumber;
-use crate::watch::{Watcher, detach, helped};
+use crate::watch::{Watcher, detach};
 
 /// How a file system is mounted.
 #[derive(Clone, Debug)]
@@ -198,7 +199,7 @@ fn gently(point: &Path) -> io::Result<()> {
         Ok(()) => Ok(()),
         // Nobody has it there any more.
         Err(rustix::io::Errno::INVAL) => Ok(()),
-        Err(rustix::io::Errno::PERM) => match helped(&["-u", "--"], point) {
+        Err(rustix::io::Errno::PERM) => match helper::unmount(&["-u", "--"], point) {
             Err(error) if error.to_string().contains("busy") => Err(ErrorKind::ResourceBusy.into()),
             result => result,
         },

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::mount::{UnmountFlags, unmount};
 
+use crate::helper;
 use crate::table::{DeviceNumber, mounted_at};
 
 /// What the second process does.
@@ -52,18 +53,9 @@ impl Watch {
 pub(crate) fn detach(point: &Path) -> io::Result<()> {
     match unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => helped(&["-u", "-q", "-z", "--"], point),
+        Err(rustix::io::Errno::PERM) => helper::unmount(&["-u", "-q", "-z", "--"], point),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Unmounts by the program that does it for users other than root.
-pub(crate) fn helped(args: &[&str], point: &Path) -> io::Result<()> {
-    let output = Command::new("fusermount3").args(args).arg(point).stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("fusermount3: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }
 
 /// The second process, from the first one's side. It ends when this is dropped, and unmounts what is still there.

@@ -1,6 +1,8 @@
 //! Processes that tests start, kill and wait for.
 #![allow(dead_code)] // Each test program uses some of it.
 
+pub mod rights;
+
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

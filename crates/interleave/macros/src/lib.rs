@@ -14,28 +14,6 @@ use proc_macro::TokenStream;
 
 /// Makes a batch function of a plain one, whose expensive loads are marked.
 ///
-/// ```
-/// use sinew_interleave::interleave;
-///
-/// /// How often a word of `chain` is followed before it is 0.
-/// #[interleave(batch = count_all, width = 16)]
-/// fn count(chain: &[usize], #[each] start: usize) -> usize {
-///     let (mut at, mut steps) = (start, 0);
-///     while at != 0 {
-///         fetch!(&chain[at]);
-///         at = chain[at];
-///         steps += 1;
-///     }
-///     steps
-/// }
-///
-/// let chain = [0, 0, 1, 2];
-/// assert_eq!(count(&chain, 3), 3);
-/// let mut counts = [0; 4];
-/// assert_eq!(count_all(&chain, [0, 1, 2, 3], &mut counts), 4);
-/// assert_eq!(counts, [0, 1, 2, 3]);
-/// ```
-///
 /// The function stays what it is, without the marks. Beside it there is a *batch function*, which makes many lookups whose loads overlap, and gives
 /// their results in the order of the inputs, as `Batch::run` does. A parameter that each lookup has of its own is preceded by `#[each]`; the batch
 /// function has an iterator in place of these (over tuples, when there are several). The other parameters, and `&self`, are shared by all
