@@ -29,10 +29,10 @@ pub(crate) const REQUEST_MAX: u32 = 1 << 20;
 /// Requests that nobody waits for, such as reads ahead, at most.
 const BACKGROUND_MAX: u16 = 64;
 
-/// What is asked for, where the kernel has it.
-const WANTED: [InitFlags; 7] = [
+/// What is asked for, where the kernel has it. `FUSE_ATOMIC_O_TRUNC` is not: with it the kernel has a file emptied before it sees that the file is a program
+/// that runs, and refuses to open it.
+const WANTED: [InitFlags; 6] = [
     InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_PARALLEL_DIROPS,

@@ -35,6 +35,7 @@ pub const ALL: &[(&str, Fact)] = &[
     ("a_mapping_is_the_file", a_mapping_is_the_file),
     ("large_files_are_as_they_were_written", large_files_are_as_they_were_written),
     ("programs_run", programs_run),
+    ("a_program_that_runs_is_not_written", a_program_that_runs_is_not_written),
     ("pipes_and_sockets_have_names", pipes_and_sockets_have_names),
     ("an_open_file_excludes_others_by_locks", an_open_file_excludes_others_by_locks),
     ("a_listing_has_every_name_once", a_listing_has_every_name_once),
@@ -395,6 +396,21 @@ fn programs_run(at: &Path) {
     assert!(Command::new(&program).status().unwrap().success());
     fs::set_permissions(&program, Permissions::from_mode(0o644)).unwrap();
     assert_eq!(Command::new(&program).status().unwrap_err().kind(), ErrorKind::PermissionDenied);
+}
+
+fn a_program_that_runs_is_not_written(at: &Path) {
+    let (file, original) = (at.join("program"), fs::read("/bin/sleep").unwrap());
+    fs::write(&file, &original).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut running = Command::new(&file).arg("60").spawn().unwrap();
+    for flags in [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY | OFlags::TRUNC, OFlags::WRONLY | OFlags::TRUNC] {
+        let opened = rustix::fs::open(&file, flags, Mode::empty());
+        assert_eq!(opened.err(), Some(Errno::TXTBSY), "{flags:?}");
+    }
+    assert!(fs::read(&file).unwrap() == original);
+    assert!(running.try_wait().unwrap().is_none(), "it has ended");
+    running.kill().unwrap();
+    running.wait().unwrap();
 }
 
 fn pipes_and_sockets_have_names(at: &Path) {
