@@ -12,6 +12,7 @@ pub mod paging;
 pub mod perftest;
 mod rust;
 mod stats;
+mod tables;
 mod ucx;
 
 use std::process::{Child, Command};
@@ -40,7 +41,7 @@ pub struct Args {
     /// Measurements of each side; at least 3.
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// Only these peers: ucx, tonic, tarpc, nbdkit, tmpfs, bindfs, nbdfuse, zram, disk (may be given more than once).
+    /// Only these peers: ucx, tonic, tarpc, nbdkit, dpdk, tmpfs, bindfs, nbdfuse, zram, disk (may be given more than once).
     #[arg(long)]
     peer: Vec<String>,
     /// Only contests whose name contains this, as "paging" (may be given more than once).
@@ -98,8 +99,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         missing.extend(redis.err().map(|remedy| ("paging of redis", remedy)));
     }
     contests.retain(|contest| args.only.is_empty() || args.only.iter().any(|text| contest.what.contains(text)));
-    let peers: [Peer; 4] =
-        [("ucx", ucx::present), ("tonic", rust::build), ("tarpc", rust::build), ("nbdkit", block::present)];
+    let peers: [Peer; 5] = [
+        ("ucx", ucx::present),
+        ("tonic", rust::build),
+        ("tarpc", rust::build),
+        ("nbdkit", block::present),
+        tables::PEER,
+    ];
     for (name, check) in peers.into_iter().chain(files::PEERS).chain(paging::PEERS) {
         if !contests.iter().any(|contest| contest.peers.iter().any(|peer| peer.system == name)) {
             continue;
@@ -210,6 +216,7 @@ fn contests() -> Vec<Contest> {
         peers: rust::sides("bandwidth", &["--size", "8388608", "--window", "2"], Unit::GigabitPerSecond),
     });
     contests.extend(block::contests());
+    contests.extend(tables::contests());
     contests
 }
 
