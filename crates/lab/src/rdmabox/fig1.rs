@@ -27,6 +27,7 @@ pub fn plan(threads: usize, queue_pairs: usize, len: usize) -> Plan {
         len,
         writes: true,
         mode: Mode::Single,
+        adjacent: 0,
         seed: 1,
         warm_up_ns: measured_ns / 2,
         measured_ns,

@@ -44,6 +44,8 @@ pub struct Plan {
     pub writes: bool,
     /// What becomes of requests that gathered.
     pub mode: Mode,
+    /// How often, in a thousand, a request follows the one that its thread made before it; the others are anywhere.
+    pub adjacent: u64,
     /// For addresses.
     pub seed: u64,
     /// What is not measured, and what is.
@@ -67,6 +69,8 @@ pub struct Found {
     pub state_misses: f64,
     /// How busy the asking host's NIC was.
     pub usage: NicUse,
+    /// Operations for each request.
+    pub operations: f64,
 }
 
 /// What all threads count.
@@ -209,17 +213,31 @@ struct Thread {
     /// When each request was submitted, by its tag.
     asked_ns: Vec<u64>,
     free: Vec<u64>,
+    /// Behind the last request.
+    next: u64,
     finished: Vec<Finished>,
     tally: Rc<RefCell<Tally>>,
     is_fresh: bool,
 }
 
 impl Thread {
+    fn place(&mut self) -> u64 {
+        let len = self.plan.len as u64;
+        // Without a draw where nothing follows.
+        let follows = self.plan.adjacent > 0 && self.random.below(1000) < self.plan.adjacent;
+        let at = match follows && self.next + len <= MEMORY as u64 {
+            true => self.next,
+            false => self.random.below(MEMORY as u64 / len) * len,
+        };
+        self.next = at + len;
+        at
+    }
+
     fn submit(&mut self) -> bool {
         let any = !self.free.is_empty();
         while let Some(tag) = self.free.pop() {
             self.asked_ns[tag as usize] = self.clock.now_ns();
-            let at = self.random.below((MEMORY / self.plan.len) as u64) * self.plan.len as u64;
+            let at = self.place();
             let op = if self.plan.writes {
                 Op::Write { at, source: self.source.clone() }
             } else {
@@ -291,6 +309,7 @@ pub fn run(profile: &Profile, plan: &Plan, admission: impl Admission + 'static) 
             source: Slice::from(buffer(0).freeze()),
             asked_ns: vec![0; plan.depth],
             free: (0..plan.depth as u64).collect(),
+            next: 0,
             finished: Vec::new(),
             tally: Rc::clone(&tally),
             is_fresh: true,
@@ -298,9 +317,10 @@ pub fn run(profile: &Profile, plan: &Plan, admission: impl Admission + 'static) 
         ground.add(number, thread);
     }
     ground.nics.cluster.run_until(plan.warm_up_ns);
-    let before = ground.nics.nic(0).0;
+    let (before, engines_before) = (ground.nics.nic(0).0, ground.shared.stats());
     ground.nics.cluster.run_until(plan.warm_up_ns + plan.measured_ns);
     let (nic, usage) = ground.nics.nic(0);
+    let engines = since(&ground.shared.stats(), &engines_before);
     let requests = (nic.requests - before.requests).max(1) as f64;
     let tally = tally.borrow();
     Found {
@@ -310,6 +330,7 @@ pub fn run(profile: &Profile, plan: &Plan, admission: impl Admission + 'static) 
         wqe_misses: (nic.wqe_misses - before.wqe_misses) as f64 / requests,
         state_misses: (nic.requester_misses - before.requester_misses) as f64 / requests,
         usage,
+        operations: (engines.read_ops + engines.write_ops) as f64 / (engines.reads + engines.writes).max(1) as f64,
     }
 }
 
