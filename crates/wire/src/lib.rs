@@ -3,11 +3,13 @@
 //! - [`Header`]: the 24 bytes before every packet's data.
 //! - [`Meaning`]: what a packet of a call says with them.
 //! - [`options`]: what a call asks for beside its request.
+//! - [`batch`]: several packets in one datagram.
 //! - [`management`]: the bodies of the packets that open, close and watch sessions.
 //!
 //! All numbers are little-endian. Nothing here allocates or panics on what arrives: a reader gets a value or an error.
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod header;
 pub mod management;
 pub mod meaning;
