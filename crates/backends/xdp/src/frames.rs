@@ -1,6 +1,9 @@
 //! The frame port.
 
+use std::cell::RefCell;
 use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
 
 use rustix::fd::OwnedFd;
 use sinew_fabric::frames::{
@@ -9,22 +12,20 @@ use sinew_fabric::frames::{
 use sinew_fabric::readiness::Alarm;
 use sinew_fabric::{Armed, Descriptor, Dropped, MAX_BURST, PortError, PortStats, Readiness, Waker};
 use sinew_mem::atomic::plain::Arc;
-use std::cell::RefCell;
-use std::rc::Rc;
 
 use crate::interface::{Attachment, Granted, InterfaceOptions, Take, shared};
 use crate::memory::{Chunk, Memory};
 use crate::queues::{Received, Receiver, Sender};
 
 /// How a frame port is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FrameOptions {
     /// How its interface is, unless this process has it open already.
     pub interface: InterfaceOptions,
     /// One queue alone, so that other threads have ports at the others; `None`: all queues.
     pub queue: Option<u32>,
     /// Only frames to these addresses, ARP requests and neighbour discovery about them included; the kernel has the rest. Empty: all frames.
-    pub only: &'static [std::net::IpAddr],
+    pub only: Vec<IpAddr>,
 }
 
 /// Frames of AF_XDP ports. Ports that share a [`Memory`] pass them on without a copy.
@@ -119,7 +120,7 @@ impl XdpFrames {
         let take = if options.only.is_empty() { Take::All } else { Take::Places };
         let interface = shared(interface, take, options.interface, |_| Ok(Arc::clone(memory)))?;
         let mut attachment = Attachment::new(Arc::clone(&interface), options.queue)?;
-        for &address in options.only {
+        for &address in &options.only {
             if !attachment.take_place(address, None)? {
                 return Err(PortError::Taken {
                     address: format!("the address {address} at {}", interface.name),
@@ -296,12 +297,13 @@ impl FramePort for XdpFrames {
         self.alarm.waker()
     }
 
-    /// What went through; frames that the kernel found no room for, or that were longer than the memory's chunks take, count as
-    /// [`Dropped::Overflow`].
+    /// What went through. Frames that the kernel found no room for count as [`Dropped::Overflow`], those that were longer than a chunk takes as
+    /// [`Dropped::Unfinished`].
     fn stats(&self) -> PortStats {
         let mut stats = self.rx.stats.merged(&self.tx.stats);
         let lost = self.attachment.borrow().lost();
-        stats.count_dropped(Dropped::Overflow, lost.no_room + lost.too_long);
+        stats.count_dropped(Dropped::Overflow, lost.no_room);
+        stats.count_dropped(Dropped::Unfinished, lost.too_long);
         stats.count_dropped(Dropped::Malformed, self.rx.receiver.refused());
         stats
     }

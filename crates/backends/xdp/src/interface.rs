@@ -192,7 +192,8 @@ impl Interface {
             let queue = interface.open_queue(queue, zero_copy)?;
             interface.queues.push(queue);
         }
-        interface.granted.zero_copy = interface.queues.first().is_some_and(|queue| is_zero_copy(borrowed(&queue.keeper)));
+        interface.granted.zero_copy =
+            interface.queues.first().is_some_and(|queue| is_zero_copy(borrowed(&queue.keeper)));
         for queue in 0..interface.queues.len() {
             interface.fill(queue, &mut Vec::new());
         }

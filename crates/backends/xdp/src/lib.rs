@@ -1,12 +1,22 @@
 //! x
 mod bpf;
+mod core;
 mod frames;
 mod interface;
 mod memory;
+mod neighbours;
+mod options;
+mod port;
 mod queues;
 mod ring;
+mod rx;
 mod sys;
 pub mod testbed;
+mod tx;
 pub use frames::{FrameOptions, Xdp, XdpFrame, XdpFrames, XdpFramesRx, XdpFramesTx};
 pub use interface::{Granted, InterfaceOptions, Mode};
 pub use memory::{CHUNK_LENS, Memory};
+pub use options::XdpOptions;
+pub use port::XdpPort;
+pub use rx::XdpRx;
+pub use tx::XdpTx;

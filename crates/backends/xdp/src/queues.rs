@@ -36,10 +36,13 @@ impl Attachment {
     /// What the kernel lost, as far as it says.
     pub fn lost(&self) -> Lost {
         let told = self.sockets.iter().filter_map(|socket| statistics(borrowed(socket.fd.as_ref()?)).ok());
-        told.fold(Lost::default(), |lost, told| Lost {
-            // Chunks that were lacking are counted for each socket that wanted one.
-            no_room: lost.no_room + told.rx_ring_full.unwrap_or(0) + told.rx_fill_ring_empty_descs.unwrap_or(0),
-            too_long: lost.too_long + told.rx_dropped,
+        told.fold(Lost::default(), |lost, told| {
+            // Of those that it dropped it says how many for want of a chunk.
+            let no_chunk = told.rx_fill_ring_empty_descs.unwrap_or(0).min(told.rx_dropped);
+            Lost {
+                no_room: lost.no_room + told.rx_ring_full.unwrap_or(0) + no_chunk,
+                too_long: lost.too_long + told.rx_dropped - no_chunk,
+            }
         })
     }
 }

@@ -134,8 +134,7 @@ impl Pair {
         }
         let names = Side::ALL.map(Side::interface);
         let other = &pair.at(Side::B).0;
-        pair.at(Side::A)
-            .within(|| Netlink::open()?.make_pair(names, other, options.queues, options.mtu))??;
+        pair.at(Side::A).within(|| Netlink::open()?.make_pair(names, other, options.queues, options.mtu))??;
         for side in Side::ALL {
             pair.at(side).within(|| set_up(side, options))??;
         }

@@ -141,7 +141,9 @@ impl Machine<'_> {
                     at += if is_taken { offset as usize } else { 0 };
                 }
                 0x2d => {
-                    let (Data(base), DataEnd) = (registers[to], registers[from]) else { panic!("an unknown comparison") };
+                    let (Data(base), DataEnd) = (registers[to], registers[from]) else {
+                        panic!("an unknown comparison")
+                    };
                     if base > self.frame.len() as i64 {
                         at += offset as usize;
                     } else {

@@ -85,15 +85,13 @@ fn a_frame_for_a_place_goes_to_the_port_that_has_it_at_its_queue() {
 fn a_whole_address_has_what_no_place_takes_and_who_asks_for_it() {
     let places = [("10.0.0.9", None, 1), ("10.0.0.9", Some(80), 2), ("fd00::9", None, 3)];
     assert_eq!(decide(&places, &v4("10.0.0.9", 17, 0, &udp(80))), slot(2));
-    for frame in [
-        v4("10.0.0.9", 17, 0, &udp(81)),
-        v4("10.0.0.9", 6, 0, &[]),
-        v4("10.0.0.9", 17, 3, &[]),
-        arp("10.0.0.9"),
-    ] {
+    for frame in
+        [v4("10.0.0.9", 17, 0, &udp(81)), v4("10.0.0.9", 6, 0, &[]), v4("10.0.0.9", 17, 3, &[]), arp("10.0.0.9")]
+    {
         assert_eq!(decide(&places, &frame), slot(1));
     }
-    for frame in [v6("fd00::9", 17, &udp(1)), v6("fd00::9", 58, &[136; 24]), v6("fd00::9", 6, &[]), solicitation("fd00::9")]
+    for frame in
+        [v6("fd00::9", 17, &udp(1)), v6("fd00::9", 58, &[136; 24]), v6("fd00::9", 6, &[]), solicitation("fd00::9")]
     {
         assert_eq!(decide(&places, &frame), slot(3));
     }

@@ -209,7 +209,11 @@ impl Netlink {
                     DONE => return Ok(()),
                     ERROR => {
                         let errno = u32_at(body, 0).ok_or_else(bad)? as i32;
-                        return if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.wrapping_neg())) };
+                        return if errno == 0 {
+                            Ok(())
+                        } else {
+                            Err(io::Error::from_raw_os_error(errno.wrapping_neg()))
+                        };
                     }
                     kind => each(kind, body),
                 }
@@ -224,8 +228,9 @@ impl Netlink {
     /// The interface of this name.
     pub fn link(&self, name: &str) -> io::Result<Link> {
         let mut found = None;
-        let question =
-            Question::new(GET_LINK, 0).body(&link_body(0, 0, 0)).attribute(IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
+        let question = Question::new(GET_LINK, 0)
+            .body(&link_body(0, 0, 0))
+            .attribute(IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
         self.ask(question, |_, body| found = read_link(body))?;
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -387,7 +392,8 @@ mod tests {
 
     #[test]
     fn attributes_are_read_as_they_were_written() {
-        let question = Question::new(GET_LINK, 0).nested(7, |question| question.attribute(1, b"abc").attribute(2, &[9; 4]));
+        let question =
+            Question::new(GET_LINK, 0).nested(7, |question| question.attribute(1, b"abc").attribute(2, &[9; 4]));
         let bytes = question.finish();
         let (kind, inside) = attributes(&bytes[16..]).next().unwrap();
         assert_eq!(kind, 7);
