@@ -172,6 +172,8 @@ impl Core {
     #[inline]
     fn pump(&mut self, most: usize, mut each: impl FnMut(Arrived)) {
         let Self { local, memory, receiver, sender, neighbours, rx_stats, .. } = self;
+        // Most bursts have nothing to answer, and an empty list takes no memory.
+        let mut answers = Vec::new();
         receiver.receive(most, |Received { chunk, start, len }| {
             match local.look(memory.bytes(&chunk, start, len)) {
                 Frame::Datagram { from, start: payload, len } => {
@@ -185,15 +187,16 @@ impl Core {
                     if !from.address.is_unspecified() && from.address != local.address {
                         neighbours.learn(from.address, MacAddress(from.mac));
                     }
-                    if let Some(answer) = neighbour::answer(local.neighbour(), from) {
-                        send_written(sender, memory, answer.bytes());
-                    }
+                    answers.extend(neighbour::answer(local.neighbour(), from));
                 }
                 Frame::Neighbour(_) => rx_stats.count_dropped(Dropped::NotOurs, 1),
             }
             Some(chunk)
         });
-        sender.submit();
+        if !answers.is_empty() {
+            answers.iter().for_each(|answer| send_written(sender, memory, answer.bytes()));
+            sender.submit();
+        }
     }
 
     /// Whether something waits to be received, or to be sent once a neighbour answers.

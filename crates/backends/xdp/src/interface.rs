@@ -205,7 +205,7 @@ impl Interface {
         let Ok(memory) = Memory::new(64, self.memory.chunk_len()) else { return false };
         let trying = || {
             let socket = Unbound::new()?;
-            socket.register(&memory)?;
+            memory.register_at(&socket)?;
             let _rings = (socket.queue_rings(64)?, socket.rx_ring(64)?);
             Ok::<_, std::io::Error>(socket.bind(Place { interface: self.link.index, queue: 0 }, true)?)
         };
@@ -219,7 +219,7 @@ impl Interface {
             let socket = Unbound::new().map_err(|error| refused(&doing, error))?;
             let registered = self.memory.socket();
             if registered.is_none() {
-                socket.register(&self.memory).map_err(|error| match error.raw_os_error() {
+                self.memory.register_at(&socket).map_err(|error| match error.raw_os_error() {
                     Some(libc::EPERM) => refused(&doing, error),
                     _ => registering(error, self.memory.range().1),
                 })?;
@@ -325,7 +325,7 @@ impl Drop for Interface {
     }
 }
 
-fn attach(name: &str, link: &Link, program: &OwnedFd, mode: Mode) -> Result<(OwnedFd, bool), PortError> {
+pub(crate) fn attach(name: &str, link: &Link, program: &OwnedFd, mode: Mode) -> Result<(OwnedFd, bool), PortError> {
     let ways: &[bool] = match mode {
         Mode::Native => &[true],
         Mode::Generic => &[false],

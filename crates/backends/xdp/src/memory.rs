@@ -8,6 +8,8 @@ use sinew_fabric::PortError;
 use sinew_mem::Region;
 use sinew_mem::atomic::plain::{Arc, AtomicU8, AtomicU32, Ordering};
 
+use crate::sys::socket::Unbound;
+
 /// Bytes that the kernel keeps free before a frame that it writes.
 pub(crate) const HEADROOM: usize = 256;
 
@@ -102,6 +104,12 @@ impl Memory {
     /// Where it lies, and how many bytes it has, for the kernel.
     pub(crate) fn range(&self) -> (u64, u64) {
         (self.region.start().addr().get() as u64, self.region.len() as u64)
+    }
+
+    /// Registers it at a socket.
+    pub(crate) fn register_at(&self, socket: &Unbound) -> io::Result<()> {
+        let (start, len) = self.range();
+        socket.register(start, len, self.chunk_len as u32)
     }
 
     /// A socket that has it, if there is one.

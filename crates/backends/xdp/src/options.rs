@@ -12,9 +12,12 @@ const KNOWN: [&str; 8] = ["mode", "zerocopy", "ring", "chunks", "coalesce", "gat
 
 /// Where a port is: `xdp://INTERFACE/IP:PORT`, of which a client may leave out everything behind the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Where {
+pub struct XdpAddress {
+    /// The network interface, on its own host.
     pub interface: String,
+    /// The IP address.
     pub address: Option<IpAddr>,
+    /// The UDP port.
     pub port: Option<u16>,
 }
 
@@ -118,7 +121,7 @@ impl XdpOptions {
     }
 }
 
-impl Where {
+impl XdpAddress {
     /// Reads where a port is.
     ///
     /// # Errors
@@ -151,8 +154,8 @@ impl Where {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Where, AddressError> {
-        Where::of(&text.parse().unwrap())
+    fn read(text: &str) -> Result<XdpAddress, AddressError> {
+        XdpAddress::of(&text.parse().unwrap())
     }
 
     fn options(text: &str) -> Result<XdpOptions, AddressError> {
@@ -161,7 +164,7 @@ mod tests {
 
     #[test]
     fn addresses_say_an_interface_and_as_much_of_a_place_as_they_like() {
-        let place = |address: Option<&str>, port| Where {
+        let place = |address: Option<&str>, port| XdpAddress {
             interface: "veth0".to_owned(),
             address: address.map(|address| address.parse().unwrap()),
             port,

@@ -18,7 +18,7 @@ use crate::core::{Core, Local};
 use crate::frames::alarm_of;
 use crate::interface::{Attachment, Granted, Take, find, shared};
 use crate::memory::{CHUNK_LENS, HEADROOM, Memory};
-use crate::options::{Where, XdpOptions};
+use crate::options::{XdpAddress, XdpOptions};
 use crate::rx::XdpRx;
 use crate::sys::netlink::Netlink;
 use crate::tx::{PAYLOAD_START, XdpTx};
@@ -61,7 +61,7 @@ impl XdpPort {
     /// user who may not.
     pub fn open(address: &Address) -> Result<Self, PortError> {
         let options = XdpOptions::of(address)?;
-        let place = Where::of(address)?;
+        let place = XdpAddress::of(address)?;
         let system = |doing: &str, source| PortError::System { doing: format!("{doing} for {address}"), source };
         let netlink = Netlink::open().map_err(|error| system("asking the kernel", error))?;
         let link = find(&netlink, &place.interface)?;
@@ -265,7 +265,7 @@ impl PacketPort for XdpPort {
     /// for, and waited for up to a tenth of a second; a host that does not answer until then is found out by sending.
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
         XdpOptions::of(address)?;
-        let place = Where::of(address)?;
+        let place = XdpAddress::of(address)?;
         let own = || format!("xdp://{}/{}", self.interface, self.local);
         let unavailable =
             |reason: String, remedy: &str| PortError::Unavailable { fabric: "xdp", reason, remedy: remedy.to_owned() };

@@ -70,6 +70,8 @@ pub struct PairOptions {
     pub mtu: u32,
     /// Queues of both.
     pub queues: u32,
+    /// Which network their addresses are in, where there are several pairs.
+    pub network: u8,
     /// Whether the interfaces have the addresses of [`PairOptions::v4`] and [`PairOptions::v6`]; else nothing but frames is there.
     pub addresses: bool,
     /// Whether the kernel finishes what it sends; else it leaves checksums and cutting to the interfaces, which are none.
@@ -78,19 +80,19 @@ pub struct PairOptions {
 
 impl Default for PairOptions {
     fn default() -> Self {
-        Self { mtu: 1500, queues: 1, addresses: true, finished: true }
+        Self { mtu: 1500, queues: 1, network: 0, addresses: true, finished: true }
     }
 }
 
 impl PairOptions {
     /// The address of IPv4 that the interface of a [`Side`] has, in a network of 24 bits.
-    pub fn v4(side: Side) -> Ipv4Addr {
-        Ipv4Addr::new(10, 83, 0, 1 + side as u8)
+    pub fn v4(self, side: Side) -> Ipv4Addr {
+        Ipv4Addr::new(10, 83, self.network, 1 + side as u8)
     }
 
     /// The address of IPv6 that the interface of a [`Side`] has, in a network of 64 bits.
-    pub fn v6(side: Side) -> Ipv6Addr {
-        Ipv6Addr::new(0xFD83, 0, 0, 0, 0, 0, 0, 1 + side as u16)
+    pub fn v6(self, side: Side) -> Ipv6Addr {
+        Ipv6Addr::new(0xFD83, 0, 0, self.network.into(), 0, 0, 0, 1 + side as u16)
     }
 }
 
@@ -117,6 +119,7 @@ impl Side {
 #[derive(Debug)]
 pub struct Pair {
     namespaces: [Namespace; 2],
+    options: PairOptions,
 }
 
 impl Pair {
@@ -127,7 +130,7 @@ impl Pair {
     /// What the system says: it takes root, or the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN, and a kernel with `veth`.
     pub fn new(options: PairOptions) -> io::Result<Self> {
         let namespaces = [Namespace::new()?, Namespace::new()?];
-        let pair = Self { namespaces };
+        let pair = Self { namespaces, options };
         for side in Side::ALL {
             // Neighbour discovery and its like would be frames that nobody asked for.
             pair.at(side).within(|| quiet(options.addresses))??;
@@ -139,6 +142,11 @@ impl Pair {
             pair.at(side).within(|| set_up(side, options))??;
         }
         Ok(pair)
+    }
+
+    /// How it was made.
+    pub fn options(&self) -> PairOptions {
+        self.options
     }
 
     /// The namespace of a side.
@@ -155,8 +163,8 @@ fn set_up(side: Side, options: PairOptions) -> io::Result<()> {
     }
     netlink.set_up(link.index)?;
     if options.addresses {
-        netlink.add_address(link.index, PairOptions::v4(side).into(), 24)?;
-        netlink.add_address(link.index, IpAddr::from(PairOptions::v6(side)), 64).or_else(|error| {
+        netlink.add_address(link.index, options.v4(side).into(), 24)?;
+        netlink.add_address(link.index, IpAddr::from(options.v6(side)), 64).or_else(|error| {
             // A kernel without IPv6.
             if error.raw_os_error() == Some(libc::EOPNOTSUPP) { Ok(()) } else { Err(error) }
         })?;

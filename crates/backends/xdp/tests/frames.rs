@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use sinew_conformance::frames::{Expectations, Fixture};
-use sinew_conformance::skipped;
 use sinew_xdp::testbed::{Pair, PairOptions, Side};
 use sinew_xdp::{FrameOptions, InterfaceOptions, Memory, Mode, XdpFrames};
+
+mod common;
 
 struct Veth {
     mode: Mode,
@@ -25,13 +26,7 @@ impl Fixture for Veth {
 
     fn pair(&mut self) -> Option<(XdpFrames, XdpFrames)> {
         let options = PairOptions { addresses: false, queues: self.queues, ..PairOptions::default() };
-        let pair = match Pair::new(options) {
-            Ok(pair) => pair,
-            Err(error) => {
-                skipped(&format!("no virtual pair can be made: {error}"));
-                return None;
-            }
-        };
+        let pair = common::pair(options)?;
         let open = |side: Side| {
             let options = FrameOptions {
                 interface: InterfaceOptions { mode: self.mode, ring: 512, ..InterfaceOptions::default() },

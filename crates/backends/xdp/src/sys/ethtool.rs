@@ -14,7 +14,6 @@ const SET_TX_CHECKSUM: u32 = 0x17;
 const SET_CUTTING: u32 = 0x24;
 const SET_TCP_CUTTING: u32 = 0x1f;
 const SET_JOINING: u32 = 0x2c;
-const GET_TX_CHECKSUM: u32 = 0x16;
 
 #[repr(C)]
 #[derive(Default)]
@@ -58,13 +57,6 @@ pub(crate) fn rx_queues(interface: &str) -> io::Result<u32> {
     let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
     call(interface, &mut channels)?;
     Ok(channels.rx.max(channels.combined).max(channels.rx.saturating_add(channels.combined)))
-}
-
-/// Whether the kernel leaves checksums of what it sends there to the device.
-pub(crate) fn leaves_checksums(interface: &str) -> io::Result<bool> {
-    let mut value = Value { command: GET_TX_CHECKSUM, data: 0 };
-    call(interface, &mut value)?;
-    Ok(value.data != 0)
 }
 
 /// Has the kernel finish what it sends there: checksums and cutting. Nor does it join what comes.

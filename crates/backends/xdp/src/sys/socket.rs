@@ -13,7 +13,6 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, socket_with, sockopt};
 use sinew_mem::atomic::plain::{Arc, AtomicU32};
 
-use crate::memory::Memory;
 use crate::ring::{Consumer, Producer, RingMemory};
 
 // Where the rings are mapped from.
@@ -74,17 +73,10 @@ impl Unbound {
         Ok(Self { fd })
     }
 
-    /// Registers memory at this socket.
-    pub fn register(&self, memory: &Memory) -> io::Result<()> {
-        let (addr, len) = memory.range();
-        let region = XdpUmemReg {
-            addr,
-            len,
-            chunk_size: memory.chunk_len() as u32,
-            headroom: 0,
-            flags: XdpUmemRegFlags::empty(),
-            tx_metadata_len: 0,
-        };
+    /// Registers memory at this socket: where it lies, its length and that of a chunk.
+    pub fn register(&self, addr: u64, len: u64, chunk_size: u32) -> io::Result<()> {
+        let region =
+            XdpUmemReg { addr, len, chunk_size, headroom: 0, flags: XdpUmemRegFlags::empty(), tx_metadata_len: 0 };
         Ok(sockopt::set_xdp_umem_reg(&self.fd, region)?)
     }
 
