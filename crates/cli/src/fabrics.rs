@@ -127,7 +127,8 @@ pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
         let place = XdpAddress::of(&parsed)?;
         ensure!(
             purpose != Purpose::Call || (place.address.is_some() && place.port.is_some_and(|port| port != 0)),
-            "`{address}`: write xdp://INTERFACE/IP:PORT, with the interface of this host on the way there, and the address and the port that the server listens on"
+            "`{address}`: write xdp://INTERFACE/IP:PORT, with this host's interface on the way there, and the address and the port \
+             that the server listens on"
         );
         return Ok(fabric);
     }

@@ -29,8 +29,8 @@ Makes pairs of virtual interfaces in network namespaces of their own, which are 
   rpc      calls over xdp:// with every packet a datagram of its own, 60 in flight, beside the same over udp://
   joined   calls over xdp:// with as many packets to a datagram as fit, 512 in flight, beside the same over udp://
 
-It needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and CAP_BPF. Nothing else on the host is touched. To measure calls over an interface that there is:
-sinew rpc bench rate --address xdp://INTERFACE/IP:PORT.
+It needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and CAP_BPF. Nothing else on the host is touched.
+To measure calls over an interface that there is: sinew rpc bench rate --address xdp://INTERFACE/IP:PORT.
 
 Examples:
   sinew xdp bench

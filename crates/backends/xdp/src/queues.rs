@@ -140,14 +140,16 @@ pub(crate) struct Sender {
     interface: Arc<Interface>,
     /// Chunks to send in.
     chunks: Vec<Chunk>,
-    /// Whether something was pushed since the kernel was called.
-    pushed: bool,
+    /// Frames that were pushed since the kernel was called.
+    pushed: u32,
+    /// Frames that were sent since chunks were taken back.
+    sent: u32,
 }
 
 impl Sender {
     pub fn new(attachment: &Rc<RefCell<Attachment>>) -> Self {
         let interface = Arc::clone(&attachment.borrow().interface);
-        Self { attachment: Rc::clone(attachment), interface, chunks: Vec::with_capacity(256), pushed: false }
+        Self { attachment: Rc::clone(attachment), interface, chunks: Vec::with_capacity(256), pushed: 0, sent: 0 }
     }
 
     /// A chunk to put a frame into; `None` when all are on their way.
@@ -160,14 +162,20 @@ impl Sender {
     }
 
     fn fetch(&mut self) {
+        self.take_back();
+        if self.chunks.len() < CHUNKS_FETCHED {
+            self.interface.memory.take(CHUNKS_FETCHED - self.chunks.len(), &mut self.chunks);
+        }
+    }
+
+    /// Takes back what was sent, and keeps as much as will be used soon.
+    fn take_back(&mut self) {
         let queue = self.attachment.borrow().sockets[0].queue;
         self.interface.complete(queue, &mut self.chunks);
         if self.chunks.len() > 2 * CHUNKS_FETCHED {
             self.interface.memory.give_back(self.chunks.drain(CHUNKS_FETCHED..));
         }
-        if self.chunks.len() < CHUNKS_FETCHED {
-            self.interface.memory.take(CHUNKS_FETCHED - self.chunks.len(), &mut self.chunks);
-        }
+        self.sent = 0;
     }
 
     /// Puts a chunk back that was not sent.
@@ -191,15 +199,21 @@ impl Sender {
         }
         let address = self.interface.memory.to_kernel(chunk) + start as u64;
         socket.tx.put(Descriptor { address, len: len as u32, options: 0 });
-        self.pushed = true;
+        self.pushed += 1;
         true
     }
 
     /// Sends what was pushed.
     #[inline]
     pub fn submit(&mut self) {
-        if std::mem::take(&mut self.pushed) {
+        let pushed = std::mem::take(&mut self.pushed);
+        if pushed > 0 {
             kick(&self.interface, &mut self.attachment.borrow_mut().sockets[0], &mut self.chunks);
+            self.sent += pushed;
+            // Who only passes frames on fetches no chunks.
+            if self.sent as usize >= CHUNKS_FETCHED {
+                self.take_back();
+            }
         }
     }
 }

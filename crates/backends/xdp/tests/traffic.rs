@@ -8,7 +8,7 @@ use sinew_fabric::{Dropped, PacketPort, PacketRx, PacketTx, Peer, PortError, RxB
 use sinew_wire::checksum::Sum;
 use sinew_wire::udp::{End, V4_HEADERS_LEN, write_headers};
 use sinew_xdp::testbed::{Pair, PairOptions, Side};
-use sinew_xdp::{FrameOptions, Memory, XdpFrames, XdpPort};
+use sinew_xdp::{FrameOptions, InterfaceOptions, Memory, XdpFrames, XdpPort};
 
 mod common;
 
@@ -266,6 +266,44 @@ fn a_frame_is_passed_on_between_ports_of_one_memory_without_a_copy() {
     // Once the ports are gone, all of it is free again.
     drop((from, to));
     assert_eq!(memory.free_chunks(), memory.chunks());
+}
+
+#[test]
+fn forwarding_one_way_for_long_uses_up_nothing() {
+    let alike = PairOptions { addresses: false, ..PairOptions::default() };
+    let (Some(left), Some(right)) = (common::pair(alike), common::pair(alike)) else { return };
+    let memory = Memory::new(2048, 2048).unwrap();
+    let options = FrameOptions {
+        interface: InterfaceOptions { ring: 256, ..InterfaceOptions::default() },
+        ..FrameOptions::default()
+    };
+    let open = |pair: &Pair, side: Side| {
+        pair.at(side).within(|| XdpFrames::open(side.interface(), &memory, &options)).unwrap().unwrap()
+    };
+    let (mut from, mut to) = (open(&left, Side::B), open(&right, Side::A));
+    let (mut far, mut near) = (common::frames(&right, Side::B), common::frames(&left, Side::A));
+    let frame: Vec<u8> = [&[2; 12][..], &[0x88, 0xB5], &[7; 90]].concat();
+    for round in 0..200 {
+        (0..32).for_each(|_| near.split().1.push(&frame, &[]));
+        near.split().1.submit();
+        let (began, mut passed, mut arrived) = (Instant::now(), 0, 0);
+        while arrived < 32 {
+            assert!(
+                began.elapsed() < PATIENCE,
+                "round {round}: {passed} passed, {arrived} arrived; {} free",
+                memory.free_chunks()
+            );
+            let mut burst = FrameBurst::new(0);
+            from.split().0.receive(&mut burst);
+            passed += burst.frames.len();
+            burst.frames.drain(..).for_each(|frame| to.split().1.forward(frame));
+            drop(burst);
+            to.split().1.submit();
+            let mut burst = FrameBurst::new(0);
+            far.split().0.receive(&mut burst);
+            arrived += burst.frames.len();
+        }
+    }
 }
 
 #[test]

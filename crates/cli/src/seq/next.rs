@@ -26,7 +26,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// The sequencer: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
+    /// The sequencer: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     #[arg(long, value_name = "URL", default_value = ADDRESS)]
     address: String,
     /// Numbers to take, one after the other
