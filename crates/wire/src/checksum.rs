@@ -8,7 +8,7 @@ impl Sum {
     /// Adds bytes, which begin at an even place of what is summed; only the last piece may have an odd length.
     #[inline]
     #[must_use]
-    pub fn add(self, bytes: &[u8]) -> Self {
+    pub fn with(self, bytes: &[u8]) -> Self {
         let mut sum = u128::from(self.0);
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
@@ -24,8 +24,8 @@ impl Sum {
     /// Adds a 16-bit number, as it is in network order.
     #[inline]
     #[must_use]
-    pub fn add_number(self, number: u16) -> Self {
-        self.add(&number.to_be_bytes())
+    pub fn with_number(self, number: u16) -> Self {
+        self.with(&number.to_be_bytes())
     }
 
     /// The 16 bits of the sum, as they stand in memory.
@@ -69,21 +69,21 @@ mod tests {
     #[test]
     fn the_example_of_rfc_1071_comes_out() {
         let bytes = [0x00, 0x01, 0xF2, 0x03, 0xF4, 0xF5, 0xF6, 0xF7];
-        assert_eq!(Sum::default().add(&bytes).folded(), [0xDD, 0xF2]);
+        assert_eq!(Sum::default().with(&bytes).folded(), [0xDD, 0xF2]);
     }
 
     proptest! {
         #[test]
         fn a_checksum_is_that_of_the_words(mut bytes in prop::collection::vec(any::<u8>(), 2..300), cut in any::<prop::sample::Index>()) {
             let cut = cut.index(bytes.len()) & !1;
-            let sum = Sum::default().add(&bytes[..cut]).add(&bytes[cut..]);
+            let sum = Sum::default().with(&bytes[..cut]).with(&bytes[cut..]);
             prop_assert_eq!(u16::from_be_bytes(sum.checksum()), oracle(&bytes));
             bytes[..2].fill(0);
-            let checksum = Sum::default().add(&bytes).checksum();
+            let checksum = Sum::default().with(&bytes).checksum();
             bytes[..2].copy_from_slice(&checksum);
-            prop_assert!(Sum::default().add(&bytes).is_right());
+            prop_assert!(Sum::default().with(&bytes).is_right());
             bytes[1] ^= 1;
-            prop_assert!(!Sum::default().add(&bytes).is_right());
+            prop_assert!(!Sum::default().with(&bytes).is_right());
         }
     }
 }

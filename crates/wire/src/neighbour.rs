@@ -136,7 +136,7 @@ impl Discovery {
 }
 
 fn icmp_sum(ip: &[u8], message: &[u8]) -> Sum {
-    Sum::default().add(&ip[8..40]).add_number(message.len() as u16).add_number(ICMP.into()).add(message)
+    Sum::default().with(&ip[8..40]).with_number(message.len() as u16).with_number(ICMP.into()).with(message)
 }
 
 /// What a frame asks or says; `None` when it does neither, or not as it should.

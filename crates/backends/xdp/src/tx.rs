@@ -200,7 +200,8 @@ impl PacketTx for XdpTx {
         let packets = self.filling.iter().map(|filling| filling.packets).sum();
         let waits = self.hold.holds(packets, now_ns);
         let len: usize = self.filling.iter().map(|filling| filling.packet_bytes).sum();
-        if !self.filling.is_empty() && !(waits && self.coalesce && len <= HOLD_LEN_MAX) {
+        let is_held = waits && self.coalesce && len <= HOLD_LEN_MAX;
+        if !self.filling.is_empty() && !is_held {
             self.transmit();
         }
     }

@@ -142,7 +142,7 @@ fn good_frame(from: &XdpFrames, to: &XdpPort, mac: [u8; 6], payload: &[u8]) -> V
 
 fn mend(frame: &mut [u8]) {
     frame[24..26].fill(0);
-    let checksum = Sum::default().add(&frame[14..34]).checksum();
+    let checksum = Sum::default().with(&frame[14..34]).checksum();
     frame[24..26].copy_from_slice(&checksum);
 }
 

@@ -111,7 +111,8 @@ impl Unbound {
         let words = [Some(at.producer), Some(at.consumer), at.flags];
         let end = words.iter().flatten().map(|&word| word.saturating_add(4)).max().unwrap_or(0);
         let len = usize::try_from(end.max(at.desc.saturating_add(slots_len as u64))).map_err(|_| bad())?;
-        let aligned = words.iter().flatten().all(|word| word % 4 == 0) && at.desc % align_of::<T>() as u64 == 0;
+        let aligned =
+            words.iter().flatten().all(|word| word % 4 == 0) && at.desc.is_multiple_of(align_of::<T>() as u64);
         if len > 1 << 30 || !aligned || !entries.is_power_of_two() {
             return Err(bad());
         }
