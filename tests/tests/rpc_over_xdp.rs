@@ -87,14 +87,15 @@ fn benchmarks_make_their_own_pairs() {
     if pair().is_none() {
         return;
     }
-    for words in ["rpc bench rate --fabric xdp", "xdp bench rate latency rpc joined"] {
+    let told = |words: &str| -> serde_json::Value {
         let words: Vec<&str> = words.split(' ').chain(["--seconds", "0.1", "--json"]).collect();
         let output = run(&mut sinew(&words));
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let figures = told["results"].as_array().cloned().unwrap_or_else(|| vec![told]);
-        for figure in figures {
-            assert!(figure["value"].as_f64().unwrap() > 0.0, "{figure}");
-        }
-    }
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let figure = told("rpc bench rate --fabric xdp");
+    assert!(figure["details"]["calls_checked"].as_u64().unwrap() > 0, "{figure}");
+    // Whether a value comes out in so short a time is up to what else the machine does.
+    let figures = told("xdp bench rate latency rpc joined");
+    assert_eq!(figures["results"].as_array().map(Vec::len), Some(4), "{figures}");
 }

@@ -283,7 +283,9 @@ impl Interface {
         }
         let sleeps = self.granted.zero_copy && rings.fill.needs_wakeup();
         drop(rings);
-        self.memory.give_back(chunks.drain(..));
+        if !chunks.is_empty() {
+            self.memory.give_back(chunks.drain(..));
+        }
         if sleeps {
             kick_rx(borrowed(&queue.keeper));
         }

@@ -207,10 +207,10 @@ fn run(end: &mut dyn End, Ask { frame_len, window, batch, duration }: Ask) -> Ec
     let (mut done, mut idle, mut last) = (0u64, window, began);
     loop {
         if idle >= batch.min(window) {
-            end.send(&frame, idle);
             if window == 1 {
                 last = Instant::now();
             }
+            end.send(&frame, idle);
             idle = 0;
         }
         let came = end.receive();
