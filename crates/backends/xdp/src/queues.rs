@@ -12,6 +12,8 @@ use crate::sys::socket::{Descriptor, kick_tx, statistics};
 
 /// Chunks that are fetched for sending at a time.
 const CHUNKS_FETCHED: usize = 64;
+/// Chunks that a queue may lack before it gets new ones: so many share the price of the locks.
+const LACKING: usize = 16;
 /// Calls that may send nothing before a port gives up for the moment.
 const IDLE_KICKS_MAX: u32 = 4;
 
@@ -56,13 +58,17 @@ pub(crate) struct Receiver {
     spare: Vec<Chunk>,
     /// Where the next look begins.
     next: usize,
+    /// Chunks that each queue lacks.
+    lacking: Vec<usize>,
     refused: u64,
 }
 
 impl Receiver {
     pub fn new(attachment: &Rc<RefCell<Attachment>>) -> Self {
         let interface = Arc::clone(&attachment.borrow().interface);
-        Self { attachment: Rc::clone(attachment), interface, spare: Vec::with_capacity(128), next: 0, refused: 0 }
+        let lacking = vec![0; attachment.borrow().sockets.len()];
+        let spare = Vec::with_capacity(128);
+        Self { attachment: Rc::clone(attachment), interface, spare, next: 0, lacking, refused: 0 }
     }
 
     /// Takes chunks that are done with. The next receiving gives them to the kernel.
@@ -74,7 +80,7 @@ impl Receiver {
     /// Takes up to `most` frames, and hands each to `each`, which may return the chunk.
     #[inline]
     pub fn receive(&mut self, most: usize, mut each: impl FnMut(Received) -> Option<Chunk>) {
-        let Self { attachment, interface, spare, next, refused } = self;
+        let Self { attachment, interface, spare, next, lacking, refused } = self;
         let attachment = &mut *attachment.borrow_mut();
         let (count, memory) = (attachment.sockets.len(), &interface.memory);
         let mut left = most;
@@ -94,7 +100,11 @@ impl Receiver {
             }
             if left < before {
                 socket.rx.release();
-                interface.fill(socket.queue, spare);
+                lacking[*next] += before - left;
+                if lacking[*next] >= LACKING {
+                    interface.fill(socket.queue, spare);
+                    lacking[*next] = 0;
+                }
             }
             if left == 0 {
                 return;
