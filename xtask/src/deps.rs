@@ -50,6 +50,7 @@ const ROOMS: &[Room] = &[
     system_room("sinew-shm", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-sim", &["sinew-fabric", "sinew-mem"]),
     system_room("sinew-udp", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
+    system_room("sinew-xdp", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-rpc", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-store", &["sinew-interleave", "sinew-mem"]),
     system_room("sinew-door", &[]),
@@ -71,7 +72,7 @@ const ROOMS: &[Room] = &[
 ];
 
 /// Crates that carry packets or give real time. Only the tops name them.
-const BACKENDS: &[&str] = &["sinew-host", "sinew-ibverbs", "sinew-shm", "sinew-sim", "sinew-udp"];
+const BACKENDS: &[&str] = &["sinew-host", "sinew-ibverbs", "sinew-shm", "sinew-sim", "sinew-udp", "sinew-xdp"];
 
 /// What any crate may use in its tests, beside what it may use anyway.
 const IN_TESTS: &[&str] = &["sinew-conformance", "sinew-fabric", "sinew-sim"];

@@ -13,6 +13,7 @@ const PACKAGES: &[&str] = &[
     "sinew-conformance",
     "sinew-shm",
     "sinew-udp",
+    "sinew-xdp",
     "sinew-rpc",
     "sinew-store",
     "sinew-tests",

@@ -32,7 +32,7 @@ const FOR_GUEST: &[(&str, &str)] = &[
 /// or from seeds: what they find once is there. So must be what fails in `lab`, one of whose
 /// tests measures two threads.
 const IN_REAL_TIME: &[&str] =
-    &["cli: ", "ibverbs: ", "kv: door", "kv: hostile_clients", "kv: memcached", "shm: ", "tests: ", "udp: "];
+    &["cli: ", "ibverbs: ", "kv: door", "kv: hostile_clients", "kv: memcached", "shm: ", "tests: ", "udp: ", "xdp: "];
 /// More failures than this are not chance.
 const AGAIN_MAX: usize = 3;
 

@@ -27,6 +27,7 @@ const UNSAFE_ROOMS: Exceptions = &[
     ("crates/backends/ibverbs/", "a C library, and devices that write memory"),
     ("crates/backends/shm/", "memory that other processes map"),
     ("crates/backends/udp/", "system calls on bursts"),
+    ("crates/backends/xdp/", "rings and frames that the kernel shares"),
     ("crates/far-memory/", "pages that appear and go under plain loads and stores"),
 ];
 

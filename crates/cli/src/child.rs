@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::endpoint_args::LimitArgs;
+use crate::own_pair;
 use crate::serve::{FAILED, READY, SERVING};
 
 /// How long a server may take to end in order before it is killed.
@@ -34,7 +35,8 @@ impl ServerProcess {
         let mut command = Command::new(&program);
         command.args(args).arg("--child");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("starting {} as a server", program.display()))?;
+        let spawned = own_pair::at_server(args, || command.spawn())?;
+        let mut child = spawned.with_context(|| format!("starting {} as a server", program.display()))?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();
         // From here on, dropping ends the process.

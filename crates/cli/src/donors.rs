@@ -107,7 +107,7 @@ impl DonorArgs {
             _ => String::new(),
         };
         let nexus = Nexus::builder().build()?;
-        let rpc = SharedEndpoint::new(Rpc::open_with(&nexus, &fabric.client_address(&options))?);
+        let rpc = SharedEndpoint::new(Rpc::open_with(&nexus, &fabric.client_address(&options, Some(&addresses[0])))?);
         let config = PoolConfig { key: self.key.key()?, ..PoolConfig::default() };
         let names = Names::of(&parsed);
         let opening = Reaching { rpc, addresses: parsed, arena_len, config, names, job };

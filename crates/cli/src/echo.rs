@@ -56,11 +56,12 @@ impl Echoes {
         let (plan, addresses, hub) = (plan.clone(), addresses.to_vec(), hub.clone());
         let make = move |index: usize| {
             let (address, endpoint) =
-                (&addresses[index], fabrics::open(plan.fabric, &plan.limits, &plan.options, &hub)?);
+                (&addresses[index], fabrics::open(plan.fabric, &plan.limits, &plan.options, &addresses[index], &hub)?);
             let member = match endpoint {
                 FabricEndpoint::Shm(rpc) => boxed(rpc, &plan, address, interrupt),
                 FabricEndpoint::Udp(rpc) => boxed(rpc, &plan, address, interrupt),
                 FabricEndpoint::Ibverbs(rpc) => boxed(rpc, &plan, address, interrupt),
+                FabricEndpoint::Xdp(rpc) => boxed(rpc, &plan, address, interrupt),
                 FabricEndpoint::Other(rpc) => boxed(rpc, &plan, address, interrupt),
             };
             // The first thread's address was good: this is a server with fewer threads than we.

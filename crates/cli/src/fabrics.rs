@@ -9,8 +9,10 @@ use sinew::ibverbs::IbOptions;
 use sinew::prelude::*;
 use sinew::shm::Hub;
 use sinew::udp::UdpOptions;
+use sinew::xdp::{XdpAddress, XdpOptions};
 
 use crate::endpoint_args::LimitArgs;
+use crate::own_pair;
 
 /// What carries the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -23,6 +25,8 @@ pub enum Fabric {
     Hub,
     /// RDMA devices, soft-RoCE included, through libibverbs
     Ibverbs,
+    /// AF_XDP; where no address is given, over a pair of virtual interfaces that the program makes for itself
+    Xdp,
 }
 
 impl Fabric {
@@ -33,6 +37,7 @@ impl Fabric {
             Self::Udp => "udp",
             Self::Hub => "hub",
             Self::Ibverbs => "ibverbs",
+            Self::Xdp => "xdp",
         }
     }
 
@@ -40,15 +45,17 @@ impl Fabric {
     pub fn fresh_address(self, options: &str) -> anyhow::Result<String> {
         Ok(match self {
             Self::Udp | Self::Ibverbs => format!("{}://127.0.0.1:0{options}", self.name()),
+            Self::Xdp => format!("{}{options}", own_pair::server_address()?),
             Self::Shm | Self::Hub => {
                 format!("shm://bench-{}-{:08x}{options}", std::process::id(), SystemEntropy::new()?.next_u64() as u32)
             }
         })
     }
 
-    /// The address of an endpoint that only calls.
-    pub fn client_address(self, options: &str) -> String {
+    /// The address of an endpoint that only calls a server at `to`; `None`: one at an address that was made here.
+    pub fn client_address(self, options: &str, to: Option<&str>) -> String {
         match self {
+            Self::Xdp => format!("xdp://{}{options}", own_pair::client_interface(to)),
             Self::Udp | Self::Ibverbs => format!("{}://{options}", self.name()),
             Self::Shm | Self::Hub => format!("shm://{options}"),
         }
@@ -60,20 +67,21 @@ impl Fabric {
             "shm" => Some(Self::Shm),
             "udp" => Some(Self::Udp),
             "ibverbs" => Some(Self::Ibverbs),
+            "xdp" => Some(Self::Xdp),
             _ => None,
         }
     }
 }
 
-/// An endpoint that calls, on the calling thread; of [`Fabric::Hub`] in this hub.
-pub fn open(fabric: Fabric, limits: &LimitArgs, options: &str, hub: &Hub) -> anyhow::Result<FabricEndpoint> {
+/// An endpoint that calls a server at `to`, on the calling thread; of [`Fabric::Hub`] in this hub.
+pub fn open(fabric: Fabric, limits: &LimitArgs, options: &str, to: &str, hub: &Hub) -> anyhow::Result<FabricEndpoint> {
     let nexus = Nexus::builder().config(limits.config()).build()?;
-    let own = fabric.client_address(options);
+    let own = fabric.client_address(options, Some(to));
     if fabric == Fabric::Hub {
         let port = hub.port(own.trim_start_matches("shm://"))?;
         return Ok(FabricEndpoint::Shm(sinew::endpoint(&nexus, port)?));
     }
-    Ok(Rpc::open_with(&nexus, &own)?.into_endpoint())
+    Ok(own_pair::at_client(to, || Rpc::open_with(&nexus, &own))??.into_endpoint())
 }
 
 /// Options of a fabric as they stand behind an address.
@@ -112,7 +120,18 @@ pub enum Purpose {
 /// Checks all of an address that can be checked without asking anybody, and returns its fabric.
 pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
     let parsed: Address = address.parse()?;
-    let fabric = Fabric::of(&parsed).with_context(|| format!("`{address}`: use shm://, udp:// or ibverbs://"))?;
+    let fabric =
+        Fabric::of(&parsed).with_context(|| format!("`{address}`: use shm://, udp://, ibverbs:// or xdp://"))?;
+    if fabric == Fabric::Xdp {
+        XdpOptions::of(&parsed)?;
+        let place = XdpAddress::of(&parsed)?;
+        ensure!(
+            purpose != Purpose::Call || (place.address.is_some() && place.port.is_some_and(|port| port != 0)),
+            "`{address}`: write xdp://INTERFACE/IP:PORT, with this host's interface on the way there, and the address and the port \
+             that the server listens on"
+        );
+        return Ok(fabric);
+    }
     if fabric != Fabric::Shm {
         match fabric {
             Fabric::Ibverbs => drop(IbOptions::of(&parsed)?),
@@ -142,7 +161,7 @@ pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
 }
 
 /// The address of the `index`th server thread: `shm://name`, `shm://name.1`, ...; `udp://host:7000`, `udp://host:7001`, ...
-/// and `ibverbs://` likewise.
+/// `ibverbs://` and `xdp://` likewise.
 pub fn nth_address(address: &str, index: usize) -> anyhow::Result<String> {
     let parsed: Address = address.parse()?;
     let (place, options) = address.split_at(address.find('?').unwrap_or(address.len()));
@@ -176,6 +195,8 @@ mod tests {
             ("udp://[::1]:7000?mtu=9000", "udp://[::1]:7002?mtu=9000"),
             ("udp://127.0.0.1:0", "udp://127.0.0.1:0"),
             ("ibverbs://h:7000?device=rxe0&gid=1", "ibverbs://h:7002?device=rxe0&gid=1"),
+            ("xdp://eth0/[fd00::1]:7000?ring=64", "xdp://eth0/[fd00::1]:7002?ring=64"),
+            ("xdp://eth0", "xdp://eth0"),
         ] {
             assert_eq!(nth_address(address, 0).unwrap(), address);
             assert_eq!(nth_address(address, 2).unwrap(), third);
@@ -201,6 +222,12 @@ mod tests {
             ("ibverbs://", false, false, true),
             ("ibverbs://localhost", true, false, true),
             ("ibverbs://localhost:7000?gid=x", false, false, false),
+            ("xdp://eth0/10.0.0.1:7000?mode=native", true, true, true),
+            ("xdp://eth0/10.0.0.1", true, false, true),
+            ("xdp://eth0", true, false, true),
+            ("xdp://10.0.0.1:7000", false, false, false),
+            ("xdp://eth0/host:7000", false, false, false),
+            ("xdp://eth0/10.0.0.1:7000?ring=9", false, false, false),
             ("pigeon://a", false, false, false),
             ("a", false, false, false),
         ] {

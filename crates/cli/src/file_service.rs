@@ -54,7 +54,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where clients come: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
+    /// Where clients come: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     address: String,
     /// Bytes to give as a donor, in this process's memory
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]

@@ -42,6 +42,7 @@ mod model;
 mod mount;
 mod outfile;
 mod output;
+mod own_pair;
 mod paging;
 mod rpc;
 mod seq;
@@ -53,6 +54,7 @@ mod table;
 mod tour;
 mod verbs;
 mod volume;
+mod xdp;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -72,6 +74,7 @@ Examples:
   sinew kv set greeting hello; sinew kv get greeting
   sinew memory bench --sizes 4K,1M         memory of a donor, by an engine
   sinew interleave bench chase             lookups that overlap their misses
+  sinew xdp bench                          AF_XDP, on virtual interfaces
   sinew serve sequencer                    numbers; in another terminal:
   sinew seq next --count 3
   sinew sim run cx4 --workload FILE        a workload on a simulated cluster
@@ -121,6 +124,9 @@ enum Command {
     /// Measure lookups that overlap their cache misses
     #[command(subcommand)]
     Interleave(Box<interleave::Command>),
+    /// Measure AF_XDP ports between virtual interfaces
+    #[command(subcommand)]
+    Xdp(Box<xdp::Command>),
     /// Run a service
     #[command(subcommand)]
     Serve(Box<ServeCommand>),
@@ -270,6 +276,7 @@ pub fn main() -> ExitCode {
         Some(Command::Kv(command)) => kv::run(&command),
         Some(Command::Memory(command)) => memory::run(&command),
         Some(Command::Interleave(command)) => interleave::run(&command),
+        Some(Command::Xdp(command)) => xdp::run(&command),
         Some(Command::Serve(service)) => match *service {
             ServeCommand::Block(args) => block::run(&args),
             ServeCommand::Files(args) => file_service::run(&args),

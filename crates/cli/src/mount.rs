@@ -195,7 +195,7 @@ impl Joining {
     fn own_address(&self) -> anyhow::Result<String> {
         let address: Address = self.address.parse()?;
         let fabric = Fabric::of(&address).with_context(|| format!("{address}: no such fabric"))?;
-        Ok(fabric.client_address(""))
+        Ok(fabric.client_address("", Some(&self.address)))
     }
 
     fn join<E: Endpoint + 'static, A: Approach + 'static>(

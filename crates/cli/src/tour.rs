@@ -195,7 +195,7 @@ fn reachable(address: &str) -> anyhow::Result<()> {
 /// Makes calls of many sizes, one of each kind, and looks at every byte of every answer.
 fn check_answers(fabric: Fabric, address: &str, limits: &LimitArgs) -> anyhow::Result<()> {
     let nexus = Nexus::builder().config(limits.config()).build()?;
-    let mut rpc = Rpc::open_with(&nexus, &fabric.client_address(""))?;
+    let mut rpc = Rpc::open_with(&nexus, &fabric.client_address("", Some(address)))?;
     let session = rpc.connect(address)?;
     for (sequence, size) in (1u64..).zip(CHECKED_SIZES) {
         let mut message = vec![0; SEQUENCE_LEN + size];

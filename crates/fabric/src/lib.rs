@@ -15,12 +15,15 @@
 //! - [`reader`]: objects of another host's memory, by the way that is the best at the moment.
 //! - [`share`]: a fair share of a NIC for each class of requests within a process.
 //! - [`frames`]: ports for raw Ethernet frames.
+//! - [`datagrams`], [`hold`], [`sockets`]: what ports over datagrams of IP have in common.
 //! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod datagrams;
 pub mod fault;
 pub mod frames;
+pub mod hold;
 pub mod layer;
 pub mod loopback;
 pub mod pcap;
@@ -29,6 +32,7 @@ pub mod port;
 pub mod reader;
 pub mod readiness;
 pub mod share;
+pub mod sockets;
 pub mod time;
 pub mod trace;
 pub mod verbs;

@@ -172,11 +172,20 @@ pub enum Dropped {
     BadSeal,
     /// Receiving: a layer has let the same packet through before, or the packet is too old for it to tell.
     Replayed,
+    /// Receiving: a checksum is not that of the packet. It was changed on its way, or made up.
+    BadChecksum,
+    /// Receiving: the sender's kernel left the checksum, or the cutting into packets, to a device that is none, as between virtual interfaces.
+    /// `ethtool -K INTERFACE tx off gso off tso off` at the sender's interface has the kernel do it.
+    Unfinished,
+    /// Receiving: a part of a packet that was cut on its way, where the port takes whole ones alone.
+    Fragment,
+    /// Receiving: for an address or a protocol that is not this port's.
+    NotOurs,
 }
 
 impl Dropped {
     /// All reasons.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Full,
         Self::NoSuchPeer,
         Self::TooLong,
@@ -186,6 +195,10 @@ impl Dropped {
         Self::Injected,
         Self::BadSeal,
         Self::Replayed,
+        Self::BadChecksum,
+        Self::Unfinished,
+        Self::Fragment,
+        Self::NotOurs,
     ];
 
     /// The reason's name, as metrics show it.
@@ -200,6 +213,10 @@ impl Dropped {
             Self::Injected => "injected",
             Self::BadSeal => "bad_seal",
             Self::Replayed => "replayed",
+            Self::BadChecksum => "bad_checksum",
+            Self::Unfinished => "unfinished",
+            Self::Fragment => "fragment",
+            Self::NotOurs => "not_ours",
         }
     }
 }

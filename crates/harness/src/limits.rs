@@ -4,6 +4,7 @@ mod datagrams;
 mod memory;
 mod ports;
 mod ring;
+pub mod xdp;
 
 use std::time::Duration;
 

@@ -10,6 +10,8 @@ use sinew_rpc::{
 use sinew_shm::ShmPort;
 #[cfg(feature = "udp")]
 use sinew_udp::UdpPort;
+#[cfg(feature = "xdp")]
+use sinew_xdp::XdpPort;
 
 use crate::error::{Error, Result};
 #[cfg(feature = "ibverbs")]
@@ -24,6 +26,8 @@ pub const FABRICS: &[&str] = &[
     "udp",
     #[cfg(feature = "ibverbs")]
     "ibverbs",
+    #[cfg(feature = "xdp")]
+    "xdp",
 ];
 
 /// An endpoint of `nexus` on `port`, with the machine's clock and randomness.
@@ -76,6 +80,9 @@ pub enum FabricEndpoint {
     /// RDMA devices.
     #[cfg(feature = "ibverbs")]
     Ibverbs(sinew_rpc::Rpc<IbPort, HostClock>),
+    /// AF_XDP.
+    #[cfg(feature = "xdp")]
+    Xdp(sinew_rpc::Rpc<XdpPort, HostClock>),
     /// Any other port, or clock; see [`Rpc::over`].
     Other(Box<dyn Endpoint>),
 }
@@ -93,6 +100,8 @@ macro_rules! each {
             FabricEndpoint::Udp($rpc) => $do,
             #[cfg(feature = "ibverbs")]
             FabricEndpoint::Ibverbs($rpc) => $do,
+            #[cfg(feature = "xdp")]
+            FabricEndpoint::Xdp($rpc) => $do,
             FabricEndpoint::Other($other) => $do_other,
         }
     };
@@ -165,7 +174,7 @@ pub struct Rpc {
 
 impl Rpc {
     /// Opens an endpoint that only calls. The address says the fabric, and where others would find it: `shm://`, `udp://` and
-    /// `ibverbs://` are enough for a client.
+    /// `ibverbs://` are enough for a client, and `xdp://INTERFACE` is.
     ///
     /// # Errors
     ///
@@ -197,6 +206,8 @@ impl Rpc {
             "udp" => Ok(numbered(nexus, index, UdpPort::open(&parsed)?)?.into()),
             #[cfg(feature = "ibverbs")]
             "ibverbs" => Ok(numbered(nexus, index, ibverbs_port(&parsed)?)?.into()),
+            #[cfg(feature = "xdp")]
+            "xdp" => Ok(numbered(nexus, index, XdpPort::open(&parsed)?)?.into()),
             scheme => Err(unknown_fabric(address, scheme)),
         }
     }
@@ -608,6 +619,13 @@ impl From<sinew_rpc::Rpc<ShmPort, HostClock>> for Rpc {
 impl From<sinew_rpc::Rpc<UdpPort, HostClock>> for Rpc {
     fn from(rpc: sinew_rpc::Rpc<UdpPort, HostClock>) -> Self {
         Self { endpoint: FabricEndpoint::Udp(rpc) }
+    }
+}
+
+#[cfg(feature = "xdp")]
+impl From<sinew_rpc::Rpc<XdpPort, HostClock>> for Rpc {
+    fn from(rpc: sinew_rpc::Rpc<XdpPort, HostClock>) -> Self {
+        Self { endpoint: FabricEndpoint::Xdp(rpc) }
     }
 }
 

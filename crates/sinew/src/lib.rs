@@ -69,8 +69,8 @@
 //!   it is used; `ibverbs` and `shm::verbs` are also verbs of their own.
 #![forbid(unsafe_code)]
 
-#[cfg(not(any(feature = "ibverbs", feature = "shm", feature = "udp")))]
-compile_error!("sinew needs a fabric: enable one of the features `shm`, `udp` and `ibverbs`");
+#[cfg(not(any(feature = "ibverbs", feature = "shm", feature = "udp", feature = "xdp")))]
+compile_error!("sinew needs a fabric: enable one of the features `shm`, `udp`, `ibverbs` and `xdp`");
 
 mod endpoint;
 mod error;
@@ -104,6 +104,8 @@ pub use sinew_shm as shm;
 pub use sinew_store as store;
 #[cfg(feature = "udp")]
 pub use sinew_udp as udp;
+#[cfg(feature = "xdp")]
+pub use sinew_xdp as xdp;
 
 /// What most programs need, to import with a star.
 pub mod prelude {

@@ -58,11 +58,8 @@
 //! [`PeerLoss::Unreachable`](sinew_fabric::PeerLoss::Unreachable), at most every 100 ms for a peer. Such answers can be forged
 //! by whoever sees the traffic, as can senders' addresses: they are hints, and the layer above decides what they mean.
 
-pub mod frame;
-mod hold;
 mod options;
 mod path;
-mod peer;
 mod port;
 pub mod raw;
 mod rx;
@@ -70,9 +67,12 @@ mod shared;
 mod sys;
 mod tx;
 
+use sinew_fabric::sockets as peer;
+
 pub use options::{Coalesce, UdpOptions};
 pub use port::UdpPort;
 pub use rx::UdpRx;
+pub use sinew_wire::batch as frame;
 pub use tx::UdpTx;
 
 /// Lengths that the largest packet of a port may have by default, in bytes.

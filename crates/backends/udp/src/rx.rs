@@ -1,10 +1,10 @@
 //! The receiving half: datagrams taken from the kernel and lent as packets.
 
 use arrayvec::ArrayVec;
-use sinew_fabric::{Dropped, MAX_BURST, PacketRx, Peer, PeerLoss, PortEvent, PortStats, RxBurst, RxPacket};
+use sinew_fabric::datagrams::{Reading, Segments};
+use sinew_fabric::{Dropped, MAX_BURST, PacketRx, Peer, PeerLoss, PortEvent, PortStats, RxBurst};
 use sinew_mem::atomic::plain::Arc;
 
-use crate::frame::{check_batch, frame_at, is_batch};
 use crate::shared::Shared;
 use crate::sys::{ReceiveRing, Received};
 
@@ -54,12 +54,8 @@ struct Cursor {
     filled: usize,
     /// The one being handed on.
     slot: usize,
-    /// Where the next packet begins, from the start of the slot.
-    at: usize,
-    /// Where the current batch ends; `at` or less when `at` is at the beginning of a datagram.
-    batch_end: usize,
-    /// Whether anything of the datagram was looked at: an empty one is a packet too.
-    begun: bool,
+    /// How far it was.
+    reading: Reading,
 }
 
 /// The receiving half of a [`crate::UdpPort`].
@@ -179,15 +175,10 @@ impl UdpRx {
             let start = ReceiveRing::slot_start(cursor.slot);
             let datagram = &ring.slots()[start..start + received.len];
             let ended = match received.from {
-                Some(from) if !received.cut => lend_datagram(
-                    from,
-                    datagram,
-                    received.segment_len,
-                    *packet_len_max,
-                    cursor,
-                    stats,
-                    &mut burst.packets,
-                ),
+                Some(from) if !received.cut => {
+                    let segments = Segments { from, bytes: datagram, segment_len: received.segment_len };
+                    cursor.reading.lend(segments, *packet_len_max, stats, &mut burst.packets)
+                }
                 _ => {
                     stats.count_dropped(Dropped::Malformed, 1);
                     true
@@ -197,62 +188,6 @@ impl UdpRx {
                 *current = None;
                 *cursor = Cursor { filled: cursor.filled, slot: cursor.slot + 1, ..Cursor::default() };
             }
-        }
-    }
-}
-
-/// Lends the packets of one datagram, or of several that the kernel joined, from the cursor on. Says whether that was all.
-#[inline]
-fn lend_datagram<'a>(
-    from: Peer,
-    datagram: &'a [u8],
-    segment_len: usize,
-    packet_len_max: usize,
-    cursor: &mut Cursor,
-    stats: &mut PortStats,
-    packets: &mut ArrayVec<RxPacket<'a>, MAX_BURST>,
-) -> bool {
-    loop {
-        let batch = &datagram[..cursor.batch_end.min(datagram.len())];
-        while let Some((start, end)) = frame_at(batch, cursor.at) {
-            if packets.is_full() {
-                return false;
-            }
-            stats.rx_packets += 1;
-            stats.rx_bytes += (end - start) as u64;
-            packets.push(RxPacket { from, head: &datagram[start..end], tail: None });
-            cursor.at = end;
-        }
-        if cursor.at >= datagram.len() && (cursor.begun || !datagram.is_empty()) {
-            return true;
-        }
-        if packets.is_full() {
-            return false;
-        }
-        cursor.begun = true;
-        let end = (cursor.at + segment_len).min(datagram.len());
-        let segment = &datagram[cursor.at..end];
-        if is_batch(segment) {
-            // All of it is checked before any of it is lent.
-            match check_batch(segment, packet_len_max) {
-                Ok(first) => {
-                    cursor.batch_end = end;
-                    cursor.at += first;
-                }
-                Err(_) => {
-                    stats.count_dropped(Dropped::Malformed, 1);
-                    cursor.at = end;
-                }
-            }
-            continue;
-        }
-        cursor.at = end;
-        if segment.len() > packet_len_max {
-            stats.count_dropped(Dropped::Malformed, 1);
-        } else {
-            stats.rx_packets += 1;
-            stats.rx_bytes += segment.len() as u64;
-            packets.push(RxPacket { from, head: segment, tail: None });
         }
     }
 }
@@ -277,92 +212,6 @@ impl std::fmt::Debug for UdpRx {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION, FRAME_HEADER};
-    use proptest::prelude::*;
-
-    const LIMIT: usize = 100;
-    const FROM: Peer = Peer([0; 3]);
-
-    /// What should be lent, in the plainest words: segments, each a batch or a packet.
-    fn oracle(datagram: &[u8], segment_len: usize) -> (Vec<Vec<u8>>, u64) {
-        let (mut packets, mut malformed) = (Vec::new(), 0);
-        if datagram.is_empty() {
-            packets.push(Vec::new());
-        }
-        for segment in datagram.chunks(segment_len) {
-            if segment[0] != BATCH_MAGIC {
-                if segment.len() <= LIMIT {
-                    packets.push(segment.to_vec())
-                } else {
-                    malformed += 1
-                }
-                continue;
-            }
-            let mut frames = Vec::new();
-            let mut rest = segment.get(BATCH_HEADER..).unwrap_or(&[]);
-            let mut good = segment.get(1) == Some(&BATCH_VERSION) && !rest.is_empty();
-            while good && !rest.is_empty() {
-                let len = rest.first_chunk::<FRAME_HEADER>().map_or(0, |len| usize::from(u16::from_le_bytes(*len)));
-                good = (1..=LIMIT).contains(&len) && FRAME_HEADER + len <= rest.len();
-                if good {
-                    frames.push(rest[FRAME_HEADER..][..len].to_vec());
-                    rest = &rest[FRAME_HEADER + len..];
-                }
-            }
-            if good { packets.extend(frames) } else { malformed += 1 }
-        }
-        (packets, malformed)
-    }
-
-    /// What is lent, over as many bursts as it takes.
-    fn lent(datagram: &[u8], segment_len: usize) -> (Vec<Vec<u8>>, u64, usize) {
-        let (mut cursor, mut stats, mut bursts) = (Cursor::default(), PortStats::default(), 0);
-        let mut all = Vec::new();
-        loop {
-            let mut packets = ArrayVec::new();
-            let ended = lend_datagram(FROM, datagram, segment_len, LIMIT, &mut cursor, &mut stats, &mut packets);
-            all.extend(packets.iter().map(|packet| packet.head.to_vec()));
-            bursts += 1;
-            if ended {
-                break;
-            }
-            assert!(packets.is_full(), "only a full burst leaves something");
-        }
-        assert_eq!(stats.rx_packets, all.len() as u64);
-        assert_eq!(stats.rx_bytes, all.iter().map(|packet| packet.len() as u64).sum::<u64>());
-        (all, stats.dropped(Dropped::Malformed), bursts)
-    }
-
-    #[test]
-    fn a_datagram_of_many_frames_is_lent_over_several_bursts() {
-        let mut datagram = vec![BATCH_MAGIC, BATCH_VERSION];
-        (0..200u8).for_each(|number| datagram.extend([1, 0, number]));
-        let (packets, malformed, bursts) = lent(&datagram, datagram.len());
-        assert_eq!((packets.len(), malformed, bursts), (200, 0, 4));
-        assert!(packets.iter().enumerate().all(|(index, packet)| packet[..] == [index as u8]));
-    }
-
-    proptest! {
-        #[test]
-        fn any_datagram_is_lent_as_the_format_says(
-            mut datagram in prop::collection::vec(any::<u8>(), 0..600),
-            pieces in 1usize..8,
-            batches in any::<u8>(),
-        ) {
-            let segment_len = datagram.len().div_ceil(pieces).max(1);
-            for (index, segment) in datagram.chunks_mut(segment_len).enumerate() {
-                if batches & 1 << index != 0 && segment.len() > 2 {
-                    // Frames that often fit: lengths of 1 or 2 and contents that read as such lengths.
-                    segment.iter_mut().enumerate().for_each(|(at, byte)| *byte = if at % 2 == 0 { *byte % 3 } else { 0 });
-                    segment[..2].copy_from_slice(&[BATCH_MAGIC, BATCH_VERSION]);
-                }
-            }
-            let (packets, malformed) = oracle(&datagram, segment_len);
-            let (lent_packets, lent_malformed, _) = lent(&datagram, segment_len);
-            prop_assert_eq!(lent_packets, packets);
-            prop_assert_eq!(lent_malformed, malformed);
-        }
-    }
 
     #[test]
     fn a_loss_is_told_at_most_once_in_an_interval_and_room_is_bounded() {

@@ -1,11 +1,11 @@
 //! The sending half: packets gathered into datagrams, datagrams into system calls.
 
+use sinew_fabric::hold::{HOLD_LEN_MAX, Hold};
 use sinew_fabric::{Dropped, PacketTx, Peer, PortStats, TxData, TxPacket};
 use sinew_mem::Frozen;
 use sinew_mem::atomic::plain::Arc;
 
 use crate::frame::{BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION, FRAME_HEADER, is_batch};
-use crate::hold::{HOLD_LEN_MAX, Hold};
 use crate::options::Coalesce;
 use crate::path::Paths;
 use crate::shared::Shared;

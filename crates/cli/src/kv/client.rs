@@ -95,7 +95,8 @@ impl At {
         interrupted::ends()?;
         // As long as any server's values can be.
         let config = Config { message_len_max: (VALUE_LEN_MAX + 2 * KEY_LEN_MAX) as u32, ..Config::default() };
-        let rpc = Rpc::open_with(&Nexus::builder().config(config).build()?, &fabric.client_address(""))?;
+        let rpc =
+            Rpc::open_with(&Nexus::builder().config(config).build()?, &fabric.client_address("", Some(&self.address)))?;
         let client = Client::connect(rpc, addresses_from(&self.address));
         client.map_err(|error| advice::serve_there(error, "sinew serve cache", &self.address))
     }

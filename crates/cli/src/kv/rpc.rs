@@ -104,7 +104,7 @@ impl Args {
         ensure!(batch <= window, "--batch {batch}: more than the {window} requests in flight at all (--window)");
         let setting = self.measure.setting((threads, threads), self.address.is_some())?;
         let options = fabrics::options_of(self.options.as_deref());
-        fabrics::check(&fabric.client_address(&options), Purpose::CallFrom)?;
+        fabrics::check(&fabric.client_address(&options, self.address.as_deref()), Purpose::CallFrom)?;
         let (keys_per_get, rate) = (usize::from(self.keys_per_get), self.rate.map(|mops| mops * 1e6));
         let shape = Shape { window, batch, keys_per_get, rate };
         Ok(CachePlan { args: self, fabric, workload, shape, setting, options })
@@ -245,10 +245,11 @@ fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Prog
     let loaders = Drivers::start(client_cpus, interrupt, move |index| {
         let workload = Workload { seed: workload.seed + index as u64, ..workload };
         let addresses = addresses.clone();
-        match fabrics::open(fabric, &limits, &options, &Hub::new())? {
+        match fabrics::open(fabric, &limits, &options, &addresses[0], &Hub::new())? {
             FabricEndpoint::Shm(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
             FabricEndpoint::Udp(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
             FabricEndpoint::Ibverbs(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
+            FabricEndpoint::Xdp(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
             FabricEndpoint::Other(rpc) => boxed(rpc, shape, &workload, addresses, interrupt),
         }
     })?;

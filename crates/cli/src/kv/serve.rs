@@ -31,7 +31,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to serve: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT [default: shm://cache, or nowhere with --memcached]
+    /// Where to serve: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT [default: shm://cache, or nowhere with --memcached]
     address: Option<String>,
     #[command(flatten)]
     threads: ThreadArgs,

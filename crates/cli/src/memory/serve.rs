@@ -35,7 +35,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to be asked: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
+    /// Where to be asked: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     address: String,
     /// Bytes to give
     #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]

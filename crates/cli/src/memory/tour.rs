@@ -92,7 +92,7 @@ fn finish<T>(what: &str, mut step: impl FnMut() -> anyhow::Result<Option<T>>) ->
 
 fn create(addresses: &[&str]) -> anyhow::Result<Volume<Donors>> {
     let nexus = Nexus::builder().build()?;
-    let rpc = SharedEndpoint::new(Rpc::open_with(&nexus, &Fabric::Shm.client_address(""))?);
+    let rpc = SharedEndpoint::new(Rpc::open_with(&nexus, &Fabric::Shm.client_address("", None))?);
     let donors = addresses.iter().map(|address| Ok((address.parse()?, rpc.share())));
     let donors = donors.collect::<anyhow::Result<Vec<_>>>()?;
     let device = ShmDevice::open(&"shm://".parse()?)?;

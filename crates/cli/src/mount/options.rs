@@ -30,7 +30,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where its service is: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
+    /// Where its service is: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     pub address: String,
     /// A directory that is there, to mount it at
     pub directory: PathBuf,

@@ -172,7 +172,7 @@ impl Args {
             plan.sessions,
             plan.limits.credits()
         );
-        fabrics::check(&fabric.client_address(&plan.options()), Purpose::CallFrom)?;
+        fabrics::check(&fabric.client_address(&plan.options(), self.address.as_deref()), Purpose::CallFrom)?;
         plan.references = self.measure.references()?;
         Ok(plan)
     }

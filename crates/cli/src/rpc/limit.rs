@@ -1,9 +1,11 @@
 //! The limit beside each figure.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use sinew::udp::raw::{Mode, PACKET_LEN_MAX};
 
+use sinew_harness::limits::xdp::{Mover, XdpEcho};
 use sinew_harness::limits::{self, Datagrams, HEADER_LEN};
 use sinew_harness::machine::{self, Pair};
 use sinew_harness::service::VERDICT_LEN;
@@ -13,6 +15,9 @@ use crate::fabrics::Fabric;
 
 /// Bytes of the raw packets beside a bandwidth over UDP.
 const UDP_BANDWIDTH_PACKET: usize = 4096;
+/// Bytes of a full datagram, and of the headers before it, on a pair of virtual interfaces.
+const XDP_DATAGRAM: usize = 1472;
+const XDP_HEADERS: usize = 42;
 /// Datagrams on their way beside a bandwidth over an RDMA device: as many as a session has credits.
 const BANDWIDTH_WINDOW: usize = 32;
 /// The least MTU of RDMA devices.
@@ -34,6 +39,7 @@ pub struct LimitMeter {
     coalesces: bool,
     /// Of addresses made here.
     options: String,
+    xdp: OnceCell<XdpEcho>,
 }
 
 impl LimitMeter {
@@ -43,6 +49,8 @@ impl LimitMeter {
         let size = match (plan.kind, plan.fabric) {
             (Kind::Latency | Kind::Rate, Fabric::Udp) => plan.size.min(PACKET_LEN_MAX - HEADER_LEN),
             (Kind::Bandwidth, Fabric::Udp) => UDP_BANDWIDTH_PACKET,
+            (Kind::Latency | Kind::Rate, Fabric::Xdp) => plan.size.min(XDP_DATAGRAM - HEADER_LEN),
+            (_, Fabric::Xdp) => XDP_DATAGRAM - HEADER_LEN,
             // Without a device nothing is measured.
             (_, Fabric::Ibverbs) => {
                 let datagram = limits::datagram_len_max(&plan.options).unwrap_or(LEAST_DATAGRAM) - HEADER_LEN;
@@ -56,7 +64,7 @@ impl LimitMeter {
             .any(|options| options.contains("coalesce=off"));
         let options = plan.options.clone();
         let RpcPlan { kind, fabric, window, batch, .. } = *plan;
-        Self { kind, fabric, cpus, size, window, batch, coalesces, options }
+        Self { kind, fabric, cpus, size, window, batch, coalesces, options, xdp: OnceCell::new() }
     }
 
     /// The processors that it uses.
@@ -76,6 +84,11 @@ impl LimitMeter {
             (Kind::Scale, _) => format!("the same over {} sessions", RpcPlan::FEW_SESSIONS),
             (Kind::Bandwidth, Fabric::Udp) => "UDP packets of 4 KB one way, cut and joined by the kernel".to_owned(),
             (Kind::Bandwidth, Fabric::Ibverbs) => format!("datagrams of {size} between two bare queue pairs"),
+            (Kind::Bandwidth, Fabric::Xdp) => "full frames between two bare sockets, there and back".to_owned(),
+            (Kind::Rate, Fabric::Xdp) if self.coalesces => {
+                "frames full of the same packets between two bare sockets".to_owned()
+            }
+            (_, Fabric::Xdp) => "the same frames between two bare sockets".to_owned(),
             (Kind::Bandwidth, _) => format!("copies of {size} that the other core has just written"),
             (_, Fabric::Udp) => "the same packets between two bare sockets".to_owned(),
             (_, Fabric::Ibverbs) => "the same datagrams between two bare queue pairs".to_owned(),
@@ -103,6 +116,32 @@ impl LimitMeter {
         Datagrams { cpus: self.cpus, options: &self.options, lens, window, batch }
     }
 
+    /// Frames between bare AF_XDP sockets, which are opened when the first is measured.
+    fn frames(&self, kind: Kind, duration: Duration) -> anyhow::Result<f64> {
+        let packet = self.size + HEADER_LEN;
+        let echo = match self.xdp.get() {
+            Some(echo) => echo,
+            None => {
+                let echo = XdpEcho::start(Mover::Bare, self.cpus)?;
+                self.xdp.get_or_init(|| echo)
+            }
+        };
+        let full = if kind == Kind::Rate && self.coalesces { (XDP_DATAGRAM - 2) / (packet + 2) } else { 1 };
+        let each = full.clamp(1, self.window);
+        let len = XDP_HEADERS + if each > 1 { 2 + each * (packet + 2) } else { packet };
+        let (window, batch) = match kind {
+            Kind::Latency => (1, 1),
+            Kind::Bandwidth => (BANDWIDTH_WINDOW, BANDWIDTH_WINDOW / 4),
+            Kind::Rate | Kind::Scale => (self.window.div_ceil(each), self.batch.div_ceil(each)),
+        };
+        let (trips, mops) = echo.measure(len, window, batch, duration)?;
+        Ok(match kind {
+            Kind::Latency => trips.value_at_quantile(0.5) as f64,
+            Kind::Bandwidth => mops * 8e-3 * self.size as f64,
+            Kind::Rate | Kind::Scale => mops * each as f64,
+        })
+    }
+
     fn try_for(&self, duration: Duration) -> anyhow::Result<f64> {
         let Self { cpus, size, window, batch, .. } = *self;
         match (self.kind, self.fabric) {
@@ -116,6 +155,7 @@ impl LimitMeter {
                     self.datagrams(BANDWIDTH_WINDOW, BANDWIDTH_WINDOW / 4, VERDICT_LEN).measure(duration)?;
                 Ok(mops * 8e-3 * size as f64)
             }
+            (kind, Fabric::Xdp) => self.frames(kind, duration),
             (Kind::Latency, Fabric::Udp) => limits::udp_round_trip_ns(cpus, size + HEADER_LEN, duration),
             (Kind::Latency, _) => limits::shm_round_trip_ns(cpus, size, duration),
             (Kind::Rate, Fabric::Udp) => {

@@ -76,7 +76,7 @@ impl Args {
             Fabric::Shm => Carried::Shm,
             Fabric::Ibverbs => Carried::Ibverbs,
             // Not used.
-            Fabric::Udp if is_rpc => Carried::Shm,
+            Fabric::Udp | Fabric::Xdp if is_rpc => Carried::Shm,
             _ => anyhow::bail!("--design {name} is not on --fabric {}", fabric.name()),
         };
         let device = DeviceArgs { fabric: carried, device: self.device.clone() };

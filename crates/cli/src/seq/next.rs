@@ -26,7 +26,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// The sequencer: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT
+    /// The sequencer: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     #[arg(long, value_name = "URL", default_value = ADDRESS)]
     address: String,
     /// Numbers to take, one after the other
@@ -44,7 +44,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let fabric = fabrics::check(&args.address, Purpose::Call).map_err(Usage::of)?;
     interrupted::ends()?;
-    let mut rpc = Rpc::open(&fabric.client_address(""))?;
+    let mut rpc = Rpc::open(&fabric.client_address("", Some(&args.address)))?;
     let absent = |error| advice::serve_there(error, "sinew serve sequencer", &args.address);
     let session = rpc.connect(&args.address).map_err(absent)?;
     let reply = rpc.call(session, NEXT, request_bytes(args.count))?;

@@ -165,10 +165,11 @@ fn over_rpc(plan: &SequencerPlan, interrupt: Interrupt, progress: &mut Progress<
     let (limits, fabric, window, batch) = (plan.limits(), plan.fabric, plan.window, plan.batch);
     let Setting { client_cpus, server_cpus, .. } = &plan.setting;
     let echo = ServerProcess::start(&fabric.fresh_address("")?, server_cpus, &limits)?;
-    let make = move |_| match fabrics::open(fabric, &limits, "", &Hub::new())? {
+    let make = move |_| match fabrics::open(fabric, &limits, "", &address, &Hub::new())? {
         FabricEndpoint::Shm(rpc) => boxed(rpc, &address, window, batch),
         FabricEndpoint::Udp(rpc) => boxed(rpc, &address, window, batch),
         FabricEndpoint::Ibverbs(rpc) => boxed(rpc, &address, window, batch),
+        FabricEndpoint::Xdp(rpc) => boxed(rpc, &address, window, batch),
         FabricEndpoint::Other(rpc) => boxed(rpc, &address, window, batch),
     };
     let clients = Drivers::start(client_cpus, interrupt, make)?;

@@ -35,7 +35,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to serve: shm://NAME, udp://HOST:PORT or ibverbs://HOST:PORT; for designs on verbs HOST:PORT, where clients ask for the
+    /// Where to serve: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT; for designs on verbs HOST:PORT, where clients ask for the
     /// way [default: shm://sequencer, 127.0.0.1:0]
     address: Option<String>,
     /// How numbers are handed out; all but rpc are on verbs

@@ -7,13 +7,13 @@
 //! nothing: one call after another's answer goes at once.
 
 /// How long a packet waits at most.
-pub(crate) const HOLD_NS: u64 = 6_000;
+pub const HOLD_NS: u64 = 6_000;
 /// Bytes of a datagram that is not held any more.
-pub(crate) const HOLD_LEN_MAX: usize = 16 << 10;
+pub const HOLD_LEN_MAX: usize = 16 << 10;
 
 /// What the last turns brought.
 #[derive(Debug, Default)]
-pub(crate) struct Hold {
+pub struct Hold {
     /// Packets that were there at the last turn's end and held back.
     held: u64,
     /// Whether the last turn brought packets.

@@ -18,9 +18,16 @@ pub const BATCH_HEADER: usize = 2;
 pub const FRAME_HEADER: usize = 2;
 
 /// A datagram says that it is a batch, but its lengths do not add up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the datagram is no sequence of frames")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the datagram is no sequence of frames")
+    }
+}
+
+impl std::error::Error for Malformed {}
 
 /// Whether a datagram or packet begins as a batch does.
 #[inline]

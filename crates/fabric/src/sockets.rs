@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use sinew_fabric::Peer;
+use crate::address::Peer;
 
 const V4: u64 = 4;
 const V6: u64 = 6;
@@ -12,20 +12,22 @@ const V4_MAPPED: u64 = 0xFFFF << 32;
 /// Packs a socket address. An IPv4 address mapped into IPv6 becomes the IPv4 peer that it means, so that one peer has one
 /// name on every kind of socket. Flow labels are dropped.
 #[inline]
-pub(crate) fn pack(address: SocketAddr) -> Peer {
+pub fn pack(address: SocketAddr) -> Peer {
     match address {
         SocketAddr::V4(address) => pack_v4(u32::from(*address.ip()), address.port()),
         SocketAddr::V6(address) => pack_v6(u128::from(*address.ip()), address.port(), address.scope_id()),
     }
 }
 
+/// Packs an IPv4 address and a port.
 #[inline]
-pub(crate) fn pack_v4(ip: u32, port: u16) -> Peer {
+pub fn pack_v4(ip: u32, port: u16) -> Peer {
     Peer([0, V4_MAPPED | u64::from(ip), V4 << 16 | u64::from(port)])
 }
 
+/// Packs an IPv6 address, a port and a scope.
 #[inline]
-pub(crate) fn pack_v6(ip: u128, port: u16, scope: u32) -> Peer {
+pub fn pack_v6(ip: u128, port: u16, scope: u32) -> Peer {
     let (high, low) = ((ip >> 64) as u64, ip as u64);
     if high == 0 && low & !0xFFFF_FFFF == V4_MAPPED {
         return pack_v4(low as u32, port);
@@ -35,7 +37,7 @@ pub(crate) fn pack_v6(ip: u128, port: u16, scope: u32) -> Peer {
 
 /// The socket address of a peer; `None` for a `Peer` that is none of this port's.
 #[inline]
-pub(crate) fn unpack(peer: Peer) -> Option<SocketAddr> {
+pub fn unpack(peer: Peer) -> Option<SocketAddr> {
     let Peer([high, low, rest]) = peer;
     let (port, scope) = (rest as u16, (rest >> 32) as u32);
     match (rest >> 16) as u16 as u64 {
@@ -52,13 +54,13 @@ pub(crate) fn unpack(peer: Peer) -> Option<SocketAddr> {
 
 /// The UDP port of a peer.
 #[inline]
-pub(crate) fn port_of(peer: Peer) -> u16 {
+pub fn port_of(peer: Peer) -> u16 {
     peer.0[2] as u16
 }
 
 /// Turns `0.0.0.0` and `::`, which as destinations mean this host, into the loopback address that `reach_v4` and
 /// `reach_v6` allow.
-pub(crate) fn loopback_for_unspecified(address: SocketAddr, reach_v4: bool, reach_v6: bool) -> SocketAddr {
+pub fn loopback_for_unspecified(address: SocketAddr, reach_v4: bool, reach_v6: bool) -> SocketAddr {
     if !address.ip().is_unspecified() {
         return address;
     }

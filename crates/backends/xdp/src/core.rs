@@ -1,0 +1,332 @@
+//! What the two halves of a packet port use together: its sockets, its place, and its neighbours.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use sinew_fabric::frames::MacAddress;
+use sinew_fabric::{Dropped, PortStats};
+use sinew_mem::atomic::plain::Arc;
+use sinew_wire::neighbour::{self, Neighbour, Said};
+use sinew_wire::udp::{self, End, Refusal};
+
+use crate::interface::{Attachment, Interface};
+use crate::memory::{Chunk, Memory};
+use crate::neighbours::Neighbours;
+use crate::queues::{Received, Receiver, Sender};
+use crate::sys::netlink::Netlink;
+
+/// A neighbour that does not answer is asked for again after so long, by the caller's clock.
+const ASK_AGAIN_NS: u64 = 1_000_000;
+/// Frames that wait for a neighbour's answer at most.
+pub(crate) const WAITING_MAX: usize = 64;
+
+/// A frame that holds a datagram for this port.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub chunk: Chunk,
+    pub from: IpAddr,
+    pub port: u16,
+    /// Where the payload is in the chunk.
+    pub start: usize,
+    pub len: usize,
+}
+
+/// A frame that is complete but for whom it goes to.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub chunk: Chunk,
+    pub start: usize,
+    pub len: usize,
+    pub to: IpAddr,
+    pub to_port: u16,
+    pub packets: u64,
+    /// Bytes of the packets.
+    pub packet_bytes: u64,
+}
+
+/// Where a port is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Local {
+    pub address: IpAddr,
+    pub port: u16,
+    pub mac: MacAddress,
+    /// Whether the kernel has the address too, and answers for it.
+    pub held: bool,
+    pub gateway: Option<IpAddr>,
+    /// The longest frame.
+    pub frame_len_max: usize,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub local: Local,
+    pub interface: Arc<Interface>,
+    pub memory: Arc<Memory>,
+    pub attachment: Rc<RefCell<Attachment>>,
+    pub receiver: Receiver,
+    pub sender: Sender,
+    netlink: Netlink,
+    neighbours: Neighbours,
+    /// What came while somebody looked for answers.
+    backlog: VecDeque<Arrived>,
+    /// Frames whose neighbour was asked for.
+    waiting: VecDeque<Ready>,
+    /// When somebody was asked for, by the caller's clock.
+    asked_ns: u64,
+    /// Turns since then.
+    turns: u32,
+    pub now_ns: u64,
+    pub rx_stats: PortStats,
+    pub tx_stats: PortStats,
+}
+
+fn reason(refusal: Refusal) -> Dropped {
+    match refusal {
+        Refusal::Malformed => Dropped::Malformed,
+        Refusal::NotUdp => Dropped::NotOurs,
+        Refusal::Fragment => Dropped::Fragment,
+        Refusal::BadChecksum => Dropped::BadChecksum,
+        Refusal::Unfinished => Dropped::Unfinished,
+    }
+}
+
+/// What a frame turned out to be.
+enum Frame {
+    Datagram { from: End, start: usize, len: usize },
+    Neighbour(Said),
+    Dropped(Dropped),
+}
+
+impl Local {
+    fn look(&self, frame: &[u8]) -> Frame {
+        if frame.len() > self.frame_len_max {
+            // What the kernel would have had a device cut.
+            return Frame::Dropped(Dropped::Unfinished);
+        }
+        match udp::read(frame) {
+            Ok(datagram) if (datagram.to.address, datagram.to.port) == (self.address, self.port) => {
+                if datagram.from.address == self.address || datagram.from.mac[0] & 1 != 0 {
+                    return Frame::Dropped(Dropped::Malformed);
+                }
+                // The headers are as long as the payload's place says.
+                let start = datagram.payload.as_ptr().addr() - frame.as_ptr().addr();
+                Frame::Datagram { from: datagram.from, start, len: datagram.payload.len() }
+            }
+            Ok(_) => Frame::Dropped(Dropped::NotOurs),
+            Err(Refusal::NotUdp) if !self.held => match neighbour::read(frame) {
+                Some(said) => Frame::Neighbour(said),
+                None => Frame::Dropped(Dropped::NotOurs),
+            },
+            Err(refusal) => Frame::Dropped(reason(refusal)),
+        }
+    }
+
+    fn neighbour(&self) -> Neighbour {
+        Neighbour { address: self.address, mac: self.mac.0 }
+    }
+}
+
+impl Core {
+    pub fn new(local: Local, attachment: Attachment, netlink: Netlink) -> Self {
+        let interface = Arc::clone(&attachment.interface);
+        let attachment = Rc::new(RefCell::new(attachment));
+        Self {
+            local,
+            memory: Arc::clone(&interface.memory),
+            interface,
+            receiver: Receiver::new(&attachment),
+            sender: Sender::new(&attachment),
+            attachment,
+            netlink,
+            neighbours: Neighbours::new(),
+            backlog: VecDeque::new(),
+            waiting: VecDeque::new(),
+            asked_ns: 0,
+            turns: 0,
+            now_ns: 0,
+            rx_stats: PortStats::default(),
+            tx_stats: PortStats::default(),
+        }
+    }
+
+    /// Takes up to `most` datagrams that came, the earliest first.
+    #[inline]
+    pub fn receive(&mut self, most: usize, into: &mut Vec<Arrived>) {
+        while into.len() < most
+            && let Some(arrived) = self.backlog.pop_front()
+        {
+            into.push(arrived);
+        }
+        if into.len() < most {
+            self.pump(most - into.len(), |arrived| into.push(arrived));
+        }
+        if !self.waiting.is_empty() {
+            self.send_waiting();
+        }
+    }
+
+    /// Takes frames that came, answers those about neighbours, and hands datagrams to `each`.
+    #[inline]
+    fn pump(&mut self, most: usize, mut each: impl FnMut(Arrived)) {
+        let Self { local, memory, receiver, sender, neighbours, rx_stats, .. } = self;
+        // Most bursts have nothing to answer, and an empty list takes no memory.
+        let mut answers = Vec::new();
+        receiver.receive(most, |Received { chunk, start, len }| {
+            match local.look(memory.bytes(&chunk, start, len)) {
+                Frame::Datagram { from, start: payload, len } => {
+                    neighbours.learn(from.address, MacAddress(from.mac));
+                    each(Arrived { chunk, from: from.address, port: from.port, start: start + payload, len });
+                    return None;
+                }
+                Frame::Dropped(reason) => rx_stats.count_dropped(reason, 1),
+                Frame::Neighbour(Said::Answer(Neighbour { address, mac })) => neighbours.tell(address, MacAddress(mac)),
+                Frame::Neighbour(Said::Question { about, from }) if about == local.address => {
+                    if !from.address.is_unspecified() && from.address != local.address {
+                        neighbours.learn(from.address, MacAddress(from.mac));
+                    }
+                    answers.extend(neighbour::answer(local.neighbour(), from));
+                }
+                Frame::Neighbour(_) => rx_stats.count_dropped(Dropped::NotOurs, 1),
+            }
+            Some(chunk)
+        });
+        if !answers.is_empty() {
+            answers.iter().for_each(|answer| send_written(sender, memory, answer.bytes()));
+            sender.submit();
+        }
+    }
+
+    /// Whether something waits to be received, or to be sent once a neighbour answers.
+    pub fn has_news(&self) -> bool {
+        !self.backlog.is_empty() || self.receiver.has_news()
+    }
+
+    /// Whether frames wait for an answer.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Sends a frame, now or when it is known where to.
+    #[inline]
+    pub fn send(&mut self, ready: Ready) {
+        match self.neighbours.get(ready.to) {
+            Some(mac) => self.send_to(ready, mac),
+            None => self.wait_for_neighbour(ready),
+        }
+    }
+
+    #[inline]
+    fn send_to(&mut self, ready: Ready, mac: MacAddress) {
+        let Ready { mut chunk, start, len, to, to_port, packets, packet_bytes } = ready;
+        let from = End { mac: self.local.mac.0, address: self.local.address, port: self.local.port };
+        let to = End { mac: mac.0, address: to, port: to_port };
+        udp::write_headers(self.memory.bytes_mut(&mut chunk, start, len), &from, &to);
+        if self.sender.push(chunk, start, len) {
+            self.tx_stats.tx_packets += packets;
+            self.tx_stats.tx_bytes += packet_bytes;
+        } else {
+            self.tx_stats.count_dropped(Dropped::Full, packets);
+        }
+    }
+
+    fn wait_for_neighbour(&mut self, ready: Ready) {
+        let to = ready.to;
+        let known = self.waiting.iter().any(|waiting| waiting.to == to);
+        if self.waiting.len() == WAITING_MAX {
+            // The oldest has waited in vain for longest.
+            if let Some(oldest) = self.waiting.pop_front() {
+                self.tx_stats.count_dropped(Dropped::NoSuchPeer, oldest.packets);
+                self.sender.give_back(oldest.chunk);
+            }
+        }
+        self.waiting.push_back(ready);
+        if !known {
+            self.ask(to);
+            self.send_waiting();
+        }
+    }
+
+    /// Looks for answers, and sends what waited for them.
+    #[cold]
+    pub fn send_waiting(&mut self) {
+        let mut arrived = Vec::new();
+        self.pump(sinew_fabric::MAX_BURST, |each| arrived.push(each));
+        self.backlog.extend(arrived);
+        self.turns += 1;
+        if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS || self.turns.is_multiple_of(64) {
+            let asked: Vec<IpAddr> = self.waiting.iter().map(|waiting| waiting.to).collect();
+            for (index, to) in asked.iter().enumerate() {
+                if !asked[..index].contains(to) {
+                    self.ask(*to);
+                }
+            }
+        }
+        for _ in 0..self.waiting.len() {
+            let Some(ready) = self.waiting.pop_front() else { break };
+            match self.neighbours.get(ready.to) {
+                Some(mac) => self.send_to(ready, mac),
+                None => self.waiting.push_back(ready),
+            }
+        }
+        self.sender.submit();
+    }
+
+    /// Finds out, or has somebody find out, where packets to an address go.
+    pub fn ask(&mut self, to: IpAddr) {
+        (self.asked_ns, self.turns) = (self.now_ns, 0);
+        let index = self.interface.link.index;
+        if self.local.held {
+            // What is not routed is taken to be on the link.
+            let hop = self.netlink.route(to, Some(index)).ok().and_then(|route| route.gateway).unwrap_or(to);
+            match self.netlink.neighbour(index, hop) {
+                Some(mac) => self.neighbours.tell(to, mac),
+                // That it is being asked for already is no harm.
+                None => drop(self.netlink.probe(index, hop)),
+            }
+            return;
+        }
+        let hop = self.local.gateway.unwrap_or(to);
+        if let Some(mac) = self.neighbours.get(hop).filter(|_| hop != to) {
+            self.neighbours.tell(to, mac);
+        } else if let Some(question) = neighbour::question(self.local.neighbour(), hop) {
+            send_written(&mut self.sender, &self.memory, question.bytes());
+            self.sender.submit();
+        }
+    }
+
+    /// Whether it is known where packets to an address go, after a look for answers.
+    pub fn knows(&mut self, to: IpAddr) -> bool {
+        let mut arrived = Vec::new();
+        self.pump(sinew_fabric::MAX_BURST, |each| arrived.push(each));
+        self.backlog.extend(arrived);
+        self.neighbours.get(to).is_some()
+    }
+
+    /// Asks again for whoever seems to have moved.
+    #[inline]
+    pub fn ask_doubted(&mut self) {
+        if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS
+            && let Some(address) = self.neighbours.take_doubted()
+        {
+            self.ask(address);
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let chunks = self.backlog.drain(..).map(|arrived| arrived.chunk);
+        self.memory.give_back(chunks.chain(self.waiting.drain(..).map(|ready| ready.chunk)));
+    }
+}
+
+fn send_written(sender: &mut Sender, memory: &Memory, bytes: &[u8]) {
+    if let Some(mut chunk) = sender.chunk() {
+        memory.bytes_mut(&mut chunk, 0, bytes.len()).copy_from_slice(bytes);
+        // What finds no room is asked or answered another time.
+        sender.push(chunk, 0, bytes.len());
+    }
+}

@@ -1,0 +1,310 @@
+//! The frame port.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use rustix::fd::OwnedFd;
+use sinew_fabric::frames::{
+    ETHERNET_HEADER_LEN, FrameBurst, FrameCaps, FrameFamily, FramePort, FrameRx, FrameTx, LentFrame, MacAddress,
+};
+use sinew_fabric::readiness::Alarm;
+use sinew_fabric::{Armed, Descriptor, Dropped, MAX_BURST, PortError, PortStats, Readiness, Waker};
+use sinew_mem::atomic::plain::Arc;
+
+use crate::interface::{Attachment, Granted, InterfaceOptions, Take, shared};
+use crate::memory::{Chunk, Memory};
+use crate::queues::{Received, Receiver, Sender};
+
+/// How a frame port is opened.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FrameOptions {
+    /// How its interface is, unless this process has it open already.
+    pub interface: InterfaceOptions,
+    /// One queue alone, so that other threads have ports at the others; `None`: all queues.
+    pub queue: Option<u32>,
+    /// Only frames to these addresses, ARP requests and neighbour discovery about them included; the kernel has the rest. Empty: all frames.
+    pub only: Vec<IpAddr>,
+}
+
+/// Frames of AF_XDP ports. Ports that share a [`Memory`] pass them on without a copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Xdp;
+
+impl FrameFamily for Xdp {
+    type Frame<'a> = XdpFrame<'a>;
+}
+
+/// A frame where the kernel put it.
+#[derive(Debug)]
+pub struct XdpFrame<'a> {
+    lent: &'a mut Lent,
+    memory: &'a Arc<Memory>,
+}
+
+/// A frame that is lent, unless it was passed on.
+#[derive(Debug)]
+struct Lent {
+    chunk: Option<Chunk>,
+    start: usize,
+    len: usize,
+}
+
+impl LentFrame for XdpFrame<'_> {
+    fn bytes(&self) -> &[u8] {
+        let Lent { chunk, start, len } = &*self.lent;
+        chunk.as_ref().map_or(&[], |chunk| self.memory.bytes(chunk, *start, *len))
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let Lent { chunk, start, len } = &mut *self.lent;
+        chunk.as_mut().map_or(&mut [], |chunk| self.memory.bytes_mut(chunk, *start, *len))
+    }
+}
+
+/// A port for the frames of an interface.
+///
+/// ```no_run
+/// use sinew_fabric::frames::{FrameBurst, FramePort, FrameRx, FrameTx};
+/// use sinew_xdp::{FrameOptions, Memory, XdpFrames};
+///
+/// let memory = Memory::new(16384, 2048)?;
+/// let mut left = XdpFrames::open("veth0", &memory, &FrameOptions::default())?;
+/// let mut right = XdpFrames::open("veth1", &memory, &FrameOptions::default())?;
+/// let mut burst = FrameBurst::new(0);
+/// left.split().0.receive(&mut burst);
+/// for frame in burst.frames.drain(..) {
+///     right.split().1.forward(frame);
+/// }
+/// right.split().1.submit();
+/// # Ok::<(), sinew_fabric::PortError>(())
+/// ```
+#[derive(Debug)]
+pub struct XdpFrames {
+    rx: XdpFramesRx,
+    tx: XdpFramesTx,
+    alarm: Alarm,
+    caps: FrameCaps,
+    mac: MacAddress,
+    granted: Granted,
+    attachment: Rc<RefCell<Attachment>>,
+}
+
+/// The receiving half of an [`XdpFrames`].
+#[derive(Debug)]
+pub struct XdpFramesRx {
+    receiver: Receiver,
+    memory: Arc<Memory>,
+    lent: Vec<Lent>,
+    stats: PortStats,
+}
+
+/// The transmitting half of an [`XdpFrames`].
+#[derive(Debug)]
+pub struct XdpFramesTx {
+    sender: Sender,
+    memory: Arc<Memory>,
+    frame_len_max: usize,
+    stats: PortStats,
+}
+
+impl XdpFrames {
+    /// Opens a port at the interface of this name, with frames in `memory`. An interface that this process has open keeps the memory that it has.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError::NotFound`]: no such interface. [`PortError::Taken`]: another program, or another port, has its frames. [`PortError::Limit`]: not enough
+    /// memory. [`PortError::Unavailable`]: what this user, kernel or interface lacks.
+    pub fn open(interface: &str, memory: &Arc<Memory>, options: &FrameOptions) -> Result<Self, PortError> {
+        let take = if options.only.is_empty() { Take::All } else { Take::Places };
+        let interface = shared(interface, take, options.interface, |_| Ok(Arc::clone(memory)))?;
+        let mut attachment = Attachment::new(Arc::clone(&interface), options.queue)?;
+        for &address in &options.only {
+            if !attachment.take_place(address, None)? {
+                return Err(PortError::Taken {
+                    address: format!("the address {address} at {}", interface.name),
+                    holder: " by another port of this process".to_owned(),
+                });
+            }
+        }
+        let alarm = alarm_of(&attachment)?;
+        let memory = Arc::clone(&interface.memory);
+        let frame_len_max = interface.frame_len_max();
+        let caps = FrameCaps {
+            frame_len_max,
+            burst_max: MAX_BURST,
+            receive_frames: interface.ring() as usize / 2,
+            forwards_in_place: true,
+        };
+        let (mac, granted) = (interface.mac(), interface.granted);
+        let attachment = Rc::new(RefCell::new(attachment));
+        Ok(Self {
+            rx: XdpFramesRx {
+                receiver: Receiver::new(&attachment),
+                memory: Arc::clone(&memory),
+                lent: Vec::with_capacity(MAX_BURST),
+                stats: PortStats::default(),
+            },
+            tx: XdpFramesTx { sender: Sender::new(&attachment), memory, frame_len_max, stats: PortStats::default() },
+            alarm,
+            caps,
+            mac,
+            granted,
+            attachment,
+        })
+    }
+
+    /// What its interface can do.
+    pub fn granted(&self) -> Granted {
+        self.granted
+    }
+
+    /// The memory that its frames are in.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.rx.memory
+    }
+}
+
+/// An alarm that goes off when a frame comes.
+pub(crate) fn alarm_of(attachment: &Attachment) -> Result<Alarm, PortError> {
+    let watching = || {
+        let alarm = Alarm::new()?;
+        for fd in attachment.sockets.iter().filter_map(|socket| socket.fd.as_ref()) {
+            alarm.watch(AsRef::<OwnedFd>::as_ref(fd))?;
+        }
+        Ok(alarm)
+    };
+    watching().map_err(|source: io::Error| PortError::System {
+        doing: "making an epoll set and an eventfd".to_owned(),
+        source,
+    })
+}
+
+impl FrameRx for XdpFramesRx {
+    type Family = Xdp;
+
+    #[inline]
+    fn receive<'a>(&'a mut self, burst: &mut FrameBurst<'a, Xdp>) {
+        let Self { receiver, memory, lent, stats } = self;
+        receiver.give_back(lent.drain(..).filter_map(|lent| lent.chunk));
+        receiver.receive(MAX_BURST, |Received { chunk, start, len }| match len >= ETHERNET_HEADER_LEN {
+            true => {
+                stats.rx_packets += 1;
+                stats.rx_bytes += len as u64;
+                lent.push(Lent { chunk: Some(chunk), start, len });
+                None
+            }
+            false => {
+                stats.count_dropped(Dropped::Malformed, 1);
+                Some(chunk)
+            }
+        });
+        let memory = &*memory;
+        burst.frames.extend(lent.iter_mut().map(|lent| XdpFrame { lent, memory }));
+    }
+}
+
+impl FrameTx for XdpFramesTx {
+    type Family = Xdp;
+
+    #[inline]
+    fn push(&mut self, head: &[u8], rest: &[u8]) {
+        let len = head.len() + rest.len();
+        let reason = match len {
+            ..ETHERNET_HEADER_LEN => Dropped::Malformed,
+            _ if len > self.frame_len_max => Dropped::TooLong,
+            _ => match self.sender.chunk() {
+                None => Dropped::Full,
+                Some(mut chunk) => {
+                    let bytes = self.memory.bytes_mut(&mut chunk, 0, len);
+                    bytes[..head.len()].copy_from_slice(head);
+                    bytes[head.len()..].copy_from_slice(rest);
+                    return self.send(chunk, 0, len);
+                }
+            },
+        };
+        self.stats.count_dropped(reason, 1);
+    }
+
+    #[inline]
+    fn forward(&mut self, frame: XdpFrame<'_>) {
+        if Arc::ptr_eq(frame.memory, &self.memory) && frame.lent.len <= self.frame_len_max {
+            let Lent { chunk, start, len } = frame.lent;
+            if let Some(chunk) = chunk.take() {
+                self.send(chunk, *start, *len);
+            }
+        } else {
+            self.push(frame.bytes(), &[]);
+        }
+    }
+
+    #[inline]
+    fn submit(&mut self) {
+        self.sender.submit();
+    }
+}
+
+impl XdpFramesTx {
+    #[inline]
+    fn send(&mut self, chunk: Chunk, start: usize, len: usize) {
+        match self.sender.push(chunk, start, len) {
+            true => {
+                self.stats.tx_packets += 1;
+                self.stats.tx_bytes += len as u64;
+            }
+            false => self.stats.count_dropped(Dropped::Full, 1),
+        }
+    }
+}
+
+impl Readiness for XdpFrames {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.alarm.descriptor())
+    }
+
+    fn arm(&mut self, _: u64) -> io::Result<Armed> {
+        self.tx.submit();
+        // What comes makes the sockets, and so the alarm, readable by itself.
+        let is_quiet = !self.rx.receiver.has_news() && self.alarm.set();
+        Ok(if is_quiet { Armed::Sleep { until_ns: None } } else { Armed::Ready })
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.alarm.clear()
+    }
+}
+
+impl FramePort for XdpFrames {
+    type Family = Xdp;
+    type Rx = XdpFramesRx;
+    type Tx = XdpFramesTx;
+
+    fn caps(&self) -> FrameCaps {
+        self.caps
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.mac
+    }
+
+    #[inline]
+    fn split(&mut self) -> (&mut XdpFramesRx, &mut XdpFramesTx) {
+        (&mut self.rx, &mut self.tx)
+    }
+
+    fn waker(&self) -> Waker {
+        self.alarm.waker()
+    }
+
+    /// What went through. Frames that the kernel found no room for count as [`Dropped::Overflow`], those that were longer than a chunk takes as
+    /// [`Dropped::Unfinished`].
+    fn stats(&self) -> PortStats {
+        let mut stats = self.rx.stats.merged(&self.tx.stats);
+        let lost = self.attachment.borrow().lost();
+        stats.count_dropped(Dropped::Overflow, lost.no_room);
+        stats.count_dropped(Dropped::Unfinished, lost.too_long);
+        stats.count_dropped(Dropped::Malformed, self.rx.receiver.refused());
+        stats
+    }
+}

@@ -1,0 +1,483 @@
+//! An interface whose frames ports of this process take: the program on it, and the sockets and rings at its queues.
+//!
+//! An interface has one program, so all ports of a process on it share an [`Interface`]; another process cannot have it meanwhile. The ports on one queue
+//! share the rings by which chunks go to the kernel and back, behind a lock that each takes once a burst.
+
+mod holder;
+mod registry;
+
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use sinew_fabric::PortError;
+use sinew_fabric::frames::{ETHERNET_HEADER_LEN, MacAddress};
+use sinew_mem::atomic::plain::Arc;
+
+use crate::bpf::{self, KEY_LEN, QUEUES_MAX, SLOTS_MAX};
+use crate::memory::{Chunk, Memory, borrowed, registering};
+use crate::ring::{Consumer, Producer};
+use crate::sys::bpf::Map;
+use crate::sys::netlink::{Link, Netlink};
+use crate::sys::socket::{Descriptor, Place, QueueRings, Unbound, is_zero_copy, kick_rx};
+use crate::sys::{bpf as calls, ethtool};
+
+pub(crate) use registry::shared;
+
+/// Places and whole addresses that the ports of an interface can have, in all.
+const PLACES_MAX: u32 = 4096;
+/// How often, and after how long, a queue that is still being closed is tried again: the kernel takes most of a second.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// Entries of the ring of the socket that keeps a queue's rings, which nothing comes to.
+const KEEPER_ENTRIES: u32 = 2;
+
+/// How a program sees the frames of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// `auto`: as it is faster: as the kernel's on virtual pairs (`veth`), else in the driver, and as the kernel's where that cannot.
+    #[default]
+    Auto,
+    /// `native`: in the driver. A `veth` then needs an MTU under 3,520.
+    Native,
+    /// `generic`: as the kernel's, on every interface.
+    Generic,
+}
+
+/// Which frames the ports of an interface take from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// All, for one port at each queue.
+    All,
+    /// Those of the places and addresses that ports ask for.
+    Places,
+}
+
+/// How an interface is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceOptions {
+    /// How the program sees frames.
+    pub mode: Mode,
+    /// Whether to ask the driver to put frames into our memory itself. Where it cannot, the kernel copies them. No device with it was
+    /// there to test this on.
+    pub zero_copy: bool,
+    /// Frames that each ring of a port and a queue has, a power of two.
+    pub ring: u32,
+}
+
+impl Default for InterfaceOptions {
+    fn default() -> Self {
+        Self { mode: Mode::Auto, zero_copy: true, ring: 1024 }
+    }
+}
+
+/// What an interface turned out to be able to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Whether the program runs in the driver; else frames become the kernel's first.
+    pub native: bool,
+    /// Whether the device puts frames into our memory itself; else the kernel copies them.
+    pub zero_copy: bool,
+    /// Queues that it receives at.
+    pub queues: u32,
+}
+
+/// A queue of an interface.
+#[derive(Debug)]
+struct Queue {
+    /// The socket that the queue's rings belong to, which nothing comes to.
+    keeper: Arc<OwnedFd>,
+    rings: Mutex<QueueRings>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Interface {
+    pub name: String,
+    pub link: Link,
+    pub memory: Arc<Memory>,
+    pub granted: Granted,
+    pub take: Take,
+    options: InterfaceOptions,
+    queues: Vec<Queue>,
+    places: Option<Map<KEY_LEN>>,
+    sockets: Map<4>,
+    /// Bits of the slots in use, for [`Take::Places`], and of the queues, for [`Take::All`].
+    used: Mutex<u64>,
+    /// `None` once it is detached.
+    program: Option<OwnedFd>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unavailable(reason: String, remedy: &str) -> PortError {
+    PortError::Unavailable { fabric: "xdp", reason, remedy: remedy.to_owned() }
+}
+
+/// What a refusal of the system means.
+pub(crate) fn refused(doing: &str, source: std::io::Error) -> PortError {
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => unavailable(
+            format!("{doing}: {source}"),
+            "run it as root, or with the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; udp:// needs none of them",
+        ),
+        Some(libc::EAFNOSUPPORT) => {
+            unavailable("this kernel has no AF_XDP".to_owned(), "take a kernel with CONFIG_XDP_SOCKETS, or udp://")
+        }
+        _ => PortError::System { doing: doing.to_owned(), source },
+    }
+}
+
+/// The interface of this name.
+pub(crate) fn find(netlink: &Netlink, name: &str) -> Result<Link, PortError> {
+    netlink.link(name).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => PortError::NotFound {
+            address: format!("xdp://{name}"),
+            looked_in: "the network interfaces of this host (`ip link` lists them)".to_owned(),
+        },
+        _ if error.raw_os_error() == Some(libc::ENODEV) => PortError::NotFound {
+            address: format!("xdp://{name}"),
+            looked_in: "the network interfaces of this host (`ip link` lists them)".to_owned(),
+        },
+        _ => PortError::System { doing: format!("asking for the interface {name}"), source: error },
+    })
+}
+
+impl Interface {
+    /// Opens an interface that this process has not open.
+    fn open(
+        name: &str,
+        link: Link,
+        memory: Arc<Memory>,
+        take: Take,
+        options: InterfaceOptions,
+    ) -> Result<Self, PortError> {
+        let refused = |doing: &str, source| refused(&format!("{doing} at {name}"), source);
+        let queues = ethtool::rx_queues(name).unwrap_or(link.rx_queues).clamp(1, QUEUES_MAX);
+        let sockets = Map::of_sockets(QUEUES_MAX * SLOTS_MAX).map_err(|error| refused("making a map", error))?;
+        let socket_map = rustix::fd::AsRawFd::as_raw_fd(&sockets.fd());
+        let (places, code) = match take {
+            Take::All => (None, bpf::take_all(socket_map)),
+            Take::Places => {
+                let places = Map::hash(PLACES_MAX).map_err(|error| refused("making a map", error))?;
+                let code = bpf::take_places(rustix::fd::AsRawFd::as_raw_fd(&places.fd()), socket_map);
+                (Some(places), code)
+            }
+        };
+        let program = calls::load(&code).map_err(|error| refused("loading a program", error))?;
+        let (attached, native) = attach(name, &link, &program, options.mode)?;
+        let mut interface = Self {
+            name: name.to_owned(),
+            granted: Granted { native, zero_copy: false, queues },
+            link,
+            memory,
+            take,
+            options,
+            queues: Vec::new(),
+            places,
+            sockets,
+            used: Mutex::new(0),
+            program: Some(attached),
+        };
+        interface.memory.promise((queues * options.ring) as usize, "the queues of an interface").inspect_err(|_| {
+            // The drop of the interface ends a promise that was not made.
+            interface.granted.queues = 0;
+        })?;
+        let zero_copy = options.zero_copy && native && interface.can_zero_copy();
+        for queue in 0..queues {
+            let queue = interface.open_queue(queue, zero_copy)?;
+            interface.queues.push(queue);
+        }
+        interface.granted.zero_copy =
+            interface.queues.first().is_some_and(|queue| is_zero_copy(borrowed(&queue.keeper)));
+        for queue in 0..interface.queues.len() {
+            interface.fill(queue, &mut Vec::new());
+        }
+        Ok(interface)
+    }
+
+    /// Whether the driver would put frames into our memory itself: found out with a little memory, which is cheap to pin.
+    fn can_zero_copy(&self) -> bool {
+        let Ok(memory) = Memory::new(64, self.memory.chunk_len()) else { return false };
+        let trying = || {
+            let socket = Unbound::new()?;
+            memory.register_at(&socket)?;
+            let _rings = (socket.queue_rings(64)?, socket.rx_ring(64)?);
+            Ok::<_, std::io::Error>(socket.bind(Place { interface: self.link.index, queue: 0 }, true)?)
+        };
+        trying().is_ok()
+    }
+
+    fn open_queue(&self, queue: u32, zero_copy: bool) -> Result<Queue, PortError> {
+        let place = Place { interface: self.link.index, queue };
+        let doing = format!("opening queue {queue} of {}", self.name);
+        for tries in 0.. {
+            let socket = Unbound::new().map_err(|error| refused(&doing, error))?;
+            let registered = self.memory.socket();
+            if registered.is_none() {
+                self.memory.register_at(&socket).map_err(|error| match error.raw_os_error() {
+                    Some(libc::EPERM) => refused(&doing, error),
+                    _ => registering(error, self.memory.range().1),
+                })?;
+            }
+            let system = |error| refused(&doing, error);
+            let rings = socket.queue_rings(self.options.ring).map_err(system)?;
+            // A socket has to have one; nobody looks at it.
+            drop(socket.rx_ring(KEEPER_ENTRIES).map_err(system)?);
+            let bound = match &registered {
+                Some(with) => socket.bind_sharing(place, borrowed(with)),
+                None => socket.bind(place, zero_copy),
+            };
+            match bound {
+                Ok(keeper) => {
+                    self.memory.add_socket(&keeper);
+                    return Ok(Queue { keeper, rings: Mutex::new(rings) });
+                }
+                // It was closed a moment ago, by us or by somebody who ended.
+                Err(Errno::BUSY) if tries < BUSY_TRIES => std::thread::sleep(BUSY_PAUSE),
+                Err(Errno::BUSY) => {
+                    return Err(PortError::Taken {
+                        address: format!("queue {queue} of {}", self.name),
+                        holder: " by another AF_XDP socket".to_owned(),
+                    });
+                }
+                Err(error) => return Err(refused(&doing, error.into())),
+            }
+        }
+        unreachable!("the loop ends by itself")
+    }
+
+    /// The longest frame that goes through, in bytes.
+    pub fn frame_len_max(&self) -> usize {
+        (self.link.mtu + ETHERNET_HEADER_LEN).min(self.memory.frame_len_max())
+    }
+
+    pub fn mac(&self) -> MacAddress {
+        self.link.mac
+    }
+
+    /// Frames that each ring has.
+    pub fn ring(&self) -> u32 {
+        self.options.ring
+    }
+
+    /// Takes back what was sent at a queue, and gives the kernel as many chunks as it has room for: first those in `chunks`, then free ones.
+    pub fn fill(&self, queue: usize, chunks: &mut Vec<Chunk>) {
+        let Some(queue) = self.queues.get(queue) else { return };
+        let mut rings = lock(&queue.rings);
+        self.reap(&mut rings, chunks);
+        let room = rings.fill.free(self.options.ring) as usize;
+        if room > 0 {
+            if chunks.len() < room {
+                self.memory.take(room - chunks.len(), chunks);
+            }
+            let left = chunks.len().saturating_sub(room);
+            for chunk in chunks.drain(left..) {
+                rings.fill.put(self.memory.to_kernel(chunk));
+            }
+            rings.fill.publish();
+        }
+        let sleeps = self.granted.zero_copy && rings.fill.needs_wakeup();
+        drop(rings);
+        if !chunks.is_empty() {
+            self.memory.give_back(chunks.drain(..));
+        }
+        if sleeps {
+            kick_rx(borrowed(&queue.keeper));
+        }
+    }
+
+    /// Takes back what was sent at a queue.
+    pub fn complete(&self, queue: usize, chunks: &mut Vec<Chunk>) {
+        if let Some(queue) = self.queues.get(queue) {
+            self.reap(&mut lock(&queue.rings), chunks);
+        }
+    }
+
+    fn reap(&self, rings: &mut QueueRings, chunks: &mut Vec<Chunk>) {
+        if rings.completion.available() == 0 {
+            return;
+        }
+        while let Some(address) = rings.completion.take() {
+            chunks.extend(self.memory.of_kernel(address).map(|(chunk, _)| chunk));
+        }
+        rings.completion.release();
+    }
+}
+
+impl Drop for Interface {
+    fn drop(&mut self) {
+        self.memory.unpromise((self.granted.queues * self.options.ring) as usize);
+        // No frame is to come to sockets that are going.
+        self.program = None;
+        let mut chunks = Vec::new();
+        for Queue { keeper, rings } in self.queues.drain(..) {
+            let mut rings = rings.into_inner().unwrap_or_else(PoisonError::into_inner);
+            drop(keeper);
+            // What the kernel has not used is free again, now that it has no socket to use it for.
+            while let Some(address) = rings.completion.take().or_else(|| rings.fill.take_back()) {
+                chunks.extend(self.memory.of_kernel(address).map(|(chunk, _)| chunk));
+            }
+        }
+        self.memory.give_back(chunks.into_iter());
+    }
+}
+
+pub(crate) fn attach(name: &str, link: &Link, program: &OwnedFd, mode: Mode) -> Result<(OwnedFd, bool), PortError> {
+    let ways: &[bool] = match mode {
+        Mode::Native => &[true],
+        Mode::Generic => &[false],
+        Mode::Auto if link.kind == "veth" => &[false, true],
+        Mode::Auto => &[true, false],
+    };
+    let mut last = None;
+    for &native in ways {
+        match calls::attach(program, link.index, native) {
+            Ok(attached) => return Ok((attached, native)),
+            Err(error) => last = Some(error),
+        }
+    }
+    let error = last.unwrap_or_else(|| std::io::ErrorKind::Unsupported.into());
+    Err(match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => PortError::Taken {
+            address: format!("the interface {name}"),
+            holder: holder::describe(Netlink::open().and_then(|netlink| netlink.link(name)).ok()),
+        },
+        Some(libc::ERANGE | libc::EINVAL | libc::EOPNOTSUPP) if mode == Mode::Native => unavailable(
+            format!("the driver of {name} takes no program: {error} (its MTU is {})", link.mtu),
+            "set an MTU under 3520 where it is a veth, or say ?mode=generic",
+        ),
+        _ => refused(&format!("attaching a program to {name}"), error),
+    })
+}
+
+/// The sockets of one port at an interface: one at each of its queues.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub interface: Arc<Interface>,
+    pub sockets: Vec<Socket>,
+    slot: u32,
+    /// Bits that it has of [`Interface::used`].
+    used: u64,
+    keys: Vec<[u8; KEY_LEN]>,
+    promised: usize,
+}
+
+/// A socket with its rings.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    /// `None` once it is closed.
+    pub fd: Option<Arc<OwnedFd>>,
+    pub queue: usize,
+    pub rx: Consumer<Descriptor>,
+    pub tx: Producer<Descriptor>,
+}
+
+impl Attachment {
+    /// Attaches a port to an interface: at all its queues, or at one of an interface whose frames are all taken.
+    pub fn new(interface: Arc<Interface>, queue: Option<u32>) -> Result<Self, PortError> {
+        let name = &interface.name;
+        let queues = match queue {
+            None => 0..interface.granted.queues,
+            Some(queue) if queue < interface.granted.queues => queue..queue + 1,
+            Some(queue) => {
+                return Err(PortError::Limit {
+                    what: format!("queue {queue} of {name}"),
+                    limit: interface.granted.queues.into(),
+                    remedy: "name one of its queues, which count from 0".to_owned(),
+                });
+            }
+        };
+        let used = interface.take_slot(queues.clone())?;
+        let slot = if interface.take == Take::All { 0 } else { used.trailing_zeros() };
+        let ring = interface.options.ring;
+        let promised = queues.len() * (ring + ring / 2) as usize;
+        // From here on its drop gives back what it has.
+        let mut attachment =
+            Self { interface: Arc::clone(&interface), sockets: Vec::new(), slot, used, keys: Vec::new(), promised: 0 };
+        interface.memory.promise(promised, "a port")?;
+        attachment.promised = promised;
+        let doing = format!("opening a socket at {name}");
+        let system = |error| refused(&doing, error);
+        for queue in queues {
+            let unbound = Unbound::new().map_err(system)?;
+            let (rx, tx) = (unbound.rx_ring(ring).map_err(system)?, unbound.tx_ring(ring / 2).map_err(system)?);
+            let place = Place { interface: interface.link.index, queue };
+            let with = &interface.queues[queue as usize].keeper;
+            let fd = unbound.bind_sharing(place, borrowed(with)).map_err(|error| system(error.into()))?;
+            interface.sockets.set_socket(&bpf::socket_index(slot, queue), borrowed(&fd)).map_err(system)?;
+            attachment.sockets.push(Socket { fd: Some(fd), queue: queue as usize, rx, tx });
+        }
+        Ok(attachment)
+    }
+
+    /// Has the frames for an address and a UDP port, or for a whole address, come here, unless another port has them.
+    pub fn take_place(&mut self, address: IpAddr, udp_port: Option<u16>) -> Result<bool, PortError> {
+        let Some(places) = &self.interface.places else { return Ok(false) };
+        let key = bpf::key(address, udp_port);
+        if !registry::claim(&self.interface, key) {
+            return Ok(false);
+        }
+        self.keys.push(key);
+        places.set(&key, self.slot).map_err(|error| refused("noting a place in the program's map", error))?;
+        Ok(true)
+    }
+}
+
+impl Interface {
+    /// Takes a slot, as its bit, or the bits of the queues where all frames are taken.
+    fn take_slot(&self, queues: std::ops::Range<u32>) -> Result<u64, PortError> {
+        let mut used = lock(&self.used);
+        let wanted = match self.take {
+            Take::All => queues.fold(0, |bits, queue| bits | 1 << queue),
+            Take::Places => !*used & used.wrapping_add(1),
+        };
+        if wanted == 0 || *used & wanted != 0 {
+            return Err(match self.take {
+                Take::All => PortError::Taken {
+                    address: format!("every frame of {}", self.name),
+                    holder: " by another frame port of this process".to_owned(),
+                },
+                Take::Places => PortError::Limit {
+                    what: format!("one more port on {}", self.name),
+                    limit: SLOTS_MAX.into(),
+                    remedy: "close one of this process's".to_owned(),
+                },
+            });
+        }
+        *used |= wanted;
+        Ok(wanted)
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let interface = &self.interface;
+        if let Some(places) = &interface.places {
+            for key in &self.keys {
+                // One that is not there is as good as removed.
+                let _ = places.remove(key);
+                registry::unclaim(interface, key);
+            }
+        }
+        let mut chunks = Vec::new();
+        for socket in &mut self.sockets {
+            let _ = interface.sockets.remove(&bpf::socket_index(self.slot, socket.queue as u32));
+            // Nothing comes to a socket that is closed, so what its rings hold is ours again.
+            socket.fd = None;
+            while let Some(descriptor) = socket.rx.take() {
+                chunks.extend(interface.memory.of_kernel(descriptor.address).map(|(chunk, _)| chunk));
+            }
+            while let Some(descriptor) = socket.tx.take_back() {
+                chunks.extend(interface.memory.of_kernel(descriptor.address).map(|(chunk, _)| chunk));
+            }
+        }
+        interface.memory.give_back(chunks.into_iter());
+        interface.memory.unpromise(self.promised);
+        *lock(&interface.used) &= !self.used;
+    }
+}

@@ -1,0 +1,81 @@
+//! The interfaces that this process has open, which its ports share.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+
+use sinew_fabric::PortError;
+use sinew_mem::atomic::plain::Arc;
+
+use super::{Interface, InterfaceOptions, Take, find};
+use crate::bpf::KEY_LEN;
+use crate::memory::Memory;
+use crate::sys::namespace;
+use crate::sys::netlink::Netlink;
+
+/// An interface by its namespace and number, and the places that its ports have.
+struct Entry {
+    namespace: (u64, u64),
+    index: u32,
+    interface: Weak<Interface>,
+    claimed: HashSet<[u8; KEY_LEN]>,
+}
+
+static OPEN: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+fn open() -> MutexGuard<'static, Vec<Entry>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The interface of this name in the thread's namespace, opened unless this process has it open. `memory` is asked for the memory of one that is not.
+pub(crate) fn shared(
+    name: &str,
+    take: Take,
+    options: InterfaceOptions,
+    memory: impl FnOnce(usize) -> Result<Arc<Memory>, PortError>,
+) -> Result<Arc<Interface>, PortError> {
+    let system = |doing: &str, source| PortError::System { doing: format!("{doing} for {name}"), source };
+    let netlink = Netlink::open().map_err(|error| system("asking the kernel", error))?;
+    let link = find(&netlink, name)?;
+    let namespace = namespace::identity().map_err(|error| system("reading the network namespace", error))?;
+    // Held while one is opened, so that two threads do not both open it.
+    let mut open = open();
+    open.retain(|entry| entry.interface.strong_count() > 0);
+    let index = link.index;
+    if let Some(entry) = open.iter().find(|entry| entry.namespace == namespace && entry.index == index)
+        && let Some(interface) = entry.interface.upgrade()
+    {
+        if interface.take == take {
+            return Ok(interface);
+        }
+        return Err(PortError::Taken {
+            address: format!("the interface {name}"),
+            holder: " by ports of this process, which take other frames than these".to_owned(),
+        });
+    }
+    if !link.is_up {
+        return Err(super::unavailable(
+            format!("the interface {name} is down"),
+            &format!("switch it on: ip link set {name} up"),
+        ));
+    }
+    let memory = memory(link.mtu)?;
+    let interface = Arc::new(Interface::open(name, link, memory, take, options)?);
+    open.push(Entry { namespace, index, interface: Arc::downgrade(&interface), claimed: HashSet::new() });
+    Ok(interface)
+}
+
+fn entry_of<T>(interface: &Arc<Interface>, then: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    let mut open = open();
+    let entry = open.iter_mut().find(|entry| std::ptr::eq(entry.interface.as_ptr(), Arc::as_ptr(interface)))?;
+    Some(then(entry))
+}
+
+/// Has a place belong to one port. Says whether it was free.
+pub(super) fn claim(interface: &Arc<Interface>, key: [u8; KEY_LEN]) -> bool {
+    entry_of(interface, |entry| entry.claimed.insert(key)).unwrap_or(false)
+}
+
+/// Frees a place.
+pub(super) fn unclaim(interface: &Arc<Interface>, key: &[u8; KEY_LEN]) {
+    entry_of(interface, |entry| entry.claimed.remove(key));
+}

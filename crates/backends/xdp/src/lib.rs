@@ -1,0 +1,74 @@
+//! Frame ports and packet ports over AF_XDP, which takes frames from a network interface before the kernel does anything with them.
+//!
+//! An [`XdpFrames`] has the frames of an interface, to forward or answer them. An [`XdpPort`] has those of one UDP port of one address, and is what services
+//! run over: its addresses are `xdp://INTERFACE/IP:PORT` with the options of [`XdpOptions`]. It understands ports of `udp://` and any other UDP socket.
+//!
+//! ```no_run
+//! use sinew_fabric::{PacketPort, PacketTx, TxData, TxPacket};
+//! use sinew_xdp::XdpPort;
+//!
+//! let mut port = XdpPort::open(&"xdp://eth0/10.0.0.1:7000".parse()?)?;
+//! let to = port.resolve(&"xdp://eth0/10.0.0.2:7000".parse()?)?;
+//! let (_, tx) = port.split();
+//! tx.push(TxPacket { to, head: b"hello", data: TxData::None });
+//! tx.submit();
+//! # Ok::<(), sinew_fabric::PortError>(())
+//! ```
+//!
+//! It needs Linux 5.9 or later with AF_XDP, and root or the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. Nothing is compiled for it: the program on
+//! the interface is about a hundred instructions that are assembled here.
+//!
+//! # What is taken from the kernel
+//!
+//! - The frames of an [`XdpPort`]'s UDP port at its address, and no others. An address that the kernel has stays the kernel's: it answers ARP requests and
+//!   neighbour discovery, and the port asks it for neighbours and gateways by netlink. A UDP socket keeps the port number from other programs meanwhile.
+//! - For an address that the kernel does not have, all frames to it, ARP requests and neighbour discovery about it included: the port answers those itself,
+//!   while its owner receives. On a device that filters by Ethernet address, one that is to be found over IPv6 has to let groups through
+//!   (`ip link set INTERFACE allmulticast on`).
+//! - All frames of the interface for an [`XdpFrames`], or those to some addresses ([`FrameOptions::only`]).
+//!
+//! The program is attached by a link that goes with the process, however that ends. An interface has one such program: ports of one process share it,
+//! another process is told who has it.
+//!
+//! # How frames go
+//!
+//! - Frames lie in a [`Memory`] of chunks that the kernel shares. Each chunk is somebody's; what the kernel gives back must have been its own. Ports of one
+//!   memory, at one interface or several, forward frames without a copy.
+//! - Ports at one queue share the rings by which chunks go and come, behind a lock that each takes once a burst.
+//! - The kernel is called only when it says that it wants to be. Where it copies frames it sends some thirty a call, and is called until it has sent all.
+//! - Zero-copy is asked for where a program runs in the driver, and what came of it is told ([`XdpFrames::granted`], [`XdpPort::granted`]). No device that has
+//!   it was there to try it on.
+//! - Small packets share datagrams as those of `udp://` do, in the same format ([`sinew_wire::batch`]).
+//!
+//! # Unfinished packets
+//!
+//! Between virtual interfaces a kernel leaves checksums, and the cutting of large packets, to a device that is none. A port counts such packets as
+//! [`Dropped::Unfinished`](sinew_fabric::Dropped::Unfinished) instead of believing them. Have the sender's kernel finish them:
+//! `ethtool -K INTERFACE tx off gso off tso off`, at the sender's end. The pairs of [`testbed`] are made so.
+//!
+//! What is wrong otherwise is counted by reason too: [`Malformed`](sinew_fabric::Dropped::Malformed),
+//! [`BadChecksum`](sinew_fabric::Dropped::BadChecksum), [`Fragment`](sinew_fabric::Dropped::Fragment), [`NotOurs`](sinew_fabric::Dropped::NotOurs).
+
+mod bpf;
+mod core;
+mod frames;
+mod interface;
+mod memory;
+mod neighbours;
+mod options;
+mod port;
+mod queues;
+pub mod raw;
+mod ring;
+mod rx;
+mod sys;
+pub mod testbed;
+mod tx;
+
+pub use frames::{FrameOptions, Xdp, XdpFrame, XdpFrames, XdpFramesRx, XdpFramesTx};
+pub use interface::{Granted, InterfaceOptions, Mode};
+pub use memory::{CHUNK_LENS, Memory};
+pub use options::{XdpAddress, XdpOptions};
+pub use port::XdpPort;
+pub use rx::XdpRx;
+pub use tx::XdpTx;

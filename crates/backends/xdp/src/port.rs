@@ -1,0 +1,355 @@
+//! The packet port: opening, naming, waiting.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::rc::Rc;
+use std::time::Duration;
+
+use sinew_fabric::readiness::Alarm;
+use sinew_fabric::{
+    Address, Armed, Caps, Descriptor, Dropped, MAX_BURST, PacketPort, PacketTx, Peer, PortError, PortEvent, PortStats,
+    Readiness, Waker, sockets,
+};
+use sinew_mem::Arena;
+use sinew_wire::udp::headers_len;
+
+use crate::core::{Core, Local};
+use crate::frames::alarm_of;
+use crate::interface::{Attachment, Granted, Take, find, shared};
+use crate::memory::{CHUNK_LENS, HEADROOM, Memory};
+use crate::options::{XdpAddress, XdpOptions};
+use crate::rx::XdpRx;
+use crate::sys::netlink::Netlink;
+use crate::tx::{PAYLOAD_START, XdpTx};
+
+/// How long a neighbour is waited for when a peer is resolved.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(1);
+const RESOLVE_TRIES: u32 = 100;
+/// UDP ports that are for whoever asks for none, where the kernel is not asked.
+const EPHEMERAL: std::ops::Range<u16> = 49_152..65_535;
+/// While a neighbour is waited for, sleeps are so short.
+const WAITING_NS: u64 = 1_000_000;
+/// Ports' worth of memory that an interface has by default.
+const PORTS_USUAL: usize = 8;
+
+/// A packet port at an interface: UDP over IPv4 or IPv6, without the kernel between.
+pub struct XdpPort {
+    tx: XdpTx,
+    rx: XdpRx,
+    core: Rc<RefCell<Core>>,
+    alarm: Alarm,
+    arena: Arena,
+    caps: Caps,
+    local: SocketAddr,
+    interface: String,
+    granted: Granted,
+    /// Keeps the UDP port from others where the kernel has the address. Nothing is received there.
+    _reserved: Option<UdpSocket>,
+}
+
+impl XdpPort {
+    /// Opens a port at an address: `xdp://INTERFACE/IP:PORT`; without a port, or with port 0, at one that is free; without an IP address at the first of
+    /// the interface's.
+    ///
+    /// An address that the kernel has stays its own but for this UDP port. For any other the port answers ARP requests and neighbour discovery itself.
+    /// Ports of one process share the interface; other processes cannot open it meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError`]: an address or option that cannot be, an interface that is not there or whose frames another program has, a UDP port that is taken, a
+    /// user who may not.
+    pub fn open(address: &Address) -> Result<Self, PortError> {
+        let options = XdpOptions::of(address)?;
+        let place = XdpAddress::of(address)?;
+        let system = |doing: &str, source| PortError::System { doing: format!("{doing} for {address}"), source };
+        let netlink = Netlink::open().map_err(|error| system("asking the kernel", error))?;
+        let link = find(&netlink, &place.interface)?;
+        let all = netlink.addresses().map_err(|error| system("asking for addresses", error))?;
+        let mut its = all.iter().filter(|held| held.interface == link.index).map(|held| held.address);
+        let ip = match place.address {
+            Some(ip) => ip,
+            None => its.find(|ip| is_usual(*ip)).ok_or_else(|| PortError::Unavailable {
+                fabric: "xdp",
+                reason: format!("the interface {} has no address", place.interface),
+                remedy: format!("name one: xdp://{}/10.0.0.1:7000; it need not be the kernel's", place.interface),
+            })?,
+        };
+        if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() {
+            return Err(PortError::Unavailable {
+                fabric: "xdp",
+                reason: format!("{ip} is no address of one host on a network"),
+                remedy: "name the address that others are to send to".to_owned(),
+            });
+        }
+        let holder = all.iter().find(|held| held.address == ip).map(|held| held.interface);
+        if holder.is_some_and(|holder| holder != link.index) {
+            return Err(PortError::Unavailable {
+                fabric: "xdp",
+                reason: format!("{ip} is the address of another interface than {}", place.interface),
+                remedy: "name the interface that has it (`ip address` shows it)".to_owned(),
+            });
+        }
+        let interface = shared(&place.interface, Take::Places, options.interface, |mtu| {
+            let ring = options.interface.ring as usize;
+            let needed = ring + PORTS_USUAL * (ring + ring / 2);
+            Memory::new(options.chunks.unwrap_or(needed), chunk_len_for(mtu))
+        })?;
+        let mut attachment = Attachment::new(interface, None)?;
+        let held = holder.is_some();
+        let reserved = match held {
+            true => Some(reserve(address, ip, place.port.unwrap_or(0), link.index)?),
+            false => None,
+        };
+        let port = match &reserved {
+            Some(socket) => socket.local_addr().map_err(|error| system("reading the socket's address", error))?.port(),
+            None => place.port.unwrap_or(0),
+        };
+        let port = take_place(&mut attachment, ip, port, address)?;
+        if !held {
+            // Another port of this process may answer for the address.
+            attachment.take_place(ip, None)?;
+        }
+
+        let interface = &attachment.interface;
+        let mtu = (interface.frame_len_max() - 14).min(options.mtu.unwrap_or(usize::MAX));
+        let datagram_max = (mtu - (headers_len(ip) - 14)).min(interface.memory.chunk_len() - PAYLOAD_START - 8);
+        let receive_packets = interface.ring() as usize / 2;
+        let caps = Caps {
+            packet_len_max: datagram_max,
+            overhead: 0,
+            // Everything is copied into a frame.
+            copy_len_max: datagram_max,
+            burst_max: MAX_BURST,
+            receive_packets,
+            receive_packets_per_peer: receive_packets,
+            lends_in_place: true,
+        };
+        let local = Local {
+            address: ip,
+            port,
+            mac: interface.mac(),
+            held,
+            gateway: options.gateway,
+            frame_len_max: interface.link.mtu + 14,
+        };
+        let alarm = alarm_of(&attachment)?;
+        let arena = Arena::private(options.arena).map_err(|source| PortError::System {
+            doing: format!("reserving {} bytes for message buffers (say ?arena=BYTES for fewer)", options.arena),
+            source,
+        })?;
+        let granted = interface.granted;
+        let core = Rc::new(RefCell::new(Core::new(local, attachment, netlink)));
+        Ok(Self {
+            tx: XdpTx::new(&core, options.coalesce, datagram_max),
+            rx: XdpRx::new(&core, datagram_max),
+            core,
+            alarm,
+            arena,
+            caps,
+            local: SocketAddr::new(ip, port),
+            interface: place.interface,
+            granted,
+            _reserved: reserved,
+        })
+    }
+
+    /// Where the port is.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// What its interface can do.
+    pub fn granted(&self) -> Granted {
+        self.granted
+    }
+}
+
+/// Whether an address is one that a port is opened at when none was named.
+fn is_usual(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => !ip.is_loopback(),
+        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+    }
+}
+
+/// The shorter of the chunks that hold a frame of an interface with this MTU, if one does.
+fn chunk_len_for(mtu: usize) -> usize {
+    let holds = |&len: &usize| mtu + 14 <= len - HEADROOM;
+    CHUNK_LENS.into_iter().find(holds).unwrap_or(CHUNK_LENS[CHUNK_LENS.len() - 1])
+}
+
+/// A UDP socket that nobody else can then have the place of, and that keeps the kernel from telling senders that nobody is there.
+fn reserve(address: &Address, ip: IpAddr, port: u16, interface: u32) -> Result<UdpSocket, PortError> {
+    let place = match ip {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), port),
+        IpAddr::V6(ip) => {
+            let scope = if ip.is_unicast_link_local() { interface } else { 0 };
+            SocketAddrV6::new(ip, port, 0, scope).into()
+        }
+    };
+    UdpSocket::bind(place).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => PortError::Taken { address: address.to_string(), holder: String::new() },
+        _ => PortError::System { doing: format!("reserving the UDP port of {address}"), source },
+    })
+}
+
+/// Has the frames for a UDP port, or for one that is free, come to a port of ours.
+fn take_place(attachment: &mut Attachment, ip: IpAddr, port: u16, address: &Address) -> Result<u16, PortError> {
+    let taken =
+        || PortError::Taken { address: address.to_string(), holder: " by another port of this process".to_owned() };
+    if port != 0 {
+        return attachment.take_place(ip, Some(port))?.then_some(port).ok_or_else(taken);
+    }
+    // Two processes with the same address would be at odds anyhow; other numbers spare them confusion when one follows the other.
+    let start = std::process::id() % u32::from(EPHEMERAL.end - EPHEMERAL.start);
+    let (before, after) = EPHEMERAL.split_at_offset(start as u16);
+    for port in after.chain(before) {
+        if attachment.take_place(ip, Some(port))? {
+            return Ok(port);
+        }
+    }
+    Err(taken())
+}
+
+trait SplitRange: Sized {
+    fn split_at_offset(self, offset: u16) -> (Self, Self);
+}
+
+impl SplitRange for std::ops::Range<u16> {
+    fn split_at_offset(self, offset: u16) -> (Self, Self) {
+        let middle = self.start + offset;
+        (self.start..middle, middle..self.end)
+    }
+}
+
+impl Readiness for XdpPort {
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.alarm.descriptor())
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        // Nothing is held back from a peer while we sleep.
+        self.tx.submit();
+        let core = self.core.borrow();
+        // What comes makes the sockets, and so the alarm, readable by itself.
+        if self.rx.has_news() || core.has_news() || !self.alarm.set() {
+            return Ok(Armed::Ready);
+        }
+        let until_ns = core.is_waiting().then_some(now_ns.saturating_add(WAITING_NS));
+        Ok(Armed::Sleep { until_ns })
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.alarm.clear()
+    }
+}
+
+impl PacketPort for XdpPort {
+    type Rx = XdpRx;
+    type Tx = XdpTx;
+
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    fn address(&self) -> Address {
+        Address::new("xdp", &format!("{}/{}", self.interface, self.local))
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// The interface in the address is that of the port there, on its own host; it plays no role here. The neighbour, or the gateway on the way, is asked
+    /// for, and waited for up to a tenth of a second; a host that does not answer until then is found out by sending.
+    fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
+        XdpOptions::of(address)?;
+        let place = XdpAddress::of(address)?;
+        let own = || format!("xdp://{}/{}", self.interface, self.local);
+        let unavailable =
+            |reason: String, remedy: &str| PortError::Unavailable { fabric: "xdp", reason, remedy: remedy.to_owned() };
+        let (Some(ip), Some(port @ 1..)) = (place.address, place.port) else {
+            return Err(unavailable(
+                format!("{address} does not say whom to call"),
+                "write xdp://INTERFACE/IP:PORT with the address and the port that the server listens on",
+            ));
+        };
+        if ip.is_ipv6() != self.local.is_ipv6() {
+            return Err(unavailable(
+                format!("{address} cannot be reached from {}, which is of the other version of IP", own()),
+                "open this side at an address of the same version",
+            ));
+        }
+        if ip == self.local.ip() {
+            return Err(unavailable(
+                format!(
+                    "{address} is at the address of this port, {}, and frames to oneself do not go over an interface",
+                    own()
+                ),
+                "call it by shm:// or udp://, or from another host",
+            ));
+        }
+        if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() {
+            return Err(unavailable(
+                format!("{ip} is no address of one host on a network"),
+                "name the server's address",
+            ));
+        }
+        let mut core = self.core.borrow_mut();
+        core.ask(ip);
+        for tries in 1..=RESOLVE_TRIES {
+            if core.knows(ip) {
+                break;
+            }
+            std::thread::sleep(RESOLVE_PAUSE);
+            // The kernel tells nobody when it knows; whoever has to answer us is not pressed as much.
+            if core.local.held || tries % 20 == 0 {
+                core.ask(ip);
+            }
+        }
+        Ok(sockets::pack(SocketAddr::new(ip, port)))
+    }
+
+    fn describe(&self, peer: Peer) -> String {
+        match sockets::unpack(peer) {
+            Some(address) => format!("xdp://{}/{address}", self.interface),
+            None => "xdp://? (no peer of this port)".to_owned(),
+        }
+    }
+
+    #[inline]
+    fn split(&mut self) -> (&mut XdpRx, &mut XdpTx) {
+        (&mut self.rx, &mut self.tx)
+    }
+
+    fn poll_event(&mut self) -> Option<PortEvent> {
+        None
+    }
+
+    fn waker(&self) -> Waker {
+        self.alarm.waker()
+    }
+
+    /// What went through. Frames that the kernel found no room for count as [`Dropped::Overflow`], those that were longer than the interface carries as
+    /// [`Dropped::Unfinished`].
+    fn stats(&self) -> PortStats {
+        let core = self.core.borrow();
+        let mut stats = core.rx_stats.merged(&core.tx_stats).merged(&self.rx.stats);
+        let lost = core.attachment.borrow().lost();
+        stats.count_dropped(Dropped::Overflow, lost.no_room);
+        stats.count_dropped(Dropped::Unfinished, lost.too_long);
+        stats.count_dropped(Dropped::Malformed, core.receiver.refused());
+        stats
+    }
+}
+
+impl std::fmt::Debug for XdpPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("XdpPort")
+            .field("local", &self.local)
+            .field("interface", &self.interface)
+            .field("caps", &self.caps)
+            .finish_non_exhaustive()
+    }
+}

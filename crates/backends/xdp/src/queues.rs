@@ -1,0 +1,259 @@
+//! Frames through the sockets of a port: what both kinds of ports are made of.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use rustix::io::Errno;
+use sinew_mem::atomic::plain::Arc;
+
+use crate::interface::{Attachment, Interface, Socket};
+use crate::memory::{Chunk, Memory, borrowed};
+use crate::sys::socket::{Descriptor, kick_tx, statistics};
+
+/// Chunks that are fetched for sending at a time.
+const CHUNKS_FETCHED: usize = 64;
+/// Chunks that a queue may lack before it gets new ones: so many share the price of the locks.
+const LACKING: usize = 16;
+/// Calls that may send nothing before a port gives up for the moment.
+const IDLE_KICKS_MAX: u32 = 4;
+
+/// A frame that came.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub chunk: Chunk,
+    pub start: usize,
+    pub len: usize,
+}
+
+/// Frames that the kernel lost before the port could have them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lost {
+    /// There was no chunk, or no place in the ring.
+    pub no_room: u64,
+    /// Longer than a chunk takes.
+    pub too_long: u64,
+}
+
+impl Attachment {
+    /// What the kernel lost, as far as it says.
+    pub fn lost(&self) -> Lost {
+        let told = self.sockets.iter().filter_map(|socket| statistics(borrowed(socket.fd.as_ref()?)).ok());
+        told.fold(Lost::default(), |lost, told| {
+            // Of those that it dropped it says how many for want of a chunk.
+            let no_chunk = told.rx_fill_ring_empty_descs.unwrap_or(0).min(told.rx_dropped);
+            Lost {
+                no_room: lost.no_room + told.rx_ring_full.unwrap_or(0) + no_chunk,
+                too_long: lost.too_long + told.rx_dropped - no_chunk,
+            }
+        })
+    }
+}
+
+/// The receiving side.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    attachment: Rc<RefCell<Attachment>>,
+    interface: Arc<Interface>,
+    /// Chunks to give back, of which the next queues that are looked at have the first need.
+    spare: Vec<Chunk>,
+    /// Where the next look begins.
+    next: usize,
+    /// Chunks that each queue lacks.
+    lacking: Vec<usize>,
+    refused: u64,
+}
+
+impl Receiver {
+    pub fn new(attachment: &Rc<RefCell<Attachment>>) -> Self {
+        let interface = Arc::clone(&attachment.borrow().interface);
+        let lacking = vec![0; attachment.borrow().sockets.len()];
+        let spare = Vec::with_capacity(128);
+        Self { attachment: Rc::clone(attachment), interface, spare, next: 0, lacking, refused: 0 }
+    }
+
+    /// Takes chunks that are done with. The next receiving gives them to the kernel.
+    #[inline]
+    pub fn give_back(&mut self, chunks: impl Iterator<Item = Chunk>) {
+        self.spare.extend(chunks);
+    }
+
+    /// Takes up to `most` frames, and hands each to `each`, which may return the chunk.
+    #[inline]
+    pub fn receive(&mut self, most: usize, mut each: impl FnMut(Received) -> Option<Chunk>) {
+        let Self { attachment, interface, spare, next, lacking, refused } = self;
+        let attachment = &mut *attachment.borrow_mut();
+        let (count, memory) = (attachment.sockets.len(), &interface.memory);
+        let mut left = most;
+        for _ in 0..count {
+            let socket = &mut attachment.sockets[*next];
+            let before = left;
+            while left > 0
+                && let Some(descriptor) = socket.rx.take()
+            {
+                match taken(memory, descriptor) {
+                    Some(received) => {
+                        left -= 1;
+                        spare.extend(each(received));
+                    }
+                    None => *refused += 1,
+                }
+            }
+            if left < before {
+                socket.rx.release();
+                lacking[*next] += before - left;
+                if lacking[*next] >= LACKING {
+                    interface.fill(socket.queue, spare);
+                    lacking[*next] = 0;
+                }
+            }
+            if left == 0 {
+                return;
+            }
+            *next = (*next + 1) % count;
+        }
+    }
+
+    /// Whether something waits.
+    pub fn has_news(&self) -> bool {
+        self.attachment.borrow_mut().sockets.iter_mut().any(|socket| socket.rx.available() > 0)
+    }
+
+    /// Descriptors that made no sense.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.interface.memory.give_back(self.spare.drain(..));
+    }
+}
+
+/// A frame by what the kernel says of it, if that can be.
+#[inline]
+fn taken(memory: &Memory, descriptor: Descriptor) -> Option<Received> {
+    let (chunk, start) = memory.of_kernel(descriptor.address)?;
+    let len = descriptor.len as usize;
+    // Packets over several descriptors were not asked for.
+    if len > memory.chunk_len() - start || descriptor.options != 0 {
+        memory.give_back(std::iter::once(chunk));
+        return None;
+    }
+    Some(Received { chunk, start, len })
+}
+
+/// The transmitting side. It sends at the port's first queue.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    attachment: Rc<RefCell<Attachment>>,
+    interface: Arc<Interface>,
+    /// Chunks to send in.
+    chunks: Vec<Chunk>,
+    /// Frames that were pushed since the kernel was called.
+    pushed: u32,
+    /// Frames that were sent since chunks were taken back.
+    sent: u32,
+}
+
+impl Sender {
+    pub fn new(attachment: &Rc<RefCell<Attachment>>) -> Self {
+        let interface = Arc::clone(&attachment.borrow().interface);
+        Self { attachment: Rc::clone(attachment), interface, chunks: Vec::with_capacity(256), pushed: 0, sent: 0 }
+    }
+
+    /// A chunk to put a frame into; `None` when all are on their way.
+    #[inline]
+    pub fn chunk(&mut self) -> Option<Chunk> {
+        if self.chunks.is_empty() {
+            self.fetch();
+        }
+        self.chunks.pop()
+    }
+
+    fn fetch(&mut self) {
+        self.take_back();
+        if self.chunks.len() < CHUNKS_FETCHED {
+            self.interface.memory.take(CHUNKS_FETCHED - self.chunks.len(), &mut self.chunks);
+        }
+    }
+
+    /// Takes back what was sent, and keeps as much as will be used soon.
+    fn take_back(&mut self) {
+        let queue = self.attachment.borrow().sockets[0].queue;
+        self.interface.complete(queue, &mut self.chunks);
+        if self.chunks.len() > 2 * CHUNKS_FETCHED {
+            self.interface.memory.give_back(self.chunks.drain(CHUNKS_FETCHED..));
+        }
+        self.sent = 0;
+    }
+
+    /// Puts a chunk back that was not sent.
+    #[inline]
+    pub fn give_back(&mut self, chunk: Chunk) {
+        self.chunks.push(chunk);
+    }
+
+    /// Takes a frame for sending. Says whether there was room for it.
+    #[inline]
+    pub fn push(&mut self, chunk: Chunk, start: usize, len: usize) -> bool {
+        let mut attachment = self.attachment.borrow_mut();
+        let socket = &mut attachment.sockets[0];
+        if socket.tx.free(1) == 0 {
+            kick(&self.interface, socket, &mut self.chunks);
+            if socket.tx.free(1) == 0 {
+                drop(attachment);
+                self.chunks.push(chunk);
+                return false;
+            }
+        }
+        let address = self.interface.memory.to_kernel(chunk) + start as u64;
+        socket.tx.put(Descriptor { address, len: len as u32, options: 0 });
+        self.pushed += 1;
+        true
+    }
+
+    /// Sends what was pushed.
+    #[inline]
+    pub fn submit(&mut self) {
+        let pushed = std::mem::take(&mut self.pushed);
+        if pushed > 0 {
+            kick(&self.interface, &mut self.attachment.borrow_mut().sockets[0], &mut self.chunks);
+            self.sent += pushed;
+            // Who only passes frames on fetches no chunks.
+            if self.sent as usize >= CHUNKS_FETCHED {
+                self.take_back();
+            }
+        }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.interface.memory.give_back(self.chunks.drain(..));
+    }
+}
+
+/// Shows the kernel what is in the ring, and calls it until it has taken all, or takes no more.
+fn kick(interface: &Interface, socket: &mut Socket, chunks: &mut Vec<Chunk>) {
+    socket.tx.publish();
+    if !socket.tx.needs_wakeup() {
+        return;
+    }
+    let Some(fd) = &socket.fd else { return };
+    let (mut waiting, mut idle) = (socket.tx.waiting(), 0);
+    while waiting > 0 && idle < IDLE_KICKS_MAX {
+        match kick_tx(borrowed(fd)) {
+            Ok(()) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
+            // The interface is down or gone: what waits goes when it is back, or never.
+            Err(_) => return,
+        }
+        let left = socket.tx.waiting();
+        idle = if left < waiting { 0 } else { idle + 1 };
+        waiting = left;
+        if waiting > 0 {
+            // The kernel sends no more than it can tell the end of.
+            interface.complete(socket.queue, chunks);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Pairs of virtual interfaces between two network namespaces of their own, for tests and measurements.
+//!
+//! The namespaces have no names: they are gone, with the interfaces, when nobody is in them any more, however the process ended. The host's own
+//! interfaces are not touched.
+
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::sys::netlink::Netlink;
+use crate::sys::{ethtool, namespace};
+
+/// A network namespace that is kept while this is, and while sockets and processes are in it.
+#[derive(Debug)]
+pub struct Namespace(File);
+
+impl Namespace {
+    /// A new namespace, in which nothing is but a loopback interface.
+    ///
+    /// # Errors
+    ///
+    /// What the system says: permission is needed (CAP_SYS_ADMIN).
+    pub fn new() -> io::Result<Self> {
+        std::thread::spawn(|| {
+            namespace::enter_new()?;
+            let netlink = Netlink::open()?;
+            netlink.set_up(netlink.link("lo")?.index)?;
+            namespace::current().map(Self)
+        })
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the thread that makes a namespace panicked")))
+    }
+
+    /// Does something in the namespace, on the calling thread. Sockets that it makes, and processes and threads that it starts, stay there.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of the way there.
+    ///
+    /// # Panics
+    ///
+    /// When the thread cannot go back: it must not go on elsewhere than its owner thinks.
+    pub fn within<T>(&self, act: impl FnOnce() -> T) -> io::Result<T> {
+        struct Back(File);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                namespace::enter(&self.0).expect("a thread can go back to the namespace that it came from");
+            }
+        }
+        let back = namespace::current()?;
+        namespace::enter(&self.0)?;
+        let _back = Back(back);
+        Ok(act())
+    }
+
+    /// Moves the calling thread into the namespace for good.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn enter(&self) -> io::Result<()> {
+        namespace::enter(&self.0)
+    }
+}
+
+/// How a pair is made.
+#[derive(Clone, Copy, Debug)]
+pub struct PairOptions {
+    /// The MTU of both interfaces, in bytes.
+    pub mtu: u32,
+    /// Queues of both.
+    pub queues: u32,
+    /// Which network their addresses are in, where there are several pairs.
+    pub network: u8,
+    /// Whether the interfaces have the addresses of [`PairOptions::v4`] and [`PairOptions::v6`]; else nothing but frames is there.
+    pub addresses: bool,
+    /// Whether the kernel finishes what it sends; else it leaves checksums and cutting to the interfaces, which are none.
+    pub finished: bool,
+}
+
+impl Default for PairOptions {
+    fn default() -> Self {
+        Self { mtu: 1500, queues: 1, network: 0, addresses: true, finished: true }
+    }
+}
+
+impl PairOptions {
+    /// The address of IPv4 that the interface of a [`Side`] has, in a network of 24 bits.
+    pub fn v4(self, side: Side) -> Ipv4Addr {
+        Ipv4Addr::new(10, 83, self.network, 1 + side as u8)
+    }
+
+    /// The address of IPv6 that the interface of a [`Side`] has, in a network of 64 bits.
+    pub fn v6(self, side: Side) -> Ipv6Addr {
+        Ipv6Addr::new(0xFD83, 0, 0, self.network.into(), 0, 0, 0, 1 + side as u16)
+    }
+}
+
+/// A side of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The first.
+    A = 0,
+    /// The second.
+    B = 1,
+}
+
+impl Side {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::A, Self::B];
+
+    /// The name of its interface.
+    pub fn interface(self) -> &'static str {
+        ["veth-a", "veth-b"][self as usize]
+    }
+}
+
+/// Two interfaces, each in a namespace of its own, of which each receives what the other sends.
+#[derive(Debug)]
+pub struct Pair {
+    namespaces: [Namespace; 2],
+    options: PairOptions,
+}
+
+impl Pair {
+    /// Makes a pair.
+    ///
+    /// # Errors
+    ///
+    /// What the system says: it takes root, or the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN, and a kernel with `veth`.
+    pub fn new(options: PairOptions) -> io::Result<Self> {
+        let namespaces = [Namespace::new()?, Namespace::new()?];
+        let pair = Self { namespaces, options };
+        for side in Side::ALL {
+            // Neighbour discovery and its like would be frames that nobody asked for.
+            pair.at(side).within(|| quiet(options.addresses))??;
+        }
+        let names = Side::ALL.map(Side::interface);
+        let other = &pair.at(Side::B).0;
+        pair.at(Side::A).within(|| Netlink::open()?.make_pair(names, other, options.queues, options.mtu))??;
+        for side in Side::ALL {
+            pair.at(side).within(|| set_up(side, options))??;
+        }
+        Ok(pair)
+    }
+
+    /// How it was made.
+    pub fn options(&self) -> PairOptions {
+        self.options
+    }
+
+    /// The namespace of a side.
+    pub fn at(&self, side: Side) -> &Namespace {
+        &self.namespaces[side as usize]
+    }
+}
+
+fn set_up(side: Side, options: PairOptions) -> io::Result<()> {
+    let netlink = Netlink::open()?;
+    let link = netlink.link(side.interface())?;
+    if options.finished {
+        ethtool::finish_in_kernel(side.interface())?;
+    }
+    netlink.set_up(link.index)?;
+    if options.addresses {
+        netlink.add_address(link.index, options.v4(side).into(), 24)?;
+        netlink.add_address(link.index, IpAddr::from(options.v6(side)), 64).or_else(|error| {
+            // A kernel without IPv6.
+            if error.raw_os_error() == Some(libc::EOPNOTSUPP) { Ok(()) } else { Err(error) }
+        })?;
+    }
+    Ok(())
+}
+
+/// Has the kernel say nothing of its own on interfaces that come, as far as it has IPv6.
+fn quiet(addresses: bool) -> io::Result<()> {
+    let settings: &[(&str, &str)] =
+        if addresses { &[("accept_dad", "0"), ("router_solicitations", "0")] } else { &[("disable_ipv6", "1")] };
+    for interface in ["all", "default"] {
+        for (name, value) in settings {
+            let path = format!("/proc/sys/net/ipv6/conf/{interface}/{name}");
+            match std::fs::write(path, value) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
