@@ -132,7 +132,7 @@ impl Turns for Frames {
 
 fn frames(kind: Kind, setting: &Setting, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let cpus = machine::pair(&setting.client_cpus, &setting.server_cpus);
-    let start = |mover| XdpEcho::start(mover, cpus).with_context(|| needed());
+    let start = |mover| XdpEcho::start(mover, cpus).with_context(needed);
     let mut sides = Frames { kind, movers: [start(Mover::Port)?, start(Mover::Bare)?] };
     let measured = setting.run(2, [], None, interrupt).alternate(2, &mut sides, progress)?;
     let figure = measured.figure("xdp bench", kind.title(), kind.unit(), 0);
