@@ -208,6 +208,12 @@ pub enum Refusal {
     /// Its memory is not reached by the caller's queue pairs.
     #[error("its memory is not reached this way: use the fabric that it is served on")]
     OtherFabric,
+    /// Somebody who has lost access may still write.
+    #[error(
+        "a program that lost its access was stopped in the midst of a write to this memory, and there is no other place for what lies there: \
+         end that program, or let it go on"
+    )]
+    Stopped,
     /// The call makes no sense, or asks for more than anybody gets.
     #[error("{0}")]
     Never(&'static str),

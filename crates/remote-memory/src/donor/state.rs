@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::clients::Clients;
-use super::protocol::{Answer, Call, Refusal, Stored};
+use super::protocol::{Answer, Call, Lent, Refusal, Stored};
 use super::slabs::Slabs;
 
 /// Ways that a client has at once, at most.
@@ -83,7 +83,34 @@ impl Donor {
 
     /// Bytes that volumes have.
     pub fn lent_bytes(&self) -> u64 {
-        self.slabs.len() - self.slabs.free_bytes()
+        self.slabs.len() - self.slabs.free_bytes() - self.slabs.aside_bytes()
+    }
+
+    /// Slabs that these bytes touch, and whose they are; none where they are [set aside](Self::relocate).
+    pub fn slabs_under(&self, range: Range<u64>) -> impl Iterator<Item = (Option<u64>, Lent)> {
+        self.slabs.under(range)
+    }
+
+    /// Slabs of a volume.
+    pub fn slabs_of(&self, volume: u64) -> impl Iterator<Item = Lent> {
+        self.slabs.of(volume)
+    }
+
+    /// Gives a slab another place in the memory, to which its bytes are to be copied: from the first to the second of those that are returned. The old place is set aside,
+    /// under a number of its own, until it is [released](Self::release).
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Stopped`]: there is no room, or clients know where it is.
+    pub fn relocate(&mut self, volume: u64, slab: u64) -> Result<(Lent, Lent), Refusal> {
+        let has_clients = self.volumes.get(&volume).is_some_and(|held| held.clients.ways() > 0);
+        let moved = if has_clients { None } else { self.slabs.relocate(volume, slab) };
+        moved.ok_or(Refusal::Stopped)
+    }
+
+    /// Nobody writes any more to what was set aside under this number.
+    pub fn release(&mut self, slab: u64) {
+        self.slabs.release(slab);
     }
 
     /// Bytes that are nobody's.

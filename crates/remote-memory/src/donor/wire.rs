@@ -227,6 +227,7 @@ impl Response {
                     Refusal::Never(why) => (7, [0, 0], *why),
                     Refusal::Expelled { client } => (16, [*client, 0], ""),
                     Refusal::OtherFabric => (17, [0, 0], ""),
+                    Refusal::Stopped => (18, [0, 0], ""),
                 };
                 Writer::of(kind).word(words[0]).word(words[1]).bytes(text.as_bytes()).0
             }
@@ -273,7 +274,7 @@ impl Response {
             0 => Self::Nonce(reader.proof()?),
             1 => Self::Welcome,
             2 => Self::Stranger,
-            3..=7 | 16 | 17 => {
+            3..=7 | 16..=18 => {
                 let (first, second, _) = (reader.word()?, reader.word()?, reader.bytes()?);
                 Self::Refused(match kind {
                     3 => Refusal::Older { held: u32::try_from(first).ok()? },
@@ -282,6 +283,7 @@ impl Response {
                     6 => Refusal::NoSlab { slab: first },
                     16 => Refusal::Expelled { client: first },
                     17 => Refusal::OtherFabric,
+                    18 => Refusal::Stopped,
                     // Its own words are for those who read its log.
                     _ => Refusal::Never("the donor says that this makes no sense, or is more than anybody gets"),
                 })
@@ -393,6 +395,7 @@ mod tests {
             Refusal::NoSlab { slab: 1 },
             Refusal::Expelled { client: 1 },
             Refusal::OtherFabric,
+            Refusal::Stopped,
         ];
         let responses = answers
             .into_iter()

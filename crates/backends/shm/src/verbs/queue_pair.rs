@@ -17,7 +17,7 @@ use super::address::Home;
 use super::device::ShmDomain;
 use super::directory::{Directory, Listens};
 use super::fifo::{Buffers, Fifo};
-use super::initiator::Seat;
+use super::initiator::{Seat, Way};
 use super::life;
 use super::packet::{Header, Kind};
 use super::queues::{Frees, Queues, Ready};
@@ -51,6 +51,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// The peer, as operations in its memory name it.
+    #[inline(always)]
+    pub fn way(&self) -> Way {
+        Way { domain: self.domain, number: self.number, listening: self.listening }
+    }
+
     /// Whether the peer lives and listens to us.
     #[inline(always)]
     pub fn is_listening(&self) -> bool {

@@ -104,7 +104,7 @@ impl QueuePair {
                 return;
             };
             // The region is entered once for all that follow each other into it.
-            let Some(sitting) = connection.seat.sit(connection.domain, rkey) else { return };
+            let Some(sitting) = connection.seat.sit(connection.way(), rkey) else { return };
             let (untold, told) =
                 self.waiting.write_inline(rkey, WRITES_AT_ONCE, |address, bytes| sitting.write(address, bytes));
             drop(sitting);
@@ -184,7 +184,7 @@ impl QueuePair {
         let written = (1..=CHUNK).contains(&bytes.len())
             && connection
                 .seat
-                .sit(connection.domain, remote.rkey)
+                .sit(connection.way(), remote.rkey)
                 .is_some_and(|sitting| sitting.write(remote.address, bytes));
         if !written {
             return false;
@@ -239,7 +239,7 @@ impl QueuePair {
         let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
             return Err(target);
         };
-        if !connection.seat.read_short(Place { domain: connection.domain, remote }, &mut target) {
+        if !connection.seat.read_short(Place { way: connection.way(), remote }, &mut target) {
             return Err(target);
         }
         self.requests_pushed += 1;
