@@ -58,6 +58,20 @@ pub enum Call {
         /// The client.
         client: u64,
     },
+    /// Its writer lives. Answered as [`Self::Stat`] is.
+    Beat {
+        /// Which volume.
+        volume: u64,
+        /// The writer's.
+        epoch: u32,
+    },
+    /// Its writer has ended, and whoever comes next need not wait for it.
+    Leave {
+        /// Which volume.
+        volume: u64,
+        /// The writer's.
+        epoch: u32,
+    },
     /// A slab for a volume, all zeros.
     Take {
         /// Which volume.
@@ -120,6 +134,8 @@ pub enum Answer {
         promised: u32,
         /// The volume's record.
         stored: Option<Stored>,
+        /// Signs of life of the writer who fenced the volume here last: as long as it lives, there are more of them at each look. 0: there has been no writer, or it [left](Call::Leave).
+        beats: u64,
     },
     /// The record is kept.
     Recorded {
@@ -156,7 +172,9 @@ pub enum Answer {
     },
     /// It is nobody's now.
     Freed,
-    /// Bytes.
+    /// The writer has left.
+    Left,
+    /// Bytes. To [`Call::Beat`] as well.
     Stat {
         /// As in [`Answer::Known`].
         incarnation: u64,
