@@ -60,13 +60,18 @@ impl Connection {
     /// Whether the peer lives and listens to us.
     #[inline(always)]
     pub fn is_listening(&self) -> bool {
-        let directory = &self.seat.target.directory;
-        directory.listens(self.number) == self.listening && life::is_alive(directory.life())
+        self.seat.target.directory.listens(self.number) == self.listening && self.is_alive()
+    }
+
+    /// Whether the owner of the peer's device lives. That the peer listens, whoever sits down to change its memory sees there.
+    #[inline(always)]
+    pub fn is_alive(&self) -> bool {
+        life::is_alive(self.seat.target.directory.life())
     }
 
     /// Whether the owner of the peer's device is dead, and its memory with it.
     pub fn is_dead(&self) -> bool {
-        !life::is_alive(self.seat.target.directory.life())
+        !self.is_alive()
     }
 }
 

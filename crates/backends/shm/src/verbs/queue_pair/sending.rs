@@ -100,7 +100,7 @@ impl QueuePair {
             return;
         }
         while let Some(rkey) = self.waiting.oldest_inline_write() {
-            let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
+            let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_alive()) else {
                 return;
             };
             // The region is entered once for all that follow each other into it.
@@ -177,7 +177,7 @@ impl QueuePair {
         if !self.takes_inline_now(bytes.len()) || !self.flying.is_empty() {
             return false;
         }
-        let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
+        let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_alive()) else {
             return false;
         };
         // Nothing is checked for nothing.
