@@ -104,15 +104,20 @@ impl Seat {
     /// where there is none to do, the seat is left already.
     #[inline(always)]
     fn enter(&self, Place { way, remote }: Place, verb: Verb, (done, total): (usize, usize)) -> Result<usize, Status> {
-        let entered = if verb == Verb::Read {
-            self.sit_down(way.domain, remote.rkey).ok_or(Status::RemoteAccess)
-        } else {
-            self.sit_down_to_change(way, remote.rkey, Some((remote.address, total as u64)))
-        };
-        match entered {
+        if verb == Verb::Read {
+            return match self.sit_down(way.domain, remote.rkey) {
+                Some(entry) if entry.access.read && is_inside(remote.address, total, entry.start, entry.len) => {
+                    Ok(offset(remote, done))
+                }
+                _ => {
+                    self.leave();
+                    Err(Status::RemoteAccess)
+                }
+            };
+        }
+        match self.sit_down_to_change(way, remote.rkey, Some((remote.address, total as u64))) {
             Ok(entry) if entry.access.allows(verb) && is_inside(remote.address, total, entry.start, entry.len) => {
-                let offset = usize::try_from(remote.address).ok().and_then(|address| address.checked_add(done));
-                Ok(offset.unwrap_or(usize::MAX))
+                Ok(offset(remote, done))
             }
             refused => {
                 self.leave();
@@ -269,6 +274,13 @@ impl Drop for Sitting<'_> {
     fn drop(&mut self) {
         self.seat.leave();
     }
+}
+
+/// Where byte `done` of a place lies in the exposed memory, which checks it.
+#[inline(always)]
+fn offset(remote: RemoteMemory, done: usize) -> usize {
+    let offset = usize::try_from(remote.address).ok().and_then(|address| address.checked_add(done));
+    offset.unwrap_or(usize::MAX)
 }
 
 /// Whether `len` bytes from `address` lie in the `region_len` bytes from `start`.
