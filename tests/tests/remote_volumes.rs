@@ -139,7 +139,7 @@ fn read(volume: &mut Volume<Donors>, page: u64, pages: usize) -> Vec<u8> {
 fn a_volume_in_shared_memory_survives_its_writer_and_a_donor_and_a_check_finds_nothing() {
     let names = names(3);
     let mut servers: Vec<_> = names.iter().map(|name| Some(serve(name))).collect();
-    let config = VolumeConfig::default();
+    let config = VolumeConfig { lease_ns: 0, ..VolumeConfig::default() };
     let mut volume = create(&names, config);
     for page in 0..256 {
         write(&mut volume, page * 31, page as u8);

@@ -164,6 +164,74 @@ fn copies_that_a_donor_took_along_are_made_anew_at_another() {
     assert!(device.process.wait().success());
 }
 
+/// Writes all of the device, in long requests, until it fails.
+fn write_until_it_fails(socket: PathBuf, byte: u8) -> std::thread::JoinHandle<()> {
+    const LONG: usize = 1 << 20;
+    let mut client = Client::connect(&socket);
+    std::thread::spawn(move || {
+        let bytes = vec![byte; LONG];
+        let mut at = (0..LEN / LONG).cycle().map(|index| (index * LONG) as u64);
+        while client.write(at.next().unwrap(), &bytes).is_ok() {}
+    })
+}
+
+#[test]
+fn what_a_writer_that_was_stopped_amid_its_writes_still_writes_never_appears() {
+    const ROUNDS: u8 = 12;
+    let folders: Vec<Folder> = (0..=ROUNDS).map(|_| Folder::new()).collect();
+    let donors: Vec<Server> = (0..3).map(|_| donor("shm")).collect();
+    let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
+    let mut device = Device::start(&folders[0], &addresses, &["--size", "16M"]);
+    for (round, folder) in (1..=ROUNDS).zip(&folders[1..]) {
+        // The thread that copies is stopped wherever it is.
+        let writer = write_until_it_fails(device.socket.clone(), 2 * round);
+        std::thread::sleep(std::time::Duration::from_micros(3_000 + 7_310 * u64::from(round % 5)));
+        device.process.signal(Signal::STOP);
+        let stopped = std::mem::replace(&mut device, Device::start(folder, &addresses, &["--force"]));
+        let mut client = device.client();
+        let mut shadow = Shadow(vec![2 * round; LEN / PAGE]);
+        (0..LEN / PAGE).for_each(|page| shadow.write(&mut client, page));
+        stopped.process.signal(Signal::CONT);
+        writer.join().unwrap();
+        shadow.check(&mut client);
+        drop(stopped);
+        client.flush().unwrap();
+    }
+    let (counters, said) = device.end();
+    assert_eq!(
+        (&counters["volume"]["status"], &counters["volume"]["bad_pages"]),
+        (&"whole".into(), &0.into()),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_volume_is_not_taken_from_a_writer_that_lives_and_is_from_one_that_is_silent() {
+    let [first, second] = [Folder::new(), Folder::new()];
+    let donors: Vec<Server> = (0..3).map(|_| donor("shm")).collect();
+    let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
+    let mut device = Device::start(&first, &addresses, &["--size", "16M"]);
+    let at = format!("unix:{}", second.0.join("socket").display());
+    for (command, more) in [("block", &["--at", &at][..]), ("fsck", &[][..])] {
+        let mut command = sinew(if command == "fsck" { &["fsck"] } else { &["serve", "block"] });
+        let output = run(command.args(&addresses).args(more));
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("is alive") && said.contains("--force"), "{said}");
+    }
+    let mut client = device.client();
+    client.write(0, &[1; PAGE]).unwrap();
+    device.process.signal(Signal::STOP);
+    let next = Device::start(&second, &addresses, &[]);
+    let mut client = next.client();
+    assert_eq!(client.read(0, PAGE).unwrap(), [1; PAGE]);
+    client.write(0, &[2; PAGE]).unwrap();
+    device.process.signal(Signal::CONT);
+    // It finds out by itself.
+    let words = lines_of(device.process.0.stderr.take().unwrap());
+    while !words.recv_timeout(PATIENCE).unwrap().contains("another writer has taken the store over") {}
+    assert_eq!((device.client().read(0, PAGE), client.read(0, PAGE).unwrap()[0]), (Err(5), 2));
+}
+
 #[test]
 fn what_cannot_be_is_told_with_what_helps() {
     let folder = Folder::new();

@@ -28,8 +28,9 @@ The protocol is NBD: the kernel's client, qemu, libnbd's and nbdkit's tools and 
 
 With --memory the device is this process's memory, and what is written is gone when it ends. With the addresses of donors (`sinew serve memory`)
 it is a volume in their memory, with --copies of everything at different donors: what was written is there as long as one copy of each is, whoever dies, and
-is found again by who opens the volume next under its name. A volume that is not there yet is made, with --size. Whoever opens it takes it
-from whoever had it open. Name the donors alike on all hosts: a donor is known by its address as it is written.
+is found again by who opens the volume next under its name. A volume that is not there yet is made, with --size. It has one writer:
+whoever opens it waits until the last one has been silent for three seconds, and is refused while that lives, unless --force takes the volume from it.
+What a writer that was replaced still writes never appears. Name the donors alike on all hosts: a donor is known by its address as it is written.
 
 The device has no key: whoever reaches the server reads and writes all of it. So it listens on this host alone, unless --open says that whoever
 reaches the port may have it. --key-file is the key of the donors.
@@ -54,7 +55,7 @@ pub struct Args {
     donors: Vec<String>,
     /// Bytes of the device, in this process's memory, which is taken as it is written
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size,
-        required_unless_present = "donors", conflicts_with_all = ["size", "copies", "volume", "fabric", "device", "key_file"])]
+        required_unless_present = "donors", conflicts_with_all = ["size", "copies", "volume", "force", "fabric", "device", "key_file"])]
     memory: Option<usize>,
     #[command(flatten)]
     volume: VolumeArgs,
@@ -191,6 +192,7 @@ impl WithDonors for Serving<'_> {
             outcome = Outcome::Failed;
         }
         health.look(&volume, names);
+        volume::leave(&mut volume);
         let mut told = all(&counters);
         told.insert("volume".to_owned(), volume::counters(&volume, names));
         args.tells.tell_end("counters", told, sentence(&counters))?;

@@ -3,10 +3,12 @@
 //! - `reach` has the options that donors and those who use them have in common.
 //! - `serve` gives memory to others.
 //! - `bench` measures engines that go to a donor, beside copies by the same threads.
+//! - `registering`: from which size on memory is registered instead of copied.
 //! - `tour`: a volume with two copies at donors in processes of their own.
 
 pub mod bench;
 pub mod reach;
+pub mod registering;
 pub mod serve;
 pub mod tour;
 

@@ -25,9 +25,12 @@ const SLABS_PER_COPY: u64 = 16;
 /// Which volume.
 #[derive(clap::Args, Clone, Debug)]
 pub struct VolumeArgs {
-    /// The volume's name. Whoever opens it takes it from whoever had it open
+    /// The volume's name. Whoever opens it waits until its last writer has been silent for three seconds, unless that ended in order
     #[arg(long, value_name = "NAME", default_value = "volume")]
     pub volume: String,
+    /// Take the volume from whoever has it open, alive or not, at once
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// What a volume is like that is made where there is none of the name.
@@ -67,8 +70,11 @@ pub fn open_or_make<D: Donors>(
     interrupt: Interrupt,
 ) -> anyhow::Result<Volume<D>> {
     let volume = match open(donors, names, args, interrupt)? {
-        Ok(volume) => {
-            check_found(&volume, args, new)?;
+        Ok(mut volume) => {
+            if let Err(error) = check_found(&volume, args, new) {
+                leave(&mut volume);
+                return Err(error);
+            }
             volume
         }
         Err(donors) => make(donors, names, args, new, interrupt)?,
@@ -90,10 +96,15 @@ pub fn open<D: Donors>(
     args: &VolumeArgs,
     interrupt: Interrupt,
 ) -> anyhow::Result<Result<Volume<D>, D>> {
-    let mut opening = Opening::new(donors, id_of(&args.volume), VolumeConfig::default());
+    let config = VolumeConfig::default();
+    let lease_ns = if args.force { 0 } else { config.lease_ns };
+    let mut opening = Opening::new(donors, id_of(&args.volume), VolumeConfig { lease_ns, ..config });
     match turn_opening(&mut opening, interrupt)? {
         Ok(volume) => Ok(Ok(volume)),
         Err(error @ OpenError::NotFound(_)) => Ok(Err(opening.into_donors().with_context(|| error.to_string())?)),
+        Err(error @ OpenError::InUse) => {
+            bail!("opening the volume \"{}\": {error}, or take the volume from it with --force", args.volume)
+        }
         Err(error) => bail!("opening the volume \"{}\": {}", args.volume, names.told(error)),
     }
 }
@@ -235,6 +246,18 @@ pub fn flush<D: Donors>(volume: &mut Volume<D>, patience: Duration) -> anyhow::R
         }
     }
     bail!("what was written last has not reached all donors in {} s", patience.as_secs())
+}
+
+/// Has donors know that nobody has the volume open any more. Those that do not answer in time do not.
+pub fn leave<D: Donors>(volume: &mut Volume<D>) {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    volume.leave();
+    let began = std::time::Instant::now();
+    while !volume.has_left() && began.elapsed() < PATIENCE {
+        if !volume.turn() {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ mod types;
 
 pub use completion::{Completion, Status};
 pub use error::{PostError, VerbsError};
-pub use memory::{Exposed, RemoteMemory};
+pub use memory::{Exposed, RemoteMemory, Straggler};
 pub use names::Names;
 pub use registered::{RefusedMemory, Registered, Registration, Registry, StillOut};
 pub use request::{

@@ -1,17 +1,17 @@
-//! The atomics that Sinew uses, from one place, so that loom can stand in for them (`--cfg loom`).
+//! The atomics that Sinew uses, and the lock of what is checked with them, from one place, so that loom can stand in for them (`--cfg loom`).
 //!
 //! Rooms other than `mem` use these through the types of this crate; each atomic that synchronises carries a comment that
 //! names its partner.
 
 #[cfg(not(loom))]
-pub use std::sync::Arc;
-#[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(not(loom))]
+pub use std::sync::{Arc, Mutex, MutexGuard};
 
 #[cfg(loom)]
-pub use loom::sync::Arc;
-#[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(loom)]
+pub use loom::sync::{Arc, Mutex, MutexGuard};
 
 /// The processor's own atomics, for words inside mapped memory, which loom cannot place.
 pub mod plain {

@@ -15,6 +15,7 @@ mod protocol;
 mod service;
 mod slabs;
 mod state;
+mod stragglers;
 mod wire;
 
 pub use gate::{Gate, KEY_LEN_MIN, Key};

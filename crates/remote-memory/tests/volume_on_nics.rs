@@ -20,6 +20,7 @@ type Donors<M> = Pool<SharedEndpoint<Endpoint>, <M as Means>::Approach>;
 with_all_means!(
     a_volume_keeps_what_was_written_when_a_donor_dies_and_when_its_writer_does,
     a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing,
+    a_writer_that_lives_keeps_its_volume_and_one_that_is_silent_past_its_lease_loses_it,
     strangers_get_no_memory,
     a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired,
 );
@@ -43,12 +44,16 @@ impl<M: Means> World<M> {
     }
 
     fn create(&mut self, host: usize) -> Volume<Donors<M>> {
+        self.create_with(host, config())
+    }
+
+    fn create_with(&mut self, host: usize, config: VolumeConfig) -> Volume<Donors<M>> {
         let rooms: Vec<Room> = sinew_remote_memory::volume::Donors::ids(&self.donors(DONORS + 2, None))
             .iter()
             .map(|donor| Room { donor: *donor, free: MEMORY as u64 })
             .collect();
         let new = place(512 * PAGE, 2, Shape { slots: 300 }.slab_len(), &rooms).unwrap();
-        let opening = Opening::create(self.donors(host, self.key.clone()), ID, new, config());
+        let opening = Opening::create(self.donors(host, self.key.clone()), ID, new, config);
         self.finish(opening).unwrap()
     }
 
@@ -88,7 +93,7 @@ impl<M: Means> World<M> {
 }
 
 fn config() -> VolumeConfig {
-    VolumeConfig { retry_ns: 1_000_000, patience_ns: 200_000_000, ..VolumeConfig::default() }
+    VolumeConfig { retry_ns: 1_000_000, patience_ns: 200_000_000, lease_ns: 0, ..VolumeConfig::default() }
 }
 
 fn write<M: Means>(volume: &Volume<Donors<M>>, page: u64, byte: u8) -> Job {
@@ -147,6 +152,50 @@ fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing<M: Means>
         }
         assert_eq!(new.status(), Status::Whole);
     }
+}
+
+fn a_writer_that_lives_keeps_its_volume_and_one_that_is_silent_past_its_lease_loses_it<M: Means>() {
+    const BEAT_NS: u64 = 1_000_000;
+    let patient = || VolumeConfig { lease_ns: 4 * BEAT_NS, revive_ns: BEAT_NS, ..config() };
+    let mut world = World::<M>::new(1);
+    let mut old = world.create_with(DONORS, patient());
+    world.write(&mut old, 1, 1).unwrap();
+    let mut opening = Opening::new(world.donors(DONORS + 1, world.key.clone()), ID, patient());
+    let refused = (0..100_000).find_map(|_| {
+        old.turn();
+        world.pass();
+        opening.turn().err()
+    });
+    assert_eq!(refused, Some(OpenError::InUse));
+    drop(opening);
+    world.write(&mut old, 1, 2).unwrap();
+    // It is stopped.
+    let since_ns = world.network.now_ns();
+    let opening = Opening::new(world.donors(DONORS + 1, world.key.clone()), ID, patient());
+    let mut new = world.finish(opening).unwrap();
+    assert!(world.network.now_ns() - since_ns >= 4 * BEAT_NS);
+    assert_eq!(world.read(&mut new, 1), Ok(2));
+    // It goes on, and hears without a write that it has lost the volume.
+    let ended = (0..100_000).any(|_| {
+        old.turn();
+        world.pass();
+        old.status() != Status::Whole
+    });
+    let Err(error) = world.write(&mut old, 1, 3) else { panic!("{ended}: it has lost access") };
+    assert!(ended && matches!(error, StoreError::Fenced(_)), "{error}");
+    assert_eq!(world.read(&mut new, 1), Ok(2));
+    drop(old);
+    // One that ends in order is not waited for.
+    new.leave();
+    while !new.has_left() {
+        new.turn();
+        world.pass();
+    }
+    let since_ns = world.network.now_ns();
+    let opening = Opening::new(world.donors(DONORS, world.key.clone()), ID, patient());
+    let mut next = world.finish(opening).unwrap();
+    assert!(world.network.now_ns() - since_ns < 4 * BEAT_NS);
+    assert_eq!(world.read(&mut next, 1), Ok(2));
 }
 
 fn strangers_get_no_memory<M: Means>() {

@@ -162,7 +162,7 @@ impl World {
         self.sockets += 1;
         let socket: PathBuf = self.folder.0.join(format!("s{}", self.sockets));
         let at = format!("unix:{}", socket.display());
-        let mut command = sinew(&["serve", "block", "--json", "--at", &at]);
+        let mut command = sinew(&["serve", "block", "--json", "--force", "--at", &at]);
         command.args(self.donors.iter().map(|donor| &donor.address)).args(more);
         let server = Running::start(&mut command);
         server.wait_for("serving");

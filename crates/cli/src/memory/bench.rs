@@ -9,8 +9,8 @@ use sinew::fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
 use sinew::host::{HostClock, Interrupt};
 use sinew::mem::{Arena, SharedMemory};
 use sinew::remote_memory::engine::{
-    Admission, Engine, EngineConfig, EngineStats, FindingWindow, Lending, Mode, Path, Shared, SharedConfig,
-    StaticWindow, Unlimited, VerbsPath, VerbsPathConfig,
+    Admission, Engine, EngineConfig, EngineStats, FindingWindow, Lending, Mode, Path, Registering, Shared,
+    SharedConfig, StaticWindow, Unlimited, VerbsPath, VerbsPathConfig,
 };
 use sinew_harness::crew::{BoxedMember, Crew, Member};
 use sinew_harness::load::memory::{ByEngine, Copies, Memory, Requests, fill};
@@ -21,6 +21,7 @@ use sinew_harness::units::parse_size;
 use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, histogram, units};
 use std::time::Duration;
 
+use super::registering::{self, Chosen, RegisterFrom};
 use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::verbs::{Carried, DeviceArgs, Job};
 use crate::{Outcome, Usage, table};
@@ -30,12 +31,16 @@ Each thread has an engine, and all of them share a merge queue and a window, as 
 lends --memory bytes of its own; over shm a read is a copy by the thread that asks. What it stands beside is copies of the same bytes, between the same
 places and as many buffers, by the same threads, by turns in the same run.
 
+Requests have memory that is registered. With --unregistered they have not: it is copied, or from a size on registered and kept so. From which, is
+measured at start; --register-from says it instead.
+
 Contents are checked: the first word and the last of each read, and all words of one in 64; of writes, one in 64 is read back.
 There is a result for each size; thresholds are held against each.
 
 Examples:
   sinew memory bench --sizes 4K,16K,64K,256K,1M
   sinew memory bench --op write --in-flight 64 --threads 2 --mode merge
+  sinew memory bench --sizes 64K,256K,1M --unregistered
   sinew memory bench --sizes 4K --order sequential --mode single --window none --json";
 
 /// The least and the most that a request can have.
@@ -152,6 +157,12 @@ pub struct Args {
     /// Queue pairs of each thread
     #[arg(long, visible_alias = "qps", default_value_t = 4, allow_negative_numbers = true)]
     queue_pairs: usize,
+    /// Requests' memory is not registered beforehand
+    #[arg(long)]
+    unregistered: bool,
+    /// Bytes of a request from which on such memory is registered instead of copied: a size, measured, never, or always
+    #[arg(long, value_name = "BYTES", default_value = "measured", value_parser = registering::parse)]
+    register_from: RegisterFrom,
     /// Bytes of the donor's memory
     #[arg(long, default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
@@ -168,6 +179,8 @@ struct Plan {
     mode: Batching,
     window: Window,
     queue_pairs: usize,
+    unregistered: bool,
+    register_from: RegisterFrom,
     memory: usize,
     setting: Setting,
 }
@@ -204,6 +217,8 @@ impl Args {
             mode: self.mode,
             window: self.window,
             queue_pairs: self.queue_pairs,
+            unregistered: self.unregistered,
+            register_from: self.register_from,
             memory: self.memory,
             setting: self.measure.setting((self.threads, 0), false)?,
         })
@@ -213,8 +228,8 @@ impl Args {
 /// Measures and shows.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let plan = args.plan().map_err(Usage::of)?;
-    let figures = with_progress(|progress| args.device.run(Measure { plan: &plan, progress }))?;
-    args.measure.show_all(&figures, || text_of(&plan, &figures))
+    let (figures, chosen) = with_progress(|progress| args.device.run(Measure { plan: &plan, progress }))?;
+    args.measure.show_all(&figures, || text_of(&plan, &figures, &chosen))
 }
 
 struct Measure<'a, 'b> {
@@ -223,24 +238,25 @@ struct Measure<'a, 'b> {
 }
 
 impl Job for Measure<'_, '_> {
-    type Result = Vec<Figure>;
+    type Result = (Vec<Figure>, Chosen);
 
-    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Vec<Figure>> {
+    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<(Vec<Figure>, Chosen)> {
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
         let plan = self.plan;
         // The donor, with what lies in it.
         let domain = device.protection_domain()?;
         let exposed = domain.expose(plan.memory, Access::ALL).context("exposing the donor's memory")?;
+        let chosen = plan.register_from.choose(&domain)?;
         let mut figures = Vec::new();
         for size in &plan.sizes {
             fill_all(&exposed)?;
-            let donor = Donor { device: &device, domain: &domain, exposed: &exposed };
+            let donor = Donor { device: &device, domain: &domain, exposed: &exposed, registering: chosen.registering };
             let mut turns = donor.threads(plan, *size, interrupt)?;
             let run = plan.setting.run(2, [], Some(Yardstick::Copy), interrupt);
             let measured = run.alternate(2, &mut turns, self.progress)?;
-            figures.push(figure(plan, carried, *size, &measured, turns)?);
+            figures.push(figure(plan, carried, *size, &measured, turns, &chosen)?);
         }
-        Ok(figures)
+        Ok((figures, chosen))
     }
 }
 
@@ -259,6 +275,7 @@ struct Donor<'a, D: Device> {
     device: &'a D,
     domain: &'a D::Domain,
     exposed: &'a <D::Domain as ProtectionDomain>::Exposed,
+    registering: Registering,
 }
 
 impl<D: Device + 'static> Donor<'_, D> {
@@ -278,9 +295,17 @@ impl<D: Device + 'static> Donor<'_, D> {
         let arenas = (0..plan.threads)
             .map(|_| domain.arena(requests(0).arena_len()).context("registering memory for requests"))
             .collect::<anyhow::Result<Vec<Arena>>>()?;
+        // Memory that requests have, and the path does not know.
+        let foreign = (0..if plan.unregistered { plan.threads } else { 0 })
+            .map(|_| Arena::private(requests(0).arena_len()).context("reserving memory for requests"))
+            .collect::<anyhow::Result<Vec<Arena>>>()?;
         let (device, donors, memory) = (self.device.clone(), self.domain.clone(), SharedMemory::clone(self.exposed));
         let (remote, of_all) = (self.exposed.remote(), shared.clone());
-        let path_config = VerbsPathConfig { queue_pairs: plan.queue_pairs, ..VerbsPathConfig::default() };
+        let path_config = VerbsPathConfig {
+            queue_pairs: plan.queue_pairs,
+            registering: self.registering,
+            ..VerbsPathConfig::default()
+        };
         let engine_config = EngineConfig { mode: plan.mode.mode(), ..EngineConfig::default() };
         let requests: Vec<Requests> = (0..plan.threads as u64).map(requests).collect();
         let cpus = &plan.setting.client_cpus;
@@ -292,7 +317,7 @@ impl<D: Device + 'static> Donor<'_, D> {
             let lending = Lending::new(&device, &donors, &path.addresses())?;
             path.connect(&lending.addresses(), remote)?;
             let engine = ByEngine::new(Engine::new(&of_all, path, engine_config));
-            let load = Memory::new(engine, &arenas[0], requests[index])?;
+            let load = Memory::new(engine, foreign.get(index).unwrap_or(&arenas[0]), requests[index])?;
             let copies = Copies::new(memory.clone(), requests[index]);
             let keep: Box<dyn Any> = Box::new(lending);
             Ok(Box::new(Thread { load, copies, _keep: keep, clock: HostClock::new(), interrupt }) as BoxedMember<_, _>)
@@ -365,6 +390,7 @@ fn figure(
     size: usize,
     measured: &Measured,
     turns: EngineTurns,
+    chosen: &Chosen,
 ) -> anyhow::Result<Figure> {
     let op = plan.op.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let (mode, order) = (plan.mode.mode(), plan.order == Order::Sequential);
@@ -387,6 +413,8 @@ fn figure(
         "mode": format!("{mode:?}").to_lowercase(),
         "window": plan.window.text(),
         "queue_pairs": plan.queue_pairs,
+        "unregistered": plan.unregistered,
+        "registering": chosen.details(),
         "memory": plan.memory,
         "seconds": plan.setting.duration.as_secs_f64(),
     });
@@ -404,7 +432,7 @@ fn figure(
     Ok(figure)
 }
 
-fn text_of(plan: &Plan, figures: &[Figure]) -> String {
+fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
     let heads = ["size", "engine", "lowest .. highest", "copies", "ratio", "ops", "doorbells"];
     let rows = figures.iter().map(|figure| {
         let fold = |pick: fn(f64, f64) -> f64| figure.slices.iter().copied().reduce(pick).unwrap_or(0.0);
@@ -431,6 +459,7 @@ fn text_of(plan: &Plan, figures: &[Figure]) -> String {
             plan.window.text()
         ),
         table,
+        chosen.sentence(),
     ];
     let complaints = figures.iter().flat_map(|figure| {
         let size = units::size(figure.setup["size"].as_u64().unwrap_or_default() as usize);

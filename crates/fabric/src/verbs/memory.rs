@@ -43,6 +43,15 @@ impl RemoteMemory {
     }
 }
 
+/// A request that may still change exposed memory although its queue pair is gone: see [`Exposed::stragglers`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Straggler {
+    /// The bytes of the memory, from its start.
+    pub range: std::ops::Range<u64>,
+    /// The device's own name for it.
+    pub words: [u64; 5],
+}
+
 /// Memory of ours that others may reach until it is deregistered. It derefs to [`SharedMemory`], by which we read and write it.
 pub trait Exposed: Deref<Target = SharedMemory> {
     /// What to tell a peer.
@@ -50,6 +59,19 @@ pub trait Exposed: Deref<Target = SharedMemory> {
 
     /// What others may do.
     fn access(&self) -> Access;
+
+    /// Requests that may still change the memory although their queue pair at this device has been reset or dropped: where initiators move their bytes
+    /// themselves, one can be stopped in the midst of that. Those that go on are waited for, so this may take some time. Devices that end
+    /// requests with their queue pairs have none. `None`: the device cannot tell now.
+    fn stragglers(&self) -> Option<Vec<Straggler>> {
+        Some(Vec::new())
+    }
+
+    /// Whether one of them changes nothing any more.
+    fn is_over(&self, straggler: &Straggler) -> bool {
+        let _ = straggler;
+        true
+    }
 
     /// Ends the exposure: requests that name it from now on fail. Returns the memory when nobody is inside it; `None` when an
     /// initiator has been stopped in the middle of an operation on it: the memory is then kept aside until that one goes.

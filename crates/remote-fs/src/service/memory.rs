@@ -341,14 +341,18 @@ impl<D: Donors> Memory<D> {
             return;
         }
         self.graves.close(lane, None);
-        let is_there = |member: &Member| {
-            let has_slab = slabs.iter().any(|lent| (lent.slab, lent.base) == (member.slab, member.base));
-            member.donor != donor || (member.incarnation == incarnation && has_slab)
-        };
+        let place = |member: &Member| slabs.iter().find(|lent| lent.slab == member.slab).map(|lent| lent.base);
+        let is_ours = |member: &Member| (member.donor, member.incarnation) == (donor, incarnation);
+        let is_there =
+            |member: &Member| member.donor != donor || (is_ours(member) && place(member) == Some(member.base));
         let lost = store.kept.segments.iter().filter(|(_, segment)| !segment.members.iter().all(is_there));
         for segment in lost.map(|(number, _)| *number).collect::<Vec<_>>() {
             let mut members = store.kept.segments[&segment].members.clone();
             let before = members.len();
+            // A donor moves a slab from where somebody was stopped in the midst of a write.
+            members.iter_mut().filter(|member| is_ours(member)).for_each(|member| {
+                member.base = place(member).unwrap_or(member.base);
+            });
             members.retain(is_there);
             if !members.iter().any(|member| member.is_whole) {
                 // What was to become a copy has nothing to be copied from.

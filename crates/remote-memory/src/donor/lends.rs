@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, QpAddress, VerbsError};
+use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, QpAddress, Straggler, VerbsError};
 use sinew_mem::SharedMemory;
 
 use super::protocol::Refusal;
@@ -13,7 +13,8 @@ use crate::engine::Lending;
 pub trait Lends {
     /// The memory, and what it takes to give it.
     type Ground: Deref<Target = SharedMemory>;
-    /// One caller's way to it, which ends when this is dropped: when it has been, nothing that was sent by that way changes the memory.
+    /// One caller's way to it, which ends when this is dropped: when it has been, nothing that was sent by that way changes the memory, but for
+    /// [stragglers](Self::stragglers).
     type Lending;
 
     /// Memory of `len` bytes, all zeros.
@@ -29,6 +30,18 @@ pub trait Lends {
     ///
     /// [`Refusal::OtherFabric`].
     fn lend(&self, ground: &Self::Ground, to: &[QpAddress]) -> Result<(Self::Lending, Way), Refusal>;
+
+    /// What may still change the memory although its way has ended: see [`Exposed::stragglers`].
+    fn stragglers(&self, ground: &Self::Ground) -> Option<Vec<Straggler>> {
+        let _ = ground;
+        Some(Vec::new())
+    }
+
+    /// Whether one of them changes nothing any more.
+    fn is_over(&self, ground: &Self::Ground, straggler: &Straggler) -> bool {
+        let _ = (ground, straggler);
+        true
+    }
 }
 
 /// A device's memory.
@@ -59,6 +72,14 @@ impl<D: Device> Lends for D {
         let lending = Lending::new(self, &ground.domain, to).map_err(|_| Refusal::OtherFabric)?;
         let way = Way::Verbs { queue_pairs: lending.addresses(), memory: ground.memory.remote() };
         Ok((lending, way))
+    }
+
+    fn stragglers(&self, ground: &Grounds<D>) -> Option<Vec<Straggler>> {
+        ground.memory.stragglers()
+    }
+
+    fn is_over(&self, ground: &Grounds<D>, straggler: &Straggler) -> bool {
+        ground.memory.is_over(straggler)
     }
 }
 

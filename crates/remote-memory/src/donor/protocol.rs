@@ -58,6 +58,20 @@ pub enum Call {
         /// The client.
         client: u64,
     },
+    /// Its writer lives. Answered as [`Self::Stat`] is.
+    Beat {
+        /// Which volume.
+        volume: u64,
+        /// The writer's.
+        epoch: u32,
+    },
+    /// Its writer has ended, and whoever comes next need not wait for it.
+    Leave {
+        /// Which volume.
+        volume: u64,
+        /// The writer's.
+        epoch: u32,
+    },
     /// A slab for a volume, all zeros.
     Take {
         /// Which volume.
@@ -120,6 +134,8 @@ pub enum Answer {
         promised: u32,
         /// The volume's record.
         stored: Option<Stored>,
+        /// Signs of life of the writer who fenced the volume here last: as long as it lives, there are more of them at each look. 0: there has been no writer, or it [left](Call::Leave).
+        beats: u64,
     },
     /// The record is kept.
     Recorded {
@@ -156,7 +172,9 @@ pub enum Answer {
     },
     /// It is nobody's now.
     Freed,
-    /// Bytes.
+    /// The writer has left.
+    Left,
+    /// Bytes. To [`Call::Beat`] as well.
     Stat {
         /// As in [`Answer::Known`].
         incarnation: u64,
@@ -208,6 +226,12 @@ pub enum Refusal {
     /// Its memory is not reached by the caller's queue pairs.
     #[error("its memory is not reached this way: use the fabric that it is served on")]
     OtherFabric,
+    /// Somebody who has lost access may still write.
+    #[error(
+        "a program that lost its access was stopped in the midst of a write to this memory, and there is no other place for what lies there: \
+         end that program, or let it go on"
+    )]
+    Stopped,
     /// The call makes no sense, or asks for more than anybody gets.
     #[error("{0}")]
     Never(&'static str),

@@ -12,6 +12,7 @@ use super::lendings::{Lendings, Whose};
 use super::lends::Lends;
 use super::protocol::{Answer, Call, Refusal};
 use super::state::{Donor, DonorLimits};
+use super::stragglers::Asides;
 use super::wire::{CONTROL, Request, Response, Way};
 use crate::engine::{ACCESS, Parsed, Refusal as AccessRefusal, answer};
 
@@ -62,6 +63,7 @@ pub struct Service<L: Lends> {
     donor: Donor,
     /// Whoever fences a volume, or expels a client, ends these.
     lendings: Lendings<L::Lending>,
+    asides: Asides,
     gate: Gate<ClientId>,
     queue_pairs_max: usize,
     stats: ServiceStats,
@@ -79,6 +81,7 @@ impl<L: Lends + Clone> Service<L> {
             ground: lends.ground(config.len)?,
             donor: Donor::new(random.next_u64(), config.len as u64, config.limits),
             lendings: Lendings::new(),
+            asides: Asides::default(),
             gate: Gate::new(config.key, config.strangers_max, random),
             queue_pairs_max: config.queue_pairs_max,
             stats: ServiceStats::default(),
@@ -186,23 +189,32 @@ impl<L: Lends> Service<L> {
         self.donor.handle(call, &mut zero)
     }
 
-    /// Whoever loses access has no way any more when this returns.
+    /// Whoever loses access has no way any more when this returns, and nothing that was sent by one changes a slab of the volume.
     fn call(&mut self, call: &Call, addresses: &[QpAddress]) -> Result<(Answer, Option<Way>), Refusal> {
         if addresses.len() > self.queue_pairs_max {
             return Err(Refusal::Never("whoever reads and writes has not so many queue pairs"));
         }
-        let answer = self.handle(call)?;
+        if matches!(call, Call::Take { .. } | Call::Stat) {
+            self.asides.release(&self.lends, &self.ground, &mut self.donor);
+        }
+        let mut answer = self.handle(call)?;
         let way = match *call {
             Call::Fence { volume, .. } => {
                 let donor = &self.donor;
                 self.lendings.retain(|(of, client)| {
                     of != volume || client.is_some_and(|(client, _)| donor.is_admitted(volume, client))
                 });
+                self.asides.settle(&self.lends, &self.ground, &mut self.donor, volume, true)?;
+                if let Answer::Fenced { slabs, .. } = &mut answer {
+                    // Some of them may have been moved.
+                    *slabs = self.donor.slabs_of(volume).collect();
+                }
                 Some(self.lend((volume, None), addresses)?)
             }
             Call::Admit { volume, client, lane, .. } => Some(self.lend((volume, Some((client, lane))), addresses)?),
             Call::Expel { volume, client, .. } => {
                 self.lendings.retain(|(of, way)| of != volume || way.is_none_or(|(of, _)| of != client));
+                self.asides.settle(&self.lends, &self.ground, &mut self.donor, volume, false)?;
                 None
             }
             _ => None,

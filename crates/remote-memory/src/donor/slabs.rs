@@ -9,7 +9,8 @@ const ALIGN: u64 = 4096;
 
 struct Owned {
     lent: Lent,
-    volume: u64,
+    /// None: it is set aside, since somebody may still write there who should not.
+    volume: Option<u64>,
 }
 
 /// The slabs of one memory, by where they lie.
@@ -37,14 +38,49 @@ impl Slabs {
     }
 
     pub fn of(&self, volume: u64) -> impl Iterator<Item = Lent> {
-        self.owned.iter().filter(move |owned| owned.volume == volume).map(|owned| owned.lent)
+        self.owned.iter().filter(move |owned| owned.volume == Some(volume)).map(|owned| owned.lent)
+    }
+
+    /// Slabs that these bytes touch, with their volumes.
+    pub fn under(&self, range: Range<u64>) -> impl Iterator<Item = (Option<u64>, Lent)> {
+        let touches = move |lent: &Lent| lent.base < range.end && range.start < lent.base + lent.len;
+        self.owned.iter().filter(move |owned| touches(&owned.lent)).map(|owned| (owned.volume, owned.lent))
+    }
+
+    /// Bytes that are set aside.
+    pub fn aside_bytes(&self) -> u64 {
+        self.owned.iter().filter(|owned| owned.volume.is_none()).map(|owned| owned.lent.len).sum()
+    }
+
+    /// Gives a slab another place, under its number. The old one, which is returned first, is set aside under a number of its own.
+    pub fn relocate(&mut self, volume: u64, slab: u64) -> Option<(Lent, Lent)> {
+        let old = self.of(volume).find(|lent| lent.slab == slab)?;
+        let (taken, _) = self.take(volume, old.len)?;
+        let [mut aside, mut moved] = [old, taken];
+        for owned in &mut self.owned {
+            if owned.lent.base == old.base {
+                (owned.volume, owned.lent.slab) = (None, taken.slab);
+                aside = owned.lent;
+            } else if owned.lent.base == taken.base {
+                owned.lent.slab = slab;
+                moved = owned.lent;
+            }
+        }
+        Some((aside, moved))
+    }
+
+    /// What was set aside is nobody's.
+    pub fn release(&mut self, slab: u64) {
+        if let Some(index) = self.owned.iter().position(|owned| owned.lent.slab == slab && owned.volume.is_none()) {
+            self.free += self.owned.remove(index).lent.len;
+        }
     }
 
     /// Whether these bytes lie in one slab of the volume.
     pub fn has(&self, volume: u64, range: &Range<u64>) -> bool {
         let behind = self.owned.partition_point(|owned| owned.lent.base <= range.start);
         let owned = behind.checked_sub(1).and_then(|index| self.owned.get(index));
-        owned.is_some_and(|Owned { lent, volume: of }| *of == volume && range.end <= lent.base + lent.len)
+        owned.is_some_and(|Owned { lent, volume: of }| *of == Some(volume) && range.end <= lent.base + lent.len)
     }
 
     /// The first gap that has room. Returns the slab, and how many of its bytes may be other than zero.
@@ -62,14 +98,15 @@ impl Slabs {
         let lent = Lent { slab: self.next, base, len };
         self.next += 1;
         self.free -= len;
-        self.owned.insert(place, Owned { lent, volume });
+        self.owned.insert(place, Owned { lent, volume: Some(volume) });
         let dirty = self.fresh.saturating_sub(base).min(len);
         self.fresh = self.fresh.max(end);
         Some((lent, dirty))
     }
 
     pub fn give_back(&mut self, volume: u64, slab: u64) -> bool {
-        let Some(index) = self.owned.iter().position(|owned| owned.lent.slab == slab && owned.volume == volume) else {
+        let Some(index) = self.owned.iter().position(|owned| owned.lent.slab == slab && owned.volume == Some(volume))
+        else {
             return false;
         };
         self.free += self.owned.remove(index).lent.len;
@@ -98,5 +135,30 @@ mod tests {
         assert!(has(2, 0, 1) && has(2, 2, 4) && has(2, 3, 4) && has(2, 1, 1));
         assert!(!has(1, 0, 1) && !has(2, 0, 2) && !has(2, 1, 2) && !has(2, 3, 5) && !has(2, 4, 5));
         assert_eq!(slabs.free_bytes(), 2 * ALIGN);
+    }
+    #[test]
+    fn a_slab_that_moves_keeps_its_number_and_its_old_place_is_nobodys_until_it_is_released() {
+        let mut slabs = Slabs::new(5 * ALIGN);
+        let (lent, _) = slabs.take(1, 2 * ALIGN).unwrap();
+        let (other, _) = slabs.take(2, ALIGN).unwrap();
+        assert!(slabs.relocate(2, lent.slab).is_none());
+        let (aside, moved) = slabs.relocate(1, lent.slab).unwrap();
+        assert_eq!((aside.base, moved.slab, moved.base, moved.len), (0, lent.slab, 3 * ALIGN, 2 * ALIGN));
+        assert!(![lent.slab, other.slab].contains(&aside.slab));
+        assert_eq!(
+            (slabs.of(1).collect::<Vec<_>>(), slabs.free_bytes(), slabs.aside_bytes()),
+            (vec![moved], 0, 2 * ALIGN)
+        );
+        let under = |slabs: &Slabs, range| slabs.under(range).map(|(volume, _)| volume).collect::<Vec<_>>();
+        assert_eq!(under(&slabs, ALIGN..2 * ALIGN + 1), [None, Some(2)]);
+        assert_eq!(under(&slabs, 3 * ALIGN..3 * ALIGN + 1), [Some(1)]);
+        assert!(!slabs.has(1, &(0..1)) && slabs.has(1, &(3 * ALIGN..5 * ALIGN)));
+        assert!(slabs.relocate(1, lent.slab).is_none(), "there is no room");
+        assert_eq!(slabs.of(1).count(), 1);
+        assert!(!slabs.give_back(1, aside.slab));
+        slabs.release(moved.slab);
+        slabs.release(aside.slab);
+        assert_eq!((slabs.free_bytes(), slabs.aside_bytes()), (2 * ALIGN, 0));
+        assert_eq!(slabs.take(3, ALIGN).unwrap().1, ALIGN, "it was somebody's");
     }
 }

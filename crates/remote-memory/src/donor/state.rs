@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::clients::Clients;
-use super::protocol::{Answer, Call, Refusal, Stored};
+use super::protocol::{Answer, Call, Lent, Refusal, Stored};
 use super::slabs::Slabs;
 
 /// Ways that a client has at once, at most.
@@ -35,6 +35,8 @@ struct Held {
     fence: u32,
     /// Of the last fence: earlier ones give no access any more.
     session: u64,
+    /// Signs of life of who has access; 0 when it has left.
+    beats: u64,
     stored: Option<Stored>,
     clients: Clients,
 }
@@ -83,7 +85,34 @@ impl Donor {
 
     /// Bytes that volumes have.
     pub fn lent_bytes(&self) -> u64 {
-        self.slabs.len() - self.slabs.free_bytes()
+        self.slabs.len() - self.slabs.free_bytes() - self.slabs.aside_bytes()
+    }
+
+    /// Slabs that these bytes touch, and whose they are; none where they are [set aside](Self::relocate).
+    pub fn slabs_under(&self, range: Range<u64>) -> impl Iterator<Item = (Option<u64>, Lent)> {
+        self.slabs.under(range)
+    }
+
+    /// Slabs of a volume.
+    pub fn slabs_of(&self, volume: u64) -> impl Iterator<Item = Lent> {
+        self.slabs.of(volume)
+    }
+
+    /// Gives a slab another place in the memory, to which its bytes are to be copied: from the first to the second of those that are returned. The old place is set aside,
+    /// under a number of its own, until it is [released](Self::release).
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Stopped`]: there is no room, or clients know where it is.
+    pub fn relocate(&mut self, volume: u64, slab: u64) -> Result<(Lent, Lent), Refusal> {
+        let has_clients = self.volumes.get(&volume).is_some_and(|held| held.clients.ways() > 0);
+        let moved = if has_clients { None } else { self.slabs.relocate(volume, slab) };
+        moved.ok_or(Refusal::Stopped)
+    }
+
+    /// Nobody writes any more to what was set aside under this number.
+    pub fn release(&mut self, slab: u64) {
+        self.slabs.release(slab);
     }
 
     /// Bytes that are nobody's.
@@ -117,9 +146,13 @@ impl Donor {
         let incarnation = self.incarnation;
         match call {
             Call::Look { volume } => {
-                let (promised, stored) =
-                    self.volumes.get(volume).map_or((0, None), |held| (held.promised, held.stored.clone()));
-                Ok(Answer::Known { incarnation, promised, stored })
+                let held = self.volumes.get(volume);
+                Ok(Answer::Known {
+                    incarnation,
+                    promised: held.map_or(0, |held| held.promised),
+                    stored: held.and_then(|held| held.stored.clone()),
+                    beats: held.map_or(0, |held| held.beats),
+                })
             }
             Call::Claim { volume, epoch } => {
                 let held = self.held(*volume)?;
@@ -127,7 +160,7 @@ impl Donor {
                     return Err(Refusal::Older { held: held.promised });
                 }
                 held.promised = *epoch;
-                Ok(Answer::Known { incarnation, promised: *epoch, stored: held.stored.clone() })
+                Ok(Answer::Known { incarnation, promised: *epoch, stored: held.stored.clone(), beats: held.beats })
             }
             Call::Record { volume, epoch, generation, record } => {
                 if record.len() > self.limits.record_len_max {
@@ -154,7 +187,7 @@ impl Donor {
                     return Err(Refusal::Older { held: held.fence });
                 }
                 let gone = if *epoch > held.fence { std::mem::take(&mut held.clients).ways() } else { 0 };
-                (held.fence, held.session) = (*epoch, session);
+                (held.fence, held.session, held.beats) = (*epoch, session, held.beats + 1);
                 self.sessions = session;
                 self.admitted -= gone;
                 Ok(Answer::Fenced { incarnation, session, slabs: self.slabs.of(*volume).collect() })
@@ -181,6 +214,21 @@ impl Donor {
                 self.admitted -= self.held(*volume)?.clients.expel(*client);
                 Ok(Answer::Expelled { incarnation })
             }
+            Call::Beat { volume, epoch } => {
+                // A donor that has started again says that it is another one.
+                if let Some(held) = self.volumes.get_mut(volume) {
+                    if held.fence > *epoch {
+                        return Err(Refusal::Older { held: held.fence });
+                    }
+                    held.beats += u64::from(held.fence == *epoch);
+                }
+                Ok(self.stat())
+            }
+            Call::Leave { volume, epoch } => {
+                self.check(*volume, *epoch)?;
+                self.held(*volume)?.beats = 0;
+                Ok(Answer::Left)
+            }
             Call::Take { volume, epoch, len } => {
                 self.check(*volume, *epoch)?;
                 if *len == 0 {
@@ -201,12 +249,16 @@ impl Donor {
                 let was = self.slabs.give_back(*volume, *slab);
                 if was { Ok(Answer::Freed) } else { Err(Refusal::NoSlab { slab: *slab }) }
             }
-            Call::Stat => Ok(Answer::Stat {
-                incarnation,
-                free: self.free_to_lend(),
-                len: self.slabs.len(),
-                wants_back: self.wants_back,
-            }),
+            Call::Stat => Ok(self.stat()),
+        }
+    }
+
+    fn stat(&self) -> Answer {
+        Answer::Stat {
+            incarnation: self.incarnation,
+            free: self.free_to_lend(),
+            len: self.slabs.len(),
+            wants_back: self.wants_back,
         }
     }
 
@@ -287,6 +339,28 @@ mod tests {
         assert!(
             ask(&mut donor, free(1)).is_err() && ask(&mut donor, free(2)).is_ok() && ask(&mut donor, free(2)).is_err()
         );
+    }
+
+    #[test]
+    fn a_writer_that_lives_is_seen_to_and_one_that_left_is_not_waited_for() {
+        let mut donor = donor();
+        let beats = |donor: &mut Donor| match ask(donor, Call::Look { volume: VOLUME }) {
+            Ok(Answer::Known { beats, .. }) => beats,
+            other => panic!("{other:?}"),
+        };
+        let beat = |epoch| Call::Beat { volume: VOLUME, epoch };
+        assert!(ask(&mut donor, beat(1)).is_ok() && beats(&mut donor) == 0, "nobody has fenced it");
+        ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 2 }).unwrap();
+        let first = beats(&mut donor);
+        assert!(first > 0 && ask(&mut donor, beat(1)) == Err(Refusal::Older { held: 2 }));
+        assert!(ask(&mut donor, beat(3)).is_ok() && beats(&mut donor) == first, "it has no access yet");
+        assert!(matches!(ask(&mut donor, beat(2)), Ok(Answer::Stat { incarnation: 3, .. })));
+        assert!(beats(&mut donor) > first);
+        let leave = |epoch| Call::Leave { volume: VOLUME, epoch };
+        assert!(ask(&mut donor, leave(1)).is_err() && beats(&mut donor) > 0);
+        assert_eq!((ask(&mut donor, leave(2)), beats(&mut donor)), (Ok(Answer::Left), 0));
+        ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 3 }).unwrap();
+        assert!(beats(&mut donor) > 0);
     }
 
     fn admit(donor: &mut Donor, volume: u64, epoch: u32, client: u64) -> Result<u64, Refusal> {

@@ -168,6 +168,8 @@ impl Request {
             Call::Take { volume, epoch, len } => of(6, *volume, *epoch).word(*len).0,
             Call::Free { volume, epoch, slab } => of(7, *volume, *epoch).word(*slab).0,
             Call::Stat => vec![8],
+            Call::Beat { volume, epoch } => of(11, *volume, *epoch).0,
+            Call::Leave { volume, epoch } => of(12, *volume, *epoch).0,
             Call::Admit { volume, epoch, client, lane } => {
                 of(9, *volume, *epoch).word(*client).word((*lane).into()).addresses(addresses).0
             }
@@ -184,7 +186,7 @@ impl Request {
             1 => Self::Prove(reader.proof()?),
             8 => Self::Call(Call::Stat, Vec::new()),
             2 => Self::Call(Call::Look { volume: reader.word()? }, Vec::new()),
-            3..=7 | 9 | 10 => {
+            3..=7 | 9..=12 => {
                 let (volume, epoch) = (reader.word()?, reader.half()?);
                 let mut addresses = Vec::new();
                 let call = match kind {
@@ -201,6 +203,8 @@ impl Request {
                         addresses = reader.addresses()?;
                         Call::Admit { volume, epoch, client, lane }
                     }
+                    11 => Call::Beat { volume, epoch },
+                    12 => Call::Leave { volume, epoch },
                     _ => Call::Expel { volume, epoch, client: reader.word()? },
                 };
                 Self::Call(call, addresses)
@@ -227,12 +231,13 @@ impl Response {
                     Refusal::Never(why) => (7, [0, 0], *why),
                     Refusal::Expelled { client } => (16, [*client, 0], ""),
                     Refusal::OtherFabric => (17, [0, 0], ""),
+                    Refusal::Stopped => (18, [0, 0], ""),
                 };
                 Writer::of(kind).word(words[0]).word(words[1]).bytes(text.as_bytes()).0
             }
             Self::Answer(answer, way) => match answer {
-                Answer::Known { incarnation, promised, stored } => {
-                    let writer = Writer::of(8).word(*incarnation).word((*promised).into());
+                Answer::Known { incarnation, promised, stored, beats } => {
+                    let writer = Writer::of(8).word(*incarnation).word((*promised).into()).word(*beats);
                     match stored {
                         None => writer.word(0).0,
                         Some(Stored { epoch, generation, record }) => {
@@ -256,6 +261,7 @@ impl Response {
                     Writer::of(11).word(*incarnation).word(*slab).word(*base).word(*len).0
                 }
                 Answer::Freed => vec![12],
+                Answer::Left => vec![19],
                 Answer::Stat { incarnation, free, len, wants_back } => {
                     Writer::of(13).word(*incarnation).word(*free).word(*len).word((*wants_back).into()).0
                 }
@@ -273,7 +279,7 @@ impl Response {
             0 => Self::Nonce(reader.proof()?),
             1 => Self::Welcome,
             2 => Self::Stranger,
-            3..=7 | 16 | 17 => {
+            3..=7 | 16..=18 => {
                 let (first, second, _) = (reader.word()?, reader.word()?, reader.bytes()?);
                 Self::Refused(match kind {
                     3 => Refusal::Older { held: u32::try_from(first).ok()? },
@@ -282,12 +288,13 @@ impl Response {
                     6 => Refusal::NoSlab { slab: first },
                     16 => Refusal::Expelled { client: first },
                     17 => Refusal::OtherFabric,
+                    18 => Refusal::Stopped,
                     // Its own words are for those who read its log.
                     _ => Refusal::Never("the donor says that this makes no sense, or is more than anybody gets"),
                 })
             }
             8 => {
-                let (incarnation, promised) = (reader.word()?, reader.half()?);
+                let (incarnation, promised, beats) = (reader.word()?, reader.half()?, reader.word()?);
                 let stored = match reader.word()? {
                     0 => None,
                     1 => Some(Stored {
@@ -297,7 +304,7 @@ impl Response {
                     }),
                     _ => return None,
                 };
-                Self::Answer(Answer::Known { incarnation, promised, stored }, None)
+                Self::Answer(Answer::Known { incarnation, promised, stored, beats }, None)
             }
             9 => Self::Answer(Answer::Recorded { incarnation: reader.word()? }, None),
             10 => {
@@ -307,6 +314,7 @@ impl Response {
             }
             11 => Self::Answer(Answer::Taken { incarnation: reader.word()?, lent: lent(&mut reader)? }, None),
             12 => Self::Answer(Answer::Freed, None),
+            19 => Self::Answer(Answer::Left, None),
             13 => {
                 let (incarnation, free, len) = (reader.word()?, reader.word()?, reader.word()?);
                 let wants_back = match reader.word()? {
@@ -349,6 +357,8 @@ mod tests {
             Call::Free { volume: 1, epoch: 2, slab: 3 },
             Call::Admit { volume: 1, epoch: 2, client: 3, lane: 4 },
             Call::Expel { volume: 1, epoch: 2, client: 3 },
+            Call::Beat { volume: 1, epoch: 2 },
+            Call::Leave { volume: 1, epoch: 2 },
             Call::Stat,
         ];
         let call = |call: Call| {
@@ -372,8 +382,8 @@ mod tests {
         let stored = Stored { epoch: 1, generation: 2, record: vec![3].into() };
         let way = Way::Verbs { queue_pairs: vec![address()], memory: RemoteMemory { address: 1, rkey: 2, len: 3 } };
         let answers = [
-            (Answer::Known { incarnation: 1, promised: 2, stored: None }, None),
-            (Answer::Known { incarnation: 1, promised: 2, stored: Some(stored) }, None),
+            (Answer::Known { incarnation: 1, promised: 2, stored: None, beats: 3 }, None),
+            (Answer::Known { incarnation: 1, promised: 2, stored: Some(stored), beats: 0 }, None),
             (Answer::Recorded { incarnation: 1 }, None),
             (Answer::Fenced { incarnation: 1, session: 2, slabs: vec![lent, lent] }, Some(way.clone())),
             (Answer::Admitted { incarnation: 1, session: 2 }, Some(way)),
@@ -383,6 +393,7 @@ mod tests {
             (Answer::Fenced { incarnation: 1, session: 2, slabs: Vec::new() }, None),
             (Answer::Taken { incarnation: 1, lent }, None),
             (Answer::Freed, None),
+            (Answer::Left, None),
             (Answer::Stat { incarnation: 1, free: 2, len: 3, wants_back: false }, None),
             (Answer::Stat { incarnation: 1, free: 0, len: 3, wants_back: true }, None),
         ];
@@ -393,6 +404,7 @@ mod tests {
             Refusal::NoSlab { slab: 1 },
             Refusal::Expelled { client: 1 },
             Refusal::OtherFabric,
+            Refusal::Stopped,
         ];
         let responses = answers
             .into_iter()

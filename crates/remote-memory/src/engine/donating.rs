@@ -6,10 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use sinew_mem::SharedMemory;
-use sinew_mem::atomic::Arc;
 use sinew_rpc::{Call, RequestType};
 
 /// The type of the calls.

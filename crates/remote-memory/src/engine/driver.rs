@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::MutexGuard;
 
 use sinew_fabric::{Armed, Descriptor, Readiness};
-use sinew_mem::atomic::Arc;
+use sinew_mem::atomic::{Arc, MutexGuard};
 
 use super::batch::{How, Merging, Mode, Run, is_direct, merge, sort};
 use super::error::{EngineError, Why};
@@ -350,7 +349,7 @@ impl<P: Path> Engine<P> {
 
     #[inline(never)]
     fn deliver(&mut self) {
-        self.outgoing.drain(..).for_each(|(inbox, finished)| inbox.put(finished));
+        self.outgoing.drain(..).for_each(|(inbox, finished)| Inbox::put(&inbox, finished));
     }
 
     /// Posts what was taken, as far as the path has room.

@@ -1,9 +1,9 @@
 //! What engines have of each other.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use sinew_fabric::Waker;
-use sinew_mem::atomic::{Arc, AtomicBool, Ordering};
+use sinew_mem::atomic::{Arc, AtomicBool, Mutex, Ordering};
 
 use super::request::Finished;
 use super::stats::Counts;
@@ -19,17 +19,22 @@ pub(super) struct Inbox {
 
 impl Inbox {
     pub fn new(waker: Waker) -> Arc<Self> {
-        Arc::new(Self { has: AtomicBool::new(false), finished: Mutex::default(), waker, counts: Counts::default() })
+        Arc::new(Self {
+            has: AtomicBool::new(false),
+            finished: Mutex::new(Vec::new()),
+            waker,
+            counts: Counts::default(),
+        })
     }
 
     /// Puts one in, and wakes its owner; in virtual time, when its core has come to that of whoever finished it.
-    pub fn put(self: &Arc<Self>, finished: Finished) {
-        if self.waker.is_in_virtual_time() {
-            let inbox = Arc::clone(self);
-            self.waker.wake_with(Box::new(move || inbox.add(finished)));
+    pub fn put(inbox: &Arc<Self>, finished: Finished) {
+        if inbox.waker.is_in_virtual_time() {
+            let later = Arc::clone(inbox);
+            inbox.waker.wake_with(Box::new(move || later.add(finished)));
         } else {
-            self.add(finished);
-            self.waker.wake();
+            inbox.add(finished);
+            inbox.waker.wake();
         }
     }
 

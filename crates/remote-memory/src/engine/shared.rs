@@ -1,8 +1,8 @@
 //! What all engines of one donor have in common.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
-use sinew_mem::atomic::{Arc, AtomicUsize, Ordering};
+use sinew_mem::atomic::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 use super::admission::Admission;
 use super::state::State;

@@ -9,6 +9,7 @@ use super::core::{Segment, Volume};
 use super::donors::{Donors, Event};
 use super::map::{Map, Place};
 use super::slot::{CHUNK, Found, HEADER, Header, Shape, checksum};
+use crate::donor::Call;
 use crate::engine::Op;
 use crate::store::BLOCK;
 
@@ -66,6 +67,10 @@ pub struct Check<D: Donors> {
     copies: Vec<Copied>,
     waiting: u32,
     report: CheckReport,
+    /// Of the writer that opened it.
+    epoch: u32,
+    /// Lanes to donors that are told at the end that nobody has the volume open any more.
+    lanes: Vec<usize>,
     events: Vec<Event>,
 }
 
@@ -78,7 +83,8 @@ impl<D: Donors> std::fmt::Debug for Check<D> {
 impl<D: Donors> Check<D> {
     /// A check of a volume that has been opened, and of which nobody has asked anything since.
     pub fn new(volume: Volume<D>) -> Self {
-        let Volume { donors, id, shape, map, segments, copies, pages, .. } = volume;
+        let Volume { donors, id, shape, map, segments, copies, pages, epoch, ref lanes, .. } = volume;
+        let lanes = (0..lanes.len()).filter(|lane| lanes[*lane].down.is_none()).collect();
         let is_few = |segment: &&Segment| segment.reached().count() < copies as usize;
         let report = CheckReport {
             pages: (0..pages).filter(|page| map.place(*page).is_some()).count() as u64,
@@ -97,6 +103,8 @@ impl<D: Donors> Check<D> {
             copies: Vec::new(),
             waiting: 0,
             report,
+            epoch,
+            lanes,
             events: Vec::new(),
         }
     }
@@ -107,6 +115,9 @@ impl<D: Donors> Check<D> {
         let mut events = std::mem::take(&mut self.events);
         self.donors.poll(&mut events);
         for event in events.drain(..) {
+            if let Event::Answered { tag: OF_CHECK, .. } = event {
+                self.waiting -= 1;
+            }
             if let Event::Over { tag, error, target } = event
                 && tag & OF_CHECK != 0
                 && let Some(copy) = self.copies.get_mut((tag & 0xFF) as usize)
@@ -134,7 +145,11 @@ impl<D: Donors> Check<D> {
             }
         }
         if self.at.segment as usize >= self.segments.len() {
-            return Some(self.report);
+            for lane in std::mem::take(&mut self.lanes) {
+                self.waiting += 1;
+                self.donors.call(lane, OF_CHECK, Call::Leave { volume: self.volume, epoch: self.epoch });
+            }
+            return (self.waiting == 0).then_some(self.report);
         }
         self.read();
         None

@@ -12,8 +12,10 @@ pub struct VolumeConfig {
     pub patience_ns: u64,
     /// Pause between two attempts at that.
     pub retry_ns: u64,
-    /// Time between two looks whether donors are still there, or, where they failed, again.
+    /// Time between two looks whether donors are still there, or, where they failed, again. To donors each is a sign that the writer lives.
     pub revive_ns: u64,
+    /// A volume is opened once its last writer has left it, or has given no sign of life for so long: some times [`Self::revive_ns`]. 0: it is taken from whoever has it, alive or not.
+    pub lease_ns: u64,
     /// Whether segments that lack copies get new ones where a donor has room.
     pub repairs: bool,
     /// Least time between two steps of such a repair, each of up to 4 MB.
@@ -28,6 +30,7 @@ impl Default for VolumeConfig {
             patience_ns: 10_000_000_000,
             retry_ns: 50_000_000,
             revive_ns: 1_000_000_000,
+            lease_ns: 3_000_000_000,
             repairs: true,
             repair_pause_ns: 2_000_000,
         }

@@ -146,7 +146,8 @@ pub(super) enum Called {
     Take { segment: u32, lane: u8 },
     Free,
     Fence { lane: u8 },
-    Stat { lane: u8 },
+    Beat { lane: u8 },
+    Leave,
 }
 
 pub(super) struct Lane {
@@ -284,6 +285,8 @@ pub struct Volume<D: Donors> {
     pub(super) unclean: Vec<Owed>,
     /// When donors that failed are asked again.
     pub(super) revive_at_ns: u64,
+    /// Donors that have been told that this writer leaves, and have not answered.
+    pub(super) leaving: u32,
     /// Clearing that waits for a repair.
     pub(super) held_clears: VecDeque<Owed>,
     /// Pages of which old slots are being cleared, and how many.
@@ -367,6 +370,7 @@ impl<D: Donors> Volume<D> {
             waiting: Vec::new(),
             unclean: Vec::new(),
             revive_at_ns: 0,
+            leaving: 0,
             held_clears: VecDeque::new(),
             clearing: HashMap::new(),
             trusted: HashMap::new(),

@@ -85,7 +85,8 @@ impl<D: Donors> Volume<D> {
                     Some(Called::Record { round, lane }) => self.count_vote(round, lane, result),
                     Some(Called::Take { segment, lane }) => self.taken(segment, lane, result),
                     Some(Called::Fence { lane }) => self.revived(lane, result),
-                    Some(Called::Stat { lane }) => self.looked_after(lane, result),
+                    Some(Called::Beat { lane }) => self.looked_after(lane, result),
+                    Some(Called::Leave) => self.leaving -= 1,
                     Some(Called::Free) | None => {}
                 }
             }

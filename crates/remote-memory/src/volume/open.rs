@@ -39,6 +39,11 @@ impl NewVolume {
     }
 }
 
+/// Looks whether the last writer lives, in the time after which it is taken for dead.
+const LOOKS_IN_A_LEASE: u64 = 8;
+/// The number of calls whose answers nobody waits for.
+const NOBODY_WAITS: usize = 0xFFFF_FFFF;
+
 enum Step {
     Looking,
     Claiming,
@@ -54,9 +59,19 @@ struct Known {
     incarnation: Option<u64>,
     promised: u32,
     stored: Option<Stored>,
+    beats: u64,
     slabs: Vec<Lent>,
     fenced: bool,
     why: String,
+}
+
+/// A look whether the last writer lives.
+struct Watching {
+    /// Signs of it that the donors had seen at first, each by its lane.
+    beats: Vec<u64>,
+    until_ns: u64,
+    /// When they are asked again; none while they are.
+    look_ns: Option<u64>,
 }
 
 /// A volume that is being opened.
@@ -77,13 +92,16 @@ pub struct Opening<D: Donors> {
     /// For each lane, the segments that a slab of it is to be for.
     takes: Vec<(usize, usize)>,
     taken: Vec<Option<(Member, u64)>>,
+    watching: Option<Watching>,
+    /// When donors hear next that this writer lives.
+    beat_ns: u64,
     /// A volume whose slots have been looked through, and that has something to mend.
     mending: Option<Volume<D>>,
     events: Vec<Event>,
 }
 
 impl<D: Donors> Opening<D> {
-    /// Opens a volume, whoever had it open before.
+    /// Opens a volume, unless whoever has it open [lives](VolumeConfig::lease_ns).
     pub fn new(donors: D, id: u64, config: VolumeConfig) -> Self {
         let lanes = donors.ids().len().min(DONORS_MAX);
         let mut opening = Self {
@@ -102,6 +120,8 @@ impl<D: Donors> Opening<D> {
             record: None,
             takes: Vec::new(),
             taken: Vec::new(),
+            watching: None,
+            beat_ns: 0,
             mending: None,
             events: Vec::new(),
         };
@@ -150,6 +170,7 @@ impl<D: Donors> Opening<D> {
             }
         }
         self.events = events;
+        self.look_or_beat();
         if let (Step::Scanning(scan), Some(donors)) = (&mut self.step, &mut self.donors)
             && scan.turn(donors)
         {
@@ -195,12 +216,13 @@ impl<D: Donors> Opening<D> {
             if matches!(self.step, Step::Taking) { self.takes.get(number).map_or(0, |take| take.0) } else { number };
         match (&self.step, result) {
             (_, Err(CallFailed::Refused(Refusal::Older { held }))) => self.older = self.older.max(Some(held)),
-            (Step::Looking | Step::Claiming, Ok(Answer::Known { incarnation, promised, stored })) => {
+            (Step::Looking | Step::Claiming, Ok(Answer::Known { incarnation, promised, stored, beats })) => {
                 let known = &mut self.known[lane];
                 if matches!(self.step, Step::Claiming) {
                     self.claims |= 1 << lane;
                 }
                 (known.incarnation, known.promised, known.stored) = (Some(incarnation), promised, stored);
+                known.beats = beats;
             }
             (Step::Fencing, Ok(Answer::Fenced { incarnation, slabs, .. }))
                 if self.known[lane].incarnation == Some(incarnation) =>
@@ -255,8 +277,53 @@ impl<D: Donors> Opening<D> {
         voters.iter().filter_map(lane).fold(0, |all: Lanes, lane: Lanes| all | lane)
     }
 
+    /// Asks the donors again for signs of life of the last writer; gives them some of this one, when it has access.
+    fn look_or_beat(&mut self) {
+        let now_ns = self.donors.as_ref().map_or(0, |donors| donors.now_ns());
+        if let (Step::Looking, Some(watching)) = (&self.step, &mut self.watching)
+            && watching.look_ns.is_some_and(|look_ns| now_ns >= look_ns)
+        {
+            watching.look_ns = None;
+            self.ask_all(Step::Looking, |_| true, Call::Look { volume: self.id });
+        }
+        if matches!(self.step, Step::Scanning(_)) && now_ns >= self.beat_ns {
+            self.beat_ns = now_ns + self.config.revive_ns;
+            for lane in (0..self.known.len()).filter(|lane| self.known[*lane].fenced).collect::<Vec<_>>() {
+                self.ask(lane, NOBODY_WAITS, Call::Beat { volume: self.id, epoch: self.epoch });
+            }
+            self.waiting = 0;
+        }
+    }
+
+    /// Whether the last writer is to be waited for.
+    fn watch(&mut self) -> Result<bool, OpenError> {
+        let lease_ns = self.config.lease_ns;
+        let beats = || self.known.iter().map(|known| known.beats);
+        let now_ns = self.donors.as_ref().map_or(0, |donors| donors.now_ns());
+        let Some(watching) = &mut self.watching else {
+            if lease_ns > 0 && beats().any(|beats| beats > 0) {
+                let look_ns = Some(now_ns + lease_ns / LOOKS_IN_A_LEASE);
+                self.watching = Some(Watching { beats: beats().collect(), until_ns: now_ns + lease_ns, look_ns });
+            }
+            return Ok(self.watching.is_some());
+        };
+        let mut all = watching.beats.iter_mut().zip(&self.known);
+        // One that did not answer at first tells nothing by what it says now.
+        let lives = all.any(|(before, known)| *before > 0 && known.beats > *before);
+        watching.beats.iter_mut().zip(&self.known).for_each(|(before, known)| *before = known.beats);
+        if lives {
+            return Err(OpenError::InUse);
+        }
+        let is_over = now_ns >= watching.until_ns || beats().all(|beats| beats == 0);
+        watching.look_ns = (!is_over).then_some(now_ns + lease_ns / LOOKS_IN_A_LEASE);
+        Ok(!is_over)
+    }
+
     fn looked(&mut self) -> Result<(), OpenError> {
         let record = self.latest()?;
+        if record.is_some() && self.new.is_none() && self.watch()? {
+            return Ok(());
+        }
         let voters = match (&record, &self.new) {
             (Some(_), Some(_)) => return Err(OpenError::Exists(self.id)),
             (Some(record), None) => record.voters.clone(),
@@ -437,7 +504,7 @@ impl<D: Donors> Opening<D> {
             );
         }
         for (lane, slab) in orphans {
-            self.ask(lane, usize::MAX & 0xFFFF_FFFF, Call::Free { volume: self.id, epoch: self.epoch, slab });
+            self.ask(lane, NOBODY_WAITS, Call::Free { volume: self.id, epoch: self.epoch, slab });
         }
         // Nobody waits for these.
         self.waiting = 0;
@@ -470,7 +537,13 @@ impl<D: Donors> Readiness for Opening<D> {
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         match (&mut self.donors, &mut self.mending) {
-            (Some(donors), _) => donors.arm(now_ns),
+            (Some(donors), _) => {
+                let armed = donors.arm(now_ns)?;
+                let looks = self.watching.as_ref().and_then(|watching| watching.look_ns);
+                let beats = matches!(self.step, Step::Scanning(_)).then_some(self.beat_ns);
+                let next = Armed::Sleep { until_ns: looks.or(beats) }.on_clock(donors.now_ns(), now_ns);
+                Ok(if let Armed::Sleep { until_ns } = next { armed.by(until_ns) } else { armed })
+            }
             (None, Some(volume)) => volume.arm(now_ns),
             (None, None) => Err(sinew_fabric::readiness::no_descriptor()),
         }

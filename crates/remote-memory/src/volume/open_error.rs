@@ -19,6 +19,9 @@ pub enum OpenError {
         /// That writer's epoch.
         held: u32,
     },
+    /// Its writer lives.
+    #[error("another writer has the volume open, and is alive: end it first")]
+    InUse,
     /// Its record makes no sense.
     #[error(transparent)]
     BadRecord(#[from] super::record::BadRecord),

@@ -259,7 +259,7 @@ impl<D: Donors> Volume<D> {
     fn abandon(&mut self, number: u32) {
         if let Some(Joining { lane, member, .. }) = self.segments[number as usize].joining.take() {
             // No record has named it.
-            self.leave(lane, member.slab, 0);
+            self.leave_slab(lane, member.slab, 0);
         }
         self.repairing.step = RepairStep::Idle;
         self.repairing.not_before_ns = self.now_ns + self.config.repair_pause_ns;
@@ -278,11 +278,11 @@ impl<D: Donors> Volume<D> {
         let copy = segment.copies.remove(index);
         self.change_record();
         if let Some(lane) = copy.lane {
-            self.leave(lane, copy.member.slab, self.voting.generation);
+            self.leave_slab(lane, copy.member.slab, self.voting.generation);
         }
     }
 
-    fn leave(&mut self, lane: u8, slab: u64, generation: u64) {
+    fn leave_slab(&mut self, lane: u8, slab: u64, generation: u64) {
         if self.lanes[usize::from(lane)].down.is_none() {
             self.repairing.left.push(Left { lane, slab, generation, number: self.stats.operations });
         }

@@ -1,4 +1,4 @@
-//! Donors are asked now and then whether they are still there. Those that failed and answer again: they are fenced anew, so that nothing that was sent to them before arrives any more, and then they are as new ones. What
+//! Donors are told now and then that the writer lives, and say whether they are still there. Those that failed and answer again: they are fenced anew, so that nothing that was sent to them before arrives any more, and then they are as new ones. What
 //! they have of the volume counts only where it is a segment's last copy, which has missed nothing.
 
 use super::core::{Called, Volume};
@@ -24,11 +24,31 @@ impl<D: Donors> Volume<D> {
             let (called, call) = if is_down {
                 (Called::Fence { lane: number }, Call::Fence { volume, epoch })
             } else {
-                (Called::Stat { lane: number }, Call::Stat)
+                (Called::Beat { lane: number }, Call::Beat { volume, epoch })
             };
             let tag = self.calls.insert(called);
             self.donors.call(lane, u64::from(tag), call);
         }
+    }
+
+    /// Tells the donors that this writer ends, so that whoever comes next need not wait until it has been silent for its [lease](super::VolumeConfig::lease_ns). Nothing is submitted after
+    /// this, and all is over that was; it is turned until it [has left](Self::has_left).
+    pub fn leave(&mut self) {
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].down.is_none() && self.ended.is_none() {
+                let (volume, epoch) = (self.id, self.epoch);
+                let tag = self.calls.insert(Called::Leave);
+                self.leaving += 1;
+                self.donors.call(lane, u64::from(tag), Call::Leave { volume, epoch });
+            }
+        }
+        // It gives no sign of life from now on.
+        self.revive_at_ns = u64::MAX;
+    }
+
+    /// Whether all donors know that it [leaves](Self::leave), or do not answer.
+    pub fn has_left(&self) -> bool {
+        self.leaving == 0
     }
 
     /// A donor that is used says whether it is still there: one that started again has lost what it had, and nobody may have noticed.
@@ -40,6 +60,9 @@ impl<D: Donors> Volume<D> {
                 self.give_way(lane, wants_back);
             }
             Ok(_) => self.lose(lane, "it has started again, and lost what it had".into()),
+            Err(CallFailed::Refused(Refusal::Older { held })) => {
+                self.end(StoreError::Fenced(format!("its epoch is {held}, and this one's {}", self.epoch)));
+            }
             Err(error) => self.lose(lane, error.to_string()),
         }
     }

@@ -6,6 +6,10 @@
 //! Each writes, fences and reads what the other wrote (Dekker), so that at least one of them sees the other. The initiator's
 //! fence is made by the other side, where the system has `membarrier`: see [`crate::barrier`].
 //!
+//! Whoever sits down to change memory also writes by which of our queue pairs he comes, and what he is about to change, and only
+//! then looks whether that queue pair still listens to him. So whoever ends a queue pair finds in the same way who may still
+//! change something by it, and where.
+//!
 //! Initiators are processes of one user that mean well. The checks guard against their errors; they are no security boundary,
 //! since whoever maps the memory can write it.
 
@@ -46,6 +50,13 @@ const RECEIVES: usize = QUEUE_PAIR_BYTES / 2 / 8;
 /// What others may do, in the low bits of a region's first word.
 const ACCESS: u64 = 0b111;
 const VALID: u64 = 1 << 63;
+/// In a seat's first word: whoever sits there changes memory. The queue pair's number lies above the region's key.
+const CHANGES: u64 = 1 << 62;
+/// And may do so anywhere in the region: else the next words say where.
+const ANYWHERE: u64 = 1 << 61;
+const NUMBER: u32 = 32;
+/// What of a seat's first word says where somebody is at work.
+const PLACE: u64 = VALID | 0xFFFF_FFFF;
 
 fn bits(access: Access) -> u64 {
     u64::from(access.write) | u64::from(access.read) << 1 | u64::from(access.atomic) << 2
@@ -64,6 +75,16 @@ pub(crate) struct Entry {
     /// Where it starts in the device's exposed memory.
     pub start: u64,
     pub len: u64,
+}
+
+/// Somebody who was stopped in the midst of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Straggler {
+    pub seat: u32,
+    /// The seat's first word.
+    pub sits: u64,
+    /// The bytes of the exposed memory that he changes, the first and how many: a claim. `None`: any of the region's.
+    pub bytes: Option<(u64, u64)>,
 }
 
 /// What a queue pair shows to others.
@@ -166,10 +187,26 @@ impl Directory {
         &self.seats.row(seat as usize)[0]
     }
 
-    /// Sits down in seat `seat` to work on the region of `rkey`.
+    /// Sits down in seat `seat` to read the region of `rkey`.
     #[inline(always)]
     pub fn sit_down(&self, seat: u32, rkey: u32) {
         store(self.seat(seat), VALID | u64::from(rkey));
+    }
+
+    /// Sits down to change the region by queue pair `by`: these bytes of the exposed memory, its first and how many, or any of the
+    /// region's.
+    #[inline(always)]
+    pub fn sit_down_to_change(&self, seat: u32, rkey: u32, by: QpNumber, bytes: Option<(u64, u64)>) {
+        let [word, first, len, ..] = self.seats.row(seat as usize);
+        let mut sits = VALID | CHANGES | u64::from(by.0 & 0xFF_FFFF) << NUMBER | u64::from(rkey);
+        match bytes {
+            Some(bytes) => {
+                store(first, bytes.0);
+                store(len, bytes.1);
+            }
+            None => sits |= ANYWHERE,
+        }
+        store(word, sits);
     }
 
     /// Leaves the seat. (A release, as every store: what was done from it is over before.)
@@ -180,7 +217,26 @@ impl Directory {
 
     /// Whether whoever has the seat works on the region of `rkey`.
     pub fn is_at_work(&self, seat: u32, rkey: u32) -> bool {
-        load(self.seat(seat)) == VALID | u64::from(rkey)
+        load(self.seat(seat)) & PLACE == VALID | u64::from(rkey)
+    }
+
+    /// What whoever has the seat changes in the region of `rkey` by a queue pair that listens to nobody any more.
+    pub fn straggler(&self, seat: u32, rkey: u32) -> Option<Straggler> {
+        let [word, first, len, ..] = self.seats.row(seat as usize);
+        let sits = load(word);
+        let number = QpNumber((sits >> NUMBER) as u32 & 0xFF_FFFF);
+        let listens = || matches!(Listens::of_word(self.listens(number), number), Listens::To(_));
+        if sits & PLACE != VALID | u64::from(rkey) || sits & CHANGES == 0 || listens() {
+            return None;
+        }
+        let bytes = (sits & ANYWHERE == 0).then(|| (load(first), load(len)));
+        Some(Straggler { seat, sits, bytes })
+    }
+
+    /// Whether one of them is still where he was found.
+    pub fn is_there(&self, straggler: &Straggler) -> bool {
+        let [word, first, len, ..] = self.seats.row(straggler.seat as usize);
+        load(word) == straggler.sits && straggler.bytes.is_none_or(|bytes| bytes == (load(first), load(len)))
     }
 
     #[inline(always)]
@@ -284,6 +340,31 @@ mod tests {
             assert_eq!(Listens::of_word(directory.listens(number), number), listens);
             assert_eq!(Listens::of_word(directory.listens(other), other), Listens::NoLonger);
         }
+    }
+
+    #[test]
+    fn only_changes_by_queue_pairs_that_listen_to_nobody_are_late() {
+        let directory = directory();
+        let (number, other) = (QpNumber(0x01_0007), QpNumber(0xFF_FFFF));
+        directory.set_listens(number, Listens::To(QpNumber(3)));
+        directory.sit_down_to_change(1, 9, number, Some((4096, 10)));
+        directory.sit_down_to_change(2, 9, other, None);
+        directory.sit_down(3, 9);
+        directory.sit_down_to_change(4, 8, other, None);
+        assert!((1..5).all(|seat| directory.is_at_work(seat, if seat == 4 { 8 } else { 9 })));
+        let late = |directory: &Directory| (0..6).filter_map(|seat| directory.straggler(seat, 9)).collect::<Vec<_>>();
+        let [found] = late(&directory)[..] else { panic!("{:?}", late(&directory)) };
+        assert!((found.seat, found.bytes) == (2, None) && directory.is_there(&found));
+        directory.set_listens(number, Listens::NoLonger);
+        let found = late(&directory);
+        assert_eq!(
+            found.iter().map(|late| (late.seat, late.bytes)).collect::<Vec<_>>(),
+            [(1, Some((4096, 10))), (2, None)]
+        );
+        // The next change by the same queue pair is another.
+        directory.sit_down_to_change(1, 9, number, Some((4096, 11)));
+        directory.stand_up(2);
+        assert!(found.iter().all(|found| !directory.is_there(found)));
     }
 
     #[test]

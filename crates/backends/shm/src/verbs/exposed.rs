@@ -2,10 +2,11 @@
 
 use std::ops::Deref;
 
-use sinew_fabric::verbs::{Access, Exposed, RemoteMemory};
+use sinew_fabric::verbs::{Access, Exposed, RemoteMemory, Straggler};
 use sinew_mem::SharedMemory;
 
 use super::device::ShmDevice;
+use super::directory;
 
 /// Memory that a [`super::ShmDomain`] exposes. Forgetting it leaves it exposed for good.
 #[derive(Debug)]
@@ -38,6 +39,32 @@ impl Exposed for ShmExposed {
 
     fn access(&self) -> Access {
         self.access
+    }
+
+    /// Initiators move their bytes themselves, and may be stopped between their look at the queue pair and the end of a copy. Waits 100 ms
+    /// at most.
+    fn stragglers(&self) -> Option<Vec<Straggler>> {
+        let (start, len) = (self.remote.address, self.remote.len);
+        let of = |late: directory::Straggler| {
+            let (first, bytes) = late.bytes.unwrap_or((start, len));
+            // They claim where they are; what they write is checked against the region.
+            let first = first.saturating_sub(start).min(len);
+            let range = first..first.saturating_add(bytes).min(len);
+            let (at, count) = late.bytes.unwrap_or_default();
+            let words = [u64::from(late.seat), late.sits, u64::from(late.bytes.is_some()), at, count];
+            Straggler { range, words }
+        };
+        let late = self.device.memory().stragglers(self.remote.rkey)?;
+        Some(late.into_iter().map(of).collect())
+    }
+
+    fn is_over(&self, straggler: &Straggler) -> bool {
+        let [seat, sits, has_bytes, at, count] = straggler.words;
+        let Some(seat) = u32::try_from(seat).ok().filter(|seat| (*seat as usize) < directory::SEATS_MAX) else {
+            return true;
+        };
+        let bytes = (has_bytes > 0).then_some((at, count));
+        !self.device.memory().is_there(&directory::Straggler { seat, sits, bytes })
     }
 
     /// Waits a second at most for those that are inside.

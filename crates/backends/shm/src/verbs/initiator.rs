@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sinew_fabric::verbs::{RemoteMemory, Status, Verb, VerbsError};
+use sinew_fabric::verbs::{QpNumber, RemoteMemory, Status, Verb, VerbsError};
 use sinew_mem::ring::Doorbell;
 use sinew_mem::{MessageBuffer, SharedMemory};
 
@@ -81,10 +81,20 @@ impl Drop for Seat {
     }
 }
 
-/// What an operation works on: a region's key, and the protection domain that the other queue pair is of.
+/// The other queue pair of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    /// Its protection domain.
+    pub domain: u32,
+    pub number: QpNumber,
+    /// What its device's directory says while it listens to us.
+    pub listening: u64,
+}
+
+/// What an operation works on: a region's key, and the queue pair by which it comes there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    pub domain: u32,
+    pub way: Way,
     pub remote: RemoteMemory,
 }
 
@@ -93,36 +103,58 @@ impl Seat {
     /// the owner's claim, which the memory checks against its own bounds. The work done there is followed by [`Self::leave`];
     /// where there is none to do, the seat is left already.
     #[inline(always)]
-    fn enter(
-        &self,
-        Place { domain, remote }: Place,
-        verb: Verb,
-        (done, total): (usize, usize),
-    ) -> Result<usize, Status> {
-        match self.sit_down(domain, remote.rkey) {
-            Some(entry) if entry.access.allows(verb) && is_inside(remote.address, total, entry.start, entry.len) => {
-                let offset = usize::try_from(remote.address).ok().and_then(|address| address.checked_add(done));
-                Ok(offset.unwrap_or(usize::MAX))
+    fn enter(&self, Place { way, remote }: Place, verb: Verb, (done, total): (usize, usize)) -> Result<usize, Status> {
+        if verb == Verb::Read {
+            return match self.sit_down(way.domain, remote.rkey) {
+                Some(entry) if entry.access.read && is_inside(remote.address, total, entry.start, entry.len) => {
+                    Ok(offset(remote, done))
+                }
+                _ => {
+                    self.leave();
+                    Err(Status::RemoteAccess)
+                }
+            };
+        }
+        match self.sit_down_to_change(way, remote.rkey, Some((remote.address, total as u64))) {
+            Ok(entry) if entry.access.allows(verb) && is_inside(remote.address, total, entry.start, entry.len) => {
+                Ok(offset(remote, done))
             }
-            _ => {
+            refused => {
                 self.leave();
-                Err(Status::RemoteAccess)
+                Err(refused.err().unwrap_or(Status::RemoteAccess))
             }
+        }
+    }
+
+    /// Our half of Dekker. Partner: `DeviceMemory::wait_until_vacant`, `stragglers` and `sweep`, which fence for us where they promised.
+    #[inline(always)]
+    fn fence(&self) {
+        if self.target.fenced {
+            Doorbell::fenced_by_receiver();
+        } else {
+            Doorbell::fence();
         }
     }
 
     /// Sits down, and only then finds out whether the region is exposed.
     #[inline(always)]
     fn sit_down(&self, domain: u32, rkey: u32) -> Option<Entry> {
-        let Target { directory, fenced, .. } = &*self.target;
+        let directory = &self.target.directory;
         directory.sit_down(self.number, rkey);
-        // Our half of Dekker. Partner: `DeviceMemory::wait_until_vacant` and `sweep`, which fence for us where they promised.
-        if *fenced {
-            Doorbell::fenced_by_receiver();
-        } else {
-            Doorbell::fence();
-        }
+        self.fence();
         directory.entry(domain, rkey)
+    }
+
+    /// The same for changes, for which the queue pair must still listen as well.
+    #[inline(always)]
+    fn sit_down_to_change(&self, way: Way, rkey: u32, bytes: Option<(u64, u64)>) -> Result<Entry, Status> {
+        let directory = &self.target.directory;
+        directory.sit_down_to_change(self.number, rkey, way.number, bytes);
+        self.fence();
+        if directory.listens(way.number) != way.listening {
+            return Err(Status::RetryExceeded);
+        }
+        directory.entry(way.domain, rkey).ok_or(Status::RemoteAccess)
     }
 
     /// Leaves the seat.
@@ -161,12 +193,12 @@ impl Seat {
 
     /// Sits down to write to the region of this key; `None` when nobody may, for whatever reason.
     #[inline(always)]
-    pub fn sit(&self, domain: u32, rkey: u32) -> Option<Sitting<'_>> {
-        let entry = self.sit_down(domain, rkey).filter(|entry| entry.access.write);
+    pub fn sit(&self, way: Way, rkey: u32) -> Option<Sitting<'_>> {
+        let entry = self.sit_down_to_change(way, rkey, None).ok().filter(|entry| entry.access.write);
         if entry.is_none() {
             self.leave();
         }
-        entry.map(|Entry { start, len, .. }| Sitting { seat: self, domain, rkey, start, len })
+        entry.map(|Entry { start, len, .. }| Sitting { seat: self, domain: way.domain, rkey, start, len })
     }
 
     /// Fills a buffer of [`CHUNK`] bytes at most; false when not a byte was, for whatever reason.
@@ -244,6 +276,13 @@ impl Drop for Sitting<'_> {
     }
 }
 
+/// Where byte `done` of a place lies in the exposed memory, which checks it.
+#[inline(always)]
+fn offset(remote: RemoteMemory, done: usize) -> usize {
+    let offset = usize::try_from(remote.address).ok().and_then(|address| address.checked_add(done));
+    offset.unwrap_or(usize::MAX)
+}
+
 /// Whether `len` bytes from `address` lie in the `region_len` bytes from `start`.
 #[inline(always)]
 fn is_inside(address: u64, len: usize, start: u64, region_len: u64) -> bool {
@@ -255,16 +294,26 @@ mod tests {
     use sinew_fabric::verbs::{Access, Scatter};
     use sinew_mem::Arena;
 
+    use super::super::directory::Listens;
     use super::*;
 
     fn target() -> (Arc<DeviceMemory>, Seat) {
         let memory = Arc::new(DeviceMemory::new(1 << 20).unwrap());
+        memory.directory.set_listens(PEER, LISTENS);
         let seat = Arc::new(Target::own(&memory)).seat().unwrap();
         (memory, seat)
     }
 
+    const PEER: QpNumber = QpNumber(0x01_0005);
+    const LISTENS: Listens = Listens::To(QpNumber(0x01_0004));
+
+    /// By a queue pair that listens.
+    fn way(domain: u32) -> Way {
+        Way { domain, number: PEER, listening: LISTENS.word(PEER) }
+    }
+
     fn write(seat: &Seat, domain: u32, remote: RemoteMemory, bytes: &[u8]) -> Result<(), Status> {
-        seat.write(Place { domain, remote }, Verb::Write, &[bytes], bytes.len())
+        seat.write(Place { way: way(domain), remote }, Verb::Write, &[bytes], bytes.len())
     }
 
     #[test]
@@ -290,8 +339,8 @@ mod tests {
         assert_eq!(write(&seat, 3, RemoteMemory { address: remote.address - 1, ..remote }, &[8; 8]), refused);
         let mut target = Scatter::new();
         target.push(Arena::private(4096).unwrap().alloc(8, 8).unwrap());
-        assert_eq!(seat.read(Place { domain: 3, remote }, &mut target, 8), refused);
-        assert_eq!(seat.fetch_add(Place { domain: 3, remote }, 1), Err(Status::RemoteAccess));
+        assert_eq!(seat.read(Place { way: way(3), remote }, &mut target, 8), refused);
+        assert_eq!(seat.fetch_add(Place { way: way(3), remote }, 1), Err(Status::RemoteAccess));
         memory.withdraw(remote.rkey);
         assert_eq!(write(&seat, 3, remote, &[8; 8]), refused);
         assert_eq!(bytes.load(0), Ok(0x0707_0707_0707_0707));
@@ -301,12 +350,88 @@ mod tests {
     fn whoever_sits_in_a_region_writes_nothing_once_its_exposure_ended() {
         let (memory, seat) = target();
         let (bytes, remote) = memory.expose(3, 64, Access::WRITE).unwrap();
-        assert!(seat.sit(2, remote.rkey).is_none());
-        let sitting = seat.sit(3, remote.rkey).unwrap();
+        assert!(seat.sit(way(2), remote.rkey).is_none());
+        let sitting = seat.sit(way(3), remote.rkey).unwrap();
         assert!(sitting.write(remote.address, &[7; 8]) && !sitting.write(remote.address + 57, &[8; 8]));
         memory.withdraw(remote.rkey);
         assert!(!sitting.write(remote.address, &[8; 8]));
         assert_eq!(bytes.load(0), Ok(0x0707_0707_0707_0707));
+    }
+
+    #[test]
+    fn whoever_was_stopped_by_the_end_of_its_queue_pair_is_found_where_it_is() {
+        let (memory, seat) = target();
+        let (bytes, remote) = memory.expose(3, 4096, Access::ALL).unwrap();
+        let place = Place { way: way(3), remote: RemoteMemory { address: remote.address + 64, ..remote } };
+        let healthy = seat.target.seat().unwrap();
+        // Both looked whether the queue pair listens, and then one of them was stopped.
+        let other = QpNumber(0x01_0006);
+        memory.directory.set_listens(other, LISTENS);
+        let to_other = Way { number: other, listening: LISTENS.word(other), ..way(3) };
+        seat.enter(place, Verb::Write, (0, 100)).unwrap();
+        healthy.enter(Place { way: to_other, ..place }, Verb::Write, (0, 100)).unwrap();
+        assert_eq!(memory.stragglers(remote.rkey), Some(Vec::new()));
+        memory.directory.set_listens(PEER, Listens::NoLonger);
+        let [late] = memory.stragglers(remote.rkey).unwrap()[..] else { panic!("one of them is late") };
+        assert_eq!(late.bytes, Some((remote.address + 64, 100)));
+        seat.leave();
+        assert!(!memory.is_there(&late) && memory.stragglers(remote.rkey) == Some(Vec::new()));
+        // Later changes are none, however they are made.
+        assert_eq!(write(&seat, 3, remote, &[8; 8]), Err(Status::RetryExceeded));
+        assert_eq!(seat.fetch_add(place, 1), Err(Status::RetryExceeded));
+        assert!(seat.sit(way(3), remote.rkey).is_none());
+        assert!((0..512).all(|word| bytes.load(word * 8) == Ok(0)));
+    }
+
+    #[test]
+    fn no_write_lands_once_the_end_of_its_queue_pair_was_waited_for() {
+        use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+        for fenced in [true, false] {
+            let memory = Arc::new(DeviceMemory::new(1 << 20).unwrap());
+            let own = Target::own(&memory);
+            let target = Arc::new(Target { fenced: fenced && own.fenced, ..own });
+            let (bytes, remote) = memory.expose(1, 512, Access::WRITE).unwrap();
+            let (round, written, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let seat = target.seat().unwrap();
+                        while !stop.load(Ordering::Relaxed) {
+                            let listening = Listens::To(QpNumber(round.load(Ordering::Acquire) as u32)).word(PEER);
+                            let way = Way { domain: 1, number: PEER, listening };
+                            let place = Place { way, remote };
+                            while seat.write(place, Verb::Write, &[&[0xFF; 512]], 512).is_ok() {
+                                written.fetch_add(1, Ordering::Relaxed);
+                            }
+                            std::thread::yield_now();
+                        }
+                    });
+                }
+                let mut landed = None;
+                for number in 1..100 {
+                    let before = written.load(Ordering::Relaxed);
+                    round.store(number, Ordering::Release);
+                    memory.directory.set_listens(PEER, Listens::To(QpNumber(number as u32)));
+                    while written.load(Ordering::Relaxed) == before {
+                        std::thread::yield_now();
+                    }
+                    memory.directory.set_listens(PEER, Listens::NoLonger);
+                    // Later than that where a writer does not get a processor.
+                    while memory.stragglers(remote.rkey).is_none_or(|late| !late.is_empty()) {}
+                    bytes.write(0, &[0; 512]).unwrap();
+                    (0..5).for_each(|_| std::thread::yield_now());
+                    let mut read = [1; 512];
+                    bytes.read(0, &mut read).unwrap();
+                    if read != [0; 512] {
+                        landed = Some(number);
+                        break;
+                    }
+                }
+                // The writers end in any case.
+                stop.store(true, Ordering::Relaxed);
+                assert_eq!(landed, None, "in this round, fenced by the owner: {fenced}");
+            });
+        }
     }
 
     #[test]
@@ -327,7 +452,7 @@ mod tests {
         let (_bytes, remote) = memory.expose(1, 900_000, Access::ALL).unwrap();
         let (first, second): (Vec<u8>, Vec<u8>) =
             ((0..300_001u32).map(|at| at as u8).collect(), (0..599_999u32).map(|at| (at * 7) as u8).collect());
-        let place = Place { domain: 1, remote };
+        let place = Place { way: way(1), remote };
         seat.write(place, Verb::Write, &[&first, &second], 900_000).unwrap();
         let arena = Arena::private(8 << 20).unwrap();
         let mut target: Scatter = [450_000, 450_000].iter().map(|&len| arena.alloc(len, len).unwrap()).collect();
@@ -352,6 +477,7 @@ mod tests {
         // With the fences made by the owner, where it can, and with the initiator's own.
         for fenced in [true, false] {
             let memory = Arc::new(DeviceMemory::new(1 << 20).unwrap());
+            memory.directory.set_listens(PEER, LISTENS);
             let own = Target::own(&memory);
             let target = Arc::new(Target { fenced: fenced && own.fenced, ..own });
             let (remote, stop, written) = (Mutex::new(None), AtomicBool::new(false), AtomicUsize::new(0));

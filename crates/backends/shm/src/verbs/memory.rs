@@ -9,12 +9,14 @@ use rustix::fs::FallocateFlags;
 use sinew_fabric::verbs::{Access, QpNumber, RemoteMemory, VerbsError};
 use sinew_mem::{Region, SharedMemory};
 
-use super::directory::{DIRECTORY_BYTES, Directory, Entry, QUEUE_PAIRS_MAX, REGIONS_MAX, SEATS_MAX};
+use super::directory::{DIRECTORY_BYTES, Directory, Entry, QUEUE_PAIRS_MAX, REGIONS_MAX, SEATS_MAX, Straggler};
 use super::ranges::{PAGE, Ranges, pages};
 use crate::barrier;
 
 /// How long the end of an exposure waits for initiators that are inside.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long changes by queue pairs that are gone are waited for.
+const PATIENCE_WITH_STRAGGLERS: Duration = Duration::from_millis(100);
 /// The pause between two looks at them.
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -175,6 +177,28 @@ impl DeviceMemory {
             std::thread::sleep(PAUSE);
         }
         true
+    }
+
+    /// Who may still change the region of `rkey` by a queue pair that listens to nobody any more. Those that go on are waited for.
+    /// `None`: the system does not let us find out now.
+    pub fn stragglers(&self, rkey: u32) -> Option<Vec<Straggler>> {
+        // Once: who sits down later sees that its queue pair is gone.
+        if !barrier::fence_everywhere() {
+            return None;
+        }
+        let seats = self.books().seats.used();
+        let mut late: Vec<_> = (0..seats).filter_map(|seat| self.directory.straggler(seat, rkey)).collect();
+        let since = Instant::now();
+        while !late.is_empty() && since.elapsed() < PATIENCE_WITH_STRAGGLERS {
+            std::thread::sleep(PAUSE);
+            late.retain(|straggler| self.is_there(straggler));
+        }
+        Some(late)
+    }
+
+    /// Whether one of them is still where it was found. Means something as [`Self::stragglers`] does.
+    pub fn is_there(&self, straggler: &Straggler) -> bool {
+        self.directory.is_there(straggler)
     }
 
     /// Whether one of the first `seats` is at work on a region. Means something after [`barrier::fence_everywhere`].

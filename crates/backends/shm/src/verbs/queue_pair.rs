@@ -17,7 +17,7 @@ use super::address::Home;
 use super::device::ShmDomain;
 use super::directory::{Directory, Listens};
 use super::fifo::{Buffers, Fifo};
-use super::initiator::Seat;
+use super::initiator::{Seat, Way};
 use super::life;
 use super::packet::{Header, Kind};
 use super::queues::{Frees, Queues, Ready};
@@ -51,16 +51,27 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// The peer, as operations in its memory name it.
+    #[inline(always)]
+    pub fn way(&self) -> Way {
+        Way { domain: self.domain, number: self.number, listening: self.listening }
+    }
+
     /// Whether the peer lives and listens to us.
     #[inline(always)]
     pub fn is_listening(&self) -> bool {
-        let directory = &self.seat.target.directory;
-        directory.listens(self.number) == self.listening && life::is_alive(directory.life())
+        self.seat.target.directory.listens(self.number) == self.listening && self.is_alive()
+    }
+
+    /// Whether the owner of the peer's device lives. That the peer listens, whoever sits down to change its memory sees there.
+    #[inline(always)]
+    pub fn is_alive(&self) -> bool {
+        life::is_alive(self.seat.target.directory.life())
     }
 
     /// Whether the owner of the peer's device is dead, and its memory with it.
     pub fn is_dead(&self) -> bool {
-        !life::is_alive(self.seat.target.directory.life())
+        !self.is_alive()
     }
 }
 

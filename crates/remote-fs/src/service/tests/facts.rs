@@ -1,3 +1,6 @@
+use sinew_remote_memory::donor::{Call, Refusal};
+use sinew_remote_memory::volume::CallFailed;
+
 use super::world::*;
 use crate::disk::Fault;
 use crate::protocol::*;
@@ -276,6 +279,42 @@ fn without_copies_what_lay_at_a_donor_is_gone_with_it_and_nothing_else() {
     client.write(&mut world, handle, 0, &page(2)).unwrap();
     assert_eq!(client.read(&mut world, handle, 0), Some(page(2)));
     world.run_until("what is lost is forgotten", |world| world.service().degraded() == (0, 0));
+}
+
+#[test]
+fn what_lies_in_a_slab_that_its_donor_moved_for_the_next_service_is_there() {
+    let mut world = world(1, 1);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    for at in 0..8 {
+        client.write(&mut world, handle, at, &page(at as u8)).unwrap();
+    }
+    world.crash();
+    {
+        let net = &mut *world.net.borrow_mut();
+        let volume = net.volume;
+        let fenced = net.handle(0, &Call::Fence { volume, epoch: 0 });
+        let Err(CallFailed::Refused(Refusal::Older { held })) = fenced else { panic!("{fenced:?}") };
+        // The next service's: its clients know no place yet.
+        net.handle(0, &Call::Fence { volume, epoch: held + 1 }).unwrap();
+        let Host { donor, memory, .. } = &mut net.hosts[0];
+        for lent in donor.slabs_of(volume).collect::<Vec<_>>() {
+            let (from, to) = donor.relocate(volume, lent.slab).unwrap();
+            let old = from.base as usize..(from.base + from.len) as usize;
+            memory.copy_within(old.clone(), to.base as usize);
+            memory[old].fill(0xEE);
+        }
+    }
+    world.start();
+    assert_eq!(client.join(&mut world), Some(true));
+    // Until then clients find other bytes than they should, and ask again.
+    world.run_until("the donor has let the service in", |world| world.service().donors_ready() == (1, 1));
+    for at in 0..8 {
+        assert!(client.read(&mut world, handle, at) == Some(page(at as u8)), "page {at}");
+    }
+    client.write(&mut world, handle, 3, &page(9)).unwrap();
+    assert!(client.read(&mut world, handle, 3) == Some(page(9)));
+    assert_eq!(world.service().degraded(), (0, 0));
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub fn arena() -> Arena {
 
 pub fn config() -> VolumeConfig {
     VolumeConfig {
+        lease_ns: 0,
         patience_ns: 3_000_000,
         retry_ns: 100_000,
         repair_pause_ns: 1000,

@@ -57,7 +57,7 @@ impl<'a> Sender<'a> {
                 return self.lost(matches!(what, What::Write(_)), wire);
             }
         };
-        let place = |remote| Place { domain: connection.domain, remote };
+        let place = |remote| Place { way: connection.way(), remote };
         match (what, immediate) {
             (What::Write(remote), None) => {
                 let written = connection.seat.write(place(remote), Verb::Write, pieces, total);
@@ -97,7 +97,7 @@ impl<'a> Sender<'a> {
             Err(Listens::NotYet) => return Step::Wait(Reason::NotYet),
             Err(_) => return self.lost(true, wire),
         };
-        let place = |remote| Place { domain: connection.domain, remote };
+        let place = |remote| Place { way: connection.way(), remote };
         let fetched = match what {
             What::Read(remote) => {
                 let total = targets.iter().map(|buffer| buffer.len()).sum();

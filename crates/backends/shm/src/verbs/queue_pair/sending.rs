@@ -100,11 +100,11 @@ impl QueuePair {
             return;
         }
         while let Some(rkey) = self.waiting.oldest_inline_write() {
-            let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
+            let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_alive()) else {
                 return;
             };
             // The region is entered once for all that follow each other into it.
-            let Some(sitting) = connection.seat.sit(connection.domain, rkey) else { return };
+            let Some(sitting) = connection.seat.sit(connection.way(), rkey) else { return };
             let (untold, told) =
                 self.waiting.write_inline(rkey, WRITES_AT_ONCE, |address, bytes| sitting.write(address, bytes));
             drop(sitting);
@@ -177,14 +177,14 @@ impl QueuePair {
         if !self.takes_inline_now(bytes.len()) || !self.flying.is_empty() {
             return false;
         }
-        let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
+        let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_alive()) else {
             return false;
         };
         // Nothing is checked for nothing.
         let written = (1..=CHUNK).contains(&bytes.len())
             && connection
                 .seat
-                .sit(connection.domain, remote.rkey)
+                .sit(connection.way(), remote.rkey)
                 .is_some_and(|sitting| sitting.write(remote.address, bytes));
         if !written {
             return false;
@@ -239,7 +239,7 @@ impl QueuePair {
         let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
             return Err(target);
         };
-        if !connection.seat.read_short(Place { domain: connection.domain, remote }, &mut target) {
+        if !connection.seat.read_short(Place { way: connection.way(), remote }, &mut target) {
             return Err(target);
         }
         self.requests_pushed += 1;

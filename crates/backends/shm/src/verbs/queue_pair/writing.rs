@@ -64,9 +64,9 @@ impl<'a> WriteRun<'a> {
         // One at a time.
         self.sitting = None;
         self.left = 0;
-        let connection = self.qp.connection.as_ref().filter(|connection| connection.is_listening());
+        let connection = self.qp.connection.as_ref().filter(|connection| connection.is_alive());
         if let (Some(connection), Some(seat)) = (connection, self.seat) {
-            self.sitting = seat.sit(connection.domain, rkey);
+            self.sitting = seat.sit(connection.way(), rkey);
         }
         (self.rkey, self.left) = (rkey, if self.sitting.is_some() { WRITES_AT_ONCE } else { 0 });
         self.sitting.is_some()

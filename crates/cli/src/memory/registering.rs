@@ -1,0 +1,102 @@
+//! From which size on memory is registered instead of copied: an option, and what this machine says.
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use sinew::fabric::verbs::ProtectionDomain;
+use sinew::host::HostClock;
+use sinew::remote_memory::engine::{Crossing, Registering};
+use sinew_harness::units::{self, parse_size};
+
+/// Times that each length is registered, and copied: some 15 ms for all of them, most of which is the system's, which gives the memory.
+const ROUNDS: usize = 5;
+
+/// What becomes of requests whose memory is not registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterFrom {
+    /// What is measured at start says it.
+    Measured,
+    /// It is this.
+    Fixed(Registering),
+}
+
+/// For clap.
+pub fn parse(text: &str) -> Result<RegisterFrom, String> {
+    match text {
+        "measured" => Ok(RegisterFrom::Measured),
+        "never" => Ok(RegisterFrom::Fixed(Registering::Never)),
+        "always" => Ok(RegisterFrom::Fixed(Registering::Always)),
+        _ => parse_size(text)
+            .map(|len| RegisterFrom::Fixed(Registering::From(len)))
+            .map_err(|error| format!("{error}; or measured, never, or always")),
+    }
+}
+
+/// What requests go by, and what was measured for it.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    pub registering: Registering,
+    pub crossing: Option<Crossing>,
+}
+
+impl RegisterFrom {
+    /// Measures it, if that was asked for.
+    pub fn choose(self, domain: &impl ProtectionDomain) -> anyhow::Result<Chosen> {
+        match self {
+            Self::Fixed(registering) => Ok(Chosen { registering, crossing: None }),
+            Self::Measured => {
+                let crossing = Crossing::of_domain(domain, &HostClock::new(), ROUNDS);
+                let crossing = crossing
+                    .context("measuring from which size on memory is registered; --register-from says it instead")?;
+                Ok(Chosen { registering: crossing.registering(), crossing: Some(crossing) })
+            }
+        }
+    }
+}
+
+impl Chosen {
+    /// As a sentence.
+    pub fn sentence(&self) -> String {
+        let how = if self.crossing.is_some() { "as measured at start" } else { "as asked for" };
+        match self.registering.least() {
+            None => format!("Memory that is not registered is copied, {how}."),
+            Some(least) => format!(
+                "Memory that is not registered is registered for requests of {} or more, and copied for others, {how}.",
+                units::size(least)
+            ),
+        }
+    }
+
+    /// For JSON.
+    pub fn details(&self) -> Value {
+        let takes = self.crossing.iter().flat_map(|crossing| &crossing.takes);
+        let takes = takes
+            .map(|takes| json!({ "bytes": takes.len, "register_ns": takes.register_ns, "copy_ns": takes.copy_ns }));
+        json!({ "from_bytes": self.registering.least(), "measured": takes.collect::<Vec<_>>() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew::fabric::verbs::Device;
+    use sinew::shm::verbs::ShmDevice;
+
+    use super::*;
+
+    #[test]
+    fn a_threshold_is_measured_or_said() {
+        assert_eq!(parse("measured"), Ok(RegisterFrom::Measured));
+        assert_eq!(parse("never"), Ok(RegisterFrom::Fixed(Registering::Never)));
+        assert_eq!(parse("928K"), Ok(RegisterFrom::Fixed(Registering::PAPER)));
+        assert!(parse("some").unwrap_err().contains("measured"));
+    }
+
+    #[test]
+    fn what_was_chosen_is_told_with_what_was_measured() {
+        let fixed = Chosen { registering: Registering::Never, crossing: None };
+        assert!(fixed.sentence().contains("copied") && fixed.details()["from_bytes"].is_null());
+        let domain = ShmDevice::threads().unwrap().protection_domain().unwrap();
+        let measured = RegisterFrom::Measured.choose(&domain).unwrap();
+        assert_eq!(measured.details()["measured"].as_array().map(Vec::len), Some(11));
+        assert!(measured.sentence().contains("as measured at start"));
+    }
+}

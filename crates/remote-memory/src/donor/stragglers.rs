@@ -1,0 +1,199 @@
+//! What may still be written by those who have lost access, where a device cannot stop it: no slab lies there any more.
+
+use sinew_fabric::verbs::Straggler;
+use sinew_mem::SharedMemory;
+
+use super::lends::Lends;
+use super::protocol::{Lent, Refusal};
+use super::state::Donor;
+
+/// Stragglers, each with the number under which the place that it may write to is set aside.
+#[derive(Debug, Default)]
+pub(super) struct Asides(Vec<(Straggler, u64)>);
+
+impl Asides {
+    /// After ways of a volume were ended: has its slabs lie where nobody writes by one of those any more. They move if they `may`, which whoever has them is told.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Stopped`]: somebody may, and the slab cannot be moved.
+    pub fn settle<L: Lends>(
+        &mut self,
+        lends: &L,
+        ground: &L::Ground,
+        donor: &mut Donor,
+        volume: u64,
+        may: bool,
+    ) -> Result<(), Refusal> {
+        self.release(lends, ground, donor);
+        for straggler in lends.stragglers(ground).ok_or(Refusal::Stopped)? {
+            for (of, lent) in donor.slabs_under(straggler.range.clone()).collect::<Vec<_>>() {
+                let aside = match of {
+                    Some(of) if of == volume && !may => return Err(Refusal::Stopped),
+                    Some(of) if of == volume => {
+                        let (from, to) = donor.relocate(volume, lent.slab)?;
+                        copy(ground, from, to);
+                        from.slab
+                    }
+                    None => lent.slab,
+                    Some(_) => continue,
+                };
+                if !self.0.iter().any(|(known, of)| (known, *of) == (&straggler, aside)) {
+                    self.0.push((straggler.clone(), aside));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up what nobody can write to any more.
+    pub fn release<L: Lends>(&mut self, lends: &L, ground: &L::Ground, donor: &mut Donor) {
+        let over: Vec<u64> = {
+            let is_over = |(straggler, aside): &(Straggler, u64)| lends.is_over(ground, straggler).then_some(*aside);
+            self.0.iter().filter_map(is_over).collect()
+        };
+        self.0.retain(|(straggler, aside)| !over.contains(aside) || !lends.is_over(ground, straggler));
+        over.into_iter()
+            .filter(|aside| !self.0.iter().any(|(_, of)| of == aside))
+            .for_each(|aside| donor.release(aside));
+    }
+}
+
+/// What is half written in the old place is so in the new one, too.
+fn copy(memory: &SharedMemory, from: Lent, to: Lent) {
+    let mut bytes = vec![0; 256 << 10];
+    let mut at = 0;
+    while at < from.len {
+        let part = &mut bytes[..(from.len - at).min(256 << 10) as usize];
+        // A donor's slabs lie in its memory.
+        let copied =
+            memory.read((from.base + at) as usize, part).and_then(|()| memory.write((to.base + at) as usize, part));
+        debug_assert!(copied.is_ok());
+        at += part.len() as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use sinew_fabric::verbs::{QpAddress, VerbsError};
+
+    use super::super::lends::{CallsAlone, NoLending, OwnMemory};
+    use super::super::protocol::{Answer, Call};
+    use super::super::state::DonorLimits;
+    use super::super::wire::Way;
+    use super::*;
+
+    const SLAB: u64 = 300 << 10;
+
+    /// A device whose initiators can be stopped.
+    #[derive(Default)]
+    struct Stopping(RefCell<Vec<Straggler>>);
+
+    impl Lends for Stopping {
+        type Ground = OwnMemory;
+        type Lending = NoLending;
+
+        fn ground(&self, len: usize) -> Result<OwnMemory, VerbsError> {
+            CallsAlone.ground(len)
+        }
+
+        fn lend(&self, _: &OwnMemory, _: &[QpAddress]) -> Result<(NoLending, Way), Refusal> {
+            Err(Refusal::OtherFabric)
+        }
+
+        fn stragglers(&self, _: &OwnMemory) -> Option<Vec<Straggler>> {
+            Some(self.0.borrow().clone())
+        }
+
+        fn is_over(&self, _: &OwnMemory, straggler: &Straggler) -> bool {
+            !self.0.borrow().contains(straggler)
+        }
+    }
+
+    struct World {
+        lends: Stopping,
+        ground: OwnMemory,
+        donor: Donor,
+        asides: Asides,
+    }
+
+    impl World {
+        /// Two volumes with a slab each, of their numbers' bytes, and room for so many more.
+        fn new(more: u64) -> Self {
+            let lends = Stopping::default();
+            let len = (2 + more) * SLAB;
+            let ground = lends.ground(len as usize).unwrap();
+            let mut donor = Donor::new(1, len, DonorLimits::default());
+            for volume in 1..3 {
+                donor.handle(&Call::Fence { volume, epoch: 1 }, &mut |_| {}).unwrap();
+                let taken = donor.handle(&Call::Take { volume, epoch: 1, len: SLAB }, &mut |_| {}).unwrap();
+                let Answer::Taken { lent, .. } = taken else { panic!("{taken:?}") };
+                ground.write(lent.base as usize, &[volume as u8; SLAB as usize]).unwrap();
+            }
+            Self { lends, ground, donor, asides: Asides::default() }
+        }
+
+        fn stop(&self, at: u64, word: u64) {
+            self.lends.0.borrow_mut().push(Straggler { range: at..at + 4096, words: [word; 5] });
+        }
+
+        fn settle(&mut self, volume: u64, may: bool) -> Result<(), Refusal> {
+            self.asides.settle(&self.lends, &self.ground, &mut self.donor, volume, may)
+        }
+
+        fn slab(&self, volume: u64) -> Lent {
+            self.donor.slabs_of(volume).next().unwrap()
+        }
+
+        fn holds(&self, volume: u64) -> bool {
+            let mut bytes = vec![0; SLAB as usize];
+            self.ground.read(self.slab(volume).base as usize, &mut bytes).unwrap();
+            bytes.iter().all(|byte| *byte == volume as u8)
+        }
+    }
+
+    #[test]
+    fn a_slab_in_which_somebody_was_stopped_lies_elsewhere_with_all_that_it_holds() {
+        let mut world = World::new(1);
+        let (old, other) = (world.slab(1), world.slab(2));
+        world.stop(old.base + 8192, 1);
+        world.stop(old.base + 9000, 2);
+        assert_eq!(world.settle(2, true), Ok(()));
+        assert_eq!((world.slab(1), world.slab(2)), (old, other), "it is another volume's");
+        assert_eq!(world.settle(1, true), Ok(()));
+        assert!(world.slab(1).base != old.base && world.slab(1).slab == old.slab && world.slab(2) == other);
+        // The late write lands.
+        world.ground.write(old.base as usize + 8192, &[9; 4096]).unwrap();
+        assert!(world.holds(1) && world.holds(2));
+        let (lent, free) = (world.donor.lent_bytes(), world.donor.free_bytes());
+        assert_eq!((lent, free), (2 * SLAB, 0));
+        // The next writer finds it in place, and the old place free when both are over.
+        let moved = world.slab(1);
+        assert_eq!((world.settle(1, true), world.slab(1)), (Ok(()), moved));
+        for left in (0..2).rev() {
+            world.lends.0.borrow_mut().pop();
+            world.asides.release(&world.lends, &world.ground, &mut world.donor);
+            assert_eq!(world.donor.free_bytes(), if left == 0 { SLAB } else { 0 });
+        }
+    }
+
+    #[test]
+    fn where_a_slab_cannot_move_nobody_new_gets_it_until_the_late_one_is_gone() {
+        for (more, may, has_client) in [(0, true, false), (1, false, false), (1, true, true)] {
+            let mut world = World::new(more);
+            if has_client {
+                world.donor.handle(&Call::Admit { volume: 1, epoch: 1, client: 1, lane: 0 }, &mut |_| {}).unwrap();
+            }
+            let old = world.slab(1);
+            world.stop(old.base, 1);
+            for _ in 0..2 {
+                assert_eq!(world.settle(1, may), Err(Refusal::Stopped), "{more} {may} {has_client}");
+            }
+            assert_eq!((world.slab(1), world.donor.free_bytes()), (old, more * SLAB));
+            world.lends.0.borrow_mut().clear();
+            assert_eq!(world.settle(1, may), Ok(()));
+        }
+    }
+}
