@@ -5,6 +5,7 @@ use sinew_fabric::MAX_BURST;
 use sinew_fabric::frames::LentFrame;
 
 use crate::counters::Counters;
+use crate::form::Form;
 
 /// What becomes of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,9 @@ pub trait Application {
         fates: &mut Fates,
         outbox: &mut Outbox,
     );
+
+    /// Looks keys up in another form from now on.
+    fn set_form(&mut self, form: Form);
 
     /// Does what is due by now.
     fn tick(&mut self, _now_ns: u64, _outbox: &mut Outbox) {}

@@ -4,6 +4,7 @@ use sinew_fabric::frames::{ETHERNET_HEADER_LEN, LentFrame};
 
 use crate::burst::{Application, Fate, Fates, Outbox};
 use crate::counters::{Counters, Reason};
+use crate::form::Form;
 use crate::headers;
 
 /// See the [module](self). The number is the first four bytes behind the Ethernet header, the highest first, and counts modulo the ports. Both addresses change places, so
@@ -39,6 +40,8 @@ impl Application for Echo {
             self.counters.forwarded += 1;
         }
     }
+
+    fn set_form(&mut self, _: Form) {}
 
     fn counters(&self) -> &Counters {
         &self.counters

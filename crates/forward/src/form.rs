@@ -1,7 +1,7 @@
 //! How the keys of a burst are looked up.
 
 use sinew_fabric::MAX_BURST;
-use sinew_interleave::Batch;
+use sinew_interleave::{Batch, WidthError};
 
 /// One of the three forms that every table has: all find the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,17 @@ pub enum Form {
     Interleaved(Batch<MAX_BURST>),
     /// With group prefetching written by hand.
     Grouped,
+}
+
+impl Form {
+    /// The interleaved form, so many at once.
+    ///
+    /// # Errors
+    ///
+    /// For 0, and for more than [`MAX_BURST`].
+    pub fn interleaved(width: usize) -> Result<Self, WidthError> {
+        Batch::of_width(width).map(Self::Interleaved)
+    }
 }
 
 impl Default for Form {

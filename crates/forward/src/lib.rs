@@ -10,7 +10,7 @@
 //!
 //! Each looks a burst's keys up in one of three [forms](Form), which share the table: one after the other, interleaved, and with group prefetching by hand. An
 //! [`Application`] is a state machine: it is handed bursts and the time and says what becomes of frames, so it runs the same on any port and in virtual time.
-//! A [`Forwarder`] puts it between ports.
+//! A [`Forwarder`] puts it between ports. [`filter`] finds patterns in packets (section 5), which [`rules`] of Snort may name.
 //!
 //! ```
 //! use sinew_fabric::frames::cable::Cable;
@@ -36,6 +36,7 @@ mod burst;
 mod counters;
 pub mod echo;
 mod fib;
+pub mod filter;
 mod form;
 mod forwarder;
 pub mod headers;
@@ -44,6 +45,7 @@ pub mod named;
 mod neighbours;
 pub mod router;
 pub mod routes;
+pub mod rules;
 pub mod switch;
 
 pub use burst::{Application, Fate, Fates, Outbox};

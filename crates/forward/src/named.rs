@@ -71,20 +71,15 @@ impl Named {
         Self { table, form, counters: Counters::default(), names: Vec::new() }
     }
 
-    /// Goes on with another's prefixes.
-    pub fn install(&mut self, other: Self) {
+    /// Goes on with another's prefixes. Returns what it was, without its counts.
+    pub fn install(&mut self, other: Self) -> Self {
         let counters = std::mem::take(&mut self.counters);
-        *self = Self { counters, ..other };
+        std::mem::replace(self, Self { counters, ..other })
     }
 
     /// Prefixes there are.
     pub fn prefixes(&self) -> usize {
         self.table.len()
-    }
-
-    /// Looks names up in another form from now on.
-    pub fn set_form(&mut self, form: Form) {
-        self.form = form;
     }
 
     fn read(frame: &[u8], names: &mut Vec<u8>) -> Result<Option<usize>, Reason> {
@@ -156,6 +151,10 @@ impl Application for Named {
             }
             self.counters.forwarded += 1;
         }
+    }
+
+    fn set_form(&mut self, form: Form) {
+        self.form = form;
     }
 
     fn counters(&self) -> &Counters {

@@ -88,20 +88,15 @@ impl Switch {
         Ok(Self { table, capacity, learns, learnt: Vec::new(), forget_ns: None, form, counters })
     }
 
-    /// Goes on with another's stations; what was learnt is forgotten.
-    pub fn install(&mut self, other: Self) {
+    /// Goes on with another's stations; what was learnt is forgotten. Returns what it was, without its counts.
+    pub fn install(&mut self, other: Self) -> Self {
         let counters = std::mem::take(&mut self.counters);
-        *self = Self { counters, ..other };
+        std::mem::replace(self, Self { counters, ..other })
     }
 
     /// Stations that it knows.
     pub fn stations(&self) -> usize {
         self.table.len()
-    }
-
-    /// Looks stations up in another form from now on.
-    pub fn set_form(&mut self, form: Form) {
-        self.form = form;
     }
 
     /// Learns that a station is behind a port, where that is new.
@@ -191,6 +186,10 @@ impl Application for Switch {
 
     fn next_ns(&self) -> Option<u64> {
         self.forget_ns
+    }
+
+    fn set_form(&mut self, form: Form) {
+        self.form = form;
     }
 
     fn counters(&self) -> &Counters {

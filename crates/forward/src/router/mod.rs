@@ -119,11 +119,6 @@ impl Router {
         &self.fib
     }
 
-    /// Looks destinations up in another form from now on.
-    pub fn set_form(&mut self, form: Form) {
-        self.form = form;
-    }
-
     /// Neighbours whose Ethernet address is known, and frames that wait for others'.
     pub fn neighbours(&self) -> (usize, usize) {
         self.neighbours.len()
@@ -245,6 +240,10 @@ impl Application for Router {
 
     fn next_ns(&self) -> Option<u64> {
         self.neighbours.next_ns()
+    }
+
+    fn set_form(&mut self, form: Form) {
+        self.form = form;
     }
 
     fn counters(&self) -> &Counters {
