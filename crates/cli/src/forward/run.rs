@@ -232,7 +232,7 @@ impl Job for Serving<'_> {
                 let load: Load<Fib> = Arc::new(move || {
                     let routes = read(path.as_deref(), |text| routes::parse(text, &of))?;
                     let fib = Fib::new(&of, &routes);
-                    Ok(fib.with_context(|| path.as_deref().unwrap_or(Path::new("routes")).display().to_string())?)
+                    fib.with_context(|| path.as_deref().unwrap_or(Path::new("routes")).display().to_string())
                 });
                 let hash_keys = (entropy.next_u64(), entropy.next_u64());
                 let neighbours = NeighbourLimits { hash_keys, ..NeighbourLimits::default() };
@@ -255,7 +255,7 @@ impl Job for Serving<'_> {
                     let names = names.iter().map(|name| &**name);
                     let prefixes = read(path.as_deref(), |text| named::parse(text, names))?;
                     let named = Named::new(&prefixes, form, seed);
-                    Ok(named.with_context(|| path.as_deref().unwrap_or(Path::new("names")).display().to_string())?)
+                    named.with_context(|| path.as_deref().unwrap_or(Path::new("names")).display().to_string())
                 });
                 self.serve(ports, addresses, &interfaces, load()?, load)
             }
