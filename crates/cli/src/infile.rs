@@ -14,7 +14,12 @@ const FILE_LEN_MAX: u64 = 16 << 20;
 
 /// Reads a file. What is wrong with it is wrong usage.
 pub fn read<T>(path: &Path, parse: impl FnOnce(&str) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let bytes = bytes_of(path).with_context(|| format!("reading {}", path.display()));
+    read_up_to(path, FILE_LEN_MAX, parse)
+}
+
+/// As [`read`], of files of which large ones are usual.
+pub fn read_up_to<T>(path: &Path, len_max: u64, parse: impl FnOnce(&str) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let bytes = bytes_up_to(path, len_max).with_context(|| format!("reading {}", path.display()));
     let parsed = bytes.and_then(|bytes| {
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let before = &bytes[..error.valid_up_to()];
@@ -28,9 +33,13 @@ pub fn read<T>(path: &Path, parse: impl FnOnce(&str) -> anyhow::Result<T>) -> an
 
 /// What a regular file holds, which is not too large. (A FIFO would be waited for, and some devices never end.)
 pub fn bytes_of(path: &Path) -> anyhow::Result<Vec<u8>> {
+    bytes_up_to(path, FILE_LEN_MAX)
+}
+
+fn bytes_up_to(path: &Path, len_max: u64) -> anyhow::Result<Vec<u8>> {
     ensure!(fs::metadata(path)?.is_file(), "it is no regular file");
     let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes)?;
-    ensure!(bytes.len() as u64 <= FILE_LEN_MAX, "it has more than {} MB", FILE_LEN_MAX >> 20);
+    File::open(path)?.take(len_max + 1).read_to_end(&mut bytes)?;
+    ensure!(bytes.len() as u64 <= len_max, "it has more than {} MB", len_max >> 20);
     Ok(bytes)
 }

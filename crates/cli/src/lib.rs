@@ -8,7 +8,7 @@
 //! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: memory of others, and volumes in it;
 //!   `socket_args`: where clients of other protocols come in.
 //! - `file_service`: `sinew serve files`; `mount`: `sinew mount`; `files`: `sinew files`; `fsck`: `sinew fsck`; `swap`: `sinew swap`; `paging`: `--for-paging`.
-//! - `interleave`: `sinew interleave`.
+//! - `interleave`: `sinew interleave`; `forward`: `sinew forward`.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
@@ -28,6 +28,7 @@ mod endpoint_args;
 mod fabrics;
 mod file_service;
 mod files;
+mod forward;
 mod fsck;
 mod herd;
 mod infile;
@@ -75,6 +76,7 @@ Examples:
   sinew memory bench --sizes 4K,1M         memory of a donor, by an engine
   sinew interleave bench chase             lookups that overlap their misses
   sinew xdp bench                          AF_XDP, on virtual interfaces
+  sinew forward bench                      routers and switches, without ports
   sinew serve sequencer                    numbers; in another terminal:
   sinew seq next --count 3
   sinew sim run cx4 --workload FILE        a workload on a simulated cluster
@@ -127,6 +129,9 @@ enum Command {
     /// Measure AF_XDP ports between virtual interfaces
     #[command(subcommand)]
     Xdp(Box<xdp::Command>),
+    /// Forward Ethernet frames: a router, a switch, named data; and measure it
+    #[command(subcommand)]
+    Forward(Box<forward::Command>),
     /// Run a service
     #[command(subcommand)]
     Serve(Box<ServeCommand>),
@@ -277,6 +282,7 @@ pub fn main() -> ExitCode {
         Some(Command::Memory(command)) => memory::run(&command),
         Some(Command::Interleave(command)) => interleave::run(&command),
         Some(Command::Xdp(command)) => xdp::run(&command),
+        Some(Command::Forward(command)) => forward::run(&command),
         Some(Command::Serve(service)) => match *service {
             ServeCommand::Block(args) => block::run(&args),
             ServeCommand::Files(args) => file_service::run(&args),

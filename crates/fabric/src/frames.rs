@@ -5,8 +5,9 @@
 //! be written: a router changes addresses and the hop limit where the frame lies, and [passes it on](FrameTx::forward). Between ports
 //! that share their memory that takes no copy.
 //!
-//! [`cable`] makes a frame port of any packet port, over shared memory or a simulated network for example.
+//! [`cable`] makes a frame port of any packet port, over shared memory or a simulated network for example. [`any`] has ports of several kinds behind one type.
 
+pub mod any;
 pub mod cable;
 
 use std::fmt;

@@ -7,7 +7,8 @@
 //! - [`machine`]: processors, and threads that are pinned to them; [`limits`]: what the machine allows with nothing above.
 //! - [`crew`]: client threads, which obey orders; [`load`]: what they do, as state machines that are turned by their owner;
 //!   [`drivers`]: both together.
-//! - [`lookups`]: lookups in large tables on one thread, plain and interleaved.
+//! - [`lookups`]: lookups in large tables on one thread, plain and interleaved; [`forwarding`]: frames through applications that look up in them;
+//!   [`patterns`]: payloads that are searched.
 //! - [`pattern`] and [`workload`]: what messages hold, and what clients of stores ask for.
 //! - [`threshold`] and [`reference`](mod@reference): what a figure is held against.
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@
 pub mod crew;
 pub mod drivers;
 pub mod figure;
+pub mod forwarding;
 pub mod limits;
 pub mod load;
 pub mod lookups;
@@ -22,6 +24,7 @@ pub mod machine;
 pub mod measured;
 pub mod others;
 pub mod pattern;
+pub mod patterns;
 pub mod reference;
 pub mod run;
 pub mod service;

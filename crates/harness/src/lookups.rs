@@ -15,6 +15,7 @@ pub use chase::{Chase, Hashes};
 pub use limit::RandomLines;
 pub use mica::Mica;
 pub use tables::{Ipv4, Ipv6, Names, Numbers, Stations};
+pub(crate) use tables::{NAME_LEN, ipv4_prefix, ipv6_prefix, name_text, station};
 
 /// Lookups that run at once at most.
 pub const WIDTH_MAX: usize = sinew::store::lookup::GROUP_MAX;

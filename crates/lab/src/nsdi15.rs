@@ -1,12 +1,15 @@
-//! Raising the Bar for Using GPUs in Software Packet Processing: what needs neither a GPU nor packets. (Figures 2 and 3 are of a GPU alone.)
+//! Raising the Bar for Using GPUs in Software Packet Processing: what needs neither a GPU nor a network card. (Figures 2 and 3 are of a GPU alone.)
 
 pub mod fig10;
+pub mod fig12;
 pub mod fig4;
 pub mod fig8;
 pub mod table1;
 
 use std::time::Duration;
 
+use sinew_forward::Application;
+use sinew_harness::forwarding::Pipeline;
 use sinew_harness::lookups::{Form, Lookups, Trace};
 use sinew_host::{available_cpus, pin_current_thread};
 
@@ -58,6 +61,14 @@ fn forms<L: Lookups>(lookups: L, keys: usize, slice: Duration) -> [Option<f64>; 
     let of = |form| move |trace: &mut Trace<L>, slice| trace.mops(form, WIDTH, slice).ok();
     let [plain, interleaved, grouped] = [Form::Plain, Form::Interleaved, Form::Grouped].map(of);
     rates(&mut Trace::new(lookups, keys), slice, [&plain, &interleaved, &grouped])
+}
+
+/// The rates of frames through an application, plain, interleaved and grouped.
+fn frames<A: Application>(mut pipeline: Pipeline<A>, slice: Duration) -> [Option<f64>; 3] {
+    let of = |form| move |pipeline: &mut Pipeline<A>, slice| pipeline.mops(form, WIDTH, slice).ok();
+    let interleaved = sinew_forward::Form::interleaved(WIDTH).unwrap_or_default();
+    let [plain, interleaved, grouped] = [sinew_forward::Form::Plain, interleaved, sinew_forward::Form::Grouped].map(of);
+    rates(&mut pipeline, slice, [&plain, &interleaved, &grouped])
 }
 
 /// A row of this machine's.

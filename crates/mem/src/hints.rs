@@ -24,6 +24,18 @@ pub fn room_for_random_access<T>(capacity: usize) -> Vec<T> {
     vec
 }
 
+/// A vector of `len` zeros with room for `capacity` elements, as [`room_for_random_access`] has it. Memory of which nothing but zeros is read or written is not there: what is
+/// large and stays empty takes neither memory nor time.
+pub fn zeros_for_random_access(len: usize, capacity: usize) -> Vec<u32> {
+    // The system's memory is zero.
+    let mut vec = vec![0; capacity.max(len)];
+    vec.truncate(len);
+    let (start, capacity) = (vec.as_mut_ptr(), vec.capacity());
+    // SAFETY: all of the vector's memory, as memory that need not be initialised; nobody else has it until this borrow ends.
+    prefer_huge_pages(unsafe { std::slice::from_raw_parts_mut(start.cast::<MaybeUninit<u32>>(), capacity) });
+    vec
+}
+
 /// Moves `vec` to memory with room for twice as many elements, on huge pages where it is large and the system has them to
 /// give: a table that is accessed at random then misses the caches only, and not the table of pages too.
 pub fn grow_for_random_access<T>(vec: &mut Vec<T>) {
@@ -52,6 +64,16 @@ fn prefer_huge_pages<T>(_memory: &mut [MaybeUninit<T>]) {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zeros_are_zeros_with_room_for_more() {
+        let mut vec = zeros_for_random_access(1000, 2 << 20);
+        let start = vec.as_ptr();
+        assert!(vec.len() == 1000 && vec.iter().all(|number| *number == 0));
+        vec.resize(2 << 20, 7);
+        assert_eq!((vec.as_ptr(), vec[999], vec[1000]), (start, 0, 7));
+        assert_eq!(zeros_for_random_access(0, 0), []);
+    }
 
     #[test]
     fn a_grown_vector_keeps_its_elements_and_has_room_for_as_many_more() {

@@ -62,6 +62,7 @@
 //! - [`mem`]: message buffers.
 //! - [`kv`]: key-value services, over the tables of [`store`].
 //! - [`remote_memory`]: memory of other hosts; [`remote_block`]: that as a block device; [`far_memory`]: as vectors and mappings.
+//! - [`forward`]: a router, a switch, and what else forwards Ethernet frames.
 //! - [`sequencer`]: unique, increasing numbers.
 //! - [`host`]: the real clock, randomness, threads.
 //! - [`herd`]: calls over verbs, requests by WRITE and answers by datagram.
@@ -88,6 +89,7 @@ pub use server::{EndpointReport, Flow, Program, Server, ServerHandle};
 
 pub use sinew_fabric as fabric;
 pub use sinew_far_memory as far_memory;
+pub use sinew_forward as forward;
 pub use sinew_herd as herd;
 pub use sinew_host as host;
 #[cfg(feature = "ibverbs")]

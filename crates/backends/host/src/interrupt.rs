@@ -6,11 +6,13 @@ use rustix::fd::{IntoRawFd, OwnedFd};
 use sinew_fabric::Waker;
 use sinew_mem::atomic::plain::{AtomicU32, Ordering};
 
-// The signal handler may touch nothing but these three words: atomics without locks are all that is safe there.
+// The signal handlers may touch nothing but these four words: atomics without locks are all that is safe there.
 /// The number of the signal that came; 0 before.
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 /// Whether SIGUSR1 came.
 static ASKED: AtomicU32 = AtomicU32::new(0);
+/// Whether SIGHUP came, where it is caught by itself, since somebody looked.
+static RELOAD: AtomicU32 = AtomicU32::new(0);
 static WAKE_FD: AtomicU32 = AtomicU32::new(NO_FD);
 const NO_FD: u32 = u32::MAX;
 
@@ -98,6 +100,23 @@ impl Interrupt {
         ASKED.load(Ordering::Acquire) != 0
     }
 
+    /// From now on SIGHUP does not interrupt: it asks a program to read its files again, which sets a flag of its own and calls the same
+    /// [wakers](Self::wake_on_interrupt). It can come any number of times.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn catch_reload(&self) -> io::Result<()> {
+        catch(libc::SIGHUP, on_reload, libc::SA_RESTART)
+    }
+
+    /// Whether SIGHUP came since the last call, after [`Self::catch_reload`].
+    #[inline]
+    pub fn take_reload(&self) -> bool {
+        // A look that costs nothing, as a rule. Acquire: as in `is_set`.
+        RELOAD.load(Ordering::Acquire) != 0 && RELOAD.swap(0, Ordering::AcqRel) != 0
+    }
+
     /// Does what Ctrl-C does, without it: for a program that ends itself.
     pub fn set(&self) {
         note_interrupt(libc::SIGINT);
@@ -162,6 +181,15 @@ extern "C" fn on_request(_: libc::c_int) {
     // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
     let errno = unsafe { *libc::__errno_location() };
     ASKED.store(1, Ordering::Release);
+    poke();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+extern "C" fn on_reload(_: libc::c_int) {
+    // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
+    let errno = unsafe { *libc::__errno_location() };
+    RELOAD.store(1, Ordering::Release);
     poke();
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
@@ -248,6 +276,14 @@ mod tests {
         let (send, receive) = mpsc::channel();
         let (send_dropped, receive_dropped) = mpsc::channel();
         let _kept = interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send))));
+        interrupt.catch_reload().unwrap();
+        for _ in 0..2 {
+            assert!(!interrupt.take_reload());
+            // SAFETY: raises a signal that has a handler.
+            unsafe { libc::raise(libc::SIGHUP) };
+            receive.recv_timeout(Duration::from_secs(20)).expect("the waker is called");
+            assert!(interrupt.take_reload() && !interrupt.is_set(), "it asks for files to be read, and ends nothing");
+        }
         drop(interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send_dropped)))));
         // SAFETY: raises a signal that has a handler.
         unsafe { libc::raise(libc::SIGTERM) };

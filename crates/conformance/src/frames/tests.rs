@@ -3,6 +3,7 @@
 use sinew_fabric::PacketPort;
 use sinew_fabric::fault::{FaultConfig, Faults, Faulty};
 use sinew_fabric::frames::MacAddress;
+use sinew_fabric::frames::any::AnyPort;
 use sinew_fabric::frames::cable::Cable;
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::time::{Clock, ManualClock};
@@ -51,6 +52,29 @@ fn lending() -> LoopbackConfig {
 
 mod cables {
     crate::frame_tests!(super::Cables::new(super::small(), |port| port));
+}
+
+/// Cables behind one type with ports of other kinds.
+struct Any<F>(F);
+
+impl<F: Fixture<Port: 'static>> Fixture for Any<F> {
+    type Port = AnyPort;
+
+    fn pair(&mut self) -> Option<(AnyPort, AnyPort)> {
+        self.0.pair().map(|(a, b)| (AnyPort::new(a), AnyPort::new(b)))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns()
+    }
+
+    fn expectations(&self) -> Expectations {
+        self.0.expectations()
+    }
+}
+
+mod any_ports {
+    crate::frame_tests!(super::Any(super::Cables::new(super::small(), |port| port)));
 }
 
 mod cables_with_bursts_of_one {

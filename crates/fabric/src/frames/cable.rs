@@ -153,12 +153,21 @@ impl<P: PacketPort> FrameRx for CableRx<P> {
             ends.push(memory.len());
         }
         drop(packets);
-        let (mut rest, mut start) = (&mut memory[..], 0);
-        for end in ends {
-            let (frame, behind) = rest.split_at_mut(end - start);
-            burst.frames.push(CopiedFrame(frame));
-            (rest, start) = (behind, end);
-        }
+        lend(memory, ends, burst);
+    }
+}
+
+/// Lends frames that lie in a row, by where they end.
+pub(super) fn lend<'a>(
+    memory: &'a mut [u8],
+    ends: impl IntoIterator<Item = usize>,
+    burst: &mut FrameBurst<'a, Copied>,
+) {
+    let (mut rest, mut start) = (memory, 0);
+    for end in ends {
+        let (frame, behind) = rest.split_at_mut(end - start);
+        burst.frames.push(CopiedFrame(frame));
+        (rest, start) = (behind, end);
     }
 }
 

@@ -86,16 +86,16 @@ impl Stations {
     pub fn new(count: usize) -> anyhow::Result<Self> {
         let mut table = MacTable::new(count, 1)?;
         for number in 0..count as u64 {
-            table.insert(Self::address(number), number as u16)?;
+            table.insert(station(number), number as u16)?;
         }
         Ok(Self { table, count: count as u64 })
     }
+}
 
-    /// Locally administered, of no group; odd multipliers make no two of fewer than 2^40 the same.
-    fn address(number: u64) -> MacAddress {
-        let [.., a, b, c, d, e] = number.wrapping_mul(0xB5_9F4A_7C15).to_be_bytes();
-        [2, a, b, c, d, e]
-    }
+/// The address of a station: locally administered, of no group; odd multipliers make no two of fewer than 2^40 the same.
+pub(crate) fn station(number: u64) -> MacAddress {
+    let [.., a, b, c, d, e] = number.wrapping_mul(0xB5_9F4A_7C15).to_be_bytes();
+    [2, a, b, c, d, e]
 }
 
 impl Lookups for Stations {
@@ -104,7 +104,7 @@ impl Lookups for Stations {
 
     fn draw(&self, random: u64) -> (MacAddress, Option<u16>) {
         let number = random % self.count;
-        (Self::address(number), Some(number as u16))
+        (station(number), Some(number as u16))
     }
 
     fn bytes(&self) -> usize {
@@ -114,6 +114,21 @@ impl Lookups for Stations {
     fn look_up(&self, form: Form, width: usize, keys: &[MacAddress], found: &mut [Option<u16>]) {
         look_up!(self.table, form, width, keys, found);
     }
+}
+
+/// A prefix of [`Ipv4`]'s, by its number.
+pub(crate) fn ipv4_prefix(at: u64) -> (Ipv4Addr, u8) {
+    let (bits, draw) = (mixed(2 * at), mixed(2 * at + 1));
+    let len = match draw % 1000 {
+        0..2 => 8,
+        2..132 => 9 + (draw >> 32) % 11,
+        132..252 => 20 + (draw >> 32) % 2,
+        252..372 => 22,
+        372..462 => 23,
+        462..990 => 24,
+        _ => 25 + (draw >> 32) % 8,
+    };
+    (Ipv4Addr::from_bits(bits as u32), len as u8)
 }
 
 /// Routes of IPv4: random prefixes whose lengths are spread about as in tables of BGP, of 1,000 two of 8 bits, 130 of 9 to 19, 120 of 20 and 21, 120 of 22, 90 of 23, 528 of 24 and ten of more
@@ -131,17 +146,8 @@ impl Ipv4 {
     /// The table is too small for them.
     pub fn new(routes: usize) -> anyhow::Result<Self> {
         let route = |at: u64| {
-            let (bits, draw) = (mixed(2 * at), mixed(2 * at + 1));
-            let len = match draw % 1000 {
-                0..2 => 8,
-                2..132 => 9 + (draw >> 32) % 11,
-                132..252 => 20 + (draw >> 32) % 2,
-                252..372 => 22,
-                372..462 => 23,
-                462..990 => 24,
-                _ => 25 + (draw >> 32) % 8,
-            };
-            (Ipv4Addr::from_bits(bits as u32), len as u8, (draw >> 48) as u32)
+            let (prefix, len) = ipv4_prefix(at);
+            (prefix, len, (mixed(2 * at + 1) >> 48) as u32)
         };
         let list: Vec<_> = (1..=routes as u64).map(route).collect();
         let table = Ipv4Table::load(1 << 16, &list).map_err(|(at, error)| anyhow::anyhow!("route {at}: {error}"))?;
@@ -183,15 +189,16 @@ impl Ipv6 {
     pub fn new(routes: usize) -> anyhow::Result<Self> {
         let mut table = Ipv6Table::new(routes.saturating_mul(5))?;
         for at in 1..=routes as u64 {
-            let len = 48 + mixed(!at) % 17;
-            table.insert(Self::prefix(at), len as u8, at as u32 & 0xFFFF).with_context(|| format!("route {at}"))?;
+            let (prefix, len) = ipv6_prefix(at);
+            table.insert(prefix, len, at as u32 & 0xFFFF).with_context(|| format!("route {at}"))?;
         }
         Ok(Self { table, routes: routes as u64 })
     }
+}
 
-    fn prefix(at: u64) -> Ipv6Addr {
-        Ipv6Addr::from_bits(u128::from(mixed(at)) << 64)
-    }
+/// A prefix of [`Ipv6`]'s, by its number; further bits are not zero.
+pub(crate) fn ipv6_prefix(at: u64) -> (Ipv6Addr, u8) {
+    (Ipv6Addr::from_bits(u128::from(mixed(at)) << 64), 48 + (mixed(!at) % 17) as u8)
 }
 
 impl Lookups for Ipv6 {
@@ -199,7 +206,7 @@ impl Lookups for Ipv6 {
     type Found = Option<u32>;
 
     fn draw(&self, random: u64) -> (Ipv6Addr, Option<u32>) {
-        let prefix = Self::prefix(1 + random % self.routes);
+        let (prefix, _) = ipv6_prefix(1 + random % self.routes);
         let address = Ipv6Addr::from_bits(prefix.to_bits() | u128::from(mixed(random)));
         (address, self.table.get(address))
     }
@@ -222,7 +229,8 @@ pub struct Names {
     texts: Vec<[u8; NAME_LEN]>,
 }
 
-const NAME_LEN: usize = 36;
+/// Bytes of a name.
+pub(crate) const NAME_LEN: usize = 36;
 /// Different names that are looked up.
 const NAMES: usize = 1 << 18;
 
@@ -235,26 +243,26 @@ impl Names {
     pub fn new(prefixes: usize) -> anyhow::Result<Self> {
         let mut table = NameTable::new(prefixes, prefixes.saturating_mul(40), 1)?;
         for at in 1..=prefixes as u64 {
-            let text = Self::text(at);
+            let text = name_text(at);
             let len = if at % 2 == 0 { 18 } else { 27 };
             table.insert(Name::new(&text[..len])?, at as u16).with_context(|| format!("prefix {at}"))?;
         }
         let mut names = Self { table, prefixes: prefixes as u64, texts: Vec::new() };
-        names.texts = (0..NAMES as u64).map(|at| Self::text(1 + mixed(at) % names.prefixes)).collect();
+        names.texts = (0..NAMES as u64).map(|at| name_text(1 + mixed(at) % names.prefixes)).collect();
         Ok(names)
     }
+}
 
-    /// `/` and eight letters, four times.
-    fn text(at: u64) -> [u8; NAME_LEN] {
-        let mut text = [b'/'; NAME_LEN];
-        for (component, letters) in text.chunks_exact_mut(9).enumerate() {
-            let bits = mixed(at.wrapping_mul(8) + component as u64);
-            for (nth, letter) in letters[1..].iter_mut().enumerate() {
-                *letter = b'a' + (bits >> (nth * 8)) as u8 % 26;
-            }
+/// A name of [`Names`]', by its number: `/` and eight letters, four times.
+pub(crate) fn name_text(at: u64) -> [u8; NAME_LEN] {
+    let mut text = [b'/'; NAME_LEN];
+    for (component, letters) in text.chunks_exact_mut(9).enumerate() {
+        let bits = mixed(at.wrapping_mul(8) + component as u64);
+        for (nth, letter) in letters[1..].iter_mut().enumerate() {
+            *letter = b'a' + (bits >> (nth * 8)) as u8 % 26;
         }
-        text
     }
+    text
 }
 
 impl Lookups for Names {

@@ -13,13 +13,14 @@
 //! | [`ipv6::Ipv6Table`] | the same of IPv6 | 1 to 14 |
 //! | [`names::NameTable`] | the longest prefix of a name of components (NDN) to a next hop | about 2 for each prefix that is tried |
 //!
-//! [`crate::cache`] has interleaved lookups, too.
+//! [`patterns`] finds patterns in texts by automata, several texts at once. [`crate::cache`] has interleaved lookups, too.
 
 pub mod cuckoo;
 pub mod ipv4;
 pub mod ipv6;
 pub mod mac;
 pub mod names;
+pub mod patterns;
 mod trie;
 
 pub use trie::{HOP_MAX, RouteError};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use sinew_mem::room_for_random_access;
+use sinew_mem::zeros_for_random_access;
 
 /// The largest next hop.
 pub const HOP_MAX: u32 = (1 << 22) - 1;
@@ -59,39 +59,46 @@ pub enum RouteError {
     },
 }
 
-/// An entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry(u32);
+/// An entry: a number, because memory that is zero need not be written before it is an empty one.
+pub(super) type Entry = u32;
 
+const EMPTY: Entry = 0;
 const IS_ROUTE: u32 = 1 << 31;
 const IS_GROUP: u32 = 1 << 30;
 const LEN_SHIFT: u32 = 22;
 
-impl Entry {
-    const EMPTY: Self = Self(0);
+fn route(len: u8, hop: u32) -> Entry {
+    IS_ROUTE | u32::from(len) << LEN_SHIFT | hop
+}
 
-    fn route(len: u8, hop: u32) -> Self {
-        Self(IS_ROUTE | u32::from(len) << LEN_SHIFT | hop)
-    }
+fn group(number: u32) -> Entry {
+    IS_GROUP | number
+}
 
-    fn group(number: u32) -> Self {
-        Self(IS_GROUP | number)
-    }
-
-    #[inline(always)]
-    pub fn hop(self) -> Option<u32> {
-        (self.0 & IS_ROUTE != 0).then_some(self.0 & HOP_MAX)
-    }
+/// What an [`Entry`] says.
+pub(super) trait Says {
+    fn hop(self) -> Option<u32>;
 
     /// Where the group begins that goes on with it.
-    #[inline(always)]
-    pub fn next(self) -> Option<usize> {
-        (self.0 & IS_GROUP != 0).then_some((self.0 & HOP_MAX) as usize * GROUP)
-    }
+    fn next(self) -> Option<usize>;
 
     /// Of the prefix; of what is empty, as of one that covers everything.
+    fn len(self) -> u8;
+}
+
+impl Says for Entry {
+    #[inline(always)]
+    fn hop(self) -> Option<u32> {
+        (self & IS_ROUTE != 0).then_some(self & HOP_MAX)
+    }
+
+    #[inline(always)]
+    fn next(self) -> Option<usize> {
+        (self & IS_GROUP != 0).then_some((self & HOP_MAX) as usize * GROUP)
+    }
+
     fn len(self) -> u8 {
-        (self.0 >> LEN_SHIFT) as u8
+        (self >> LEN_SHIFT) as u8
     }
 }
 
@@ -137,9 +144,7 @@ impl Trie {
             return Err(RouteError::Groups { groups: groups_max });
         }
         let first = 1 << FIRST_BITS;
-        // Memory that is not written is not there yet.
-        let mut entries = room_for_random_access(first + groups_max * GROUP);
-        entries.resize(first, Entry::EMPTY);
+        let entries = zeros_for_random_access(first, first + groups_max * GROUP);
         Ok(Self { entries, free: Vec::new(), routes: BTreeMap::new(), groups_max, len_max })
     }
 
@@ -167,7 +172,7 @@ impl Trie {
         if wanted > self.groups_max - self.groups() {
             return Err(RouteError::Full { groups: self.groups_max });
         }
-        self.change(0, 0, prefix, len, Change::Put(Entry::route(len, hop)));
+        self.change(0, 0, prefix, len, Change::Put(route(len, hop)));
         Ok(self.routes.insert((len, prefix), hop))
     }
 
@@ -178,9 +183,9 @@ impl Trie {
         let hop = self.routes.remove(&(len, prefix)).ok_or(RouteError::Absent { len })?;
         let shorter = (0..len).rev().find_map(|shorter| {
             let hop = self.routes.get(&(shorter, masked(prefix, shorter)))?;
-            Some(Entry::route(shorter, *hop))
+            Some(route(shorter, *hop))
         });
-        self.change(0, 0, prefix, len, Change::Replace(shorter.unwrap_or(Entry::EMPTY)));
+        self.change(0, 0, prefix, len, Change::Replace(shorter.unwrap_or(EMPTY)));
         Ok(hop)
     }
 
@@ -255,15 +260,15 @@ impl Trie {
                 next
             }
         };
-        self.entries[at] = Entry::group((next / GROUP) as u32);
+        self.entries[at] = group((next / GROUP) as u32);
         next
     }
 
     /// Gives a group up whose entries say no more than one would in its place, after the first `taken` bits.
     fn join(&mut self, at: usize, next: usize, taken: u32) {
-        let group = &self.entries[next..next + GROUP];
-        let first = group[0];
-        if first.next().is_none() && u32::from(first.len()) <= taken && group.iter().all(|entry| *entry == first) {
+        let entries = &self.entries[next..next + GROUP];
+        let first = entries[0];
+        if first.next().is_none() && u32::from(first.len()) <= taken && entries.iter().all(|entry| *entry == first) {
             self.entries[at] = first;
             self.free.push((next / GROUP) as u32);
         }

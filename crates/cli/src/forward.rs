@@ -1,0 +1,60 @@
+//! `sinew forward`: a router, a switch, and what else forwards frames, on ports and measured without them.
+
+mod bench;
+mod patterns;
+mod ports;
+mod reload;
+mod run;
+mod tell;
+
+use clap::ValueEnum;
+use sinew::fabric::MAX_BURST;
+use sinew::forward::Form;
+
+pub use bench::for_tour;
+
+use crate::Outcome;
+
+/// What can be done with forwarders.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Forward frames between interfaces until Ctrl-C
+    #[command(after_help = run::HELP)]
+    Run(run::Args),
+    /// Measure forwarding in its three forms, without ports
+    #[command(after_help = bench::HELP)]
+    Bench(bench::Args),
+    /// Measure how fast patterns are found in payloads
+    #[command(after_help = patterns::HELP)]
+    Patterns(patterns::Args),
+}
+
+/// Does what was asked for.
+pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Run(args) => run::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Patterns(args) => patterns::run(args),
+    }
+}
+
+/// How keys are looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormName {
+    /// One after the other
+    Plain,
+    /// By the interleaver
+    Interleaved,
+    /// With group prefetching written by hand
+    Grouped,
+}
+
+impl FormName {
+    fn form(self) -> Form {
+        match self {
+            Self::Plain => Form::Plain,
+            Self::Interleaved => Form::interleaved(MAX_BURST).unwrap_or_default(),
+            Self::Grouped => Form::Grouped,
+        }
+    }
+}

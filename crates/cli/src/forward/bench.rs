@@ -1,0 +1,233 @@
+//! `sinew forward bench`.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use serde_json::json;
+use sinew::fabric::MAX_BURST;
+use sinew::forward::echo::Echo;
+use sinew::forward::{Application, Form};
+use sinew::host::Interrupt;
+use sinew_harness::forwarding::{self, Pipeline};
+use sinew_harness::run::{Interrupted, Progress};
+use sinew_harness::units::parse_count;
+use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, figure, machine, units};
+
+use crate::measure::{MeasureArgs, Setting, with_progress};
+use crate::{Outcome, Usage, output, table};
+
+pub const HELP: &str = "\
+One thread takes bursts of frames through an application, headers and all, whose table is larger than most last-level caches: interleaved, plain, and with group prefetching
+written by hand, by turns in the same run; where each frame goes is compared. Beside them stands echo, which looks nothing up: what the rest costs. There are no ports; before each
+burst its frames are written anew.
+
+  ipv4    random addresses among routes whose lengths are spread about as BGP's
+  ipv6    addresses of the table's random prefixes of 48 to 64 bits
+  switch  stations in a cuckoo table
+  names   Interests with a prefix in the table (NDN)
+
+Thresholds are held against the interleaved form of each.
+
+Examples:
+  sinew forward bench
+  sinew forward bench ipv6 names --burst 32 --json";
+
+/// What forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Ipv4,
+    Ipv6,
+    Switch,
+    Names,
+}
+
+impl Kind {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// What is measured when nothing is said (nsdi15 4; the switch has a third of the paper's stations).
+    fn entries(self) -> usize {
+        match self {
+            Self::Ipv4 => 527_961,
+            Self::Ipv6 => 200_000,
+            Self::Switch => 20_000_000,
+            Self::Names => 10_000_000,
+        }
+    }
+
+    fn entries_max(self) -> usize {
+        match self {
+            Self::Ipv4 => 2_000_000,
+            Self::Ipv6 => 800_000,
+            Self::Switch | Self::Names => 1 << 30,
+        }
+    }
+}
+
+/// Frames that are drawn ahead.
+const FRAMES: usize = 1 << 21;
+
+/// Options of `sinew forward bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What forwards; all, when none is given
+    #[arg(value_enum)]
+    kinds: Vec<Kind>,
+    /// Entries of each table instead of as many as make it large
+    #[arg(long, value_parser = parse_count)]
+    entries: Option<usize>,
+    /// Frames of a burst, which are looked up at once
+    #[arg(long, default_value_t = MAX_BURST as u8, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=MAX_BURST as i64))]
+    burst: u8,
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+struct Plan {
+    tables: Vec<(Kind, usize)>,
+    burst: usize,
+    setting: Setting,
+}
+
+impl Args {
+    fn plan(&self) -> anyhow::Result<Plan> {
+        self.measure.check_thresholds(Unit::Mops)?;
+        let all = if self.kinds.is_empty() { Kind::value_variants() } else { &self.kinds };
+        let mut tables = Vec::new();
+        for kind in all {
+            let entries = self.entries.unwrap_or(kind.entries());
+            let (name, max) = (kind.name(), kind.entries_max());
+            ensure!((1..=max).contains(&entries), "--entries of {name} can be 1 to {max}");
+            tables.push((*kind, entries));
+        }
+        Ok(Plan { tables, burst: self.burst.into(), setting: self.measure.setting((1, 0), false)? })
+    }
+}
+
+/// Does what was asked for.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let plan = args.plan().map_err(Usage::of)?;
+    let figures = with_progress(|progress| measure(&plan, progress))?;
+    args.measure.show_all(&figures, || text_of(&figures))
+}
+
+/// A router of IPv4, measured for a time: for the tour.
+pub fn for_tour(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+    let args: Args = crate::measure::as_told(&["ipv4", "--entries=200000", "--no-pin"], duration)?;
+    measure(&args.plan()?, progress)?.pop().context("nothing was measured")
+}
+
+fn measure(plan: &Plan, progress: &mut Progress<'_>) -> anyhow::Result<Vec<Figure>> {
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    machine::pin(plan.setting.client_cpus[0])?;
+    let mut figures = Vec::new();
+    for (kind, entries) in &plan.tables {
+        progress(&format!("filling {}", kind.name()), 0.0);
+        let measuring = Measuring { plan, kind: *kind, entries: *entries, interrupt };
+        figures.push(match kind {
+            Kind::Ipv4 => measuring.figure(forwarding::ipv4(*entries, FRAMES)?, progress),
+            Kind::Ipv6 => measuring.figure(forwarding::ipv6(*entries, FRAMES)?, progress),
+            Kind::Switch => measuring.figure(forwarding::switch(*entries, FRAMES)?, progress),
+            Kind::Names => measuring.figure(forwarding::names(*entries, FRAMES)?, progress),
+        }?);
+    }
+    Ok(figures)
+}
+
+struct Measuring<'a> {
+    plan: &'a Plan,
+    kind: Kind,
+    entries: usize,
+    interrupt: Interrupt,
+}
+
+const PLAIN: usize = 1;
+const GROUPED: usize = 2;
+const ECHO: usize = 3;
+
+struct Sides<A> {
+    pipeline: Pipeline<A>,
+    echo: Pipeline<Echo>,
+    /// Interleaved, plain and by hand.
+    forms: [Form; ECHO],
+    burst: usize,
+}
+
+impl<A: Application> Turns for Sides<A> {
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
+        Ok(Some(match self.forms.get(side) {
+            Some(form) => self.pipeline.mops(*form, self.burst, duration)?,
+            None => self.echo.mops(Form::Plain, self.burst, duration)?,
+        }))
+    }
+}
+
+impl Measuring<'_> {
+    fn figure<A: Application>(&self, pipeline: Pipeline<A>, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+        let (plan, bytes) = (self.plan, pipeline.table_bytes);
+        ensure!(!self.interrupt.is_set(), Interrupted);
+        let forms = [Form::interleaved(plan.burst)?, Form::Plain, Form::Grouped];
+        let mut sides = Sides { pipeline, echo: forwarding::echo(FRAMES / 16)?, forms, burst: plan.burst };
+        let run = plan.setting.run(1, [], None, self.interrupt);
+        let measured = run.alternate(ECHO + 1, &mut sides, progress)?;
+        Ok(self.figure_of(&measured, bytes))
+    }
+
+    fn figure_of(&self, measured: &Measured, bytes: usize) -> Figure {
+        let name = self.kind.name();
+        let title = format!("{name}, bursts of {}", self.plan.burst);
+        let figure = measured.figure("forward bench", title, Unit::Mops, 0);
+        let mut figure = figure.beside(measured, PLAIN, Comparison::Baseline, "the plain form");
+        let times = |ours, theirs| measured.times(ours, theirs).map(units::rounded);
+        let mops = |side| {
+            let slices = measured.slices(side);
+            (!slices.is_empty()).then(|| units::rounded(units::median(&slices)))
+        };
+        figure.setup = json!({ "application": name, "entries": self.entries, "burst": self.plan.burst });
+        figure.details = json!({
+            "plain_mops": mops(PLAIN),
+            "grouped_mops": mops(GROUPED),
+            "echo_mops": mops(ECHO),
+            "times_plain": times(0, PLAIN),
+            "times_grouped": times(0, GROUPED),
+            "times_echo": times(0, ECHO),
+            "memory_bytes": bytes,
+        });
+        figure
+    }
+}
+
+/// The lowest and the highest slice.
+fn spread(figure: &Figure) -> String {
+    let edge =
+        |pick: fn(f64, f64) -> f64| figure.slices.iter().copied().reduce(pick).map(units::figure).unwrap_or_default();
+    format!("{} - {}", edge(f64::min), edge(f64::max))
+}
+
+fn text_of(figures: &[Figure]) -> String {
+    let heads = ["forwards", "memory", "plain", "interleaved", "spread", "by hand", "echo", "x plain", "x by hand"];
+    let rows = figures.iter().map(|figure| {
+        let detail = |name: &str| figure.details[name].as_f64().map(units::figure).unwrap_or_default();
+        vec![
+            figure.setup["application"].as_str().unwrap_or_default().to_owned(),
+            units::size(figure.details["memory_bytes"].as_u64().unwrap_or(0) as usize >> 20 << 20),
+            detail("plain_mops"),
+            figure.value.map(units::figure).unwrap_or_default(),
+            spread(figure),
+            detail("grouped_mops"),
+            detail("echo_mops"),
+            detail("times_plain"),
+            detail("times_grouped"),
+        ]
+    });
+    let table = table::of(&heads, rows, table::FIGURES);
+    let burst = figures.first().map(|figure| figure.setup["burst"].to_string()).unwrap_or_default();
+    let mut lines = vec![format!(
+        "Millions of frames a second, in bursts of {burst}, without ports. By hand is group prefetching; echo looks nothing up."
+    )];
+    lines.extend(figure::complaints(figures));
+    let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();
+    format!("{table}\n{}", lines.join("\n"))
+}

@@ -1,0 +1,181 @@
+//! Interfaces as they are written on the command line, and their ports.
+
+use std::str::FromStr;
+
+use anyhow::{Context, bail, ensure};
+use sinew::fabric::frames::any::AnyPort;
+use sinew::fabric::frames::cable::Cable;
+use sinew::fabric::frames::{ETHERNET_HEADER_LEN, FramePort, MacAddress};
+use sinew::fabric::{Address, Generator, PacketPort};
+use sinew::forward::interface::{Interface, Network};
+use sinew::forward::switch::parse_mac;
+use sinew::host::SystemEntropy;
+use sinew::shm::ShmPort;
+use sinew::udp::UdpPort;
+
+/// Bytes of a packet, where nobody says how many, and the port carries them.
+const MTU: usize = 1500;
+
+/// What `--interface` says: `NAME=PORT[,to=PORT][,ip=ADDRESS/LENGTH][,mac=ADDRESS][,mtu=BYTES]`.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub name: String,
+    port: Address,
+    to: Option<Address>,
+    networks: Vec<Network>,
+    mac: Option<MacAddress>,
+    mtu: Option<usize>,
+}
+
+impl FromStr for Spec {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let mut parts = text.split(',');
+        let first = parts.next().unwrap_or_default();
+        let (name, port) = first.split_once('=').context("write NAME=PORT, as lan=shm://lan")?;
+        let is_plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+        ensure!(!name.is_empty() && name.chars().all(is_plain), "`{name}` is no name: use letters, digits, -, _ and .");
+        let address = |text: &str| -> anyhow::Result<Address> { Ok(text.parse()?) };
+        let port = address(port)?;
+        let mut spec = Self { name: name.to_owned(), port, to: None, networks: Vec::new(), mac: None, mtu: None };
+        for part in parts {
+            match part.split_once('=') {
+                Some(("to", to)) => spec.to = Some(address(to)?),
+                Some(("ip", network)) => spec.networks.push(Network::parse(network)?),
+                Some(("mac", mac)) => {
+                    let mac = parse_mac(mac).filter(|mac| mac.is_unicast() && *mac != MacAddress::default());
+                    spec.mac = Some(mac.with_context(|| format!("`{part}`: that is no interface's Ethernet address"))?);
+                }
+                Some(("mtu", mtu)) => {
+                    spec.mtu = Some(mtu.parse().with_context(|| format!("`{part}`: write a number of bytes"))?);
+                }
+                _ => bail!("`{part}`: an interface has to=PORT, ip=ADDRESS/LENGTH, mac=ADDRESS and mtu=BYTES"),
+            }
+        }
+        Kind::of(&spec.port)?;
+        if let Some(to) = &spec.to {
+            ensure!(to.scheme() == spec.port.scheme(), "`{to}` is not on the fabric of `{}`", spec.port);
+        }
+        Ok(spec)
+    }
+}
+
+/// What carries an interface's frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Shm,
+    Udp,
+}
+
+impl Kind {
+    fn of(address: &Address) -> anyhow::Result<Self> {
+        Ok(match address.scheme() {
+            "shm" => Self::Shm,
+            "udp" => Self::Udp,
+            other => bail!("`{other}://` carries no frames: use shm:// or udp://"),
+        })
+    }
+}
+
+/// What is done with ports, whatever they are.
+pub trait Job {
+    /// What it comes to.
+    type Result;
+
+    /// Does it. Of each port the address is said at which it is reached.
+    fn run<P: FramePort>(self, ports: Vec<(P, String)>) -> anyhow::Result<Self::Result>;
+}
+
+/// Opens the ports of interfaces, and does something with them: of one kind as they are, of several behind one type.
+pub fn with_ports<J: Job>(specs: &[Spec], job: J) -> anyhow::Result<J::Result> {
+    let kinds = specs.iter().map(|spec| Kind::of(&spec.port)).collect::<anyhow::Result<Vec<_>>>()?;
+    let all = |kind| kinds.iter().all(|other| *other == kind);
+    if all(Kind::Shm) {
+        return job.run(specs.iter().map(shm).collect::<anyhow::Result<Vec<_>>>()?);
+    }
+    if all(Kind::Udp) {
+        return job.run(specs.iter().map(udp).collect::<anyhow::Result<Vec<_>>>()?);
+    }
+    let any = |(spec, kind): (&Spec, &Kind)| {
+        anyhow::Ok(match kind {
+            Kind::Shm => shm(spec).map(|(port, address)| (AnyPort::new(port), address))?,
+            Kind::Udp => udp(spec).map(|(port, address)| (AnyPort::new(port), address))?,
+        })
+    };
+    job.run(specs.iter().zip(&kinds).map(any).collect::<anyhow::Result<Vec<_>>>()?)
+}
+
+fn shm(spec: &Spec) -> anyhow::Result<(Cable<ShmPort>, String)> {
+    cable(spec, ShmPort::open(&spec.port)?)
+}
+
+fn udp(spec: &Spec) -> anyhow::Result<(Cable<UdpPort>, String)> {
+    cable(spec, UdpPort::open(&spec.port)?)
+}
+
+fn cable<P: PacketPort>(spec: &Spec, port: P) -> anyhow::Result<(Cable<P>, String)> {
+    let mac = match spec.mac {
+        Some(mac) => mac,
+        None => random_mac()?,
+    };
+    let cable = match &spec.to {
+        Some(to) => Cable::to(port, to, mac)?,
+        None => Cable::answering(port, mac),
+    };
+    let address = cable.address().to_string();
+    Ok((cable, address))
+}
+
+/// An address that somebody administers who is not its manufacturer.
+fn random_mac() -> anyhow::Result<MacAddress> {
+    let [_, _, a, b, c, d, e, f] = SystemEntropy::new()?.next_u64().to_be_bytes();
+    Ok(MacAddress([a & 0xFC | 2, b, c, d, e, f]))
+}
+
+impl Spec {
+    /// The interface at its port.
+    pub fn interface(&self, port: &impl FramePort) -> anyhow::Result<Interface> {
+        let room = port.caps().frame_len_max.saturating_sub(ETHERNET_HEADER_LEN);
+        let mtu = self.mtu.unwrap_or(MTU.min(room));
+        ensure!(mtu <= room, "interface {}: its port carries packets of {room} bytes, and not of {mtu}", self.name);
+        Ok(Interface { name: self.name.clone(), mac: port.mac(), mtu, networks: self.networks.clone() })
+    }
+
+    /// Whether it has addresses of IP.
+    pub fn has_addresses(&self) -> bool {
+        !self.networks.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_are_read_and_what_is_wrong_is_named() {
+        let spec: Spec =
+            "lan=shm://lan?ring=9,to=shm://host,ip=10.0.0.1/24,ip=fd00::1/64,mac=02:00:00:00:00:01,mtu=1400"
+                .parse()
+                .unwrap();
+        assert_eq!((&*spec.name, spec.networks.len(), spec.mtu), ("lan", 2, Some(1400)));
+        assert_eq!(
+            (spec.port.to_string(), spec.to.unwrap().to_string()),
+            ("shm://lan?ring=9".into(), "shm://host".into())
+        );
+        for (text, problem) in [
+            ("shm://lan", "write NAME=PORT"),
+            ("lan", "write NAME=PORT"),
+            ("=shm://lan", "`` is no name"),
+            ("lan=pigeon://x", "carries no frames"),
+            ("lan=shm://x,to=udp://h:1", "not on the fabric"),
+            ("lan=shm://x,ip=10.0.0.1/33", "longer than the address"),
+            ("lan=shm://x,mac=01:00:00:00:00:01", "no interface's Ethernet address"),
+            ("lan=shm://x,mtu=x", "write a number of bytes"),
+            ("lan=shm://x,speed=9", "an interface has to="),
+        ] {
+            let error = format!("{:#}", text.parse::<Spec>().unwrap_err());
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+}

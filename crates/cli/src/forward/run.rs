@@ -1,0 +1,357 @@
+//! `sinew forward run`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+use sinew::fabric::frames::FramePort;
+use sinew::fabric::readiness::wait_on;
+use sinew::fabric::{Clock, Generator, Poller, PollerConfig, Step};
+use sinew::forward::echo::Echo;
+use sinew::forward::interface::{self, INTERFACES_MAX, Interface};
+use sinew::forward::named::{self, Named};
+use sinew::forward::router::{Router, RouterConfig};
+use sinew::forward::switch::{self, Switch};
+use sinew::forward::{Application, Fib, Forwarder, NeighbourLimits, routes};
+use sinew::host::{HostClock, Interrupt, SystemEntropy};
+use sinew_harness::machine;
+use sinew_harness::units::parse_seconds;
+
+use super::FormName;
+use super::ports::{Job, Spec, with_ports};
+use super::reload::{Load, Reload, free};
+use super::tell::{Counted, ports};
+use crate::serve::{TellArgs, begin};
+use crate::{Outcome, Usage, infile, output};
+
+pub const HELP: &str = "\
+Each interface has a name, a port, and what is said of it behind commas:
+
+  NAME=PORT            the port: shm://NAME or udp://HOST:PORT, whose packets are frames
+  to=PORT              the other end; without it, whoever sends the first frame is
+  ip=ADDRESS/LENGTH    an address and its network; any number of them
+  mac=ADDRESS          its Ethernet address [default: one drawn by chance]
+  mtu=BYTES            of a packet [default: 1500, or what the port carries]
+
+--table is a file with one entry a line, and # before comments:
+
+  router   10.0.0.0/8 via 10.1.0.2 dev lan      default via fe80::1 dev wan
+           192.0.2.0/24 dev lan                 198.51.100.0/24 discard
+  switch   02:00:00:00:00:01 dev lan
+  names    /org/example dev lan
+
+On SIGHUP it is read again, beside what goes on, and taken between two bursts; no frame is lost. A file that is wrong changes nothing, and is complained of with
+the line; one that is half written may look right, so write another and rename it. Ctrl-C ends it.
+
+JSON, a line each: first `serving`, the interfaces; every --every seconds, and at the end, `forwarder`, with what was received, forwarded, taken (for the
+forwarder itself), made (answers, questions, errors), dropped by reason, and the counts of each interface.
+
+Examples:
+  sinew forward run --interface lan=shm://lan,ip=10.1.0.1/24 --interface wan=udp://0.0.0.0:7000,to=udp://peer:7000,ip=10.2.0.1/24 --table routes
+  sinew forward run --as switch --interface a=shm://a --interface b=shm://b --every 10
+  kill -HUP $(pidof sinew)";
+
+/// What forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// By destinations of IPv4 and IPv6
+    Router,
+    /// By Ethernet addresses, which it learns
+    Switch,
+    /// By names of Interests (NDN)
+    Names,
+    /// By a number in the frame, which takes nothing to look up
+    Echo,
+}
+
+/// Options of `sinew forward run`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// An interface, once for each: NAME=PORT and more, see below
+    #[arg(long = "interface", value_name = "NAME=PORT,...", required = true)]
+    interfaces: Vec<Spec>,
+    /// What forwards
+    #[arg(long = "as", value_enum, default_value = "router")]
+    kind: Kind,
+    /// Routes, stations or names
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
+    /// How the keys of a burst are looked up
+    #[arg(long, value_enum, default_value = "interleaved")]
+    form: FormName,
+    /// Stations that a switch has room for
+    #[arg(long, default_value_t = 1 << 16, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    stations: u32,
+    /// A switch that knows the stations of its table alone
+    #[arg(long)]
+    no_learning: bool,
+    /// Never sleep: the lowest latency, one whole processor
+    #[arg(long)]
+    busy: bool,
+    /// The processor to run on
+    #[arg(long, value_name = "CPU")]
+    pin: Option<usize>,
+    /// Seconds between lines that say what was counted [default: none are written]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_seconds)]
+    every: Option<Duration>,
+    #[command(flatten)]
+    tells: TellArgs,
+}
+
+/// Bytes of a table's file, at most: some five million routes.
+const TABLE_LEN_MAX: u64 = 256 << 20;
+
+/// An application whose table can be exchanged.
+trait Live: Application + Sized {
+    type Table: Send + 'static;
+
+    /// Takes another table, and gives what takes long to be freed.
+    fn exchange(&mut self, table: Self::Table) -> Self::Table;
+
+    /// What it tells beside its counters.
+    fn more(&self) -> Vec<(&'static str, u64)>;
+}
+
+impl Live for Router {
+    type Table = Fib;
+
+    fn exchange(&mut self, table: Fib) -> Fib {
+        self.install(table)
+    }
+
+    fn more(&self) -> Vec<(&'static str, u64)> {
+        let (neighbours, waiting) = self.neighbours();
+        vec![("routes", self.fib().routes() as u64), ("neighbours", neighbours as u64), ("waiting", waiting as u64)]
+    }
+}
+
+impl Live for Switch {
+    type Table = Self;
+
+    fn exchange(&mut self, table: Self) -> Self {
+        self.install(table)
+    }
+
+    fn more(&self) -> Vec<(&'static str, u64)> {
+        vec![("stations", self.stations() as u64)]
+    }
+}
+
+impl Live for Named {
+    type Table = Self;
+
+    fn exchange(&mut self, table: Self) -> Self {
+        self.install(table)
+    }
+
+    fn more(&self) -> Vec<(&'static str, u64)> {
+        vec![("prefixes", self.prefixes() as u64)]
+    }
+}
+
+impl Live for Echo {
+    type Table = ();
+
+    fn exchange(&mut self, (): ()) {}
+
+    fn more(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// Forwards until a signal, or, as a child, until standard input ends.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    args.check().map_err(Usage::of)?;
+    let result = begin(args.tells.is_child(), |interrupt| {
+        if let Some(cpu) = args.pin {
+            machine::pin(Some(cpu))?;
+        }
+        with_ports(&args.interfaces, Serving { args, interrupt })
+    })?;
+    Ok(if result.is_some() { Outcome::Done } else { Outcome::Failed })
+}
+
+impl Args {
+    fn check(&self) -> anyhow::Result<()> {
+        let names: Vec<&str> = self.interfaces.iter().map(|spec| &*spec.name).collect();
+        ensure!(
+            names.len() <= INTERFACES_MAX,
+            "{} interfaces are too many: there can be {INTERFACES_MAX}",
+            names.len()
+        );
+        for (at, name) in names.iter().enumerate() {
+            ensure!(!names[..at].contains(name), "two interfaces are called {name}: give each a name of its own");
+        }
+        let has_addresses = self.interfaces.iter().any(Spec::has_addresses);
+        ensure!(
+            self.kind != Kind::Router || has_addresses,
+            "a router has addresses: give interfaces ip=ADDRESS/LENGTH"
+        );
+        ensure!(
+            self.kind == Kind::Router || !has_addresses,
+            "ip= is for routers: what forwards by other things has no addresses"
+        );
+        ensure!(self.kind != Kind::Names || self.table.is_some(), "--as names wants a --table of names");
+        ensure!(self.kind != Kind::Echo || self.table.is_none(), "--as echo looks nothing up, and has no --table");
+        machine::check_pins(self.pin.as_slice())
+    }
+}
+
+/// A file's table, or what there is without one.
+fn read<T: Default>(
+    path: Option<&Path>,
+    parse: impl FnOnce(&str) -> Result<T, routes::LineError>,
+) -> anyhow::Result<T> {
+    path.map_or_else(|| Ok(T::default()), |path| infile::read_up_to(path, TABLE_LEN_MAX, |text| Ok(parse(text)?)))
+}
+
+struct Serving<'a> {
+    args: &'a Args,
+    interrupt: Interrupt,
+}
+
+impl Job for Serving<'_> {
+    type Result = ();
+
+    fn run<P: FramePort>(self, ports: Vec<(P, String)>) -> anyhow::Result<()> {
+        let args = self.args;
+        let (ports, addresses): (Vec<P>, Vec<String>) = ports.into_iter().unzip();
+        let specs = args.interfaces.iter().zip(&ports);
+        let interfaces: Vec<Interface> =
+            specs.map(|(spec, port)| spec.interface(port)).collect::<anyhow::Result<_>>().map_err(Usage::of)?;
+        let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
+        let (path, form) = (args.table.clone(), args.form.form());
+        let mut entropy = SystemEntropy::new()?;
+        match args.kind {
+            Kind::Router => {
+                interface::check(&interfaces).map_err(Usage::of)?;
+                let of = interfaces.clone();
+                let load: Load<Fib> = Arc::new(move || {
+                    let routes = read(path.as_deref(), |text| routes::parse(text, &of))?;
+                    let fib = Fib::new(&of, &routes);
+                    fib.with_context(|| path.as_deref().unwrap_or(Path::new("routes")).display().to_string())
+                });
+                let hash_keys = (entropy.next_u64(), entropy.next_u64());
+                let neighbours = NeighbourLimits { hash_keys, ..NeighbourLimits::default() };
+                let config = RouterConfig { form, neighbours, ..RouterConfig::default() };
+                let router = Router::new(interfaces.clone(), load()?, config).map_err(Usage::of)?;
+                self.serve(ports, addresses, &interfaces, router, load)
+            }
+            Kind::Switch => {
+                let (capacity, learns, seed) = (args.stations as usize, !args.no_learning, entropy.next_u64());
+                let load: Load<Switch> = Arc::new(move || {
+                    let names = names.iter().map(|name| &**name);
+                    let stations = read(path.as_deref(), |text| switch::parse(text, names))?;
+                    Ok(Switch::new(&stations, capacity, learns, form, seed)?)
+                });
+                self.serve(ports, addresses, &interfaces, load()?, load)
+            }
+            Kind::Names => {
+                let seed = entropy.next_u64();
+                let load: Load<Named> = Arc::new(move || {
+                    let names = names.iter().map(|name| &**name);
+                    let prefixes = read(path.as_deref(), |text| named::parse(text, names))?;
+                    let named = Named::new(&prefixes, form, seed);
+                    named.with_context(|| path.as_deref().unwrap_or(Path::new("names")).display().to_string())
+                });
+                self.serve(ports, addresses, &interfaces, load()?, load)
+            }
+            Kind::Echo => {
+                let count = ports.len() as u16;
+                self.serve(ports, addresses, &interfaces, Echo::new(count), Arc::new(|| Ok(())))
+            }
+        }
+    }
+}
+
+impl Serving<'_> {
+    fn serve<P: FramePort, A: Live>(
+        &self,
+        ports: Vec<P>,
+        addresses: Vec<String>,
+        interfaces: &[Interface],
+        application: A,
+        load: Load<A::Table>,
+    ) -> anyhow::Result<()> {
+        let tells = &self.args.tells;
+        let places: Vec<String> = interfaces
+            .iter()
+            .zip(&addresses)
+            .map(|(interface, address)| format!("{}={address}", interface.name))
+            .collect();
+        let wakes = ports.first().context("there are no interfaces")?.waker();
+        // Before it says that it serves: whoever hears that may send SIGHUP.
+        let reload = Reload::new(load, self.interrupt, wakes.clone())?;
+        let _woken = self.interrupt.wake_on_interrupt(wakes);
+        let mut live = Running {
+            forwarder: Forwarder::new(ports, application)?,
+            names: interfaces.iter().map(|interface| interface.name.clone()).collect(),
+            reload,
+        };
+        let macs: Vec<String> = interfaces
+            .iter()
+            .map(|interface| format!("{} {} (packets of {} bytes)", interface.name, interface.mac, interface.mtu))
+            .collect();
+        tells.tell_ready(&places, format_args!("Interfaces: {}. Stop with Ctrl-C.", macs.join(", ")))?;
+        self.forward(&mut live)?;
+        let counted = live.counted();
+        tells.tell_end("forwarder", counted.to_json(), counted.to_text())
+    }
+
+    fn forward<P: FramePort, A: Live>(&self, live: &mut Running<P, A>) -> anyhow::Result<()> {
+        let clock = HostClock::new();
+        let mut poller = Poller::new(if self.args.busy { PollerConfig::Busy } else { PollerConfig::ADAPTIVE });
+        let every_ns = self.args.every.map(|every| every.as_nanos() as u64);
+        let mut tell_ns = every_ns.map(|every_ns| clock.now_ns() + every_ns);
+        while !self.interrupt.is_set() {
+            let now_ns = clock.now_ns();
+            if let Some(table) = live.reload.poll() {
+                free(live.forwarder.application_mut().exchange(table));
+                output::note(format_args!("sinew: a new table is in use: {}", live.entries()));
+            }
+            let taken = live.forwarder.turn(now_ns);
+            if let (Some(due_ns), Some(every_ns)) = (tell_ns, every_ns)
+                && now_ns >= due_ns
+            {
+                tell_ns = Some(now_ns + every_ns);
+                let counted = live.counted();
+                self.args.tells.tell_end("forwarder", counted.to_json(), counted.to_text())?;
+            }
+            if poller.step(now_ns, taken > 0) == Step::Block {
+                let until_ns = live.forwarder.next_ns().into_iter().chain(tell_ns).min();
+                wait_on(&mut live.forwarder.sources(), now_ns, until_ns).context("waiting for frames")?;
+                poller.woken(clock.now_ns());
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Running<P, A: Live> {
+    forwarder: Forwarder<P, A>,
+    names: Vec<String>,
+    reload: Reload<A::Table>,
+}
+
+impl<P: FramePort, A: Live> Running<P, A> {
+    fn counted(&self) -> Counted {
+        let application = self.forwarder.application();
+        let more: Map<String, Value> =
+            application.more().into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
+        Counted {
+            counters: application.counters().clone(),
+            ports: ports(&self.names, self.forwarder.ports()),
+            reloads: (self.reload.taken, self.reload.refused),
+            more,
+        }
+    }
+
+    /// What the table has, in words.
+    fn entries(&self) -> String {
+        let first = self.forwarder.application().more().into_iter().next();
+        first.map_or_else(String::new, |(name, count)| format!("{count} {name}"))
+    }
+}

@@ -1,0 +1,152 @@
+//! What a router looks destinations up in: made of interfaces and routes as a whole, and never changed.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use sinew_store::lookup::RouteError;
+use sinew_store::lookup::ipv4::Ipv4Table;
+use sinew_store::lookup::ipv6::Ipv6Table;
+
+use crate::form::{Form, look_up};
+use crate::interface::{Interface, Network};
+use crate::routes::{LineError, Route, Target};
+
+/// Where a destination is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Hop {
+    /// The router itself.
+    Local,
+    /// As the route says.
+    To(Target),
+}
+
+/// Tables of both families, whose next hops are numbers in one list.
+#[derive(Debug)]
+pub struct Fib {
+    v4: Option<Ipv4Table>,
+    v6: Option<Ipv6Table>,
+    hops: Vec<Hop>,
+    routes: usize,
+}
+
+/// Groups that a prefix may want at most.
+fn groups(len: u8) -> usize {
+    usize::from(len.saturating_sub(24)).div_ceil(8)
+}
+
+/// An entry to be made.
+struct Entry {
+    prefix: Network,
+    hop: Hop,
+    line: usize,
+}
+
+impl Fib {
+    /// The tables of a router with these interfaces and routes: their networks and addresses are in it, too. A route counts more than the network of an interface
+    /// with the same prefix.
+    ///
+    /// # Errors
+    ///
+    /// The line of a route for which the tables have no room.
+    pub fn new(interfaces: &[Interface], routes: &[Route]) -> Result<Self, LineError> {
+        let mut entries = Vec::new();
+        for (at, interface) in (0..).zip(interfaces) {
+            for network in &interface.networks {
+                let link = Hop::To(Target::Link(at));
+                entries.push(Entry {
+                    prefix: Network { address: network.prefix(), len: network.len },
+                    hop: link,
+                    line: 0,
+                });
+            }
+        }
+        let given = |route: &Route| Entry { prefix: route.prefix, hop: Hop::To(route.target), line: route.line };
+        entries.extend(routes.iter().map(given));
+        // Last, so that nothing takes their place.
+        for network in interfaces.iter().flat_map(|interface| &interface.networks) {
+            let whole = |address: IpAddr| Network { address, len: if address.is_ipv4() { 32 } else { 128 } };
+            let reserved = network.reserved().map(|edge| Entry {
+                prefix: whole(edge.into()),
+                hop: Hop::To(Target::Discard),
+                line: 0,
+            });
+            entries.extend(reserved);
+        }
+        for network in interfaces.iter().flat_map(|interface| &interface.networks) {
+            let len = if network.address.is_ipv4() { 32 } else { 128 };
+            entries.push(Entry { prefix: Network { address: network.address, len }, hop: Hop::Local, line: 0 });
+        }
+        Self::of(&entries, routes.len())
+    }
+
+    fn of(entries: &[Entry], routes: usize) -> Result<Self, LineError> {
+        let room = |is_v4: bool| {
+            let of_family = entries.iter().filter(|entry| entry.prefix.address.is_ipv4() == is_v4);
+            of_family.fold(None, |sum: Option<usize>, entry| Some(sum.unwrap_or(0) + groups(entry.prefix.len)))
+        };
+        let groups_max = (1 << 22) - (1 << 16);
+        let none = |error: RouteError| LineError { line: 0, problem: error.to_string() };
+        let v4 = room(true).map(|groups| Ipv4Table::new(groups.min(groups_max))).transpose().map_err(none)?;
+        let v6 = room(false).map(|groups| Ipv6Table::new(groups.min(groups_max))).transpose().map_err(none)?;
+        let mut fib = Self { v4, v6, hops: Vec::new(), routes };
+        let mut numbers = HashMap::new();
+        // Short ones first: their wide ranges have no groups yet. The order of the same prefixes stays.
+        let mut order: Vec<&Entry> = entries.iter().collect();
+        order.sort_by_key(|entry| entry.prefix.len);
+        for Entry { prefix, hop, line } in order {
+            let next = numbers.len();
+            let number = *numbers.entry(*hop).or_insert(next);
+            if number == next {
+                fib.hops.push(*hop);
+            }
+            // Beyond what can be told apart the table refuses it.
+            let number = number.min(u32::MAX as usize) as u32;
+            let stored = match prefix.address {
+                IpAddr::V4(address) => fib.v4.as_mut().map(|table| table.insert(address, prefix.len, number)),
+                IpAddr::V6(address) => fib.v6.as_mut().map(|table| table.insert(address, prefix.len, number)),
+            };
+            stored.transpose().map_err(|error| LineError { line: *line, problem: error.to_string() })?;
+        }
+        Ok(fib)
+    }
+
+    /// Routes there are, without what follows from interfaces.
+    pub fn routes(&self) -> usize {
+        self.routes
+    }
+
+    /// Bytes of the tables.
+    pub fn bytes(&self) -> usize {
+        let groups = self.v4.as_ref().map(Ipv4Table::groups).into_iter().chain(self.v6.as_ref().map(Ipv6Table::groups));
+        groups.map(|groups| (64 << 20) + groups * 1024).sum()
+    }
+
+    pub(crate) fn hops(&self) -> &[Hop] {
+        &self.hops
+    }
+
+    #[inline(always)]
+    pub(crate) fn look_up_v4(&self, form: Form, addresses: &[Ipv4Addr], found: &mut [Option<u32>]) {
+        match &self.v4 {
+            Some(table) => look_up!(table, form, addresses, found),
+            None => found.fill(None),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn look_up_v6(&self, form: Form, addresses: &[Ipv6Addr], found: &mut [Option<u32>]) {
+        match &self.v6 {
+            Some(table) => look_up!(table, form, addresses, found),
+            None => found.fill(None),
+        }
+    }
+
+    /// Where one destination is: its hop and that one's number.
+    pub(crate) fn hop(&self, address: IpAddr) -> Option<(usize, Hop)> {
+        let number = match address {
+            IpAddr::V4(address) => self.v4.as_ref()?.get(address)?,
+            IpAddr::V6(address) => self.v6.as_ref()?.get(address)?,
+        } as usize;
+        Some((number, *self.hops.get(number)?))
+    }
+}

@@ -1,0 +1,56 @@
+//! Forwarding of Ethernet frames: the applications of nsdi15 ("Raising the Bar for Using GPUs in Software Packet Processing", section 4), as libraries and on live
+//! frames.
+//!
+//! | application | forwards by |
+//! | --- | --- |
+//! | [`echo::Echo`] | a number in the frame |
+//! | [`router::Router`] | the longest prefix of an IPv4 or IPv6 destination, with all that a router owes its neighbours |
+//! | [`switch::Switch`] | the Ethernet destination |
+//! | [`named::Named`] | the longest prefix of an Interest's name |
+//!
+//! Each looks a burst's keys up in one of three [forms](Form), which share the table: one after the other, interleaved, and with group prefetching by hand. An
+//! [`Application`] is a state machine: it is handed bursts and the time and says what becomes of frames, so it runs the same on any port and in virtual time.
+//! A [`Forwarder`] puts it between ports. [`filter`] finds patterns in packets (section 5), which [`rules`] of Snort may name.
+//!
+//! ```
+//! use sinew_fabric::frames::cable::Cable;
+//! use sinew_fabric::frames::{FramePort, FrameTx, MacAddress};
+//! use sinew_fabric::{ManualClock, PacketPort, loopback::Network};
+//! use sinew_forward::{Forwarder, echo::Echo};
+//!
+//! let network = Network::new(ManualClock::new());
+//! let (near, far) = (network.port("near")?, network.port("far")?);
+//! let to_near = near.address();
+//! let near = Cable::answering(near, MacAddress([2, 0, 0, 0, 0, 1]));
+//! let mut far = Cable::to(far, &to_near, MacAddress([2, 0, 0, 0, 0, 2]))?;
+//! far.split().1.push(&[0xFF; 14], &[0, 0, 0, 0]);
+//! far.split().1.submit();
+//! let mut forwarder = Forwarder::new(vec![near], Echo::new(1)).unwrap();
+//! assert_eq!(forwarder.turn(0), 1);
+//! # Ok::<(), sinew_fabric::PortError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod bucket;
+mod burst;
+mod counters;
+pub mod echo;
+mod fib;
+pub mod filter;
+mod form;
+mod forwarder;
+pub mod headers;
+pub mod interface;
+pub mod named;
+mod neighbours;
+pub mod router;
+pub mod routes;
+pub mod rules;
+pub mod switch;
+
+pub use burst::{Application, Fate, Fates, Outbox};
+pub use counters::{Counters, Reason};
+pub use fib::Fib;
+pub use form::Form;
+pub use forwarder::{Forwarder, TooManyPorts};
+pub use neighbours::{FRESH_NS, NeighbourLimits, PATIENCE_NS, QUESTIONS, WAITING_EACH};

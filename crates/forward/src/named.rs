@@ -1,0 +1,185 @@
+//! Forwarding of named data (nsdi15 4): Interests go to the port of the longest prefix of their name, with one hop fewer.
+//!
+//! Nothing is remembered of Interests that went by, so Data that comes back has no way through; it is counted as no Interest.
+
+use arrayvec::ArrayVec;
+use sinew_fabric::MAX_BURST;
+use sinew_fabric::frames::{ETHERNET_HEADER_LEN, LentFrame};
+use sinew_store::lookup::names::{Name, NameError, NameTable};
+
+use crate::burst::{Application, Fate, Fates, Outbox};
+use crate::counters::{Counters, Reason};
+use crate::form::Form;
+use crate::headers::{self, ether_type, ndn};
+use crate::routes::{LineError, lines, named};
+
+/// Names to be forwarded by, each with its port and the line that it stands in.
+pub type Prefixes = Vec<(Vec<u8>, u16, usize)>;
+
+/// Reads prefixes of names, one a line: `/org/example dev lan`.
+///
+/// # Errors
+///
+/// The first line that is wrong: no name, one with an empty component, no such port, or a prefix that stands there twice.
+pub fn parse<'a>(text: &str, ports: impl Iterator<Item = &'a str> + Clone) -> Result<Prefixes, LineError> {
+    let mut prefixes = Prefixes::new();
+    let mut seen = std::collections::HashMap::new();
+    for (line, words) in lines(text) {
+        let wrong = |problem: String| LineError { line, problem };
+        let &[name, "dev", port] = &words[..] else {
+            return Err(wrong("write NAME dev INTERFACE, as /org/example dev lan".to_owned()));
+        };
+        Name::new(name.as_bytes()).map_err(|error| wrong(format!("`{name}`: {error}")))?;
+        let port = named(port, ports.clone()).map_err(wrong)?;
+        if let Some(first) = seen.insert(name.to_owned(), line) {
+            return Err(wrong(format!("{name} stands in line {first} already")));
+        }
+        prefixes.push((name.as_bytes().to_vec(), port, line));
+    }
+    Ok(prefixes)
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Named {
+    table: NameTable,
+    form: Form,
+    counters: Counters,
+    /// Names of a burst.
+    names: Vec<u8>,
+}
+
+impl Named {
+    /// A forwarder by these prefixes. `seed` is of its table's hash.
+    ///
+    /// # Errors
+    ///
+    /// The line of the prefix for which there is no place, or that has another's hash.
+    pub fn new(prefixes: &Prefixes, form: Form, seed: u64) -> Result<Self, LineError> {
+        let bytes = prefixes.iter().map(|(name, ..)| 8 + name.len().next_multiple_of(8)).sum();
+        let wrong = |line: usize| move |error: NameError| LineError { line, problem: error.to_string() };
+        let mut table = NameTable::new(prefixes.len().max(1), bytes, seed).map_err(wrong(0))?;
+        for (name, port, line) in prefixes {
+            let name = Name::new(name).map_err(wrong(*line))?;
+            table.insert(name, *port).map_err(wrong(*line))?;
+        }
+        Ok(Self::over(table, form))
+    }
+
+    /// A forwarder by a table, whose next hops are ports.
+    pub fn over(table: NameTable, form: Form) -> Self {
+        Self { table, form, counters: Counters::default(), names: Vec::new() }
+    }
+
+    /// Goes on with another's prefixes. Returns what it was, without its counts.
+    pub fn install(&mut self, other: Self) -> Self {
+        let counters = std::mem::take(&mut self.counters);
+        std::mem::replace(self, Self { counters, ..other })
+    }
+
+    /// Prefixes there are.
+    pub fn prefixes(&self) -> usize {
+        self.table.len()
+    }
+
+    fn read(frame: &[u8], names: &mut Vec<u8>) -> Result<Option<usize>, Reason> {
+        if frame.len() < ETHERNET_HEADER_LEN {
+            return Err(Reason::Truncated);
+        }
+        if headers::type_of(frame) != ether_type::NDN {
+            return Err(Reason::Type);
+        }
+        let read = ndn::read(&frame[ETHERNET_HEADER_LEN..], names)?;
+        let hop_limit_at = read.hop_limit_at.map(|at| at + ETHERNET_HEADER_LEN);
+        if hop_limit_at.is_some_and(|at| frame[at] == 0) {
+            return Err(Reason::TimeToLive);
+        }
+        Ok(hop_limit_at)
+    }
+}
+
+impl Application for Named {
+    fn process<L: LentFrame>(&mut self, from: u16, _: u64, frames: &mut [L], fates: &mut Fates, _: &mut Outbox) {
+        let mut read = ArrayVec::<(u8, Option<usize>, usize), MAX_BURST>::new();
+        fates.clear();
+        self.counters.received += frames.len() as u64;
+        self.names.clear();
+        for (at, frame) in (0..).zip(frames.iter()) {
+            fates.push(Fate::Drop);
+            let before = self.names.len();
+            match Self::read(frame.bytes(), &mut self.names) {
+                Ok(hop_limit_at) => read.push((at, hop_limit_at, self.names.len())),
+                Err(reason) => {
+                    self.names.truncate(before);
+                    self.counters.drop(reason);
+                }
+            }
+        }
+        let mut names = ArrayVec::<Name<'_>, MAX_BURST>::new();
+        let mut begins = 0;
+        read.retain(|(_, _, end)| {
+            let text = &self.names[begins..*end];
+            begins = *end;
+            let name = Name::new(text);
+            if name.is_err() {
+                self.counters.drop(Reason::Name);
+            }
+            name.map(|name| names.push(name)).is_ok()
+        });
+        let mut ports = [None; MAX_BURST];
+        let found = &mut ports[..names.len()];
+        match self.form {
+            Form::Plain => names.iter().zip(found).for_each(|(name, port)| *port = self.table.get(*name)),
+            Form::Interleaved(batch) => drop(self.table.get_all(batch, names.iter().copied(), found)),
+            Form::Grouped => self.table.get_grouped(&names, found),
+        }
+        for ((at, hop_limit_at, _), port) in read.iter().zip(ports) {
+            let at = usize::from(*at);
+            fates[at] = match port {
+                None => {
+                    self.counters.drop(Reason::NoRoute);
+                    continue;
+                }
+                Some(port) if port == from => {
+                    self.counters.drop(Reason::Destination);
+                    continue;
+                }
+                Some(port) => Fate::Forward(port),
+            };
+            if let Some(hop_limit_at) = hop_limit_at {
+                frames[at].bytes_mut()[*hop_limit_at] -= 1;
+            }
+            self.counters.forwarded += 1;
+        }
+    }
+
+    fn set_form(&mut self, form: Form) {
+        self.form = form;
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_read_line_by_line_and_what_is_wrong_is_named() {
+        let read = |text: &str| parse(text, ["a", "b"].into_iter());
+        let prefixes = read("/org/example dev a\n/ dev b # all else\n").unwrap();
+        assert_eq!(prefixes, [(b"/org/example".to_vec(), 0, 1), (b"/".to_vec(), 1, 2)]);
+        for (text, problem) in [
+            ("/org//example dev a", "the component at byte 5 is empty"),
+            ("org dev a", "begins with `/`"),
+            ("/org dev c", "no interface called c"),
+            ("/org via a", "write NAME dev"),
+            ("/x dev b", "stands in line 1"),
+        ] {
+            let error = read(&format!("/x dev a\n{text}")).unwrap_err();
+            assert!(error.line == 2 && error.problem.contains(problem), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Who is behind an address on a link: learnt, asked for, and forgotten; frames wait in bounded number meanwhile.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+
+use sinew_fabric::frames::MacAddress;
+use siphasher::sip::SipHasher13;
+
+use crate::bucket::Bucket;
+use crate::counters::Reason;
+
+/// How long an answer is believed, without one that confirms it, in nanoseconds.
+pub const FRESH_NS: u64 = 30_000_000_000;
+/// How long an answer is waited for (RFC 4861's RetransTimer), in nanoseconds.
+pub const PATIENCE_NS: u64 = 1_000_000_000;
+/// Questions that are asked in vain before a neighbour counts as gone (RFC 4861's MAX_MULTICAST_SOLICIT).
+pub const QUESTIONS: u8 = 3;
+/// Frames that wait for one neighbour.
+pub const WAITING_EACH: usize = 8;
+/// Entries that are looked at for one that can be replaced.
+const REPLACE_STEPS: usize = 32;
+
+/// Limits of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighbourLimits {
+    /// Neighbours that are known at once, beside those that routes name.
+    pub neighbours: usize,
+    /// Frames that wait at once, for all of them.
+    pub waiting: usize,
+    /// Questions a second, of all; as many may be asked at once.
+    pub questions_per_s: u32,
+    /// Keys of the hash that neighbours are found by, which nobody who sends frames should know.
+    pub hash_keys: (u64, u64),
+}
+
+impl Default for NeighbourLimits {
+    fn default() -> Self {
+        Self { neighbours: 4096, waiting: 1024, questions_per_s: 1000, hash_keys: (0, 0) }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Keyed(u64, u64);
+
+impl BuildHasher for Keyed {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0, self.1)
+    }
+}
+
+#[derive(Debug)]
+struct Neighbour {
+    interface: u16,
+    address: IpAddr,
+    mac: Option<MacAddress>,
+    confirmed_ns: u64,
+    /// When it was asked for last, since it was confirmed.
+    asked_ns: Option<u64>,
+    questions: u8,
+    /// Whether it is on the list of those that are asked for.
+    is_asked: bool,
+    /// When nobody had answered.
+    failed_ns: Option<u64>,
+    /// A route names it: it stays.
+    is_pinned: bool,
+    /// It was used since somebody looked for one to be replaced.
+    is_used: bool,
+    waiting: VecDeque<Vec<u8>>,
+}
+
+/// What is due of a neighbour.
+#[derive(Debug)]
+pub(crate) enum Due {
+    /// It is to be asked for: by its own address, if that is known still.
+    Ask(u16, IpAddr, Option<MacAddress>),
+    /// Nobody answered: these frames go nowhere.
+    GiveUp(Vec<Vec<u8>>),
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    index: HashMap<(u16, IpAddr), u32, Keyed>,
+    entries: Vec<Neighbour>,
+    asked: Vec<u32>,
+    next_ns: u64,
+    hand: usize,
+    waiting: usize,
+    questions: Bucket,
+    limits: NeighbourLimits,
+    /// Frames that waited for neighbours whose places were needed.
+    displaced: u64,
+}
+
+impl Neighbours {
+    pub fn new(limits: NeighbourLimits) -> Self {
+        Self {
+            index: HashMap::with_hasher(Keyed(limits.hash_keys.0, limits.hash_keys.1)),
+            entries: Vec::new(),
+            asked: Vec::new(),
+            next_ns: u64::MAX,
+            hand: 0,
+            waiting: 0,
+            questions: Bucket::new(limits.questions_per_s, limits.questions_per_s),
+            limits,
+            displaced: 0,
+        }
+    }
+
+    /// The place of a neighbour, which is made if there is none. It holds until the next that is made, unless it is pinned.
+    #[inline]
+    pub fn find(&mut self, interface: u16, address: IpAddr) -> u32 {
+        match self.index.get(&(interface, address)) {
+            Some(at) => *at,
+            None => self.add(interface, address),
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, interface: u16, address: IpAddr) -> u32 {
+        let new = Neighbour {
+            interface,
+            address,
+            mac: None,
+            confirmed_ns: 0,
+            asked_ns: None,
+            questions: 0,
+            is_asked: false,
+            failed_ns: None,
+            is_pinned: false,
+            is_used: true,
+            waiting: VecDeque::new(),
+        };
+        let at = match self.replaceable() {
+            Some(at) => {
+                let old = std::mem::replace(&mut self.entries[at], new);
+                self.index.remove(&(old.interface, old.address));
+                self.waiting -= old.waiting.len();
+                self.displaced += old.waiting.len() as u64;
+                if old.is_asked {
+                    self.asked.retain(|other| *other as usize != at);
+                }
+                at
+            }
+            None => {
+                self.entries.push(new);
+                self.entries.len() - 1
+            }
+        };
+        self.index.insert((interface, address), at as u32);
+        at as u32
+    }
+
+    /// An entry that makes room, if there is to be none more: one that was not used of late and that nothing waits for, or else the first in turn.
+    fn replaceable(&mut self) -> Option<usize> {
+        if self.entries.len() < self.limits.neighbours.max(1) {
+            return None;
+        }
+        let mut other = None;
+        for step in 0..self.entries.len() {
+            let at = self.hand;
+            self.hand = (at + 1) % self.entries.len();
+            let entry = &mut self.entries[at];
+            if entry.is_pinned {
+                continue;
+            }
+            if !std::mem::take(&mut entry.is_used) && entry.waiting.is_empty() {
+                return Some(at);
+            }
+            other = other.or(Some(at));
+            if step >= REPLACE_STEPS {
+                break;
+            }
+        }
+        // All are pinned: one more, then.
+        other
+    }
+
+    /// Pins the neighbours that routes name, and no others; returns their places, in order.
+    pub fn pin(&mut self, named: impl Iterator<Item = Option<(u16, IpAddr)>>) -> Vec<u32> {
+        let named: Vec<_> = named.collect();
+        let pinned: std::collections::HashSet<_> = named.iter().flatten().copied().collect();
+        self.entries.iter_mut().for_each(|entry| entry.is_pinned = pinned.contains(&(entry.interface, entry.address)));
+        let mut place = |(interface, address)| {
+            let at = self.find(interface, address);
+            self.entries[at as usize].is_pinned = true;
+            at
+        };
+        named.into_iter().map(|key| key.map_or(u32::MAX, &mut place)).collect()
+    }
+
+    /// The address of a neighbour, if it is known. What is known for long is asked for again meanwhile.
+    #[inline]
+    pub fn mac(&mut self, at: u32, now_ns: u64) -> Option<MacAddress> {
+        let entry = &mut self.entries[at as usize];
+        entry.is_used = true;
+        let mac = entry.mac?;
+        if now_ns.saturating_sub(entry.confirmed_ns) > FRESH_NS && !entry.is_asked {
+            self.ask(at, now_ns);
+        }
+        Some(mac)
+    }
+
+    #[cold]
+    fn ask(&mut self, at: u32, now_ns: u64) {
+        let entry = &mut self.entries[at as usize];
+        (entry.is_asked, entry.asked_ns, entry.questions) = (true, None, 0);
+        self.asked.push(at);
+        self.next_ns = self.next_ns.min(now_ns);
+    }
+
+    /// Keeps a frame until the neighbour is known, and asks for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::QueueFull`], or [`Reason::Neighbour`] where nobody answered a moment ago.
+    pub fn wait(&mut self, at: u32, now_ns: u64, frame: Vec<u8>) -> Result<(), Reason> {
+        let entry = &mut self.entries[at as usize];
+        if entry.failed_ns.is_some_and(|failed_ns| now_ns.saturating_sub(failed_ns) < PATIENCE_NS) {
+            return Err(Reason::Neighbour);
+        }
+        let is_asked = entry.is_asked;
+        let result = if entry.waiting.len() >= WAITING_EACH || self.waiting >= self.limits.waiting {
+            Err(Reason::QueueFull)
+        } else {
+            entry.waiting.push_back(frame);
+            self.waiting += 1;
+            Ok(())
+        };
+        if !is_asked {
+            self.ask(at, now_ns);
+        }
+        result
+    }
+
+    /// Takes in that a neighbour has this Ethernet address, and hands the frames that waited to `release`. Of neighbours that nobody asked for it is only kept where
+    /// `is_new` allows it.
+    pub fn learn(
+        &mut self,
+        interface: u16,
+        address: IpAddr,
+        mac: MacAddress,
+        now_ns: u64,
+        is_new: bool,
+        mut release: impl FnMut(Vec<u8>),
+    ) {
+        if !mac.is_unicast() || mac == MacAddress::default() {
+            return;
+        }
+        let known = self.index.get(&(interface, address)).copied();
+        let Some(at) = known.or_else(|| is_new.then(|| self.add(interface, address))) else { return };
+        let entry = &mut self.entries[at as usize];
+        entry.mac = Some(mac);
+        entry.confirmed_ns = now_ns;
+        entry.failed_ns = None;
+        if std::mem::take(&mut entry.is_asked) {
+            self.asked.retain(|other| *other != at);
+        }
+        self.waiting -= entry.waiting.len();
+        entry.waiting.drain(..).for_each(&mut release);
+    }
+
+    /// When something is due next.
+    pub fn next_ns(&self) -> Option<u64> {
+        (!self.asked.is_empty()).then_some(self.next_ns)
+    }
+
+    /// Hands what is due by now to `take`.
+    pub fn tick(&mut self, now_ns: u64, mut take: impl FnMut(Due)) {
+        if self.asked.is_empty() || now_ns < self.next_ns {
+            return;
+        }
+        let mut next_ns = u64::MAX;
+        let mut asked = std::mem::take(&mut self.asked);
+        asked.retain(|at| {
+            let entry = &mut self.entries[*at as usize];
+            let due_ns = entry.asked_ns.map_or(now_ns, |asked_ns| asked_ns.saturating_add(PATIENCE_NS));
+            if due_ns > now_ns {
+                next_ns = next_ns.min(due_ns);
+                return true;
+            }
+            if entry.questions >= QUESTIONS {
+                (entry.is_asked, entry.mac, entry.failed_ns) = (false, None, Some(now_ns));
+                self.waiting -= entry.waiting.len();
+                take(Due::GiveUp(entry.waiting.drain(..).collect()));
+                return false;
+            }
+            if self.questions.take(now_ns) {
+                entry.asked_ns = Some(now_ns);
+                entry.questions += 1;
+                next_ns = next_ns.min(now_ns.saturating_add(PATIENCE_NS));
+                take(Due::Ask(entry.interface, entry.address, entry.mac));
+            } else {
+                next_ns = next_ns.min(self.questions.next_ns(now_ns));
+            }
+            true
+        });
+        self.asked = asked;
+        self.next_ns = next_ns;
+    }
+
+    /// Frames that waited for neighbours whose places others took, since the last call.
+    pub fn take_displaced(&mut self) -> u64 {
+        std::mem::take(&mut self.displaced)
+    }
+
+    /// Neighbours whose address is known, and frames that wait.
+    pub fn len(&self) -> (usize, usize) {
+        (self.entries.iter().filter(|entry| entry.mac.is_some()).count(), self.waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    fn due(neighbours: &mut Neighbours, now_ns: u64) -> (usize, usize) {
+        let (mut asks, mut given_up) = (0, 0);
+        neighbours.tick(now_ns, |due| match due {
+            Due::Ask(..) => asks += 1,
+            Due::GiveUp(frames) => given_up += frames.len(),
+        });
+        (asks, given_up)
+    }
+
+    #[test]
+    fn frames_wait_in_bounded_number_and_leave_in_order() {
+        let mut neighbours = Neighbours::new(NeighbourLimits { waiting: 12, ..NeighbourLimits::default() });
+        let at = neighbours.find(0, address(1));
+        let kept = (0..10).filter(|frame| neighbours.wait(at, 5, vec![*frame]).is_ok()).count();
+        assert_eq!(kept, WAITING_EACH);
+        let other = neighbours.find(0, address(2));
+        let kept = (0..10).filter(|frame| neighbours.wait(other, 5, vec![*frame]).is_ok()).count();
+        assert_eq!(kept, 12 - WAITING_EACH, "together no more than the limit");
+        assert_eq!(due(&mut neighbours, 5), (2, 0));
+        let mut released = Vec::new();
+        neighbours.learn(0, address(1), MAC, 6, false, |frame| released.push(frame[0]));
+        assert_eq!(released, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(neighbours.mac(at, 6), Some(MAC));
+        assert_eq!(neighbours.len(), (1, 4));
+    }
+
+    #[test]
+    fn who_does_not_answer_is_asked_three_times_and_given_up() {
+        let mut neighbours = Neighbours::new(NeighbourLimits::default());
+        let at = neighbours.find(0, address(1));
+        neighbours.wait(at, 0, vec![1]).unwrap();
+        for question in 0..3 {
+            let now_ns = question * PATIENCE_NS;
+            assert_eq!(neighbours.next_ns(), Some(now_ns));
+            assert_eq!(due(&mut neighbours, now_ns), (1, 0));
+            assert_eq!(due(&mut neighbours, now_ns + 1), (0, 0), "once");
+        }
+        assert_eq!(due(&mut neighbours, 3 * PATIENCE_NS), (0, 1));
+        assert_eq!(neighbours.next_ns(), None);
+        assert_eq!(neighbours.wait(at, 3 * PATIENCE_NS + 1, vec![2]), Err(Reason::Neighbour), "a moment ago");
+        assert_eq!(neighbours.wait(at, 4 * PATIENCE_NS, vec![2]), Ok(()), "later it is tried again");
+    }
+
+    #[test]
+    fn what_is_known_for_long_is_asked_for_and_used_meanwhile() {
+        let mut neighbours = Neighbours::new(NeighbourLimits::default());
+        neighbours.learn(0, address(1), MAC, 0, true, |_| {});
+        let at = neighbours.find(0, address(1));
+        assert_eq!(neighbours.mac(at, FRESH_NS), Some(MAC));
+        assert_eq!(due(&mut neighbours, FRESH_NS), (0, 0));
+        let later = FRESH_NS + 1;
+        assert_eq!(neighbours.mac(at, later), Some(MAC));
+        assert_eq!(due(&mut neighbours, later), (1, 0));
+        neighbours.learn(0, address(1), MAC, later + 1, false, |_| {});
+        assert_eq!(neighbours.next_ns(), None, "confirmed");
+        // Once more, in vain.
+        let gone = 3 * FRESH_NS;
+        assert_eq!(neighbours.mac(at, gone), Some(MAC));
+        let asked: usize = (0..=3).map(|question| due(&mut neighbours, gone + question * PATIENCE_NS).0).sum();
+        assert_eq!(asked, 3);
+        assert_eq!(neighbours.mac(at, gone + 4 * PATIENCE_NS), None);
+    }
+
+    #[test]
+    fn strangers_are_kept_only_where_they_may_and_never_more_than_the_limit() {
+        let mut neighbours = Neighbours::new(NeighbourLimits { neighbours: 4, ..NeighbourLimits::default() });
+        neighbours.learn(0, address(1), MAC, 0, false, |_| {});
+        assert_eq!(neighbours.len(), (0, 0));
+        let pinned = neighbours.pin([Some((0, address(200))), None].into_iter());
+        neighbours.learn(0, address(200), MAC, 0, false, |_| {});
+        for last in 0..100 {
+            neighbours.learn(0, address(last), MAC, 0, true, |_| {});
+            let at = neighbours.find(1, address(last));
+            neighbours.wait(at, 0, vec![0]).ok();
+            assert!(neighbours.entries.len() <= 4 && neighbours.waiting <= 4, "{last}");
+        }
+        assert_eq!(pinned, [0, u32::MAX]);
+        assert_eq!(neighbours.mac(pinned[0], 1), Some(MAC), "what a route names stays");
+        assert!(neighbours.take_displaced() > 90);
+        for mac in [MacAddress::BROADCAST, MacAddress::default()] {
+            neighbours.learn(0, address(201), mac, 0, true, |_| {});
+        }
+        assert_eq!(neighbours.index.get(&(0, address(201))), None, "no host has such an address");
+    }
+
+    #[test]
+    fn questions_are_asked_at_a_bounded_rate() {
+        let mut neighbours = Neighbours::new(NeighbourLimits { questions_per_s: 10, ..NeighbourLimits::default() });
+        for last in 0..100 {
+            let at = neighbours.find(0, address(last));
+            neighbours.wait(at, 0, vec![0]).unwrap();
+        }
+        assert_eq!(due(&mut neighbours, 0).0, 10);
+        let half = PATIENCE_NS / 2;
+        assert_eq!(due(&mut neighbours, half).0, 5);
+    }
+}

@@ -1,0 +1,276 @@
+//! What is for the router itself: questions for its addresses, echoes, and what neighbours say of themselves.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use sinew_fabric::frames::MacAddress;
+
+use super::Router;
+use super::forward::Next;
+use crate::burst::Outbox;
+use crate::counters::Reason;
+use crate::headers::arp::Arp;
+use crate::headers::icmp::{self, Neighbour, Problem, v6};
+use crate::headers::ipv4::Ipv4;
+use crate::headers::ipv6::{self, Ipv6};
+use crate::headers::{self, checksum, ether_type, protocol};
+use crate::interface::{Interface, is_host};
+
+/// All hosts of a link.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
+/// What neighbour discovery's packets have, which no router lets through (RFC 4861 7.1).
+const HOP_LIMIT: u8 = 255;
+
+/// Asks who has an address: all of the link, or whoever had it so far.
+pub(super) fn ask(interface: &Interface, to: u16, address: IpAddr, known: Option<MacAddress>, outbox: &mut Outbox) {
+    match address {
+        IpAddr::V4(target) => {
+            let Some(sender) = interface.v4_near(target) else { return };
+            let question =
+                Arp { is_request: true, sender_mac: interface.mac, sender, target_mac: MacAddress::default(), target };
+            let header = headers::ethernet(known.unwrap_or(MacAddress::BROADCAST), interface.mac, ether_type::ARP);
+            outbox.push(to, &[&header, &question.to_bytes()]);
+        }
+        IpAddr::V6(target) => {
+            let group = ipv6::solicited_node(target);
+            let (destination, mac) = match known {
+                Some(mac) => (target, mac),
+                None => (group, MacAddress(ipv6::group_mac(group))),
+            };
+            let mac_of_ours = Some(interface.mac);
+            let question =
+                Neighbour { is_solicitation: true, is_solicited: false, overrides: false, target, mac: mac_of_ours };
+            push_neighbour(interface, to, destination, mac, question, outbox);
+        }
+    }
+}
+
+fn push_neighbour(
+    interface: &Interface,
+    to: u16,
+    destination: Ipv6Addr,
+    mac: MacAddress,
+    message: Neighbour,
+    outbox: &mut Outbox,
+) {
+    let source = if message.is_solicitation { interface.link_local() } else { message.target };
+    let mut bytes = Vec::with_capacity(32);
+    message.write(&mut bytes);
+    icmp::seal_v6(&mut bytes, source, destination);
+    let packet = ipv6::header(source, destination, protocol::ICMPV6, HOP_LIMIT, bytes.len());
+    outbox.push(to, &[&headers::ethernet(mac, interface.mac, ether_type::IPV6), &packet, &bytes]);
+}
+
+impl Router {
+    /// Takes in what a neighbour says of itself, and sends what waited for it.
+    pub(super) fn hear(
+        &mut self,
+        from: u16,
+        address: IpAddr,
+        mac: MacAddress,
+        now_ns: u64,
+        is_new: bool,
+        outbox: &mut Outbox,
+    ) {
+        let interface = &self.interfaces[usize::from(from)];
+        if !is_host(address) || !interface.reaches(address) || interface.has(address) {
+            return;
+        }
+        let Self { neighbours, counters, .. } = self;
+        neighbours.learn(from, address, mac, now_ns, is_new, |mut frame| {
+            frame[..6].copy_from_slice(&mac.0);
+            counters.forwarded += 1;
+            outbox.push(from, &[&frame]);
+        });
+    }
+
+    pub(super) fn next_on_link(&mut self, to: u16, address: Ipv6Addr) -> Next {
+        let neighbour = self.neighbours.find(to, address.into());
+        Next::new(to, neighbour)
+    }
+
+    pub(super) fn take_arp(
+        &mut self,
+        from: u16,
+        now_ns: u64,
+        packet: &[u8],
+        outbox: &mut Outbox,
+    ) -> Result<(), Reason> {
+        let message = Arp::read(packet)?;
+        let interface = &self.interfaces[usize::from(from)];
+        let (mac, is_ours) = (interface.mac, interface.has(message.target.into()));
+        self.hear(from, message.sender.into(), message.sender_mac, now_ns, message.is_request && is_ours, outbox);
+        if message.is_request && is_ours && message.sender_mac.is_unicast() {
+            let answer = Arp {
+                is_request: false,
+                sender_mac: mac,
+                sender: message.target,
+                target_mac: message.sender_mac,
+                target: message.sender,
+            };
+            let header = headers::ethernet(message.sender_mac, mac, ether_type::ARP);
+            outbox.push(from, &[&header, &answer.to_bytes()]);
+            self.counters.made += 1;
+        }
+        Ok(())
+    }
+
+    /// A packet for the router's own address.
+    pub(super) fn take_v4(
+        &mut self,
+        now_ns: u64,
+        read: &Ipv4,
+        packet: &[u8],
+        outbox: &mut Outbox,
+    ) -> Result<(), (Reason, Option<Problem>)> {
+        if read.is_fragment() {
+            return Err((Reason::Local, None));
+        }
+        match read.protocol {
+            protocol::ICMP => {
+                let message = &packet[read.header_len..read.total_len];
+                if message.len() < 8 {
+                    return Err((Reason::Truncated, None));
+                }
+                if checksum::of(message) != 0 {
+                    return Err((Reason::Checksum, None));
+                }
+                if message[..2] != [8, 0] {
+                    return Err((Reason::Local, None));
+                }
+                let mut answer = message.to_vec();
+                answer[0] = 0;
+                icmp::seal_v4(&mut answer);
+                self.send_v4(now_ns, read.destination, read.source, &answer, outbox);
+                Ok(())
+            }
+            protocol::UDP | protocol::TCP => Err((Reason::Local, Some(Problem::Port))),
+            _ => Err((Reason::Local, Some(Problem::Protocol))),
+        }
+    }
+
+    /// A packet for an address of the router's own that others than its link know.
+    pub(super) fn take_v6(
+        &mut self,
+        from: u16,
+        now_ns: u64,
+        read: &Ipv6,
+        packet: &[u8],
+        outbox: &mut Outbox,
+    ) -> Result<(), (Reason, Option<Problem>)> {
+        let upper = read.upper(packet).map_err(|reason| (reason, None))?;
+        match upper.protocol {
+            _ if upper.is_fragment => Err((Reason::Local, None)),
+            protocol::ICMPV6 => {
+                let message = &packet[upper.at..read.total_len];
+                self.take_icmpv6(from, now_ns, read, message, outbox).map_err(|reason| (reason, None))
+            }
+            protocol::UDP | protocol::TCP => Err((Reason::Local, Some(Problem::Port))),
+            // Nothing follows.
+            59 => Err((Reason::Local, None)),
+            _ => Err((Reason::Local, Some(Problem::Protocol))),
+        }
+    }
+
+    /// A packet for all of a link, or for an address on it.
+    pub(super) fn take_of_link(
+        &mut self,
+        from: u16,
+        now_ns: u64,
+        read: &Ipv6,
+        packet: &[u8],
+        outbox: &mut Outbox,
+    ) -> Result<(), Reason> {
+        if read.source.is_multicast() {
+            return Err(Reason::Source);
+        }
+        let interface = &self.interfaces[usize::from(from)];
+        if !read.destination.is_multicast() && read.destination != interface.link_local() {
+            return Err(Reason::Destination);
+        }
+        let upper = read.upper(packet)?;
+        if upper.protocol != protocol::ICMPV6 || upper.is_fragment {
+            return Err(if read.destination.is_multicast() { Reason::Destination } else { Reason::Local });
+        }
+        self.take_icmpv6(from, now_ns, read, &packet[upper.at..read.total_len], outbox)
+    }
+
+    fn take_icmpv6(
+        &mut self,
+        from: u16,
+        now_ns: u64,
+        read: &Ipv6,
+        message: &[u8],
+        outbox: &mut Outbox,
+    ) -> Result<(), Reason> {
+        if message.len() < 8 {
+            return Err(Reason::Truncated);
+        }
+        if checksum::of_ipv6(read.source, read.destination, protocol::ICMPV6, message) != 0 {
+            return Err(Reason::Checksum);
+        }
+        match message[0] {
+            v6::ECHO if message[1] == 0 && !read.destination.is_multicast() && is_host(read.source.into()) => {
+                let mut answer = message.to_vec();
+                answer[0] = v6::ECHO_REPLY;
+                self.send_v6(now_ns, from, read.destination, read.source, answer, 64, outbox);
+                Ok(())
+            }
+            v6::SOLICITATION | v6::ADVERTISEMENT => {
+                if read.hop_limit != HOP_LIMIT {
+                    return Err(Reason::Discovery);
+                }
+                let said = Neighbour::read(message)?;
+                if said.is_solicitation {
+                    self.answer_solicitation(from, now_ns, read, said, outbox)
+                } else {
+                    if let Some(mac) = said.mac {
+                        self.hear(from, said.target.into(), mac, now_ns, false, outbox);
+                    }
+                    Ok(())
+                }
+            }
+            _ if read.destination.is_multicast() => Err(Reason::Destination),
+            _ => Err(Reason::Local),
+        }
+    }
+
+    fn answer_solicitation(
+        &mut self,
+        from: u16,
+        now_ns: u64,
+        read: &Ipv6,
+        asked: Neighbour,
+        outbox: &mut Outbox,
+    ) -> Result<(), Reason> {
+        // Who has no address yet does not say its Ethernet address, and is answered with all (RFC 4861 7.2.4).
+        let is_nobody = read.source.is_unspecified();
+        if is_nobody && asked.mac.is_some() || !is_nobody && !is_host(read.source.into()) {
+            return Err(Reason::Discovery);
+        }
+        let interface = &self.interfaces[usize::from(from)];
+        if !interface.has(asked.target.into()) {
+            return Ok(());
+        }
+        if let Some(mac) = asked.mac {
+            self.hear(from, read.source.into(), mac, now_ns, true, outbox);
+        }
+        let interface = &self.interfaces[usize::from(from)];
+        let answer = Neighbour {
+            is_solicitation: false,
+            is_solicited: !is_nobody,
+            overrides: true,
+            target: asked.target,
+            mac: Some(interface.mac),
+        };
+        if is_nobody {
+            let mac = MacAddress(ipv6::group_mac(ALL_NODES));
+            push_neighbour(interface, from, ALL_NODES, mac, answer, outbox);
+            self.counters.made += 1;
+            return Ok(());
+        }
+        let mut message = Vec::with_capacity(32);
+        answer.write(&mut message);
+        self.send_v6(now_ns, from, asked.target, read.source, message, HOP_LIMIT, outbox);
+        Ok(())
+    }
+}

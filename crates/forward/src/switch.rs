@@ -1,0 +1,224 @@
+//! A layer-2 switch (nsdi15 4): frames go to the port that their destination is behind, found in a cuckoo table. Stations stand in it from a file, and are learnt
+//! from what they send.
+
+use arrayvec::ArrayVec;
+use sinew_fabric::MAX_BURST;
+use sinew_fabric::frames::{ETHERNET_HEADER_LEN, LentFrame, MacAddress};
+use sinew_store::lookup::mac::{MacError, MacTable};
+
+use crate::burst::{Application, Fate, Fates, Outbox};
+use crate::counters::{Counters, Reason};
+use crate::form::{Form, look_up};
+use crate::headers;
+use crate::routes::{LineError, lines, named};
+
+/// How long what was learnt is believed: it is forgotten all at once, and learnt again from the next frames.
+pub const LEARNT_NS: u64 = 300_000_000_000;
+/// Addresses that every bridge keeps to its link (802.1D 7.12.6): the last byte goes to 15.
+const OF_LINK: [u8; 5] = [1, 0x80, 0xC2, 0, 0];
+/// Bit of the table's value: it was learnt.
+const IS_LEARNT: u16 = 1 << 15;
+
+/// Stations that are known beforehand, each with its port.
+pub type Stations = Vec<(MacAddress, u16)>;
+
+/// Reads stations, one a line: `02:00:00:00:00:01 dev lan`.
+///
+/// # Errors
+///
+/// The first line that is wrong: no address of a station, no such port, or a station that stands there twice.
+pub fn parse<'a>(text: &str, ports: impl Iterator<Item = &'a str> + Clone) -> Result<Stations, LineError> {
+    let mut stations = Stations::new();
+    let mut seen = std::collections::HashMap::new();
+    for (line, words) in lines(text) {
+        let wrong = |problem: String| LineError { line, problem };
+        let &[address, "dev", port] = &words[..] else {
+            return Err(wrong("write ADDRESS dev INTERFACE, as 02:00:00:00:00:01 dev lan".to_owned()));
+        };
+        let mac = parse_mac(address).ok_or_else(|| wrong(format!("`{address}` is no Ethernet address")))?;
+        if !mac.is_unicast() || mac == MacAddress::default() {
+            return Err(wrong(format!("{mac} is no station's address, so no port has it")));
+        }
+        let port = named(port, ports.clone()).map_err(wrong)?;
+        if let Some(first) = seen.insert(mac, line) {
+            return Err(wrong(format!("{mac} stands in line {first} already")));
+        }
+        stations.push((mac, port));
+    }
+    Ok(stations)
+}
+
+/// An address as people write it, `02:00:00:00:00:01`.
+pub fn parse_mac(text: &str) -> Option<MacAddress> {
+    let mut bytes = [0; 6];
+    let mut parts = text.split([':', '-']);
+    for byte in &mut bytes {
+        let part = parts.next().filter(|part| part.len() == 2)?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(MacAddress(bytes))
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Switch {
+    table: MacTable,
+    capacity: usize,
+    learns: bool,
+    /// What was learnt, to be forgotten.
+    learnt: Vec<MacAddress>,
+    forget_ns: Option<u64>,
+    form: Form,
+    counters: Counters,
+}
+
+impl Switch {
+    /// A switch that knows these stations, and has room for so many together with those that it learns. `seed` is of its table's hash.
+    ///
+    /// # Errors
+    ///
+    /// As [`MacTable::new`] and [`MacTable::insert`].
+    pub fn new(stations: &Stations, capacity: usize, learns: bool, form: Form, seed: u64) -> Result<Self, MacError> {
+        let capacity = capacity.max(stations.len());
+        let mut table = MacTable::new(capacity, seed)?;
+        for (mac, port) in stations {
+            table.insert(mac.0, port & !IS_LEARNT)?;
+        }
+        let counters = Counters::default();
+        Ok(Self { table, capacity, learns, learnt: Vec::new(), forget_ns: None, form, counters })
+    }
+
+    /// Goes on with another's stations; what was learnt is forgotten. Returns what it was, without its counts.
+    pub fn install(&mut self, other: Self) -> Self {
+        let counters = std::mem::take(&mut self.counters);
+        std::mem::replace(self, Self { counters, ..other })
+    }
+
+    /// Stations that it knows.
+    pub fn stations(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Learns that a station is behind a port, where that is new.
+    #[inline]
+    fn learn(&mut self, mac: MacAddress, from: u16, known: Option<u16>, now_ns: u64) {
+        // What was given beforehand stays.
+        if known.is_some_and(|known| known & IS_LEARNT == 0 || known == from | IS_LEARNT) {
+            return;
+        }
+        self.learn_new(mac, from, known.is_none(), now_ns);
+    }
+
+    #[cold]
+    fn learn_new(&mut self, mac: MacAddress, from: u16, is_new: bool, now_ns: u64) {
+        if is_new && self.table.len() >= self.capacity {
+            self.forget();
+        }
+        // Frames for one that finds no place are flooded. An earlier frame of the burst may have been its, too.
+        if matches!(self.table.insert(mac.0, from | IS_LEARNT), Ok(None)) {
+            self.learnt.push(mac);
+            self.forget_ns.get_or_insert(now_ns.saturating_add(LEARNT_NS));
+        }
+    }
+
+    fn forget(&mut self) {
+        for mac in self.learnt.drain(..) {
+            self.table.remove(mac.0);
+        }
+        self.forget_ns = None;
+    }
+}
+
+impl Application for Switch {
+    fn process<L: LentFrame>(&mut self, from: u16, now_ns: u64, frames: &mut [L], fates: &mut Fates, _: &mut Outbox) {
+        let mut addresses = ArrayVec::<[u8; 6], MAX_BURST>::new();
+        let mut sources = ArrayVec::<[u8; 6], MAX_BURST>::new();
+        let mut which = ArrayVec::<u8, MAX_BURST>::new();
+        fates.clear();
+        self.counters.received += frames.len() as u64;
+        for (at, frame) in (0..).zip(frames.iter()) {
+            let bytes = frame.bytes();
+            fates.push(Fate::Drop);
+            if bytes.len() < ETHERNET_HEADER_LEN {
+                self.counters.drop(Reason::Truncated);
+                continue;
+            }
+            let (to, source) = (headers::destination(bytes), headers::source(bytes));
+            if !source.is_unicast() || source == MacAddress::default() {
+                self.counters.drop(Reason::Station);
+                continue;
+            }
+            if to.0[..5] == OF_LINK && to.0[5] < 16 {
+                self.counters.drop(Reason::Destination);
+                continue;
+            }
+            addresses.push(to.0);
+            sources.push(source.0);
+            which.push(at);
+        }
+        let mut ports = [None; MAX_BURST];
+        if self.learns {
+            look_up!(self.table, self.form, &sources, &mut ports[..sources.len()]);
+            for (source, port) in sources.iter().zip(ports) {
+                self.learn(MacAddress(*source), from, port, now_ns);
+            }
+        }
+        look_up!(self.table, self.form, &addresses, &mut ports[..addresses.len()]);
+        for ((at, to), port) in which.iter().zip(&addresses).zip(ports) {
+            let to = MacAddress(*to);
+            fates[usize::from(*at)] = match port.map(|port| port & !IS_LEARNT) {
+                Some(port) if port == from => {
+                    self.counters.drop(Reason::Station);
+                    continue;
+                }
+                Some(port) if to.is_unicast() => Fate::Forward(port),
+                _ => Fate::Flood,
+            };
+            self.counters.forwarded += 1;
+        }
+    }
+
+    fn tick(&mut self, now_ns: u64, _: &mut Outbox) {
+        if self.forget_ns.is_some_and(|forget_ns| now_ns >= forget_ns) {
+            self.forget();
+        }
+    }
+
+    fn next_ns(&self) -> Option<u64> {
+        self.forget_ns
+    }
+
+    fn set_form(&mut self, form: Form) {
+        self.form = form;
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stations_are_read_line_by_line_and_what_is_wrong_is_named() {
+        let ports = ["a", "b"];
+        let read = |text: &str| parse(text, ports.into_iter());
+        let stations = read("# two\n02:00:00:00:00:01 dev a\n\n02-00-00-00-00-FF dev b # it\n").unwrap();
+        assert_eq!(stations, [(MacAddress([2, 0, 0, 0, 0, 1]), 0), (MacAddress([2, 0, 0, 0, 0, 0xFF]), 1)]);
+        for (text, problem) in [
+            ("02:00:00:00:01 dev a", "no Ethernet address"),
+            ("02:00:00:00:00:00:01 dev a", "no Ethernet address"),
+            ("2:0:0:0:0:1 dev a", "no Ethernet address"),
+            ("03:00:00:00:00:01 dev a", "no station's address"),
+            ("00:00:00:00:00:00 dev a", "no station's address"),
+            ("02:00:00:00:00:01 dev c", "no interface called c"),
+            ("02:00:00:00:00:01 a", "write ADDRESS dev"),
+            ("02:00:00:00:00:09 dev b", "stands in line 1"),
+        ] {
+            let error = read(&format!("02:00:00:00:00:09 dev a\n{text}")).unwrap_err();
+            assert!(error.line == 2 && error.problem.contains(problem), "{text}: {error}");
+        }
+    }
+}

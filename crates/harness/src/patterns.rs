@@ -1,0 +1,255 @@
+//! Pattern matching, on one thread (nsdi15 5): rules, payloads, and four ways to find the one in the other.
+//!
+//! The recipe, from a seed: 23,331 patterns in 450 groups, whose sizes fall as 1 / (rank + 8). A pattern is, seven times in ten, two to four *words* with a mark between them, half of them without
+//! regard to case, and else 4 to 23 bytes of any value; cut at 40 bytes. There are 4,000 words of three to eight letters, of which the n-th comes as often as 1 / n.
+//! Payloads, 65,536 of them: half have 64 to 256 bytes, half 512 to 1,460, each length as often. Nine of ten are words and marks, the tenth bytes of any value. A group is chosen as often as it has
+//! patterns. One payload of 50 has a pattern of its group somewhere; others have one by chance, since words are the same ones.
+
+use std::time::{Duration, Instant};
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use anyhow::ensure;
+use sinew::fabric::{Generator, SeededGenerator};
+use sinew::forward::filter::{BATCH, Filter};
+use sinew::store::lookup::patterns::Pattern;
+
+/// How patterns are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Large batches, sorted, several payloads at once.
+    Sorted,
+    /// Payload after payload, byte after byte.
+    Plain,
+    /// Several payloads at once, in the order in which they came.
+    Interchanged,
+    /// By the `aho-corasick` crate: a DFA of the standard kind for each group, overlapping matches, no prefilter, payload after payload.
+    Crate,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Sorted, Self::Plain, Self::Interchanged, Self::Crate];
+}
+
+/// How large it all is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Patterns, of all groups.
+    pub patterns: usize,
+    /// Groups.
+    pub groups: usize,
+    /// Payloads.
+    pub payloads: usize,
+}
+
+impl Sizes {
+    /// The paper's patterns.
+    pub const PAPER: Self = Self { patterns: 23_331, groups: 450, payloads: 1 << 16 };
+}
+
+/// Rules and payloads.
+pub struct Patterns {
+    filter: Filter,
+    crates: Vec<AhoCorasick>,
+    /// Of the crate's automata: by group and pattern, its length where case counts.
+    exact: Vec<Vec<Option<Box<[u8]>>>>,
+    payloads: Vec<(u32, Vec<u8>)>,
+    hits: Vec<u32>,
+    next: usize,
+    batch: usize,
+}
+
+const WORDS: u64 = 4000;
+const MARKS: &[u8] = b" /.=&?-_:;%<>\"\n";
+const PATTERN_LEN_MAX: usize = 40;
+
+fn word(draw: &mut SeededGenerator, into: &mut Vec<u8>) {
+    // As often as 1 / n: the logarithm of n is as often anywhere.
+    let unit = draw.below(1 << 30) as f64 / f64::from(1 << 30);
+    let nth = (WORDS as f64).powf(unit) as u64;
+    let mut letters = SeededGenerator::new(nth);
+    for _ in 0..3 + letters.below(6) {
+        into.push(b'a' + letters.below(26) as u8);
+    }
+}
+
+fn mark(draw: &mut SeededGenerator) -> u8 {
+    MARKS[draw.below(MARKS.len() as u64) as usize]
+}
+
+fn pattern(draw: &mut SeededGenerator) -> Pattern {
+    let mut bytes = Vec::new();
+    if draw.below(10) < 7 {
+        for _ in 0..2 + draw.below(3) {
+            if !bytes.is_empty() {
+                bytes.push(mark(draw));
+            }
+            word(draw, &mut bytes);
+        }
+        bytes.truncate(PATTERN_LEN_MAX);
+        if draw.below(2) == 0 {
+            return Pattern::any_case(bytes);
+        }
+    } else {
+        bytes.extend((0..4 + draw.below(20)).map(|_| draw.next_u64() as u8));
+    }
+    Pattern::exact(bytes)
+}
+
+fn payload(draw: &mut SeededGenerator, group: &[Pattern]) -> Vec<u8> {
+    let len = if draw.below(2) == 0 { 64 + draw.below(193) } else { 512 + draw.below(949) } as usize;
+    let mut bytes = Vec::with_capacity(len + 16);
+    let is_text = draw.below(10) < 9;
+    while bytes.len() < len {
+        if is_text {
+            word(draw, &mut bytes);
+            bytes.push(mark(draw));
+        } else {
+            bytes.push(draw.next_u64() as u8);
+        }
+    }
+    bytes.truncate(len);
+    if draw.below(50) == 0 && !group.is_empty() {
+        let pattern = group[draw.below(group.len() as u64) as usize].bytes();
+        let pattern = &pattern[..pattern.len().min(len)];
+        let at = draw.below((len - pattern.len()) as u64 + 1) as usize;
+        bytes[at..at + pattern.len()].copy_from_slice(pattern);
+    }
+    bytes
+}
+
+impl Patterns {
+    /// Makes all of it, from a seed.
+    ///
+    /// # Errors
+    ///
+    /// The crate does not make an automaton.
+    pub fn new(sizes: Sizes, seed: u64) -> anyhow::Result<Self> {
+        let mut draw = SeededGenerator::new(seed);
+        let weights: Vec<f64> = (0..sizes.groups).map(|rank| 1.0 / (rank as f64 + 8.0)).collect();
+        let total: f64 = weights.iter().sum();
+        let mut left = sizes.patterns;
+        let mut groups: Vec<Vec<Pattern>> = Vec::with_capacity(sizes.groups);
+        for (rank, weight) in weights.iter().enumerate() {
+            let count = (sizes.patterns as f64 * weight / total).round().max(1.0) as usize;
+            let count = if rank + 1 == sizes.groups { left } else { count.min(left) };
+            left -= count;
+            groups.push((0..count).map(|_| pattern(&mut draw)).collect());
+        }
+        Self::of(groups, sizes.payloads, draw)
+    }
+
+    /// With these groups of patterns, such as a rule file's, and so many payloads.
+    ///
+    /// # Errors
+    ///
+    /// An automaton cannot be made; there is no pattern.
+    pub fn of(groups: Vec<Vec<Pattern>>, payloads: usize, mut draw: SeededGenerator) -> anyhow::Result<Self> {
+        let mut of_group = Vec::new();
+        (0..).zip(&groups).for_each(|(number, group)| of_group.extend(group.iter().map(|_| number)));
+        ensure!(!of_group.is_empty() && payloads > 0, "there are no patterns, or no payloads");
+        let payloads: Vec<(u32, Vec<u8>)> = (0..payloads)
+            .map(|_| {
+                let group: u32 = of_group[draw.below(of_group.len() as u64) as usize];
+                (group, payload(&mut draw, &groups[group as usize]))
+            })
+            .collect();
+        let crates = groups.iter().map(|group| {
+            let mut builder = AhoCorasick::builder();
+            builder.kind(Some(AhoCorasickKind::DFA)).match_kind(MatchKind::Standard).prefilter(false);
+            // Where case counts for some, it is looked at afterwards, as ours do.
+            Ok(builder.ascii_case_insensitive(true).build(group.iter().map(Pattern::bytes))?)
+        });
+        let crates = crates.collect::<anyhow::Result<Vec<_>>>()?;
+        let of = |pattern: &Pattern| pattern.is_exact().then(|| pattern.bytes().into());
+        let exact = groups.iter().map(|group| group.iter().map(of).collect()).collect();
+        let filter = Filter::of_groups(groups)?;
+        let (hits, batch) = (vec![0; payloads.len()], BATCH.min(payloads.len()));
+        let mut patterns = Self { filter, crates, exact, payloads, hits, next: 0, batch };
+        let mut hits = vec![0; patterns.payloads.len()];
+        for (number, hits) in hits.iter_mut().enumerate() {
+            *hits = patterns.hits_by_crate(number);
+        }
+        patterns.hits = hits;
+        Ok(patterns)
+    }
+
+    /// Automata, their states, and the bytes of their tables.
+    pub fn size(&self) -> (usize, usize, usize) {
+        self.filter.size()
+    }
+
+    /// Bytes of the crate's tables.
+    pub fn crate_bytes(&self) -> usize {
+        self.crates.iter().map(AhoCorasick::memory_usage).sum()
+    }
+
+    /// Hits for each thousand bytes.
+    pub fn hits_per_kb(&self) -> f64 {
+        let bytes: usize = self.payloads.iter().map(|(_, bytes)| bytes.len()).sum();
+        f64::from(self.hits.iter().sum::<u32>()) / bytes as f64 * 1000.0
+    }
+
+    #[inline]
+    fn hits_by_crate(&self, number: usize) -> u32 {
+        let (group, text) = &self.payloads[number];
+        let exact = &self.exact[*group as usize];
+        let hits = self.crates[*group as usize].find_overlapping_iter(text);
+        hits.filter(|hit| exact[hit.pattern().as_usize()].as_deref().is_none_or(|bytes| &text[hit.range()] == bytes))
+            .count() as u32
+    }
+
+    /// Payload that is searched in a second, in Gbps.
+    ///
+    /// # Errors
+    ///
+    /// Hits that are more or fewer in some payload than they should be.
+    pub fn gbps(&mut self, way: Way, duration: Duration) -> anyhow::Result<f64> {
+        let mut hits = vec![0u32; self.batch];
+        let began = Instant::now();
+        let (mut bytes, mut good) = (0, true);
+        while began.elapsed() < duration {
+            let first = if self.next + self.batch > self.payloads.len() { 0 } else { self.next };
+            self.next = first + self.batch;
+            hits.fill(0);
+            let batch = &self.payloads[first..self.next];
+            match way {
+                Way::Plain => {
+                    for ((group, text), hits) in batch.iter().zip(&mut hits) {
+                        self.filter.scan_one(*group, text, |_| *hits += 1);
+                    }
+                }
+                Way::Sorted | Way::Interchanged => {
+                    let texts: Vec<(u32, &[u8])> = batch.iter().map(|(group, text)| (*group, &**text)).collect();
+                    self.filter.scan_chosen(&texts, way == Way::Sorted, |number, _| hits[number] += 1);
+                }
+                Way::Crate => {
+                    for (number, hits) in (first..).zip(&mut hits) {
+                        *hits = self.hits_by_crate(number);
+                    }
+                }
+            }
+            good &= hits[..] == self.hits[first..self.next];
+            bytes += batch.iter().map(|(_, text)| text.len()).sum::<usize>();
+        }
+        ensure!(good, "a payload has other hits than it should");
+        Ok(bytes as f64 * 8.0 / began.elapsed().as_secs_f64() / 1e9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_finds_the_same_and_what_is_wrong_is_noticed() {
+        let mut patterns = Patterns::new(Sizes { patterns: 500, groups: 20, payloads: 300 }, 1).unwrap();
+        assert!(patterns.hits_per_kb() > 0.0);
+        for way in Way::ALL {
+            assert!(patterns.gbps(way, Duration::from_millis(1)).unwrap() > 0.0);
+        }
+        patterns.hits[0] += 1;
+        patterns.next = 0;
+        assert!(patterns.gbps(Way::Sorted, Duration::from_millis(1)).is_err());
+    }
+}

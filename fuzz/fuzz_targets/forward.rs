@@ -1,0 +1,10 @@
+//! Frames at a router, a switch and a forwarder of names.
+#![no_main]
+
+#[allow(dead_code)] // this target's part of it
+#[path = "../../crates/forward/tests/common/mod.rs"]
+mod common;
+#[path = "../../crates/forward/tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::forwarders(bytes));
