@@ -10,6 +10,7 @@ use sinew_remote_memory::volume::Donors;
 use super::config::{Config, Failure, Now, OpenError, Stats};
 use super::memory::Memory;
 use super::reads;
+use super::room;
 use super::sessions::Sessions;
 use super::store::Store;
 use crate::disk::Disk;
@@ -65,6 +66,8 @@ pub struct Service<D, K, P> {
     waiting: Vec<Waiting>,
     /// Clients that are gone, which the disk had no room to say.
     leaving: BTreeSet<u64>,
+    /// Inodes without a name that nobody has open any more, which the disk had no room to forget.
+    closing: BTreeSet<Ino>,
     last_id: u64,
     look_ns: u64,
 }
@@ -94,7 +97,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         config: Config,
         now: Now,
     ) -> Result<Self, OpenError> {
-        let mut store = Store::open(disk, now.time, || random.next_u64())?;
+        let mut store = Store::open(disk, config.copies, now.time, || random.next_u64())?;
         let memory = Memory::new(donors, names, config, &mut store);
         let missing: BTreeSet<u64> = store.kept.clients.keys().copied().collect();
         let until_ns = now.ns + config.lease_ns;
@@ -111,6 +114,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             done: Vec::new(),
             waiting: Vec::new(),
             leaving: BTreeSet::new(),
+            closing: BTreeSet::new(),
             last_id: 0,
             look_ns: 0,
         };
@@ -216,6 +220,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             for client in std::mem::take(&mut self.leaving) {
                 self.forget_client(client);
             }
+            let closing = std::mem::take(&mut self.closing);
+            self.drop_closed(closing);
         }
         busy |= self.store.is_dirty();
         self.store.sync()?;
@@ -240,6 +246,11 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     /// [`Failure`]; what was answered lasts.
     pub fn close(&mut self) -> Result<(), Failure> {
         self.store.close()
+    }
+
+    #[cfg(test)]
+    pub(super) fn store_for_tests(&mut self) -> &mut Store<K> {
+        &mut self.store
     }
 
     fn serve_waiting(&mut self, now: Now) {
@@ -408,6 +419,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             }
             _ => {}
         }
+        room::check(&self.store.kept.tree, &self.config, &request)?;
         let time = now.time;
         let op = Op::Change { client, sequence, settled, caller, now: time, opened, request };
         let answer = self.store.perform(&op)?;
@@ -552,7 +564,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             Request::Statfs => {
                 let (more, space) = (self.memory.lendable_pages(), &self.store.space);
                 let (pages, free_pages) = (space.pages() + more, space.free_pages() + more);
-                Ok(Answer::Space(Space { pages, free_pages, inodes: tree.len() }))
+                let (inodes, inodes_max) = (tree.len(), self.config.inodes_max);
+                Ok(Answer::Space(Space { pages, free_pages, inodes, inodes_max }))
             }
             Request::GetXattr { ino, name } => {
                 tree.xattr(caller, ino, &name).map(|value| Answer::Bytes(value.to_vec()))
@@ -586,9 +599,13 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         }
         for ino in inos {
             let has_no_name = self.store.kept.tree.inode(ino).is_ok_and(|inode| inode.links() == 0);
-            // On a full disk it stays, and is looked for at the next start.
-            if has_no_name && !self.sessions.is_open(ino) && self.store.perform(&Op::Drop { ino }).is_ok() {
-                self.locks.forget(ino);
+            if !has_no_name || self.sessions.is_open(ino) {
+                continue;
+            }
+            match self.store.perform(&Op::Drop { ino }) {
+                Ok(_) => self.locks.forget(ino),
+                // On a full disk it stays until there is room.
+                Err(_) => drop(self.closing.insert(ino)),
             }
         }
     }
