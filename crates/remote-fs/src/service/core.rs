@@ -48,6 +48,8 @@ struct Waiting {
 struct Grace {
     until_ns: u64,
     missing: BTreeSet<u64>,
+    /// The last inode of earlier epochs: they can have none open that was made later.
+    last_ino: Ino,
 }
 
 /// A file system's metadata service; see [the module](super). `P` names peers: `rpc` sessions.
@@ -100,7 +102,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         let mut store = Store::open(disk, config.copies, now.time, || random.next_u64())?;
         let memory = Memory::new(donors, names, config, &mut store);
         let missing: BTreeSet<u64> = store.kept.clients.keys().copied().collect();
-        let until_ns = now.ns + config.lease_ns;
+        let (until_ns, last_ino) = (now.ns + config.lease_ns, store.kept.tree.last_ino());
         let mut service = Self {
             store,
             memory,
@@ -109,7 +111,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             gate: Gate::new(key, config.strangers_max, for_gate),
             random,
             config,
-            grace: Some(Grace { until_ns, missing }),
+            grace: Some(Grace { until_ns, missing, last_ino }),
             held: Vec::new(),
             done: Vec::new(),
             waiting: Vec::new(),
@@ -556,7 +558,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 }
                 let is_it = |member: &crate::kept::Member| (member.donor, member.incarnation) == (donor.0, incarnation);
                 // What is out already, or is the last one, does not count: it is asked for again and again.
-                if self.memory.take_out(&mut self.store, segment, is_it)? {
+                if self.memory.blame(&mut self.store, segment, is_it)? {
                     session.failed += 1;
                 }
                 Ok(Answer::Places(reads::places(&self.store, [segment])))
@@ -594,10 +596,11 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     /// Forgets inodes without a name that nobody has open.
     fn drop_closed(&mut self, inos: impl IntoIterator<Item = Ino>) {
         // Whoever has it open may come back.
-        if self.grace.is_some() {
-            return;
-        }
+        let is_missed = |grace: &Grace, ino| ino <= grace.last_ino;
         for ino in inos {
+            if self.grace.as_ref().is_some_and(|grace| is_missed(grace, ino)) {
+                continue;
+            }
             let has_no_name = self.store.kept.tree.inode(ino).is_ok_and(|inode| inode.links() == 0);
             if !has_no_name || self.sessions.is_open(ino) {
                 continue;

@@ -72,6 +72,11 @@ impl Tree {
         self.inodes.is_empty()
     }
 
+    /// The highest number that an inode ever had.
+    pub fn last_ino(&self) -> Ino {
+        self.last_ino
+    }
+
     /// All inodes.
     pub fn inodes(&self) -> impl Iterator<Item = (Ino, &Inode)> {
         self.inodes.iter().map(|(ino, inode)| (*ino, inode))

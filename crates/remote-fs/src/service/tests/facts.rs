@@ -124,6 +124,25 @@ fn what_is_open_by_nobody_who_comes_back_is_gone_after_a_restart() {
 }
 
 #[test]
+fn what_was_made_after_a_restart_is_gone_when_it_is_closed_whoever_has_not_come_back() {
+    let mut world = world(2, 2);
+    let (mut one, _other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (old, handle) = one.create(&mut world, "old").unwrap();
+    one.close(&mut world, handle);
+    world.crash();
+    world.start();
+    assert_eq!(one.join(&mut world), Some(true));
+    let (new, handle) = one.create(&mut world, "new").unwrap();
+    one.close(&mut world, handle);
+    for name in ["old", "new"] {
+        one.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: name.into() }).unwrap();
+    }
+    let tree = &world.service().kept().tree;
+    assert!(tree.inode(new).is_err(), "nobody else can have it open");
+    assert!(tree.inode(old).is_ok(), "the other client may have it open");
+}
+
+#[test]
 fn locks_end_with_their_client_and_are_told_again_after_a_restart() {
     let mut world = world(2, 2);
     let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
@@ -302,6 +321,31 @@ fn on_a_full_disk_nothing_changes_and_all_can_be_read() {
     world.start();
     assert_eq!(client.join(&mut world), Some(true));
     assert_eq!(client.read(&mut world, handle, 1), Some(page(2)));
+}
+
+#[test]
+fn a_copy_that_a_client_does_not_reach_stays_while_nobody_is_known_to_have_another() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(7)).unwrap();
+    let Ok(Answer::Layout(layout)) = client.ask(&mut world, Request::Layout { handle, at: 0, count: 1 }) else {
+        panic!("there is a layout")
+    };
+    let place = &layout.places[0];
+    let copy = *place.copies.iter().find(|copy| copy.donor.0 == 101).unwrap();
+    let failed = Request::Failed { segment: place.segment, donor: copy.donor, incarnation: copy.incarnation };
+    // The other donor is gone, and the service knows it. It will start again, and have lost its copy.
+    world.net.borrow_mut().hosts[0].is_alive = false;
+    world.run_until("a donor is missed", |world| world.service().donors_ready().0 == 1);
+    assert_eq!(client.ask(&mut world, failed.clone()), Err(Error::Lost));
+    world.net.borrow_mut().restart(0);
+    world.run_until("it is there again", |world| {
+        world.service().donors_ready().0 == 2 && world.service().degraded() == (0, 0)
+    });
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(7)));
+    // With another copy that is reached, it goes.
+    assert!(matches!(client.ask(&mut world, failed), Ok(Answer::Places(_))));
 }
 
 #[test]
