@@ -1,12 +1,19 @@
-//! Donors, and servers of a volume, that are killed at random moments take nothing with them that was acknowledged. `cargo xtask soak` does it for longer.
+//! Whatever is killed at random moments (donors, servers of a volume, mounts, the service of a file system) takes nothing with it that was acknowledged. `cargo xtask soak` does it for longer.
 
 mod common;
 mod killing;
+#[allow(dead_code)] // Much of it is for other tests.
+mod mounts {
+    pub mod remote;
+}
 #[path = "common/nbd.rs"]
 mod nbd;
+#[path = "common/pressure.rs"]
+#[allow(dead_code)] // Some of it is for other tests.
+mod pressure;
 
 use killing::plan::Plan;
-use killing::volumes;
+use killing::{files, swap, volumes};
 
 /// Kills in an ordinary run.
 const KILLS: u64 = 8;
@@ -14,4 +21,19 @@ const KILLS: u64 = 8;
 #[test]
 fn what_was_written_is_in_the_volume_whoever_is_killed() {
     volumes::run_plan(Plan::new("volumes", KILLS));
+}
+
+#[test]
+fn what_was_synced_is_in_the_files_whoever_is_killed() {
+    files::run_plan(Plan::new("files", KILLS / 2));
+}
+
+#[test]
+fn what_was_swapped_out_comes_back_whichever_donor_is_killed() {
+    swap::run_plan(Plan::new("swap", 1), "the_program_that_needs_memory");
+}
+
+#[test]
+fn the_program_that_needs_memory() {
+    pressure::use_memory_if_told();
 }

@@ -4,6 +4,7 @@ mod common;
 mod mounts {
     pub mod facts;
     pub mod mapping;
+    pub mod others;
     pub mod random;
     pub mod remote;
 }
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use common::{Folder, run, sinew, text};
 use mounts::remote::{Cluster, is_mounted, wait_until};
-use mounts::{facts, random};
+use mounts::{facts, others, random};
 use rustix::process::Signal;
 use sinew_conformance::skipped;
 
@@ -36,6 +37,22 @@ fn remote_files_are_as_posix_has_them() {
         eprintln!("{name}");
         fact(&directory);
     }
+    mounted.end();
+}
+
+#[test]
+fn privileges_go_when_others_change_files() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("not root");
+    }
+    let local = Folder::new();
+    others::let_in(&local.0);
+    others::capabilities_are_roots_to_set_and_go_when_the_file_changes(&local.0);
+    let cluster = Cluster::new(2, 2, false);
+    let Some(mounted) = cluster.mount("a", &["--allow-other"]) else { return };
+    others::let_in(&cluster.folder.0);
+    others::set_id_bits_go_when_others_change_the_file(&mounted.point, true);
+    others::capabilities_are_roots_to_set_and_go_when_the_file_changes(&mounted.point);
     mounted.end();
 }
 

@@ -4,6 +4,8 @@ mod common;
 mod mounts {
     pub mod facts;
     pub mod mapping;
+    #[allow(dead_code)] // Files in memory have no extended attributes.
+    pub mod others;
     pub mod random;
 }
 
@@ -11,18 +13,19 @@ use std::path::{Path, PathBuf};
 
 use common::Folder;
 use common::rights::can_mount;
-use mounts::{facts, random};
+use mounts::{facts, others, random};
+use sinew_conformance::skipped;
 use sinew_mount::files::Caller;
 use sinew_mount::{InMemory, Mount, Options};
 
 /// Files in memory at a directory; none where nothing can be mounted.
-fn in_memory(folder: &Folder) -> Option<Mount<InMemory>> {
+fn in_memory(folder: &Folder, options: &Options) -> Option<Mount<InMemory>> {
     let me = Caller {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         ..Caller::default()
     };
-    can_mount().then(|| Mount::new(InMemory::new(1 << 34, &me), &folder.0, &Options::new("memory")).unwrap())
+    can_mount().then(|| Mount::new(InMemory::new(1 << 34, &me), &folder.0, options).unwrap())
 }
 
 /// A directory of its own for each fact.
@@ -38,7 +41,7 @@ fn hold(facts: &[(&str, facts::Fact)], root: &Path) {
 #[test]
 fn files_in_memory_are_as_posix_has_them() {
     let folder = Folder::new();
-    let Some(mount) = in_memory(&folder) else { return };
+    let Some(mount) = in_memory(&folder, &Options::new("memory")) else { return };
     hold(facts::ALL, mount.point());
     assert_eq!(mount.unmount().unwrap(), sinew_mount::Unmounted::Whole);
 }
@@ -46,8 +49,37 @@ fn files_in_memory_are_as_posix_has_them() {
 #[test]
 fn random_steps_on_files_in_memory_are_as_in_their_shadows() {
     let folder = Folder::new();
-    let Some(mount) = in_memory(&folder) else { return };
+    let Some(mount) = in_memory(&folder, &Options::new("memory")) else { return };
     for seed in 0..8 {
         random::run(mount.point(), seed, 400, 300_000);
     }
+}
+
+#[test]
+fn set_id_bits_go_when_others_change_files_as_on_the_systems_own_file_systems() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("not root");
+    }
+    let (folder, local) = (Folder::new(), Folder::new());
+    others::let_in(&local.0);
+    others::set_id_bits_go_when_others_change_the_file(&local.0, false);
+    let options = Options { allow_other: true, ..Options::new("memory") };
+    let Some(mount) = in_memory(&folder, &options) else { return };
+    others::let_in(mount.point());
+    others::set_id_bits_go_when_others_change_the_file(mount.point(), true);
+}
+
+#[test]
+fn a_directory_that_is_mounted_once_more_is_a_mount_point() {
+    let folder = Folder::new();
+    let again = || match Mount::new(InMemory::new(1 << 20, &Caller::default()), &folder.0, &Options::new("memory")) {
+        Ok(mount) => mount.unmount().map(drop).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    if rustix::mount::mount_bind(&folder.0, &folder.0).is_err() {
+        return skipped("not root");
+    }
+    let refused = again();
+    rustix::mount::unmount(&folder.0, rustix::mount::UnmountFlags::empty()).unwrap();
+    assert!(refused.unwrap_err().contains("is a mount point already"));
 }

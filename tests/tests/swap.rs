@@ -1,91 +1,30 @@
 //! `sinew swap`, under programs that need more memory than they may have.
 
 mod common;
+#[path = "common/pressure.rs"]
+#[allow(dead_code)] // Some of it is for hunts that go on for longer.
+mod pressure;
 #[allow(dead_code)] // Much of it is for other tests.
 mod mounts {
     pub mod remote;
 }
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Folder, Server, run, sinew, text};
 use mounts::remote::Cluster;
+use pressure::{Group, hog};
 use sinew_conformance::skipped;
 
 /// What a program uses, and what it may have.
 const USED: usize = 36 << 20;
 const LIMIT: usize = 24 << 20;
-const PAGE: usize = 4096;
 /// As Linux numbers it.
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// Tells a copy of this program that it is the one that uses memory.
-const HOG: &str = "SINEW_TEST_HOG";
-
-/// A control group whose programs may have so much memory; gone when dropped.
-struct Group(PathBuf);
-
-impl Group {
-    fn new(limit: usize) -> Option<Self> {
-        let name = common::unique("sinew-swap");
-        let (first, second) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
-        let (parent, file) = if first.join("memory.limit_in_bytes").exists() {
-            (first, "memory.limit_in_bytes")
-        } else {
-            std::fs::write(second.join("cgroup.subtree_control"), "+memory").ok()?;
-            (second, "memory.max")
-        };
-        let group = Self(parent.join(name));
-        std::fs::create_dir(&group.0).ok()?;
-        std::fs::write(group.0.join(file), limit.to_string()).ok()?;
-        Some(group)
-    }
-
-    /// Runs a command in it.
-    fn run(&self, command: &Command) -> std::process::Output {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
-        shell.arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            shell.env(name, value.unwrap_or_default());
-        }
-        run(&mut shell)
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        common::eventually("the group's programs are gone", || std::fs::remove_dir(&self.0).is_ok());
-    }
-}
-
-/// This program again, as one that writes to more memory than it may have, and looks whether all is there.
-fn hog() -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["the_program_that_needs_memory", "--exact", "--nocapture"]).env(HOG, USED.to_string());
-    command
-}
-
 #[test]
 fn the_program_that_needs_memory() {
-    let Some(len) = std::env::var(HOG).ok().and_then(|len| len.parse::<usize>().ok()) else { return };
-    let pages = len / PAGE;
-    let mut memory = vec![0u64; len / 8];
-    let word = |page: usize, round: u64| (page as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ round;
-    for round in 0..3 {
-        // In order, which the kernel reads ahead for, and at last some here and there: 7919 is prime, so each page has its turn once.
-        let steps = if round < 2 { pages } else { pages / 8 };
-        for step in 0..steps {
-            let page = if round < 2 { step } else { step * 7919 % pages };
-            let at = page * PAGE / 8;
-            let whole = &mut memory[at..at + PAGE / 8];
-            let before = if round == 0 { 0 } else { word(page, round - 1) };
-            assert!(whole.iter().all(|found| *found == before), "page {page} in round {round}");
-            whole.fill(word(page, round));
-        }
-    }
-    println!("{pages} pages were right");
+    pressure::use_memory_if_told();
 }
 
 /// What the kernel says of a device that it swaps to.
@@ -116,7 +55,7 @@ fn may_swap() -> bool {
 
 fn use_memory() {
     let Some(group) = Group::new(LIMIT) else { return skipped("no control groups of memory") };
-    let output = group.run(&hog());
+    let output = run(&mut group.with(&hog("the_program_that_needs_memory", USED)));
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
     assert!(text(&output.stdout).contains("pages were right"));
 }
@@ -164,6 +103,42 @@ fn a_file_that_something_is_in_is_no_swap_unless_that_is_meant() {
     assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == b'a'));
     let device = on(&[file, "--overwrite", "--priority", "31000"]);
     assert!(run(&mut sinew(&["swap", "off", &device])).status.success());
+}
+
+#[test]
+fn a_loop_device_that_somebody_else_has_set_up_stays() {
+    if !may_swap() {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.0.join("letters");
+    let file = path.to_str().unwrap();
+    std::fs::write(&path, vec![b'a'; 2 << 20]).unwrap();
+    let output = run(Command::new("losetup").args(["--find", "--show", file]));
+    let Some(device) = text(&output.stdout).lines().next().map(str::to_owned) else {
+        return skipped("no loop device");
+    };
+    for what in [&*device, file] {
+        let output = run(&mut sinew(&["swap", "off", what]));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(&*device) && said.contains(file) && said.contains("has not set it up"), "{said}");
+        let still = run(Command::new("losetup").args(["-j", file]));
+        assert!(text(&still.stdout).contains(&*device));
+    }
+    assert!(run(Command::new("losetup").args(["-d", &device])).status.success());
+    // Nor does one that ours was once.
+    let ours = folder.0.join("swap");
+    let on = on(&[ours.to_str().unwrap(), "--size", "2M", "--priority", "31000"]);
+    assert!(run(Command::new("swapoff").arg(&on)).status.success());
+    assert!(run(Command::new("losetup").args(["-d", &on])).status.success());
+    let again = run(Command::new("losetup").args([&on, file]));
+    if again.status.success() {
+        let output = run(&mut sinew(&["swap", "off", &on]));
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(file) && said.contains("by now"), "{said}");
+        assert!(run(Command::new("losetup").args(["-d", &on])).status.success());
+    }
 }
 
 #[test]

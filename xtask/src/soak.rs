@@ -35,28 +35,55 @@ pub struct Args {
     /// Leave the fuzz targets out.
     #[arg(long)]
     no_fuzz: bool,
-    /// Instead: kill donors of a volume and servers of it, and look whether all that was written is there.
-    #[arg(long)]
-    volumes: bool,
-    /// With --volumes: kills, whatever the time [default: as many as there are in --seconds]
+    #[command(flatten)]
+    what: Killed,
+    /// Of what kills: kills, whatever the time [default: as many as there are in --seconds]
     #[arg(long)]
     kills: Option<u64>,
-    /// With --volumes: where chance begins, as an earlier run printed it.
+    /// Of what kills: where chance begins, as an earlier run printed it.
     #[arg(long)]
     seed: Option<u64>,
-    /// With --volumes: how donors and services are reached: shm or udp.
+    /// Of what kills: how donors and services are reached: shm or udp.
     #[arg(long, default_value = "shm")]
     fabric: String,
 }
 
-/// A test that kills, by its program.
-const VOLUMES: (&str, &str) = ("kills", "what_was_written_is_in_the_volume_whoever_is_killed");
+/// What is killed instead.
+#[derive(clap::Args)]
+#[group(multiple = false)]
+struct Killed {
+    /// Instead: kill donors of a volume and servers of it, and look whether all that was written is there.
+    #[arg(long)]
+    volumes: bool,
+    /// Instead: kill donors, the service and mounts of a file system, and look whether all that was synced is there.
+    #[arg(long)]
+    files: bool,
+    /// Instead: kill donors and the service of a file system that a program's memory is swapped to, and look whether each page is right (as root).
+    #[arg(long)]
+    swap: bool,
+}
+
+impl Killed {
+    /// The test that does it.
+    fn test(&self) -> Option<&'static str> {
+        [
+            (self.volumes, "what_was_written_is_in_the_volume_whoever_is_killed"),
+            (self.files, "what_was_synced_is_in_the_files_whoever_is_killed"),
+            (self.swap, "what_was_swapped_out_comes_back_whichever_donor_is_killed"),
+        ]
+        .into_iter()
+        .find_map(|(is_wanted, test)| is_wanted.then_some(test))
+    }
+}
+
+/// The program of the tests that kill.
+const PROGRAM: &str = "kills";
 
 /// Half of the time for property tests, in rounds of growing size and fresh seeds; the other half for fuzz targets,
 /// where cargo-fuzz is installed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    if args.volumes {
-        kill(args, VOLUMES)?;
+    if let Some(test) = args.what.test() {
+        kill(args, test)?;
         println!("soak: nothing was lost");
         return Ok(());
     }
@@ -75,9 +102,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// A test that kills processes, for as long as it is wanted.
-fn kill(args: &Args, (program, test): (&str, &str)) -> anyhow::Result<()> {
+fn kill(args: &Args, test: &str) -> anyhow::Result<()> {
     let mut command = process::cargo();
-    command.args(["test", "--release", "--locked", "--package", "sinew-tests", "--test", program, "--"]);
+    command.args(["test", "--release", "--locked", "--package", "sinew-tests", "--test", PROGRAM, "--"]);
     command.args([test, "--exact", "--nocapture"]).env("SINEW_SOAK_FABRIC", &args.fabric);
     match args.kills {
         Some(kills) => command.env("SINEW_SOAK_KILLS", kills.to_string()),

@@ -35,6 +35,7 @@ const UNSAFE_ROOMS: Exceptions = &[
 const UNSAFE_FILES: Exceptions = &[
     ("crates/rpc/tests/allocations.rs", "a counting allocator is an unsafe trait"),
     ("crates/mem/tests/", "tests of the room's own unsafe functions"),
+    ("tests/tests/killing/own_files.rs", "a table of open files of one's own is an unsafe call"),
     ("tests/tests/mounts/mapping.rs", "a mapping of a file is an unsafe call"),
     ("xtask/cost/", "a counting allocator is an unsafe trait, and rings are taken from as ports do"),
 ];

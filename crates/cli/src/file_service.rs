@@ -65,6 +65,12 @@ pub struct Args {
     /// Copies of each page, at different donors [default: 2, or 1 where one donor is all there is]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=8))]
     copies: Option<u8>,
+    /// Files, directories and links that there may be at a time: each takes some of this program's memory, 500 bytes and its name
+    #[arg(long, value_name = "COUNT", default_value_t = FilesConfig::default().inodes_max, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    inodes: u64,
+    /// Bytes that all extended attributes of all files may have together
+    #[arg(long, value_name = "BYTES", default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
+    attributes: usize,
     /// A directory for names and attributes, which nothing else uses
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
@@ -177,7 +183,12 @@ impl WithDonors for Serving<'_> {
         let disk = args.data.as_deref().map(HostDisk::open).transpose()?;
         let nexus = Nexus::builder().config(Config { client_events: true, ..Config::default() }).build()?;
         let mut rpc = Rpc::open_with(&nexus, &args.address)?;
-        let config = FilesConfig { copies: args.copies().into(), ..FilesConfig::default() };
+        let config = FilesConfig {
+            copies: args.copies().into(),
+            inodes_max: args.inodes,
+            xattrs_len_max: args.attributes as u64,
+            ..FilesConfig::default()
+        };
         let clock = HostClock::new();
         let random = (Box::new(SystemEntropy::new()?) as _, Box::new(SystemEntropy::new()?) as _);
         let names: Vec<String> = names.all().map(str::to_owned).collect();

@@ -43,9 +43,9 @@ pub struct Args {
     /// Check a file system: the directory that its service has as --data
     #[arg(long, value_name = "DIRECTORY")]
     files: Option<PathBuf>,
-    /// Copies that each page of the file system should have
-    #[arg(long, value_name = "COUNT", default_value_t = 2, requires = "files", value_parser = clap::value_parser!(u8).range(1..=8))]
-    copies: u8,
+    /// Copies that each page of the file system should have [default: as many as its service was last told to keep]
+    #[arg(long, value_name = "COUNT", requires = "files", value_parser = clap::value_parser!(u8).range(1..=8))]
+    copies: Option<u8>,
     #[command(flatten)]
     volume: VolumeArgs,
     #[command(flatten)]

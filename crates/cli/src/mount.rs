@@ -42,13 +42,13 @@ pub const WATCH: &str = "mount-watch";
 /// Unmounts what a killed process left.
 #[derive(clap::Args)]
 pub struct WatchArgs {
-    device: String,
+    mounted: String,
     point: PathBuf,
 }
 
 /// Waits for the end of the process that mounted.
 pub fn watch(args: WatchArgs) -> anyhow::Result<Outcome> {
-    Watch::of(&args.device, args.point).context("a device's number is needed")?.run();
+    Watch::of(&args.mounted, args.point).context("a mount's numbers are needed")?.run();
     Ok(Outcome::Done)
 }
 

@@ -165,6 +165,7 @@ impl Off {
         }
         tools::require(&["swapoff"])?;
         let device = source.device()?;
+        device::check_ours(&device)?;
         let name = device.display().to_string();
         let swap = swaps()?.into_iter().find(|swap| swap.device == name);
         let bytes = swap.as_ref().map_or(0, |swap| swap.bytes);

@@ -88,6 +88,12 @@ impl MountError {
         }
     }
 
+    /// Of a look into the system's table of mounts.
+    pub(crate) fn of_table(path: &Path, error: io::Error) -> Self {
+        let error = io::Error::new(error.kind(), format!("/proc/self/mountinfo, the table of mounts: {error}"));
+        Self::System { path: path.to_owned(), error }
+    }
+
     /// Of a try to open the device.
     pub(crate) fn of_device(error: io::Error) -> Self {
         match (error.kind(), Errno::from_io_error(&error)) {

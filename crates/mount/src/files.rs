@@ -429,12 +429,20 @@ pub trait Files: Send + Sync + 'static {
     /// As `fcntl(F_SETLK)`: [`Errno::AGAIN`] when another is in the way.
     fn set_lock(&self, ino: u64, lock: &Lock) -> Result<()>;
 
-    /// Reserves, punches or zeroes a range. `keeps_size`: the file does not grow.
+    /// Reserves, punches or zeroes a range: from where on, and how many bytes. `keeps_size`: the file does not grow. `drops_privileges`: its set-id bits go.
     ///
     /// # Errors
     ///
     /// As `fallocate`.
-    fn allocate(&self, ino: u64, handle: u64, at: u64, len: u64, how: Allocating, keeps_size: bool) -> Result<()>;
+    fn allocate(
+        &self,
+        ino: u64,
+        handle: u64,
+        range: (u64, u64),
+        how: Allocating,
+        keeps_size: bool,
+        drops_privileges: bool,
+    ) -> Result<()>;
 
     /// The first data or hole at `at` or behind it.
     ///

@@ -2,6 +2,7 @@
 
 mod convert;
 mod locks;
+mod writers;
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,6 +24,7 @@ use crate::files::{
 };
 use convert::{attribute, errno, generation, kind_of_mode, lock_kind, lock_number, mode_of, when};
 use locks::Waiting;
+use writers::Writers;
 
 /// Bytes of a request at most, which is also what a read or write of a program's is cut into.
 pub(crate) const REQUEST_MAX: u32 = 1 << 20;
@@ -53,14 +55,20 @@ const FALLOC_ZERO_RANGE: i32 = 16;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
+/// What the kernel removes by itself in the name of whoever writes to a file, who may not do so as a program. It has asked itself who may.
+const CAPABILITIES: &[u8] = b"security.capability";
+/// As Linux numbers it: who may have files keep their set-id bits; the kernel gives it to this user.
+const ROOT_USER: u32 = 0;
+
 pub(crate) struct Front<F: Files> {
     files: Arc<F>,
     waiting: Waiting<F>,
+    writers: Writers,
 }
 
 impl<F: Files> Front<F> {
     pub fn new(files: Arc<F>) -> Self {
-        Self { waiting: Waiting::new(Arc::clone(&files)), files }
+        Self { waiting: Waiting::new(Arc::clone(&files)), writers: Writers::default(), files }
     }
 
     fn entry(&self, result: crate::Result<Attributes>, reply: ReplyEntry) {
@@ -252,6 +260,7 @@ impl<F: Files> Filesystem for Front<F> {
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.files.open(&caller::of(request), ino.0, flags.0) {
             Ok(opened) => {
+                self.writers.opened(request.uid(), ino.0, opened.handle, flags.0);
                 let (handle, answer) = opening(opened, flags.0);
                 reply.opened(handle, answer);
             }
@@ -271,6 +280,7 @@ impl<F: Files> Filesystem for Front<F> {
     ) {
         match self.files.create(&caller::of(request), parent.0, name.as_bytes(), mode_of(mode), flags) {
             Ok((attributes, opened)) => {
+                self.writers.opened(request.uid(), attributes.ino, opened.handle, flags);
                 let (handle, answer) = opening(opened, flags);
                 // One lifetime for both: the shorter.
                 let lifetimes = self.files.lifetimes();
@@ -310,7 +320,10 @@ impl<F: Files> Filesystem for Front<F> {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let drops_privileges = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        // Of what was written through a mapping, the kernel does not say who wrote it.
+        let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let drops_privileges =
+            flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) || is_mapped && self.writers.has_others(ino.0);
         match self.files.write(ino.0, handle.0, at, data, drops_privileges) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(errno(error)),
@@ -332,6 +345,7 @@ impl<F: Files> Filesystem for Front<F> {
         _: bool,
         reply: ReplyEmpty,
     ) {
+        self.writers.closed(ino.0, handle.0);
         self.files.release(ino.0, handle.0, owner.map(|owner| owner.0));
         reply.ok();
         self.waiting.look();
@@ -445,7 +459,11 @@ impl<F: Files> Filesystem for Front<F> {
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.files.remove_extended(&caller::of(request), ino.0, name.as_bytes()), reply);
+        let mut caller = caller::of(request);
+        if name.as_bytes() == CAPABILITIES {
+            caller.uid = ROOT_USER;
+        }
+        done(self.files.remove_extended(&caller, ino.0, name.as_bytes()), reply);
     }
 
     fn getlk(
@@ -495,7 +513,7 @@ impl<F: Files> Filesystem for Front<F> {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         at: u64,
@@ -510,7 +528,8 @@ impl<F: Files> Filesystem for Front<F> {
             FALLOC_ZERO_RANGE => Allocating::Zero,
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        done(self.files.allocate(ino.0, handle.0, at, len, how, keeps_size), reply);
+        let drops_privileges = request.uid() != ROOT_USER;
+        done(self.files.allocate(ino.0, handle.0, (at, len), how, keeps_size, drops_privileges), reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, handle: FileHandle, at: i64, whence: i32, reply: ReplyLseek) {

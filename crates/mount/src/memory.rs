@@ -454,7 +454,15 @@ impl Files for InMemory {
         Err(Errno::NOSYS)
     }
 
-    fn allocate(&self, ino: u64, handle: u64, at: u64, len: u64, how: Allocating, keeps_size: bool) -> Result<()> {
+    fn allocate(
+        &self,
+        ino: u64,
+        handle: u64,
+        (at, len): (u64, u64),
+        how: Allocating,
+        keeps_size: bool,
+        drops_privileges: bool,
+    ) -> Result<()> {
         let data = self.data(handle)?;
         let end = at.checked_add(len).ok_or(Errno::FBIG)?;
         if how != Allocating::Reserve {
@@ -463,7 +471,7 @@ impl Files for InMemory {
         if !keeps_size {
             data.grow(end)?;
         }
-        self.written(ino, false);
+        self.written(ino, drops_privileges);
         Ok(())
     }
 

@@ -3,21 +3,19 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, MountOption, Session, SessionACL};
-use rustix::fs::{major, minor};
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::error::MountError;
 use crate::files::Files;
 use crate::front::{Front, Notices, REQUEST_MAX};
 use crate::helper;
-use crate::table::DeviceNumber;
+use crate::table::{DeviceNumber, Mounted, mounted_at};
 use crate::watch::{Watcher, detach};
 
 /// How a file system is mounted.
@@ -79,11 +77,8 @@ fn check(point: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::NotADirectory(point.to_owned()));
     }
     let point = point.canonicalize().map_err(of)?;
-    let above = point.parent().map(|above| std::fs::metadata(above).map(|above| above.dev()));
-    match above {
-        Some(Ok(device)) if device == metadata.dev() => {}
-        Some(Err(error)) => return Err(of(error)),
-        _ => return Err(MountError::Busy(point)),
+    if !mounted_at(&point).map_err(|error| MountError::of_table(&point, error))?.is_empty() {
+        return Err(MountError::Busy(point));
     }
     OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::of_device)?;
     Ok(point)
@@ -113,10 +108,10 @@ impl<F: Files> Mount<F> {
         files.hear(Arc::new(Notices(session.notifier())));
         let session = session.spawn().map_err(of)?;
         let mut mount = Self { files, point, session: Some(session), watcher: None };
-        let device = mount.device().map_err(|error| MountError::of_mount(&mount.point, error))?;
-        read_ahead(device);
+        let mounted = mount.mounted()?;
+        read_ahead(mounted.device);
         if let Some(command) = &options.watcher {
-            let started = Watcher::start(command, device, &mount.point);
+            let started = Watcher::start(command, mounted, &mount.point);
             mount.watcher = Some(started.map_err(|error| MountError::System { path: mount.point.clone(), error })?);
         }
         Ok(mount)
@@ -132,9 +127,13 @@ impl<F: Files> Mount<F> {
         &self.files
     }
 
-    fn device(&self) -> io::Result<DeviceNumber> {
-        let device = std::fs::metadata(&self.point)?.dev();
-        Ok(DeviceNumber { major: major(device), minor: minor(device) })
+    /// What the system calls it, once it answers.
+    fn mounted(&self) -> Result<Mounted, MountError> {
+        let of = |error| MountError::of_mount(&self.point, error);
+        std::fs::metadata(&self.point).map_err(of)?;
+        let mounts = mounted_at(&self.point).map_err(|error| MountError::of_table(&self.point, error))?;
+        let missing = || MountError::of_table(&self.point, io::Error::other("what was just mounted is not there"));
+        mounts.last().copied().ok_or_else(missing)
     }
 
     /// Whether somebody else has unmounted it.

@@ -447,8 +447,8 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
             block: PAGE as u32,
             blocks: space.pages,
             free: space.free_pages,
-            inodes: u64::from(u32::MAX),
-            inodes_free: u64::from(u32::MAX).saturating_sub(space.inodes),
+            inodes: space.inodes_max.max(space.inodes),
+            inodes_free: space.inodes_max.saturating_sub(space.inodes),
             name_max: NAME_LEN_MAX as u32,
         })
     }
@@ -499,12 +499,26 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         }
     }
 
-    fn allocate(&self, _: u64, handle: u64, at: u64, len: u64, how: Allocating, keeps_size: bool) -> Result<()> {
+    fn allocate(
+        &self,
+        ino: u64,
+        handle: u64,
+        (at, len): (u64, u64),
+        how: Allocating,
+        keeps_size: bool,
+        drops_privileges: bool,
+    ) -> Result<()> {
         let how = match how {
             Allocating::Reserve => Punch::Reserve,
             Allocating::Punch | Allocating::Zero => Punch::Hole,
         };
-        self.with(|lane| lane.punch(handle, at, len, how, keeps_size))
+        self.with(|lane| {
+            lane.punch(handle, at, len, how, keeps_size)?;
+            if drops_privileges {
+                lane.drop_privileges(handle, Ino(ino))?;
+            }
+            Ok(())
+        })
     }
 
     fn seek(&self, _: u64, handle: u64, at: u64, what: Sought) -> Result<u64> {

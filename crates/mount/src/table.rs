@@ -5,7 +5,31 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// A mount's file system, as `stat` tells it.
+/// A mount: one place where a file system is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mounted {
+    /// What the system calls this mount, as long as it is there.
+    pub id: u64,
+    /// Its file system, which may be mounted elsewhere, too.
+    pub device: DeviceNumber,
+}
+
+impl std::fmt::Display for Mounted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}@{}", self.id, self.device)
+    }
+}
+
+impl std::str::FromStr for Mounted {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (id, device) = text.split_once('@').ok_or(())?;
+        Ok(Self { id: id.parse().map_err(drop)?, device: device.parse()? })
+    }
+}
+
+/// A file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceNumber {
     pub major: u32,
@@ -27,25 +51,32 @@ impl std::str::FromStr for DeviceNumber {
     }
 }
 
-/// The file system that is on top at a mount point, where the path is as the system spells it.
-pub(crate) fn mounted_at(point: &Path) -> Option<DeviceNumber> {
-    find(&fs::read_to_string("/proc/self/mountinfo").ok()?, point)
+/// The mounts at a path, which is as the system spells it: the later ones lie on top. A file system that is not mounted there, such as a volume within another, is none, and a directory that is
+/// mounted once more is one, whatever `stat` says of their devices.
+///
+/// # Errors
+///
+/// The table cannot be read.
+pub(crate) fn mounted_at(point: &Path) -> std::io::Result<Vec<Mounted>> {
+    // Paths are bytes.
+    let table = fs::read("/proc/self/mountinfo")?;
+    Ok(find(&table, point))
 }
 
-fn find(table: &str, point: &Path) -> Option<DeviceNumber> {
-    let lines = table.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        let device = fields.next()?.parse().ok()?;
-        Some((device, unescaped(fields.nth(1)?)))
-    });
-    // Later ones lie on top.
-    lines.filter(|(_, at)| at == point).map(|(device, _)| device).next_back()
+fn find(table: &[u8], point: &Path) -> Vec<Mounted> {
+    let mounted = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let mut word = |skip: usize| std::str::from_utf8(fields.nth(skip)?).ok();
+        let (id, device) = (word(0)?.parse().ok()?, word(1)?.parse().ok()?);
+        (unescaped(fields.nth(1)?) == point).then_some(Mounted { id, device })
+    };
+    table.split(|byte| *byte == b'\n').filter_map(mounted).collect()
 }
 
 /// A path of the table's, in which some bytes are three octal digits behind a backslash.
-fn unescaped(text: &str) -> PathBuf {
+fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
+    let mut rest = text;
     while let Some((&first, behind)) = rest.split_first() {
         let digits = behind.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
         match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
@@ -66,25 +97,35 @@ fn unescaped(text: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    const TABLE: &str = "\
+    const TABLE: &[u8] = b"\
 22 1 0:21 / / rw,relatime - overlay overlay rw
 30 22 0:40 / /mnt/a\\040b rw - fuse sinew rw
 31 30 0:41 / /mnt/a\\040b rw - fuse sinew rw
+32 22 0:40 / /mnt/\xff rw - fuse sinew rw
+33 22 0:21 /mnt/c /mnt/c rw,relatime - overlay overlay rw
 broken line
 ";
 
     #[test]
-    fn the_mount_on_top_is_found_by_its_path() {
-        let at = |point: &str| find(TABLE, Path::new(point)).map(|device| device.to_string());
-        assert_eq!(at("/mnt/a b").as_deref(), Some("0:41"));
-        assert_eq!(at("/").as_deref(), Some("0:21"));
-        assert_eq!(at("/mnt"), None);
+    fn mounts_are_found_by_their_path_in_order() {
+        let at = |point: &[u8]| {
+            let point = PathBuf::from(OsString::from_vec(point.to_vec()));
+            find(TABLE, &point).iter().map(Mounted::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(at(b"/mnt/a b"), ["30@0:40", "31@0:41"]);
+        assert_eq!(at(b"/"), ["22@0:21"]);
+        assert_eq!(at(b"/mnt/\xff"), ["32@0:40"]);
+        assert_eq!(at(b"/mnt/c"), ["33@0:21"], "of the same device as what is around it");
+        assert_eq!(at(b"/mnt"), [""; 0]);
     }
 
     #[test]
     fn device_numbers_are_read_as_they_are_written() {
         let number = DeviceNumber { major: 3, minor: 70 };
         assert_eq!(number.to_string().parse(), Ok(number));
+        let mounted = Mounted { id: 512, device: number };
+        assert_eq!(mounted.to_string().parse(), Ok(mounted));
+        assert!("512".parse::<Mounted>().is_err() && "x@3:70".parse::<Mounted>().is_err());
         assert!("3".parse::<DeviceNumber>().is_err() && "3:x".parse::<DeviceNumber>().is_err());
     }
 }

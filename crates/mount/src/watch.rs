@@ -11,19 +11,19 @@ use std::process::{Child, Command, Stdio};
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::helper;
-use crate::table::{DeviceNumber, mounted_at};
+use crate::table::{Mounted, mounted_at};
 
 /// What the second process does.
 #[derive(Debug)]
 pub struct Watch {
-    device: DeviceNumber,
+    mounted: Mounted,
     point: PathBuf,
 }
 
 impl Watch {
     /// From the two arguments that the process was started with. `None`: they are none.
-    pub fn of(device: &str, point: impl Into<PathBuf>) -> Option<Self> {
-        Some(Self { device: device.parse().ok()?, point: point.into() })
+    pub fn of(mounted: &str, point: impl Into<PathBuf>) -> Option<Self> {
+        Some(Self { mounted: mounted.parse().ok()?, point: point.into() })
     }
 
     /// Waits until standard input ends, which it does with the first process, and unmounts what that left.
@@ -40,11 +40,16 @@ impl Watch {
         self.clear();
     }
 
-    /// Unmounts the file system, if it is still there: another that was mounted at the same place meanwhile stays.
+    /// Unmounts the file system, if it is still there, with what of it is mounted on top of it: another that was mounted at the same place meanwhile stays.
     fn clear(&self) {
-        if mounted_at(&self.point) == Some(self.device) {
+        while let Ok(mounts) = mounted_at(&self.point)
+            && mounts.contains(&self.mounted)
+            && mounts.last().is_some_and(|top| top.device == self.mounted.device)
+        {
             // There is nobody to tell.
-            let _ = detach(&self.point);
+            if detach(&self.point).is_err() {
+                return;
+            }
         }
     }
 }
@@ -64,10 +69,10 @@ pub(crate) struct Watcher(Child);
 
 impl Watcher {
     /// `command` starts a process that makes a [`Watch`] of its last two arguments.
-    pub fn start(command: &[OsString], device: DeviceNumber, point: &Path) -> io::Result<Self> {
+    pub fn start(command: &[OsString], mounted: Mounted, point: &Path) -> io::Result<Self> {
         let [program, args @ ..] = command else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut command = Command::new(program);
-        command.args(args).arg(device.to_string()).arg(point);
+        command.args(args).arg(mounted.to_string()).arg(point);
         // Ctrl-C is for the first process. And it holds no folder that others may want to remove.
         command.process_group(0).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -76,7 +81,7 @@ impl Watcher {
 }
 
 impl Watcher {
-    /// Ends it without a look: nothing is mounted there by this process any more. What somebody else mounts there now may have the same device number.
+    /// Ends it without a look: nothing is mounted there by this process any more. What somebody else mounts there now may have the same numbers.
     pub fn dismiss(mut self) {
         let _ = self.0.kill();
     }

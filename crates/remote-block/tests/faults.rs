@@ -17,6 +17,8 @@ const LOST: u64 = 3 << 20;
 const FULL: u64 = 2 << 20;
 /// Before this, all is a hole.
 const HOLE: u64 = 8192;
+/// Bytes of which the store says at once what they are like, at most.
+const PIECE: u64 = 1000;
 
 /// A store with a bad end and a hole at its beginning, which takes few requests at once.
 struct Bad {
@@ -81,7 +83,8 @@ impl Store for Bad {
 
     fn extent(&self, at: u64, len: u64) -> Extent {
         let is_hole = at < HOLE;
-        Extent { len: if is_hole { len.min(HOLE - at) } else { len }, is_hole }
+        let len = if is_hole { len.min(HOLE - at) } else { len };
+        Extent { len: len.min(PIECE), is_hole }
     }
 
     fn status(&self) -> Status {
@@ -144,7 +147,8 @@ fn holes_are_told_and_not_sent() {
     assert_eq!(client.read(DF, 0, HOLE as u32 + 1).unwrap(), vec![0; HOLE as usize + 1]);
     assert_eq!(client.simply(STATUS, 0, 4096, 8192), Reply::Status(vec![(4096, 3), (4096, 0)]));
     assert_eq!(client.simply(STATUS, REQ_ONE, 4096, 8192), Reply::Status(vec![(4096, 3)]));
+    assert_eq!(client.simply(STATUS, REQ_ONE, 8192, 1 << 20), Reply::Status(vec![(1 << 20, 0)]));
     assert_eq!(client.simply(STATUS, 0, LEN - 1, 2), Reply::Error(22));
     assert_eq!(server.client(false).read(0, 0, 4).unwrap(), [0; 4]);
-    assert_eq!(server.end().statuses, 2);
+    assert_eq!(server.end().statuses, 3);
 }

@@ -129,6 +129,11 @@ pub enum Op {
         /// Which.
         segment: u32,
     },
+    /// So many copies of each page are wanted from now on.
+    Copies {
+        /// How many.
+        copies: u8,
+    },
 }
 
 /// Everything; see [the module](self).
@@ -149,9 +154,13 @@ pub struct Kept {
     pub segments: BTreeMap<u32, Segment>,
     /// The highest number that one ever had.
     pub last_segment: u32,
+    /// Copies that the last service wanted of each page; 0: an earlier version kept this, which did not say.
+    pub copies: u8,
 }
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// Lacks [`Kept::copies`], which comes last.
+const FORMAT_WITHOUT_COPIES: u32 = 1;
 
 impl Kept {
     /// An empty file system, whose volume is a number by lot.
@@ -165,6 +174,7 @@ impl Kept {
             last_client: 0,
             segments: BTreeMap::new(),
             last_segment: 0,
+            copies: 0,
         }
     }
 
@@ -177,7 +187,13 @@ impl Kept {
     pub fn read(bytes: &[u8]) -> Option<Self> {
         // The format comes first, and what follows may mean something else in another.
         let (format, _) = postcard::take_from_bytes::<u32>(bytes).ok()?;
-        let kept: Self = if format == FORMAT { postcard::from_bytes(bytes).ok()? } else { return None };
+        let mut kept: Self = match format {
+            FORMAT => postcard::from_bytes(bytes).ok()?,
+            FORMAT_WITHOUT_COPIES => postcard::from_bytes(&[bytes, &[0]].concat()).ok()?,
+            _ => return None,
+        };
+        kept.format = FORMAT;
+        kept.tree.count_again();
         Some(kept)
     }
 
@@ -235,6 +251,7 @@ impl Kept {
             Op::Remove { segment } => {
                 self.segments.remove(segment).ok_or(Error::Invalid)?;
             }
+            Op::Copies { copies } => self.copies = *copies,
         }
         Ok(Answer::Done)
     }
@@ -318,6 +335,7 @@ mod tests {
             Op::Join { client: 2, secret: [2; 16] },
             Op::Leave { client: 1 },
             Op::Start { epoch: 5 },
+            Op::Copies { copies: 3 },
         ];
         let (mut kept, mut again) = (kept(), kept());
         for op in &ops {
@@ -328,6 +346,16 @@ mod tests {
         }
         assert_eq!(kept.segments[&1].generation, 2, "a copy came, and then it was whole");
         assert_eq!(kept.tree.lookup(&Caller::default(), Ino::ROOT, b"b").unwrap().kind, Kind::Directory);
+    }
+
+    #[test]
+    fn what_was_kept_before_copies_were_is_read_and_says_of_none() {
+        let mut kept = kept();
+        kept.apply(&Op::Copies { copies: 3 }, &mut Vec::new()).unwrap();
+        let mut bytes = kept.to_bytes();
+        assert_eq!((bytes[0], bytes.pop()), (FORMAT as u8, Some(3)));
+        bytes[0] = FORMAT_WITHOUT_COPIES as u8;
+        assert_eq!(Kept::read(&bytes), Some(Kept { copies: 0, ..kept }));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! - *Store*: what is kept, the journal, and which pages are free. A change is recorded as it is made, and nothing that depends on it leaves before it lasts: all requests of a turn wait for one
 //!   sync together.
 //! - *Sessions*: what clients have open and locked, and whether they are alive.
+//! - *Room*: what names may take.
 //! - *Memory*: the donors. Each is fenced under the service's epoch before pages that it has are reserved. Segments are made ahead of need, and copies that are missing are made anew in the background.
 //! - *Graves*: what a dead client had reserved is free again once every donor has cut it off.
 
@@ -18,6 +19,7 @@ mod lanes;
 mod memory;
 mod reads;
 mod repair;
+mod room;
 mod sessions;
 mod store;
 #[cfg(test)]

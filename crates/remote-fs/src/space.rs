@@ -7,7 +7,7 @@ mod intervals;
 
 use std::collections::BTreeMap;
 
-use crate::protocol::{EXTENTS_MAX, Pages};
+use crate::protocol::{EXTENTS_MAX, Pages, SEGMENTS_MAX};
 use intervals::Intervals;
 
 /// Intervals of a segment that are looked at for one that is long enough.
@@ -138,15 +138,19 @@ impl Space {
         Ok(())
     }
 
-    /// Reserves up to so many pages, in as few pieces as are found quickly. Returns none when there are none.
+    /// Reserves up to so many pages, in as few pieces as are found quickly, up to [`EXTENTS_MAX`] of up to [`SEGMENTS_MAX`] segments. Returns none when there are none.
     pub fn reserve(&mut self, client: u64, pages: u32) -> Vec<Pages> {
-        let (mut runs, mut left) = (Vec::new(), pages);
+        let (mut runs, mut left, mut segments) = (Vec::new(), pages, 0);
         let order: Vec<u32> =
             self.segments.range(self.next..).chain(self.segments.range(..self.next)).map(|s| *s.0).collect();
         // First those that have all of it in a row, and then whatever there is.
         for is_whole in [true, false] {
             for number in &order {
+                if segments == SEGMENTS_MAX {
+                    break;
+                }
                 let Some(segment) = self.segments.get_mut(number).filter(|segment| segment.is_open) else { continue };
+                let before = runs.len();
                 while left > 0 && runs.len() < EXTENTS_MAX {
                     let found = if is_whole { segment.free.find(left, LOOKS_MAX) } else { segment.free.first() };
                     let Some((first, count)) = found else { break };
@@ -156,6 +160,7 @@ impl Space {
                     runs.push(Pages { segment: *number, first, count });
                     left -= count;
                 }
+                segments += usize::from(runs.len() > before);
                 if left == 0 {
                     self.next = number.wrapping_add(1);
                     self.count(client, i64::from(pages));

@@ -1,7 +1,14 @@
 //! Processes that are killed at random moments, and what has to be there all the same.
 
 mod donor;
+pub mod files;
+mod health;
+mod names;
+mod own_files;
 mod pages;
 pub mod plan;
 mod running;
+mod shadow;
+pub mod swap;
 pub mod volumes;
+mod writers;

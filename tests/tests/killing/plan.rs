@@ -68,6 +68,11 @@ impl Plan {
         println!("{}: {:8.2} s, {} killed: {text}", self.what, self.began.elapsed().as_secs_f64(), self.done);
     }
 
+    /// A number below another.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.random.below(limit)
+    }
+
     /// A time from `from` to `to` milliseconds.
     pub fn ms(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.random.below(to - from + 1))

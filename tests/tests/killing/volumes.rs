@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,10 @@ use rustix::process::Signal;
 use sinew_fabric::SeededGenerator;
 
 use super::donor::Donor;
-use super::pages::{Known, PAGE, pages, version_of};
+use super::pages::{PAGE, pages};
 use super::plan::Plan;
 use super::running::Running;
+use super::shadow::{Shadow, lock};
 use crate::common::{Folder, PATIENCE, run, sinew, text};
 use crate::nbd::Client;
 
@@ -27,14 +28,6 @@ const TOLD: Duration = Duration::from_millis(500);
 /// How long what became of a donor may go unnoticed.
 const SETTLE: Duration = Duration::from_millis(2500);
 
-/// The pages as they should be, by the one client that writes at a time.
-struct Shadow {
-    pages: Vec<Known>,
-    version: u64,
-    acked: u64,
-    wrong: Option<String>,
-}
-
 /// A server, and a client of it on a thread.
 struct Device {
     server: Running,
@@ -42,10 +35,6 @@ struct Device {
     is_over: Arc<AtomicBool>,
     /// Whether it was killed, or another has taken over: then requests may fail.
     may_fail: Arc<AtomicBool>,
-}
-
-fn lock(shadow: &Mutex<Shadow>) -> MutexGuard<'_, Shadow> {
-    shadow.lock().unwrap()
 }
 
 /// Reads and writes until it is over, or the server is gone.
@@ -71,53 +60,15 @@ fn use_device(mut client: Client, seed: u64, shadow: &Mutex<Shadow>, is_over: &A
             Ok(Err(error)) => {
                 // A moment, so that whoever killed it has said so.
                 if !may_fail.load(Ordering::SeqCst) {
-                    lock(shadow).wrong = Some(format!("pages {from}..{to}: error {error}"));
+                    lock(shadow).note(format!("pages {from}..{to}: error {error}"));
                 }
                 return;
             }
             Err(error) => {
                 if !may_fail.load(Ordering::SeqCst) {
-                    lock(shadow).wrong = Some(format!("pages {from}..{to}: {error}"));
+                    lock(shadow).note(format!("pages {from}..{to}: {error}"));
                 }
                 return;
-            }
-        }
-    }
-}
-
-impl Shadow {
-    fn begin(&mut self, from: u64, to: u64) -> u64 {
-        self.version += 1;
-        for page in &mut self.pages[from as usize..to as usize] {
-            page.begun = self.version;
-        }
-        self.version
-    }
-
-    /// A write is over. One that was on its way when another server took over may have been made before, and is told late: then it is there for that server.
-    fn done(&mut self, from: u64, to: u64, version: u64) {
-        self.acked += 1;
-        for page in &mut self.pages[from as usize..to as usize] {
-            page.acked = page.acked.max(version);
-        }
-    }
-
-    /// What has to be there for a read that begins now.
-    fn acked_of(&self, from: u64, to: u64) -> Vec<u64> {
-        self.pages[from as usize..to as usize].iter().map(|page| page.acked).collect()
-    }
-
-    /// What was read. A read that was on its way when another server took over, and is told late, is of no earlier than what had been acknowledged when it began.
-    fn saw(&mut self, from: u64, bytes: &[u8], floor: Option<&Vec<u64>>) {
-        for (index, bytes) in bytes.chunks(PAGE).enumerate() {
-            let number = from + index as u64;
-            let version = version_of(number, bytes);
-            let known = &mut self.pages[number as usize];
-            let least = floor.map_or(known.acked, |floor| floor[index]);
-            match version.filter(|version| (least..=known.begun).contains(version)) {
-                // What was seen once stays.
-                Some(version) => known.acked = known.acked.max(version),
-                None => self.wrong = Some(format!("page {number} is {version:?}: {known:?}")),
             }
         }
     }
@@ -140,14 +91,13 @@ struct World {
 impl World {
     fn new(plan: Plan) -> Self {
         let donors = (0..DONORS).map(|_| Donor::new(&plan.fabric, "60M")).collect();
-        let all = vec![Known::default(); PAGES as usize];
         let mut world = Self {
             plan,
             folder: Folder::new(),
             donors,
             device: None,
             frozen: None,
-            shadow: Arc::new(Mutex::new(Shadow { pages: all, version: 0, acked: 0, wrong: None })),
+            shadow: Arc::new(Mutex::new(Shadow::new(PAGES))),
             sockets: 0,
             is_whole: true,
             awaits_loss: false,
@@ -189,7 +139,7 @@ impl World {
             }
             assert!(!device.server.has_ended(), "the server ended");
         }
-        let wrong = lock(&self.shadow).wrong.take();
+        let wrong = lock(&self.shadow).take_wrong();
         assert!(wrong.is_none(), "{wrong:?}, after {} kills", self.plan.done());
         for donor in &mut self.donors {
             if donor.comes_back() {
@@ -319,7 +269,7 @@ pub fn run_plan(plan: Plan) {
         }
     }
     world.check();
-    let acked = lock(&world.shadow).acked;
+    let acked = lock(&world.shadow).acked();
     world.plan.say(&format!("{acked} writes were acknowledged, and nothing was lost"));
     assert!(acked > 0);
     let mut device = world.device.take().unwrap();

@@ -73,7 +73,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    fn start(address: &str, point: &Path, options: &[&str]) -> Option<Self> {
+    /// Mounts it at a folder that is there; none where nothing can be mounted.
+    pub fn start(address: &str, point: &Path, options: &[&str]) -> Option<Self> {
         if !can_mount() {
             return None;
         }

@@ -14,6 +14,9 @@ use super::{Args, progress};
 use crate::donors::{Names, WithDonors, drive};
 use crate::{Outcome, output, volume};
 
+/// Copies of a page where nobody has said how many there should be.
+const COPIES: u8 = 2;
+
 /// Findings that are told to people; JSON has all.
 const SHOWN_MAX: usize = 100;
 
@@ -24,7 +27,12 @@ pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Resul
     let Some(kept) = check::read(disk).with_context(|| format!("reading {shown}"))? else {
         bail!("there is no file system in {shown}: sinew serve files makes one, with --data {shown}");
     };
-    let mut findings = check::names(&kept, args.copies.into());
+    let copies = args.copies.unwrap_or(match kept.copies {
+        // An earlier version did not say.
+        0 => COPIES,
+        copies => copies,
+    });
+    let mut findings = check::names(&kept, copies.into());
     let mut pages = None;
     if !args.donors.is_empty() {
         let (more, looked_at) =

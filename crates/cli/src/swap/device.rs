@@ -127,12 +127,14 @@ impl Source {
                 tools::require(&["losetup"])?;
                 let listed =
                     tools::done(&["losetup", "--noheadings", "--output", "NAME", "-j", &file.to_string_lossy()])?;
-                let device = listed.lines().next().map(str::trim).filter(|device| !device.is_empty());
-                Ok(device.with_context(|| format!("{} is on no loop device", file.display()))?.into())
+                let devices = || listed.lines().map(str::trim).filter(|device| !device.is_empty()).map(PathBuf::from);
+                // Others may have it on a device, too.
+                let ours = devices().find(|device| check_ours(device).is_ok());
+                ours.or_else(|| devices().next()).with_context(|| format!("{} is on no loop device", file.display()))
             }
             Self::Socket(_) | Self::Port(..) => {
                 let backend = self.backend();
-                let is_it = |device: &PathBuf| nbd_note(device).is_ok_and(|note| note == backend);
+                let is_it = |device: &PathBuf| note(device).is_some_and(|note| note == backend);
                 let device = nbd_devices()?.into_iter().find(is_it);
                 device.with_context(|| {
                     format!("no network block device was set up for {backend}; sinew swap show lists what there is, by device")
@@ -151,13 +153,62 @@ impl Source {
     }
 }
 
-/// Where it is written down what a network block device was set up for: it goes with the machine's run.
+/// Where it is written down what a device was set up for: it goes with the machine's run.
 fn note_path(device: &Path) -> PathBuf {
     Path::new("/run/sinew-swap").join(device.file_name().unwrap_or_default())
 }
 
-fn nbd_note(device: &Path) -> std::io::Result<String> {
-    std::fs::read_to_string(note_path(device))
+fn note(device: &Path) -> Option<String> {
+    std::fs::read_to_string(note_path(device)).ok()
+}
+
+fn write_note(device: &Path, what: &str) -> anyhow::Result<()> {
+    let note = note_path(device);
+    let folder = note.parent().context("notes lie in a folder")?;
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&note, what))
+        .with_context(|| format!("writing {}", note.display()))
+}
+
+/// The file that a loop device is over, as the kernel tells it.
+fn backing_file(device: &Path) -> Option<String> {
+    let path = Path::new(DEVICES).join(device.file_name()?).join("loop/backing_file");
+    let text = std::fs::read_to_string(path).ok()?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    // Of one without a name it says so.
+    Some(text.strip_suffix(" (deleted)").unwrap_or(text).to_owned())
+}
+
+/// Whether `sinew swap on` has set the device up.
+///
+/// # Errors
+///
+/// That it has not, and what the device is.
+pub fn check_ours(device: &Path) -> anyhow::Result<()> {
+    let shown = device.display();
+    let name = device.file_name().unwrap_or_default().to_string_lossy();
+    let note = note(device);
+    if name.starts_with("loop") {
+        let found =
+            backing_file(device).with_context(|| format!("{shown} is over no file: nothing is to be let go"))?;
+        match note {
+            Some(ours) if ours == found => Ok(()),
+            Some(ours) => {
+                bail!("{shown} is over {found} by now, and sinew swap on had set it up over {ours}: it stays")
+            }
+            None => bail!(
+                "{shown} is over {found}, and sinew swap on has not set it up: it stays; whoever did may let it go with losetup -d {shown}"
+            ),
+        }
+    } else if name.starts_with("nbd") {
+        ensure!(
+            note.is_some(),
+            "{shown} is a network block device that sinew swap on has not set up: it stays; whoever did may let it go with nbd-client -d {shown}"
+        );
+        Ok(())
+    } else {
+        bail!("{shown} is neither a network block device nor a loop device, so sinew swap has not set it up");
+    }
 }
 
 fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
@@ -188,9 +239,13 @@ fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
         about.mode() & 0o077 == 0,
         "{shown} can be read by others, who would see what is in memory: chmod 600 {shown}"
     );
-    let device = loop_device(file).map_err(undo)?;
-    let file = size.map(|_| file.to_path_buf());
-    Ok(Attached { device: device.into(), bytes: about.len(), is_new: size.is_some(), file, is_kept: false })
+    let device = PathBuf::from(loop_device(file).map_err(undo)?);
+    let made = size.map(|_| file.to_path_buf());
+    let attached = Attached { device, bytes: about.len(), is_new: size.is_some(), file: made, is_kept: false };
+    // From here on it is let go when something fails.
+    let device = &attached.device;
+    write_note(device, &backing_file(device).with_context(|| format!("{} is over no file", device.display()))?)?;
+    Ok(attached)
 }
 
 /// Puts a file on a loop device, past the cache of pages where the file system can, so that a page that goes out takes no other page.
@@ -252,30 +307,21 @@ fn attach_nbd(server: &[&str], name: &str) -> anyhow::Result<Attached> {
         ["-unix", path] => format!("unix:{path}"),
         _ => server.join(":"),
     };
-    let note = note_path(&device);
-    let folder = note.parent().context("notes lie in a folder")?;
-    std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(&note, backend))
-        .with_context(|| format!("writing {}", note.display()))?;
+    write_note(&device, &backend)?;
     Ok(attached)
 }
 
-/// Lets a device go.
+/// Lets a device go that [is ours](check_ours).
 ///
 /// # Errors
 ///
-/// What a program said, or that the device is another's to let go.
+/// What a program said.
 pub fn detach(device: &Path) -> anyhow::Result<()> {
     let shown = device.to_string_lossy();
     let name = device.file_name().unwrap_or_default().to_string_lossy();
-    if name.starts_with("nbd") {
-        tools::done(&["nbd-client", "-d", &shown])?;
-        let _ = std::fs::remove_file(note_path(device));
-    } else if name.starts_with("loop") {
-        tools::done(&["losetup", "-d", &shown])?;
-    } else {
-        bail!("{shown} is neither a network block device nor a loop device, so sinew swap has not set it up");
-    }
+    let program = if name.starts_with("nbd") { "nbd-client" } else { "losetup" };
+    tools::done(&[program, "-d", &shown])?;
+    let _ = std::fs::remove_file(note_path(device));
     Ok(())
 }
 

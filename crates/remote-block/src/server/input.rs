@@ -15,6 +15,8 @@ const READS_PER_TURN: usize = 4;
 const SHORT_REPLIES_MAX: usize = 64 << 10;
 /// Extents of a reply.
 const EXTENTS_MAX: usize = 64;
+/// Times that the store is asked for the next piece of a range: what lies behind, clients ask for again.
+const LOOKS_MAX: usize = 1 << 14;
 
 /// What a connection waits for when nothing more can be done of what it said.
 enum Parsed {
@@ -267,21 +269,28 @@ impl<S: Store> Server<S> {
     }
 
     fn is_hole(&self, at: u64, len: u32) -> bool {
-        let extent = self.store.extent(at, len.into());
-        extent.is_hole && extent.len >= len.into()
+        let first = self.extents(at, len, true);
+        first.first().is_some_and(|first| first.is_hole && first.len >= len)
     }
 
+    /// What the range is like, from its beginning on: a run of the same in one extent, however many pieces the store tells it in.
     fn extents(&self, mut at: u64, len: u32, one: bool) -> arrayvec::ArrayVec<Extent, EXTENTS_MAX> {
         let mut extents = arrayvec::ArrayVec::new();
+        let extents_max = if one { 1 } else { EXTENTS_MAX };
         let end = at + u64::from(len);
-        while at < end && extents.len() < if one { 1 } else { EXTENTS_MAX } {
+        for _ in 0..LOOKS_MAX {
+            if at >= end {
+                break;
+            }
             let found = self.store.extent(at, end - at);
             let len = found.len.clamp(1, end - at);
-            at += len;
+            let is_full = extents.len() == extents_max;
             match extents.last_mut() {
                 Some(Extent { len: before, is_hole }) if *is_hole == found.is_hole => *before += len as u32,
+                _ if is_full => break,
                 _ => extents.push(Extent { len: len as u32, is_hole: found.is_hole }),
             }
+            at += len;
         }
         extents
     }

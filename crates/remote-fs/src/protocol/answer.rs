@@ -102,6 +102,8 @@ pub struct Space {
     pub free_pages: u64,
     /// Inodes.
     pub inodes: u64,
+    /// Inodes that there may be.
+    pub inodes_max: u64,
 }
 
 /// What a request is answered with; each says which.

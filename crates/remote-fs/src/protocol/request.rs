@@ -343,7 +343,7 @@ pub enum Request {
         size_min: u64,
         /// When its contents changed; none: now.
         mtime: Option<Time>,
-        /// Ranges of the file that become holes first: (first page, pages).
+        /// Ranges of the file that become holes first, in the order of the file, and none overlap: (first page, pages).
         holes: Vec<(u64, u64)>,
         /// What its pages are then, in the order of the file, none twice.
         extents: Vec<Extent>,

@@ -94,7 +94,8 @@ fn check_request(request: &Request) -> Result<(), Malformed> {
             let pages: u64 = extents.iter().map(|extent| u64::from(extent.pages.count)).sum();
             check(pages <= RESERVE_PAGES_MAX.into())?;
             check(extents.is_sorted_by(|one, next| one.at + u64::from(one.pages.count) <= next.at))?;
-            holes.iter().try_for_each(|(at, count)| check(*count > 0 && at.checked_add(*count).is_some()))
+            holes.iter().try_for_each(|(at, count)| check(*count > 0 && at.checked_add(*count).is_some()))?;
+            check(holes.is_sorted_by(|(at, count), (next, _)| at + count <= *next))
         }
         _ => Ok(()),
     }

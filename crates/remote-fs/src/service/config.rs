@@ -27,6 +27,10 @@ pub struct Config {
     pub reserved_max: u64,
     /// Copies that a client may have taken out because it did not reach them. By default as many as four terabytes have segments of 64 MB.
     pub failed_max: u32,
+    /// Inodes that there may be: files, directories and whatever else has a name. When there are so many, no further one is made.
+    pub inodes_max: u64,
+    /// Bytes of all extended attributes of all inodes together, names and values. Those of one inode are [`XATTRS_LEN_MAX`](crate::protocol::XATTRS_LEN_MAX) at most.
+    pub xattrs_len_max: u64,
     /// Callers that have greeted and not proved that they have the key.
     pub strangers_max: usize,
 }
@@ -46,6 +50,8 @@ impl Default for Config {
             clients_max: 4096,
             reserved_max: 1 << 17,
             failed_max: 1 << 16,
+            inodes_max: 1 << 20,
+            xattrs_len_max: 256 << 20,
             strangers_max: 256,
         }
     }

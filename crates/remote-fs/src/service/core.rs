@@ -10,6 +10,7 @@ use sinew_remote_memory::volume::Donors;
 use super::config::{Config, Failure, Now, OpenError, Stats};
 use super::memory::Memory;
 use super::reads;
+use super::room;
 use super::sessions::Sessions;
 use super::store::Store;
 use crate::disk::Disk;
@@ -47,6 +48,8 @@ struct Waiting {
 struct Grace {
     until_ns: u64,
     missing: BTreeSet<u64>,
+    /// The last inode of earlier epochs: they can have none open that was made later.
+    last_ino: Ino,
 }
 
 /// A file system's metadata service; see [the module](super). `P` names peers: `rpc` sessions.
@@ -65,6 +68,8 @@ pub struct Service<D, K, P> {
     waiting: Vec<Waiting>,
     /// Clients that are gone, which the disk had no room to say.
     leaving: BTreeSet<u64>,
+    /// Inodes without a name that nobody has open any more, which the disk had no room to forget.
+    closing: BTreeSet<Ino>,
     last_id: u64,
     look_ns: u64,
 }
@@ -94,10 +99,10 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         config: Config,
         now: Now,
     ) -> Result<Self, OpenError> {
-        let mut store = Store::open(disk, now.time, || random.next_u64())?;
+        let mut store = Store::open(disk, config.copies, now.time, || random.next_u64())?;
         let memory = Memory::new(donors, names, config, &mut store);
         let missing: BTreeSet<u64> = store.kept.clients.keys().copied().collect();
-        let until_ns = now.ns + config.lease_ns;
+        let (until_ns, last_ino) = (now.ns + config.lease_ns, store.kept.tree.last_ino());
         let mut service = Self {
             store,
             memory,
@@ -106,11 +111,12 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             gate: Gate::new(key, config.strangers_max, for_gate),
             random,
             config,
-            grace: Some(Grace { until_ns, missing }),
+            grace: Some(Grace { until_ns, missing, last_ino }),
             held: Vec::new(),
             done: Vec::new(),
             waiting: Vec::new(),
             leaving: BTreeSet::new(),
+            closing: BTreeSet::new(),
             last_id: 0,
             look_ns: 0,
         };
@@ -216,6 +222,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             for client in std::mem::take(&mut self.leaving) {
                 self.forget_client(client);
             }
+            let closing = std::mem::take(&mut self.closing);
+            self.drop_closed(closing);
         }
         busy |= self.store.is_dirty();
         self.store.sync()?;
@@ -240,6 +248,11 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     /// [`Failure`]; what was answered lasts.
     pub fn close(&mut self) -> Result<(), Failure> {
         self.store.close()
+    }
+
+    #[cfg(test)]
+    pub(super) fn store_for_tests(&mut self) -> &mut Store<K> {
+        &mut self.store
     }
 
     fn serve_waiting(&mut self, now: Now) {
@@ -408,6 +421,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             }
             _ => {}
         }
+        room::check(&self.store.kept.tree, &self.config, &request)?;
         let time = now.time;
         let op = Op::Change { client, sequence, settled, caller, now: time, opened, request };
         let answer = self.store.perform(&op)?;
@@ -544,7 +558,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 }
                 let is_it = |member: &crate::kept::Member| (member.donor, member.incarnation) == (donor.0, incarnation);
                 // What is out already, or is the last one, does not count: it is asked for again and again.
-                if self.memory.take_out(&mut self.store, segment, is_it)? {
+                if self.memory.blame(&mut self.store, segment, is_it)? {
                     session.failed += 1;
                 }
                 Ok(Answer::Places(reads::places(&self.store, [segment])))
@@ -552,7 +566,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             Request::Statfs => {
                 let (more, space) = (self.memory.lendable_pages(), &self.store.space);
                 let (pages, free_pages) = (space.pages() + more, space.free_pages() + more);
-                Ok(Answer::Space(Space { pages, free_pages, inodes: tree.len() }))
+                let (inodes, inodes_max) = (tree.len(), self.config.inodes_max);
+                Ok(Answer::Space(Space { pages, free_pages, inodes, inodes_max }))
             }
             Request::GetXattr { ino, name } => {
                 tree.xattr(caller, ino, &name).map(|value| Answer::Bytes(value.to_vec()))
@@ -581,14 +596,19 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     /// Forgets inodes without a name that nobody has open.
     fn drop_closed(&mut self, inos: impl IntoIterator<Item = Ino>) {
         // Whoever has it open may come back.
-        if self.grace.is_some() {
-            return;
-        }
+        let is_missed = |grace: &Grace, ino| ino <= grace.last_ino;
         for ino in inos {
+            if self.grace.as_ref().is_some_and(|grace| is_missed(grace, ino)) {
+                continue;
+            }
             let has_no_name = self.store.kept.tree.inode(ino).is_ok_and(|inode| inode.links() == 0);
-            // On a full disk it stays, and is looked for at the next start.
-            if has_no_name && !self.sessions.is_open(ino) && self.store.perform(&Op::Drop { ino }).is_ok() {
-                self.locks.forget(ino);
+            if !has_no_name || self.sessions.is_open(ino) {
+                continue;
+            }
+            match self.store.perform(&Op::Drop { ino }) {
+                Ok(_) => self.locks.forget(ino),
+                // On a full disk it stays until there is room.
+                Err(_) => drop(self.closing.insert(ino)),
             }
         }
     }

@@ -134,8 +134,25 @@ impl<D: Donors> Memory<D> {
         lane.is_none_or(|lane| lane.incarnation.is_some() || lane.is_given_up)
     }
 
+    /// Takes a copy out that a client does not reach. Returns whether it was still in. Where we do not reach any other copy now, it stays: whoever has the others may have started again and lost them.
+    pub fn blame<K: Disk>(
+        &mut self,
+        store: &mut Store<K>,
+        segment: u32,
+        is_it: impl Fn(&Member) -> bool,
+    ) -> Result<bool, Error> {
+        let members = store.kept.segments.get(&segment).map_or(&[][..], |found| &found.members);
+        let is_in = members.iter().any(&is_it);
+        let reaches_other =
+            members.iter().any(|member| !is_it(member) && member.is_whole && self.lanes.reaches(member));
+        if is_in && !reaches_other {
+            return Err(Error::Lost);
+        }
+        self.take_out(store, segment, is_it)
+    }
+
     /// Takes a copy out that somebody does not reach. Returns whether it was still in.
-    pub fn take_out<K: Disk>(
+    fn take_out<K: Disk>(
         &mut self,
         store: &mut Store<K>,
         segment: u32,

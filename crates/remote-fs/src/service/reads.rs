@@ -4,13 +4,25 @@ use std::collections::BTreeSet;
 
 use super::store::Store;
 use crate::disk::Disk;
-use crate::protocol::{Answer, Error, Ino, LAYOUT_PAGES_MAX, Layout, Place, READDIR_MAX};
+use crate::protocol::{Answer, EXTENTS_MAX, Error, Ino, LAYOUT_PAGES_MAX, Layout, Place, READDIR_MAX, SEGMENTS_MAX};
 
 /// Bytes of an answer that are left for what is told one by one.
 const ROOM: usize = 768 << 10;
-/// Bytes that a run takes beside its checksums, a place of a copy, and an entry beside its name, at most.
+/// Bytes that a run takes beside its checksums, a segment's place without its copies, a copy, and an entry beside its name, at most.
 const RUN_LEN: usize = 40;
+const PLACE_LEN: usize = 20;
+const COPY_LEN: usize = 32;
 const ENTRY_LEN: usize = 160;
+
+/// Copies of a segment that are reckoned with: as many as there may be, and those that are being made.
+const COPIES_MAX: usize = 10;
+
+// Reserved pages fit an answer, with the places of their segments, whatever the segments' copies are.
+const _: () = assert!(EXTENTS_MAX * RUN_LEN + SEGMENTS_MAX * (PLACE_LEN + COPIES_MAX * COPY_LEN) < ROOM);
+
+fn place_len<K: Disk>(store: &Store<K>, segment: u32) -> usize {
+    store.kept.segments.get(&segment).map_or(0, |segment| PLACE_LEN + COPY_LEN * segment.members.len())
+}
 
 pub(super) fn places<K: Disk>(store: &Store<K>, segments: impl IntoIterator<Item = u32>) -> Vec<Place> {
     let place = |number| Some(store.kept.segments.get(&number)?.place(number));
@@ -22,8 +34,11 @@ pub(super) fn layout<K: Disk>(store: &Store<K>, ino: Ino, at: u64, count: u64) -
     let map = store.kept.tree.map(ino)?;
     let end = at.saturating_add(count.min(LAYOUT_PAGES_MAX));
     let mut left = ROOM;
+    let mut segments = BTreeSet::new();
     let (runs, told) = map.runs(at, end, |run| {
-        left = left.saturating_sub(RUN_LEN + 8 * run.sums.0.len());
+        let segment = run.pages.segment;
+        let place = if segments.insert(segment) { place_len(store, segment) } else { 0 };
+        left = left.saturating_sub(RUN_LEN + 8 * run.sums.0.len() + place);
         left > 0
     });
     // A hole may go on for longer than pages are told of.

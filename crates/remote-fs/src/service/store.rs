@@ -22,8 +22,8 @@ pub(super) struct Store<K> {
 }
 
 impl<K: Disk> Store<K> {
-    /// With what a disk has, and under the next epoch. `random` gives numbers by lot.
-    pub fn open(disk: Option<K>, now: Time, mut random: impl FnMut() -> u64) -> Result<Self, OpenError> {
+    /// With what a disk has, under the next epoch, to have so many copies of each page. `random` gives numbers by lot.
+    pub fn open(disk: Option<K>, copies: usize, now: Time, mut random: impl FnMut() -> u64) -> Result<Self, OpenError> {
         let fresh = Kept::new(random(), now);
         let (mut kept, mut journal) = match disk {
             None => (fresh, None),
@@ -45,13 +45,15 @@ impl<K: Disk> Store<K> {
             }
         };
         let space = space_of(&kept).map_err(|error| OpenError::Unknown(error.to_string()))?;
-        let start = Op::Start { epoch: kept.epoch + 1 };
+        let copies = u8::try_from(copies).unwrap_or(u8::MAX);
+        let starts = [Op::Start { epoch: kept.epoch + 1 }, Op::Copies { copies }];
         if let Some(journal) = &mut journal {
-            journal.append(&start.to_bytes());
+            starts.iter().for_each(|start| journal.append(&start.to_bytes()));
             // Donors must not hear of an epoch that the next start uses again.
             journal.sync().map_err(|error| OpenError::Journal(error.into()))?;
         }
-        kept.apply(&start, &mut Vec::new()).map_err(|error| OpenError::Unknown(error.to_string()))?;
+        let mut begin = |op| kept.apply(op, &mut Vec::new());
+        starts.iter().try_for_each(|op| begin(op).map(drop)).map_err(|error| OpenError::Unknown(error.to_string()))?;
         Ok(Self { kept, space, stats: Stats::default(), journal, pinned: None, deferred: Vec::new() })
     }
 

@@ -158,3 +158,12 @@ fn what_fits_in_a_row_comes_in_a_row_and_reservations_go_round() {
     assert_eq!(space.reserve(1, 1000).iter().map(|run| run.count).sum::<u32>(), 99);
     assert_eq!(space.reserve(1, 1), []);
 }
+
+#[test]
+fn a_reservation_is_of_no_more_segments_than_one_answer_tells_of() {
+    let mut space = Space::default();
+    (0..SEGMENTS_MAX as u32 + 5).for_each(|segment| space.add(segment, 1));
+    let runs = space.reserve(1, 4000);
+    assert_eq!((runs.len(), space.reserved_pages(1)), (SEGMENTS_MAX, SEGMENTS_MAX as u64));
+    assert_eq!((space.reserve(1, 4000).len(), space.free_pages()), (5, 0));
+}

@@ -51,6 +51,7 @@ impl Tree {
         inode.touch(context.now);
         inode.mtime = commit.mtime.unwrap_or(context.now);
         permission::drop_privileges(inode, context.caller, false);
+        self.drop_capabilities(ino);
         self.attr(ino)
     }
 }

@@ -144,6 +144,11 @@ impl Inode {
         }
     }
 
+    /// Bytes of its extended attributes, names and values.
+    pub(super) fn xattrs_len(&self) -> usize {
+        self.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
     /// Its contents have changed.
     pub(super) fn touch(&mut self, now: Time) {
         self.version += 1;

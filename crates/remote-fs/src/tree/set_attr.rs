@@ -45,6 +45,9 @@ impl Tree {
         inode.atime = set.atime.map_or(inode.atime, chosen);
         inode.mtime = set.mtime.map_or(inode.mtime, chosen);
         inode.ctime = now;
+        if set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
+            self.drop_capabilities(ino);
+        }
         self.attr(ino)
     }
 

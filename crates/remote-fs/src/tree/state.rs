@@ -28,6 +28,9 @@ pub struct Tree {
     /// Those without a name.
     pub(super) orphans: BTreeSet<Ino>,
     pub(super) last_ino: Ino,
+    /// Bytes of all extended attributes.
+    #[serde(skip)]
+    pub(super) xattrs_len: u64,
 }
 
 /// Whether it can be an entry's name.
@@ -51,7 +54,12 @@ impl Tree {
     pub fn new(now: Time) -> Self {
         let body = Body::Directory(Directory::default(), Ino::ROOT);
         let root = Inode::new(body, 0o755, &Caller::default(), now);
-        Self { inodes: [(Ino::ROOT, root)].into(), orphans: BTreeSet::new(), last_ino: Ino::ROOT }
+        Self { inodes: [(Ino::ROOT, root)].into(), orphans: BTreeSet::new(), last_ino: Ino::ROOT, xattrs_len: 0 }
+    }
+
+    /// Counts anew what is counted, and not stored: for a tree that was read.
+    pub(crate) fn count_again(&mut self) {
+        self.xattrs_len = self.inodes.values().map(|inode| inode.xattrs_len() as u64).sum();
     }
 
     /// Inodes that there are.
@@ -62,6 +70,11 @@ impl Tree {
     /// Whether there are none, which is never so.
     pub fn is_empty(&self) -> bool {
         self.inodes.is_empty()
+    }
+
+    /// The highest number that an inode ever had.
+    pub fn last_ino(&self) -> Ino {
+        self.last_ino
     }
 
     /// All inodes.
@@ -121,6 +134,11 @@ impl Tree {
             Body::File(map) => Ok(map),
             _ => Err(Error::Invalid),
         }
+    }
+
+    /// Whether a directory has a name, whoever asks.
+    pub fn has_name(&self, parent: Ino, name: &[u8]) -> bool {
+        self.directory(parent).is_ok_and(|(_, directory)| directory.get(name).is_some())
     }
 
     /// The inode of a name, as the caller may find it.
@@ -191,8 +209,11 @@ impl Tree {
         if !self.orphans.remove(&ino) {
             return false;
         }
-        if let Some(Inode { body: Body::File(mut map), .. }) = self.inodes.remove(&ino) {
-            map.punch(0, u64::MAX, freed);
+        if let Some(inode) = self.inodes.remove(&ino) {
+            self.xattrs_len -= inode.xattrs_len() as u64;
+            if let Body::File(mut map) = inode.body {
+                map.punch(0, u64::MAX, freed);
+            }
         }
         true
     }

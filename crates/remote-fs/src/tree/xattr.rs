@@ -7,6 +7,9 @@ use super::permission::{self, READ, STICKY, WRITE};
 use super::state::{Context, Tree};
 use crate::protocol::{Caller, Error, Ino, Kind, NAME_LEN_MAX, SetXattr, XATTR_VALUE_MAX, XATTRS_LEN_MAX};
 
+/// What a program may do that is executed from the file, whoever executes it. Whoever writes to the file takes it away.
+const CAPABILITIES: &[u8] = b"security.capability";
+
 /// Who may see and set those of a name.
 enum Class {
     User,
@@ -83,27 +86,49 @@ impl Tree {
     ) -> Result<(), Error> {
         let inode = self.inode_mut(ino)?;
         may_set(inode, context.caller, name)?;
+        let before = inode.xattrs_len();
         let old = inode.xattrs.get(Bytes::new(name)).map(|value| value.len());
         match (how, old) {
             (SetXattr::Create, Some(_)) => return Err(Error::Exists),
             (SetXattr::Replace, None) => return Err(Error::NoAttribute),
             _ => {}
         }
-        let others: usize = inode.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
-        let len = others - old.map_or(0, |old| old + name.len()) + name.len() + value.len();
+        let len = before - old.map_or(0, |old| old + name.len()) + name.len() + value.len();
         if value.len() > XATTR_VALUE_MAX || len > XATTRS_LEN_MAX {
             return Err(Error::AttributesTooBig);
         }
         inode.xattrs.insert(name.to_vec().into(), value.to_vec().into());
         inode.ctime = context.now;
+        self.xattrs_len = self.xattrs_len - before as u64 + len as u64;
         Ok(())
+    }
+
+    /// Bytes of all extended attributes of all inodes, names and values.
+    pub fn xattrs_len(&self) -> u64 {
+        self.xattrs_len
+    }
+
+    /// Bytes that all extended attributes would have, names and values, were this one set.
+    pub fn xattrs_len_with(&self, ino: Ino, name: &[u8], value: &[u8]) -> u64 {
+        let old = self.inode(ino).ok().and_then(|inode| inode.xattrs.get(Bytes::new(name)));
+        let old = old.map_or(0, |old| name.len() + old.len());
+        self.xattrs_len - old as u64 + (name.len() + value.len()) as u64
+    }
+
+    /// Somebody has written to the file, or given it away: it lends nobody its capabilities any more.
+    pub(super) fn drop_capabilities(&mut self, ino: Ino) {
+        let removed = self.inodes.get_mut(&ino).and_then(|inode| inode.xattrs.remove(Bytes::new(CAPABILITIES)));
+        if let Some(value) = removed {
+            self.xattrs_len -= (CAPABILITIES.len() + value.len()) as u64;
+        }
     }
 
     pub(super) fn remove_xattr(&mut self, context: Context<'_>, ino: Ino, name: &[u8]) -> Result<(), Error> {
         let inode = self.inode_mut(ino)?;
         may_set(inode, context.caller, name)?;
-        inode.xattrs.remove(Bytes::new(name)).ok_or(Error::NoAttribute)?;
+        let value = inode.xattrs.remove(Bytes::new(name)).ok_or(Error::NoAttribute)?;
         inode.ctime = context.now;
+        self.xattrs_len -= (name.len() + value.len()) as u64;
         Ok(())
     }
 }

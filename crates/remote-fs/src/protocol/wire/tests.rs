@@ -191,7 +191,7 @@ impl Dice<'_> {
                 handle: self.word(),
                 size_min: self.word(),
                 mtime: self.some(Self::time),
-                holes: self.many(|dice| (dice.word() >> 1, 1 + dice.below(100))),
+                holes: self.in_order(|_, at, pages| (at, u64::from(pages.count))).0,
                 extents: self.extents(),
             },
             23 => Request::Failed { segment: self.half(), donor: DonorId(self.word()), incarnation: self.word() },
@@ -273,7 +273,10 @@ impl Dice<'_> {
             6 => Answer::Places(self.many(Self::place)),
             7 => Answer::Fresh(Fresh { runs: self.many(Self::pages), places: self.many(Self::place) }),
             8 => Answer::Donors(self.many(Self::donor)),
-            9 => Answer::Space(Space { pages: self.word(), free_pages: self.word(), inodes: self.word() }),
+            9 => {
+                let [pages, free_pages, inodes, inodes_max] = [(); 4].map(|()| self.word());
+                Answer::Space(Space { pages, free_pages, inodes, inodes_max })
+            }
             _ => Answer::Excluded(self.some(Self::lock)),
         }
     }
@@ -418,11 +421,21 @@ fn a_commit_as_large_as_it_may_be_fits_a_message_and_a_larger_one_is_refused() {
             replaces: Some(Sums(vec![u64::MAX; pages_each as usize])),
             sums: Sums(vec![u64::MAX; pages_each as usize]),
         };
-        commit((0..count).map(extent).collect(), vec![(u64::MAX / 2, 1); EXTENTS_MAX])
+        let holes = (0..EXTENTS_MAX as u64).map(|index| (u64::MAX / 2 + index, 1)).collect();
+        commit((0..count).map(extent).collect(), holes)
     };
     assert!(reads(large(EXTENTS_MAX)) && !reads(large(EXTENTS_MAX + 1)));
     assert!(!reads(commit(vec![extent(0, RESERVE_PAGES_MAX + 1)], vec![])));
-    assert!(!reads(commit(vec![], vec![(0, 1); EXTENTS_MAX + 1])));
+    let holes = |count: usize| commit(vec![], (0..count as u64).map(|at| (at, 1)).collect());
+    assert!(reads(holes(EXTENTS_MAX)) && !reads(holes(EXTENTS_MAX + 1)));
+}
+
+#[test]
+fn holes_that_overlap_or_are_not_in_order_are_refused() {
+    assert!(reads(commit(vec![], vec![(0, 2), (2, 1), (9, 1)])));
+    for holes in [[(0, 2), (1, 2)], [(0, 1), (0, 1)], [(5, 1), (0, 1)], [(0, 9), (3, 1)]] {
+        assert!(!reads(commit(vec![], holes.to_vec())), "{holes:?}");
+    }
 }
 
 #[test]

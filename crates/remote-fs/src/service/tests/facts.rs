@@ -127,6 +127,25 @@ fn what_is_open_by_nobody_who_comes_back_is_gone_after_a_restart() {
 }
 
 #[test]
+fn what_was_made_after_a_restart_is_gone_when_it_is_closed_whoever_has_not_come_back() {
+    let mut world = world(2, 2);
+    let (mut one, _other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (old, handle) = one.create(&mut world, "old").unwrap();
+    one.close(&mut world, handle);
+    world.crash();
+    world.start();
+    assert_eq!(one.join(&mut world), Some(true));
+    let (new, handle) = one.create(&mut world, "new").unwrap();
+    one.close(&mut world, handle);
+    for name in ["old", "new"] {
+        one.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: name.into() }).unwrap();
+    }
+    let tree = &world.service().kept().tree;
+    assert!(tree.inode(new).is_err(), "nobody else can have it open");
+    assert!(tree.inode(old).is_ok(), "the other client may have it open");
+}
+
+#[test]
 fn locks_end_with_their_client_and_are_told_again_after_a_restart() {
     let mut world = world(2, 2);
     let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
@@ -341,6 +360,169 @@ fn on_a_full_disk_nothing_changes_and_all_can_be_read() {
     world.start();
     assert_eq!(client.join(&mut world), Some(true));
     assert_eq!(client.read(&mut world, handle, 1), Some(page(2)));
+}
+
+#[test]
+fn a_copy_that_a_client_does_not_reach_stays_while_nobody_is_known_to_have_another() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(7)).unwrap();
+    let Ok(Answer::Layout(layout)) = client.ask(&mut world, Request::Layout { handle, at: 0, count: 1 }) else {
+        panic!("there is a layout")
+    };
+    let place = &layout.places[0];
+    let copy = *place.copies.iter().find(|copy| copy.donor.0 == 101).unwrap();
+    let failed = Request::Failed { segment: place.segment, donor: copy.donor, incarnation: copy.incarnation };
+    // The other donor is gone, and the service knows it. It will start again, and have lost its copy.
+    world.net.borrow_mut().hosts[0].is_alive = false;
+    world.run_until("a donor is missed", |world| world.service().donors_ready().0 == 1);
+    assert_eq!(client.ask(&mut world, failed.clone()), Err(Error::Lost));
+    world.net.borrow_mut().restart(0);
+    world.run_until("it is there again", |world| {
+        world.service().donors_ready().0 == 2 && world.service().degraded() == (0, 0)
+    });
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(7)));
+    // With another copy that is reached, it goes.
+    assert!(matches!(client.ask(&mut world, failed), Ok(Answer::Places(_))));
+}
+
+#[test]
+fn what_a_full_disk_had_no_room_to_forget_is_forgotten_when_there_is_room() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (ino, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(1)).unwrap();
+    client.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: b"f".to_vec() }).unwrap();
+    let set = |value: usize| Request::SetXattr {
+        ino: Ino::ROOT,
+        name: b"user.a".to_vec(),
+        value: vec![0; value],
+        how: SetXattr::Any,
+    };
+    world.disk.fail_at(1, Fault::Full);
+    while client.ask(&mut world, set(60_000)).is_ok() {}
+    // The last bytes of room go, too: to records as short as the one that is to come.
+    while world.service().store_for_tests().perform(&crate::kept::Op::Copies { copies: 2 }).is_ok() {}
+    client.close(&mut world, handle);
+    world.run(1000);
+    assert!(world.service().kept().tree.inode(ino).is_ok(), "there was no room to say that it is gone");
+    world.disk.heal();
+    world.run(1000);
+    assert!(world.service().kept().tree.inode(ino).is_err());
+    world.crash();
+    world.start();
+    assert!(world.service().kept().tree.inode(ino).is_err());
+}
+
+fn space_of(world: &mut World, client: &mut Client) -> (u64, u64) {
+    match client.ask(world, Request::Statfs) {
+        Ok(Answer::Space(space)) => (space.inodes, space.inodes_max),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn so_many_inodes_are_made_and_no_more() {
+    let limited = crate::service::Config { inodes_max: 4, ..config(2) };
+    let mut world = World::new(2, 8 * MB, limited, 7);
+    let mut client = Client::new(&mut world, 1);
+    let name = |text: &str| (Ino::ROOT, text.as_bytes().to_vec());
+    let directory = |(parent, name)| Request::MakeDirectory { parent, name, mode: 0o755 };
+    let link = |(parent, name)| Request::MakeSymlink { parent, name, target: b"x".to_vec() };
+    let node = |(parent, name)| Request::MakeNode { parent, name, mode: 0o644, kind: NodeKind::Fifo, rdev: 0 };
+    client.create(&mut world, "f").unwrap();
+    client.attr(&mut world, directory(name("d"))).unwrap();
+    assert_eq!(space_of(&mut world, &mut client), (3, 4));
+    let (ino, handle) = client.create(&mut world, "g").unwrap();
+    assert_eq!(client.create(&mut world, "h"), Err(Error::NoSpace));
+    for request in [directory(name("h")), link(name("h")), node(name("h"))] {
+        assert_eq!(client.ask(&mut world, request), Err(Error::NoSpace));
+    }
+    assert_eq!(client.create(&mut world, "f"), Err(Error::Exists), "it takes nothing more");
+    let (parent, new) = name("g2");
+    client.attr(&mut world, Request::Link { ino, parent, name: new }).unwrap();
+    for name in ["g", "g2"] {
+        client.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: name.into() }).unwrap();
+    }
+    assert_eq!(client.create(&mut world, "h"), Err(Error::NoSpace), "it is open");
+    client.close(&mut world, handle);
+    assert!(client.create(&mut world, "h").is_ok());
+    assert_eq!(space_of(&mut world, &mut client), (4, 4));
+}
+
+#[test]
+fn so_many_bytes_of_extended_attributes_are_kept_and_no_more_also_after_a_restart() {
+    let limited = crate::service::Config { xattrs_len_max: 100, ..config(2) };
+    let mut world = World::new(2, 8 * MB, limited, 7);
+    let mut client = Client::new(&mut world, 1);
+    let (ino, handle) = client.create(&mut world, "f").unwrap();
+    let set =
+        |ino, name: &str, len| Request::SetXattr { ino, name: name.into(), value: vec![1; len], how: SetXattr::Any };
+    client.ask(&mut world, set(ino, "user.a", 54)).unwrap();
+    client.ask(&mut world, set(Ino::ROOT, "user.b", 34)).unwrap();
+    assert_eq!(client.ask(&mut world, set(Ino::ROOT, "user.c", 0)), Err(Error::NoSpace));
+    assert_eq!(client.ask(&mut world, set(Ino::ROOT, "user.b", 35)), Err(Error::NoSpace));
+    client.ask(&mut world, set(Ino::ROOT, "user.b", 33)).unwrap();
+    world.crash();
+    world.start();
+    assert_eq!(client.join(&mut world), Some(true));
+    assert_eq!(client.ask(&mut world, set(Ino::ROOT, "user.b", 35)), Err(Error::NoSpace));
+    client.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: b"f".to_vec() }).unwrap();
+    client.close(&mut world, handle);
+    client.ask(&mut world, set(Ino::ROOT, "user.b", 94)).unwrap();
+    client.ask(&mut world, Request::RemoveXattr { ino: Ino::ROOT, name: b"user.b".to_vec() }).unwrap();
+    assert_eq!(world.service().kept().tree.xattrs_len(), 0);
+}
+
+#[test]
+fn the_layout_of_a_file_that_lies_in_many_segments_is_told_in_answers_that_are_not_too_long() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (ino, _) = client.create(&mut world, "f").unwrap();
+    let handle = client.open(&mut world, ino).unwrap();
+    // As a service may have written it that has been at it for long.
+    let store = world.service().store_for_tests();
+    let copies = 8;
+    let count = 6000;
+    let member = |donor| crate::kept::Member {
+        donor: u64::MAX - donor,
+        incarnation: u64::MAX,
+        slab: 0,
+        base: u64::MAX >> 1,
+        is_whole: true,
+    };
+    let mut extents = Vec::new();
+    for at in 0..count {
+        let segment = u32::MAX / 2 + at as u32;
+        let members = (0..copies).map(member).collect();
+        store.perform(&crate::kept::Op::Segment { segment, pages: 1, members }).unwrap();
+        let pages = Pages { segment, first: 0, count: 1 };
+        extents.push(Extent { at, pages, generation: 1, sums: Sums(vec![1]), replaces: None });
+    }
+    let request = Request::Commit { handle, size_min: count * PAGE as u64, mtime: None, holes: vec![], extents };
+    let (caller, now) = (Caller::default(), Time::default());
+    let sequence = 1000;
+    let op = crate::kept::Op::Change {
+        client: client.number,
+        sequence,
+        settled: 1,
+        caller,
+        now,
+        opened: Some(ino),
+        request,
+    };
+    store.perform(&op).unwrap();
+    let mut at = 0;
+    while at < count {
+        let Ok(Answer::Layout(layout)) = client.ask(&mut world, Request::Layout { handle, at, count: count - at })
+        else {
+            panic!("there is a layout")
+        };
+        assert!(layout.until > at && layout.places.len() == layout.runs.len());
+        assert!(Reply::Answer(Answer::Layout(layout.clone())).to_bytes().len() <= ANSWER_LEN_MAX);
+        at = layout.until;
+    }
 }
 
 #[test]

@@ -1,0 +1,113 @@
+//! A program that needs more memory than it may have.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common;
+
+/// Tells a copy of this program that it is the one that uses memory: how much; and, where that goes on, until which file is there.
+const HOG: &str = "SINEW_TEST_HOG";
+const UNTIL: &str = "SINEW_TEST_HOG_UNTIL";
+const PAGE: usize = 4096;
+
+/// A control group whose programs may have so much memory; gone when dropped.
+pub struct Group(PathBuf);
+
+impl Group {
+    pub fn new(limit: usize) -> Option<Self> {
+        let name = common::unique("sinew-swap");
+        let (first, second) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
+        let (parent, file) = if first.join("memory.limit_in_bytes").exists() {
+            (first, "memory.limit_in_bytes")
+        } else {
+            std::fs::write(second.join("cgroup.subtree_control"), "+memory").ok()?;
+            (second, "memory.max")
+        };
+        let group = Self(parent.join(name));
+        std::fs::create_dir(&group.0).ok()?;
+        std::fs::write(group.0.join(file), limit.to_string()).ok()?;
+        Some(group)
+    }
+
+    /// A command, to be run in it.
+    pub fn with(&self, command: &Command) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
+        shell.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            shell.env(name, value.unwrap_or_default());
+        }
+        shell
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        common::eventually("the group's programs are gone", || std::fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+/// This program again, as one that writes to so much memory, and looks whether all is there. `test` is the name of the test that calls [`use_memory_if_told`].
+pub fn hog(test: &str, used: usize) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env(HOG, used.to_string());
+    command
+}
+
+/// The same, which goes on until a file is there.
+pub fn hog_until(test: &str, used: usize, file: &Path) -> Command {
+    let mut command = hog(test, used);
+    command.env(UNTIL, file);
+    command
+}
+
+/// Memory whose pages say which they are, and how often they were written.
+struct Pages {
+    words: Vec<u64>,
+    rounds: Vec<u64>,
+    looks: u64,
+}
+
+fn word(page: usize, round: u64) -> u64 {
+    if round == 0 { 0 } else { (page as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ round }
+}
+
+impl Pages {
+    fn len(&self) -> usize {
+        self.rounds.len()
+    }
+
+    /// Looks at a page, and writes it anew.
+    fn visit(&mut self, page: usize) {
+        let at = page * PAGE / 8;
+        let whole = &mut self.words[at..at + PAGE / 8];
+        let round = &mut self.rounds[page];
+        let before = word(page, *round);
+        assert!(whole.iter().all(|found| *found == before), "page {page}, written {round} times");
+        *round += 1;
+        whole.fill(word(page, *round));
+        self.looks += 1;
+    }
+}
+
+/// What the program does that was started by [`hog`]; nothing in others.
+pub fn use_memory_if_told() {
+    let Some(len) = std::env::var(HOG).ok().and_then(|len| len.parse::<usize>().ok()) else { return };
+    let until = std::env::var_os(UNTIL).map(PathBuf::from);
+    let pages = len / PAGE;
+    let mut memory = Pages { words: vec![0; len / 8], rounds: vec![0; pages], looks: 0 };
+    // In order, which the kernel reads ahead for, and then here and there: 7919 is prime, so each page has its turn once.
+    (0..2).for_each(|_| (0..pages).for_each(|page| memory.visit(page)));
+    let mut step = 0;
+    let goes_on = |step: usize| match &until {
+        None => step < pages / 8,
+        // It is looked for now and then.
+        Some(file) => !step.is_multiple_of(64) || !file.exists(),
+    };
+    while goes_on(step) {
+        memory.visit(step * 7919 % pages);
+        step += 1;
+    }
+    (0..memory.len()).for_each(|page| memory.visit(page));
+    println!("{} pages were right", memory.looks);
+}

@@ -1,0 +1,204 @@
+//! A file system: donors, its service and mounts, any of which is killed, stopped and continued.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::names::{Names, turn_until};
+use super::plan::Plan;
+use super::shadow::lock;
+use super::writers::{Shadows, Writers, look_at_all, make, shadows};
+use crate::mounts::remote::{Mounted, is_mounted};
+
+const MOUNTS: usize = 3;
+/// Threads that use each.
+const THREADS: usize = 2;
+/// Everything is looked at after so many kills, and checked each time that it has been looked at so often.
+const LOOK_EVERY: u64 = 25;
+const CHECK_EVERY: u64 = 2;
+/// Names are looked up each time, so that a file that was replaced is another one at once.
+const OPTIONS: &[&str] = &["--lifetime-ms", "0"];
+
+/// A mount that is used.
+struct Used {
+    mounted: Mounted,
+    writers: Writers,
+    /// When it goes on.
+    until: Option<Instant>,
+}
+
+struct World {
+    plan: Plan,
+    names: Names,
+    mounts: Vec<Option<Used>>,
+    shadows: Shadows,
+    kills: Kills,
+}
+
+/// Who was killed how often.
+#[derive(Default)]
+struct Kills {
+    donors: u64,
+    services: u64,
+    mounts: u64,
+}
+
+impl World {
+    fn mount(&self, index: usize) -> Option<Mounted> {
+        let point = self.names.folder.0.join(format!("mount{index}"));
+        std::fs::create_dir_all(&point).unwrap();
+        Mounted::start(&self.names.address, &point, OPTIONS)
+    }
+
+    fn use_mount(&mut self, index: usize, mounted: Mounted) {
+        let writers = Writers::start(&mounted.point, THREADS, &mut self.plan.random, &self.shadows);
+        self.mounts[index] = Some(Used { mounted, writers, until: None });
+    }
+
+    fn turn(&mut self) {
+        self.names.turn(&self.plan);
+        for used in self.mounts.iter_mut().flatten() {
+            if used.until.take_if(|until| *until <= Instant::now()).is_some() {
+                used.mounted.process.signal(Signal::CONT);
+            }
+            if let Some(ended) = used.mounted.process.0.try_wait().unwrap() {
+                panic!("a mount ended: {ended}: {}", used.mounted.log());
+            }
+        }
+        for (file, shadow) in self.shadows.iter().enumerate() {
+            // Whoever has it looks again.
+            let wrong = shadow.try_lock().ok().and_then(|mut shadow| shadow.take_wrong());
+            assert!(wrong.is_none(), "file {file}: {wrong:?}, after {} kills\n{}", self.plan.done(), self.logs());
+        }
+    }
+
+    /// What mounts have said, and what room they see.
+    fn logs(&self) -> String {
+        let of = |used: &Used| {
+            let room = rustix::fs::statvfs(&used.mounted.point).map(|room| (room.f_bfree, room.f_blocks));
+            format!("{}, room {room:?}:\n{}", used.mounted.point.display(), used.mounted.log())
+        };
+        self.mounts.iter().flatten().map(of).collect()
+    }
+
+    fn turn_for(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.turn();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn disturb(&mut self) {
+        let before = self.plan.done();
+        match self.plan.below(10) {
+            0..=1 => {
+                turn_until(self, "all is well", Self::turn, |world| world.names.is_well());
+                self.names.disturb_donor(&mut self.plan);
+                self.kills.donors += self.plan.done() - before;
+            }
+            2..=5 => {
+                self.names.disturb_service(&mut self.plan);
+                self.kills.services += self.plan.done() - before;
+            }
+            _ => {
+                self.disturb_mount();
+                self.kills.mounts += self.plan.done() - before;
+            }
+        }
+    }
+
+    fn disturb_mount(&mut self) {
+        let index = self.plan.below(MOUNTS as u64) as usize;
+        let stops = self.plan.below(4) == 0;
+        // Past its lease, of ten seconds, now and then.
+        let away = if self.plan.below(8) == 0 { self.plan.ms(10_500, 13_000) } else { self.plan.ms(50, 3_000) };
+        let Some(used) = self.mounts[index].as_mut().filter(|used| used.until.is_none()) else { return };
+        if stops {
+            used.mounted.process.signal(Signal::STOP);
+            used.until = Some(Instant::now() + away);
+            return self.plan.say(&format!("mount {index} is stopped for {away:?}"));
+        }
+        let Used { mut mounted, writers, .. } = self.mounts[index].take().unwrap();
+        writers.may_fail();
+        mounted.process.signal(Signal::KILL);
+        mounted.process.wait();
+        self.plan.killed(&format!("mount {index}"));
+        writers.end();
+        turn_until(self, "the mount is cleared away", Self::turn, |_| !is_mounted(&mounted.point));
+        drop(mounted);
+        // There has to be a service to join.
+        turn_until(self, "the service is there", Self::turn, |world| world.names.is_up());
+        let mounted = self.mount(index).unwrap();
+        self.use_mount(index, mounted);
+    }
+
+    /// With everybody at rest: all that was acknowledged is there, by each mount, and a check finds nothing.
+    fn look(&mut self, checks: bool) {
+        turn_until(self, "all is well", Self::turn, |world| {
+            world.names.is_well() && world.mounts.iter().flatten().all(|used| used.until.is_none())
+        });
+        let mut mounted = Vec::new();
+        for used in &mut self.mounts {
+            let Used { mounted: mount, writers, .. } = used.take().unwrap();
+            writers.end();
+            mounted.push(mount);
+        }
+        self.turn();
+        mounted.iter().for_each(|mount| look_at_all(&mount.point, &self.shadows));
+        if checks {
+            mounted.drain(..).for_each(Mounted::end);
+            self.names.check(&self.plan);
+            for index in 0..MOUNTS {
+                let mount = self.mount(index).unwrap();
+                look_at_all(&mount.point, &self.shadows);
+                mounted.push(mount);
+            }
+        }
+        for (index, mount) in mounted.into_iter().enumerate() {
+            self.use_mount(index, mount);
+        }
+    }
+
+    fn end(mut self) {
+        for used in self.mounts.iter_mut().filter_map(Option::take) {
+            used.writers.end();
+            used.mounted.end();
+        }
+        let acked: u64 = self.shadows.iter().map(|shadow| lock(shadow).acked()).sum();
+        let Kills { donors, services, mounts } = self.kills;
+        self.plan.say(&format!(
+            "{acked} writes were acknowledged, and nothing was lost: {donors} donors, {services} services and {mounts} mounts were killed"
+        ));
+        assert!(acked > 0);
+        self.names.end();
+    }
+}
+
+/// Kills, and everything that has to be there in spite of them.
+pub fn run_plan(plan: Plan) {
+    let names = Names::new(&plan.fabric, "200M");
+    let mounts = (0..MOUNTS).map(|_| None).collect();
+    let mut world = World { plan, names, mounts, shadows: shadows(), kills: Kills::default() };
+    for index in 0..MOUNTS {
+        // Where nothing can be mounted, that was said.
+        let Some(mounted) = world.mount(index) else { return };
+        if index == 0 {
+            make(&mounted.point, &world.shadows);
+        }
+        world.use_mount(index, mounted);
+    }
+    let mut looked = (0, 0);
+    world.turn_for(Duration::from_millis(300));
+    while world.plan.goes_on() {
+        let gap = world.plan.ms(20, 600);
+        world.turn_for(gap);
+        world.disturb();
+        if world.plan.done() >= looked.0 + LOOK_EVERY {
+            looked = (world.plan.done(), looked.1 + 1);
+            world.look(looked.1 % CHECK_EVERY == 0);
+        }
+    }
+    world.look(true);
+    world.end();
+}

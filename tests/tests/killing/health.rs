@@ -1,0 +1,56 @@
+//! What a file system's service says of its copies.
+
+use std::time::{Duration, Instant};
+
+/// How long what became of a donor, or of the service, may go unnoticed.
+const SETTLE: Duration = Duration::from_millis(3500);
+
+/// How well the files are, as far as the service has said.
+pub struct Health {
+    is_whole: bool,
+    are_all_there: bool,
+    settled: Instant,
+}
+
+impl Health {
+    /// Of a service that begins: it says what it lacks, and nothing if that is nothing.
+    pub fn new() -> Self {
+        Self { is_whole: true, are_all_there: true, settled: Instant::now() + SETTLE }
+    }
+
+    /// Something has happened that it will speak of.
+    pub fn unsettle(&mut self) {
+        self.settled = Instant::now() + SETTLE;
+    }
+
+    /// It has said something. Returns whether something is lost.
+    pub fn hear(&mut self, line: &str) -> bool {
+        if let Some((ready, all)) = line.strip_suffix(" donors answer").and_then(|counts| counts.split_once(" of ")) {
+            self.are_all_there = ready == all;
+        }
+        if line.contains("lack a copy") {
+            self.is_whole = false;
+        }
+        if line.contains("have all their copies") {
+            self.is_whole = true;
+        }
+        line.contains("are at no donor")
+    }
+
+    /// Whether a donor may be killed: every page has all its copies.
+    pub fn is_good(&self) -> bool {
+        self.is_whole && self.are_all_there && self.settled <= Instant::now()
+    }
+}
+
+#[test]
+fn what_a_service_says_tells_whether_files_are_whole() {
+    let mut health = Health::new();
+    health.settled = Instant::now();
+    assert!(health.is_good());
+    assert!(!health.hear("3 of 4 donors answer") && !health.is_good());
+    assert!(!health.hear("2 segments lack a copy, which is made anew where donors have room") && !health.is_good());
+    assert!(!health.hear("4 of 4 donors answer") && !health.is_good());
+    assert!(!health.hear("all files have all their copies") && health.is_good());
+    assert!(health.hear("1 segments are at no donor any more: files that lie there cannot be read"));
+}

@@ -1,0 +1,144 @@
+//! A file system's donors and its service, any of which is killed, stopped and continued.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::donor::{Donor, serving};
+use super::health::Health;
+use super::plan::Plan;
+use super::running::Running;
+use crate::common::{Folder, PATIENCE, run, sinew, text, unique};
+
+pub const DONORS: usize = 4;
+
+/// Donors, and a service that keeps names on a disk.
+pub struct Names {
+    pub folder: Folder,
+    pub donors: Vec<Donor>,
+    pub address: String,
+    service: Option<Running>,
+    health: Health,
+    /// When the service is there again: it starts, or goes on.
+    until: Option<Instant>,
+}
+
+impl Names {
+    pub fn new(fabric: &str, memory: &'static str) -> Self {
+        let donors = (0..DONORS).map(|_| Donor::new(fabric, memory)).collect();
+        let address = match fabric {
+            "shm" => format!("shm://{}", unique("files")),
+            _ => format!("{fabric}://127.0.0.1:0"),
+        };
+        let folder = Folder::new();
+        let mut names = Self { folder, donors, address, service: None, health: Health::new(), until: None };
+        names.start();
+        names
+    }
+
+    fn start(&mut self) {
+        let mut command = sinew(&["serve", "files", &self.address, "--child", "--copies", "2", "--data"]);
+        command.arg(self.folder.0.join("data"));
+        for donor in &self.donors {
+            command.args(["--donor", &donor.address]);
+        }
+        let (service, address) = serving(&mut command);
+        (self.service, self.address, self.health) = (Some(service), address, Health::new());
+    }
+
+    /// Hears what the service says, and has those come back whose time it is.
+    pub fn turn(&mut self, plan: &Plan) {
+        if let Some(service) = &mut self.service {
+            for line in service.err.try_iter() {
+                plan.say(&format!("the service: {line}"));
+                assert!(!self.health.hear(&line), "{line}");
+            }
+            assert!(!service.has_ended(), "the service ended");
+        }
+        for donor in &mut self.donors {
+            if donor.comes_back() {
+                self.health.unsettle();
+            }
+        }
+        if self.until.take_if(|until| *until <= Instant::now()).is_some() {
+            match &self.service {
+                Some(service) => service.process.signal(Signal::CONT),
+                None => self.start(),
+            }
+            self.health.unsettle();
+            plan.say("the service is there again");
+        }
+    }
+
+    /// Whether the service is there.
+    pub fn is_up(&self) -> bool {
+        self.until.is_none()
+    }
+
+    /// Whether everybody is there, and every page has all its copies.
+    pub fn is_well(&self) -> bool {
+        self.until.is_none() && self.donors.iter().all(Donor::is_up) && self.health.is_good()
+    }
+
+    /// Kills or stops a donor, while all is well: two at once may have both copies of something, and what both forget is lost by right.
+    pub fn disturb_donor(&mut self, plan: &mut Plan) {
+        assert!(self.is_well());
+        let index = plan.below(DONORS as u64) as usize;
+        self.health.unsettle();
+        if plan.below(4) == 0 {
+            let away = plan.ms(100, 5_000);
+            self.donors[index].stop(away);
+            return plan.say(&format!("donor {index} is stopped for {away:?}"));
+        }
+        let away = plan.ms(300, 2_000);
+        self.donors[index].kill(away);
+        plan.killed(&format!("donor {index}, for {away:?}"));
+    }
+
+    /// Kills or stops the service, if it is there.
+    pub fn disturb_service(&mut self, plan: &mut Plan) {
+        if self.until.is_some() {
+            return;
+        }
+        let is_stopped = plan.below(4) == 0;
+        let away = if is_stopped { plan.ms(100, 5_000) } else { plan.ms(0, 1_500) };
+        self.until = Some(Instant::now() + away);
+        match &mut self.service {
+            Some(service) if is_stopped => {
+                service.process.signal(Signal::STOP);
+                plan.say(&format!("the service is stopped for {away:?}"));
+            }
+            service => {
+                service.take().unwrap().kill();
+                plan.killed(&format!("the service, for {away:?}"));
+            }
+        }
+    }
+
+    /// With nobody mounted: ends the service, has everything checked, and starts it again.
+    pub fn check(&mut self, plan: &Plan) {
+        assert!(self.service.take().unwrap().end(), "the service says that it ended badly");
+        let mut check = sinew(&["fsck", "--json", "--files"]);
+        check.arg(self.folder.0.join("data")).args(self.donors.iter().map(|donor| &donor.address));
+        let output = run(&mut check);
+        let (said, found) = (text(&output.stderr), text(&output.stdout));
+        assert_eq!(output.status.code(), Some(0), "after {} kills: {said}{found}", plan.done());
+        plan.say(&format!("nothing is wrong: {}", found.trim()));
+        self.start();
+    }
+
+    /// Ends the service.
+    pub fn end(mut self) {
+        assert!(self.service.take().unwrap().end(), "the service says that it ended badly");
+    }
+}
+
+/// Has `turn` be called until something is so.
+pub fn turn_until<W>(world: &mut W, what: &str, turn: impl Fn(&mut W), is_so: impl Fn(&W) -> bool) {
+    let began = Instant::now();
+    while !is_so(world) {
+        assert!(began.elapsed() < 2 * PATIENCE, "{what}: not within {:?}", 2 * PATIENCE);
+        turn(world);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

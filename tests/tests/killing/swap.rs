@@ -1,0 +1,119 @@
+//! Swap on a file of a mounted file system, whose donors and service are killed and stopped under a program that needs it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sinew_conformance::skipped;
+
+use super::names::{Names, turn_until};
+use super::plan::Plan;
+use super::running::Running;
+use crate::common::{run, sinew, text};
+use crate::mounts::remote::Mounted;
+use crate::pressure::{Group, hog_until};
+
+/// What the program uses, what it may have, and what there is of swap.
+const USED: usize = 96 << 20;
+const LIMIT: usize = 48 << 20;
+const SWAP: &str = "256M";
+/// Bytes of a page of memory.
+const PAGE: u64 = 4096;
+
+/// Swap, until this is dropped.
+struct Swap(PathBuf);
+
+impl Swap {
+    fn on(file: PathBuf) -> Self {
+        let mut command = sinew(&["swap", "on", "--size", SWAP, "--priority", "31000"]);
+        let output = run(command.arg(&file));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        Self(file)
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        let output = run(sinew(&["swap", "off", "--remove"]).arg(&self.0));
+        if !std::thread::panicking() {
+            assert!(output.status.success(), "{}", text(&output.stderr));
+        }
+    }
+}
+
+/// In the order in which they have to go.
+struct World {
+    program: Running,
+    _swap: Swap,
+    group: Group,
+    mounted: Mounted,
+    names: Names,
+    plan: Plan,
+}
+
+impl World {
+    fn turn(&mut self) {
+        self.names.turn(&self.plan);
+        if self.program.has_ended() {
+            let said: Vec<String> = self.program.out.iter().chain(self.program.err.iter()).collect();
+            panic!("the program ended after {} kills: {said:?}; {}", self.plan.done(), self.mounted.log());
+        }
+        assert!(self.mounted.process.0.try_wait().unwrap().is_none(), "the mount ended: {}", self.mounted.log());
+    }
+
+    fn turn_for(&mut self, time: Duration) {
+        let until = std::time::Instant::now() + time;
+        while std::time::Instant::now() < until {
+            self.turn();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Pages that the machine has brought in from swap, and written to it.
+fn swapped() -> [u64; 2] {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap();
+    let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0);
+    ["pswpin ", "pswpout "].map(of)
+}
+
+/// Kills, while a program looks at its pages. `test` is the name of the test that becomes that program.
+pub fn run_plan(plan: Plan, test: &str) {
+    if !sinew::host::is_root() {
+        return skipped("not root");
+    }
+    let Some(group) = Group::new(LIMIT) else { return skipped("no control groups of memory") };
+    let names = Names::new(&plan.fabric, "400M");
+    let point = names.folder.0.join("mount");
+    std::fs::create_dir_all(&point).unwrap();
+    let Some(mounted) = Mounted::start(&names.address, &point, &["--for-paging"]) else { return };
+    let swap = Swap::on(point.join("swap"));
+    let (over, before) = (names.folder.0.join("over"), swapped());
+    let program = Running::start(&mut group.with(&hog_until(test, USED, &over)));
+    let mut world = World { program, _swap: swap, group, mounted, names, plan };
+    world.turn_for(Duration::from_secs(2));
+    while world.plan.goes_on() {
+        let gap = world.plan.ms(100, 2_000);
+        world.turn_for(gap);
+        turn_until(&mut world, "all is well", World::turn, |world| world.names.is_well());
+        if world.plan.below(5) == 0 {
+            world.names.disturb_service(&mut world.plan);
+        } else {
+            world.names.disturb_donor(&mut world.plan);
+        }
+    }
+    turn_until(&mut world, "all is well", World::turn, |world| world.names.is_well());
+    std::fs::write(&over, b"").unwrap();
+    let World { mut program, _swap, group, mounted, names, plan } = world;
+    let said = program.wait_for("pages were right");
+    assert!(program.process.wait().success());
+    let [was_in, was_out] = before;
+    let [read, written] = swapped();
+    plan.say(&said);
+    let mb = |pages: u64| (pages * PAGE) >> 20;
+    plan.say(&format!("{} MB were read from swap and {} MB written", mb(read - was_in), mb(written - was_out)));
+    assert!(written > was_out, "there was memory enough");
+    drop(_swap);
+    drop(group);
+    mounted.end();
+    names.end();
+}

@@ -1,0 +1,188 @@
+//! Threads that read and write the files of a mount, and know what has to be in them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sinew_fabric::{Generator, SeededGenerator};
+
+use super::own_files::have_own_files;
+use super::pages::{PAGE, pages};
+use super::shadow::{Shadow, lock};
+
+/// Files that there are.
+pub const FILES: usize = 24;
+/// Pages of each.
+pub const PAGES: u64 = 48;
+/// Pages that are written at once, at most.
+const RUN_MAX: u64 = 24;
+/// Writes to a file that is open, at most.
+const WRITES_MAX: u64 = 4;
+/// What a dead client had sent has come to the service by then, and what is written later is later.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// What is in each file. Whoever uses a file holds its lock, so that it is open once at a time.
+pub type Shadows = Arc<Vec<Mutex<Shadow>>>;
+
+pub fn shadows() -> Shadows {
+    Arc::new((0..FILES).map(|_| Mutex::new(Shadow::new(PAGES))).collect())
+}
+
+/// Where a file is.
+pub fn path(point: &Path, file: usize) -> PathBuf {
+    point.join(format!("file{file}"))
+}
+
+/// Threads that use a mount.
+pub struct Writers {
+    threads: Vec<JoinHandle<()>>,
+    is_over: Arc<AtomicBool>,
+    /// Set before the mount is killed: from then on calls may fail.
+    may_fail: Arc<AtomicBool>,
+}
+
+impl Writers {
+    pub fn start(point: &Path, count: usize, random: &mut SeededGenerator, shadows: &Shadows) -> Self {
+        let (is_over, may_fail) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let threads = (0..count).map(|number| {
+            let writer = Writer {
+                point: point.to_owned(),
+                number,
+                random: SeededGenerator::new(random.next_u64()),
+                shadows: shadows.clone(),
+                may_fail: may_fail.clone(),
+            };
+            let is_over = is_over.clone();
+            std::thread::spawn(move || writer.run(&is_over))
+        });
+        Self { threads: threads.collect(), is_over, may_fail }
+    }
+
+    /// Calls may fail from now on.
+    pub fn may_fail(&self) {
+        self.may_fail.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends them: after what they are about, or when that fails.
+    pub fn end(self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+struct Writer {
+    point: PathBuf,
+    number: usize,
+    random: SeededGenerator,
+    shadows: Shadows,
+    may_fail: Arc<AtomicBool>,
+}
+
+impl Writer {
+    fn run(mut self, is_over: &AtomicBool) {
+        have_own_files();
+        let shadows = self.shadows.clone();
+        while !is_over.load(Ordering::SeqCst) {
+            let file = self.random.below(FILES as u64) as usize;
+            // Whoever has it may be at a mount that stands still.
+            let Ok(mut shadow) = shadows[file].try_lock() else {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            let done = self.step(file, &mut shadow);
+            if let Err(error) = done {
+                if !self.may_fail.load(Ordering::SeqCst) {
+                    shadow.note(format!("file {file} at {}: {error}", self.point.display()));
+                }
+                std::thread::sleep(LAST_WORDS);
+                return;
+            }
+        }
+    }
+
+    fn step(&mut self, file: usize, shadow: &mut MutexGuard<'_, Shadow>) -> io::Result<()> {
+        let path = path(&self.point, file);
+        match self.random.below(10) {
+            0..=3 => look(&path, shadow),
+            4..=7 => self.overwrite(&path, shadow),
+            _ => self.replace(&path, shadow),
+        }
+    }
+
+    /// Writes here and there, and syncs or only closes.
+    fn overwrite(&mut self, path: &Path, shadow: &mut Shadow) -> io::Result<()> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let mut written = Vec::new();
+        for _ in 0..1 + self.random.below(WRITES_MAX) {
+            let from = self.random.below(PAGES);
+            let to = (from + 1 + self.random.below(RUN_MAX)).min(PAGES);
+            let version = shadow.begin(from, to);
+            file.write_all_at(&pages(from..to, version), from * PAGE as u64)?;
+            written.push((from, to, version));
+        }
+        let syncs = self.random.below(3) > 0;
+        if syncs {
+            file.sync_all()?;
+        }
+        drop(file);
+        // Closing says nothing here; it has done its part where nobody has killed the mount by now.
+        if syncs || !self.may_fail.load(Ordering::SeqCst) {
+            written.into_iter().for_each(|(from, to, version)| shadow.done(from, to, version));
+            Ok(())
+        } else {
+            Err(io::Error::other("the mount was killed before the file was closed"))
+        }
+    }
+
+    /// Writes another file, and gives it the name.
+    fn replace(&mut self, path: &Path, shadow: &mut Shadow) -> io::Result<()> {
+        let new = path.with_extension(format!("new{}", self.number));
+        let file = File::create(&new)?;
+        let version = shadow.begin(0, PAGES);
+        file.write_all_at(&pages(0..PAGES, version), 0)?;
+        file.sync_all()?;
+        drop(file);
+        fs::rename(&new, path)?;
+        shadow.done(0, PAGES, version);
+        Ok(())
+    }
+}
+
+/// Reads a file, in which everything has to be that was acknowledged.
+fn look(path: &Path, shadow: &mut Shadow) -> io::Result<()> {
+    let bytes = fs::read(path)?;
+    if bytes.len() != PAGES as usize * PAGE {
+        shadow.note(format!("{} has {} bytes", path.display(), bytes.len()));
+    }
+    shadow.saw(0, &bytes, None);
+    Ok(())
+}
+
+/// Makes all files.
+pub fn make(point: &Path, shadows: &Shadows) {
+    for (file, shadow) in shadows.iter().enumerate() {
+        let mut shadow = lock(shadow);
+        let version = shadow.begin(0, PAGES);
+        let made = File::create(path(point, file)).unwrap();
+        made.write_all_at(&pages(0..PAGES, version), 0).unwrap();
+        made.sync_all().unwrap();
+        shadow.done(0, PAGES, version);
+    }
+}
+
+/// Looks at all files, by a mount that is well.
+pub fn look_at_all(point: &Path, shadows: &Shadows) {
+    for (file, shadow) in shadows.iter().enumerate() {
+        let mut shadow = lock(shadow);
+        look(&path(point, file), &mut shadow).unwrap();
+        let wrong = shadow.take_wrong();
+        assert!(wrong.is_none(), "file {file} at {}: {wrong:?}", point.display());
+    }
+}
