@@ -1,6 +1,7 @@
 //! Interfaces as they are written on the command line, and their ports.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use sinew::fabric::frames::any::AnyPort;
@@ -12,9 +13,16 @@ use sinew::forward::switch::parse_mac;
 use sinew::host::SystemEntropy;
 use sinew::shm::ShmPort;
 use sinew::udp::UdpPort;
+use sinew::xdp::{FrameOptions, Memory, XdpAddress, XdpFrames, XdpOptions};
 
 /// Bytes of a packet, where nobody says how many, and the port carries them.
 const MTU: usize = 1500;
+/// Frames in the memory of AF_XDP, for each interface: as many as its rings at four queues hold, and as many that wait.
+const FRAMES: usize = 16_384;
+/// Bytes for each of them, which hold a packet of [`MTU`] bytes; longer packets need the second.
+const FRAME_BYTES: [usize; 2] = [2048, 4096];
+/// Options of `xdp://` that ports of frames have.
+const XDP_OPTIONS: [&str; 4] = ["mode", "zerocopy", "ring", "chunks"];
 
 /// What `--interface` says: `NAME=PORT[,to=PORT][,ip=ADDRESS/LENGTH][,mac=ADDRESS][,mtu=BYTES]`.
 #[derive(Clone, Debug)]
@@ -57,6 +65,15 @@ impl FromStr for Spec {
         if let Some(to) = &spec.to {
             ensure!(to.scheme() == spec.port.scheme(), "`{to}` is not on the fabric of `{}`", spec.port);
         }
+        if Kind::of(&spec.port)? == Kind::Xdp {
+            spec.port.check_options(&XDP_OPTIONS)?;
+            XdpOptions::of(&spec.port)?;
+            let place = XdpAddress::of(&spec.port)?;
+            let is_whole = place.address.is_none() && place.port.is_none();
+            ensure!(is_whole, "`{}`: a whole interface carries frames: write xdp://{}", spec.port, place.interface);
+            ensure!(spec.to.is_none(), "`{}` has its other end already: leave to= out", spec.port);
+            ensure!(spec.mac.is_none(), "`{}` has an Ethernet address: leave mac= out", spec.port);
+        }
         Ok(spec)
     }
 }
@@ -66,6 +83,7 @@ impl FromStr for Spec {
 enum Kind {
     Shm,
     Udp,
+    Xdp,
 }
 
 impl Kind {
@@ -73,7 +91,8 @@ impl Kind {
         Ok(match address.scheme() {
             "shm" => Self::Shm,
             "udp" => Self::Udp,
-            other => bail!("`{other}://` carries no frames: use shm:// or udp://"),
+            "xdp" => Self::Xdp,
+            other => bail!("`{other}://` carries no frames: use xdp://, shm:// or udp://"),
         })
     }
 }
@@ -97,8 +116,14 @@ pub fn with_ports<J: Job>(specs: &[Spec], job: J) -> anyhow::Result<J::Result> {
     if all(Kind::Udp) {
         return job.run(specs.iter().map(udp).collect::<anyhow::Result<Vec<_>>>()?);
     }
+    let memory = frame_memory(specs, &kinds)?;
+    let xdp = |spec: &Spec| xdp(spec, memory.as_ref().context("no interface has AF_XDP")?);
+    if all(Kind::Xdp) {
+        return job.run(specs.iter().map(xdp).collect::<anyhow::Result<Vec<_>>>()?);
+    }
     let any = |(spec, kind): (&Spec, &Kind)| {
         anyhow::Ok(match kind {
+            Kind::Xdp => xdp(spec).map(|(port, address)| (AnyPort::new(port), address))?,
             Kind::Shm => shm(spec).map(|(port, address)| (AnyPort::new(port), address))?,
             Kind::Udp => udp(spec).map(|(port, address)| (AnyPort::new(port), address))?,
         })
@@ -112,6 +137,23 @@ fn shm(spec: &Spec) -> anyhow::Result<(Cable<ShmPort>, String)> {
 
 fn udp(spec: &Spec) -> anyhow::Result<(Cable<UdpPort>, String)> {
     cable(spec, UdpPort::open(&spec.port)?)
+}
+
+/// Memory that all interfaces with AF_XDP share, so that frames go from one to another without a copy.
+fn frame_memory(specs: &[Spec], kinds: &[Kind]) -> anyhow::Result<Option<Arc<Memory>>> {
+    let (mut chunks, mut is_long) = (0, false);
+    for (spec, _) in specs.iter().zip(kinds).filter(|(_, kind)| **kind == Kind::Xdp) {
+        chunks += XdpOptions::of(&spec.port)?.chunks.unwrap_or(FRAMES);
+        is_long |= spec.mtu.is_some_and(|mtu| mtu > MTU);
+    }
+    Ok(if chunks == 0 { None } else { Some(Memory::new(chunks, FRAME_BYTES[usize::from(is_long)])?) })
+}
+
+/// All frames of a network interface, which the kernel sees none of then.
+fn xdp(spec: &Spec, memory: &Arc<Memory>) -> anyhow::Result<(XdpFrames, String)> {
+    let interface = XdpAddress::of(&spec.port)?.interface;
+    let options = FrameOptions { interface: XdpOptions::of(&spec.port)?.interface, ..FrameOptions::default() };
+    Ok((XdpFrames::open(&interface, memory, &options)?, spec.port.to_string()))
 }
 
 fn cable<P: PacketPort>(spec: &Spec, port: P) -> anyhow::Result<(Cable<P>, String)> {
@@ -169,6 +211,10 @@ mod tests {
             ("=shm://lan", "`` is no name"),
             ("lan=pigeon://x", "carries no frames"),
             ("lan=shm://x,to=udp://h:1", "not on the fabric"),
+            ("lan=xdp://eth0/10.0.0.1:7000", "write xdp://eth0"),
+            ("lan=xdp://eth0?coalesce=off", "coalesce"),
+            ("lan=xdp://eth0,to=xdp://eth1", "leave to= out"),
+            ("lan=xdp://eth0,mac=02:00:00:00:00:01", "leave mac= out"),
             ("lan=shm://x,ip=10.0.0.1/33", "longer than the address"),
             ("lan=shm://x,mac=01:00:00:00:00:01", "no interface's Ethernet address"),
             ("lan=shm://x,mtu=x", "write a number of bytes"),

@@ -30,7 +30,8 @@ use crate::{Outcome, Usage, infile, output};
 pub const HELP: &str = "\
 Each interface has a name, a port, and what is said of it behind commas:
 
-  NAME=PORT            the port: shm://NAME or udp://HOST:PORT, whose packets are frames
+  NAME=PORT            the port: xdp://INTERFACE, a network interface with all its frames, of which the kernel sees none meanwhile (root; Linux 5.9);
+                       or shm://NAME or udp://HOST:PORT, whose packets are frames
   to=PORT              the other end; without it, whoever sends the first frame is
   ip=ADDRESS/LENGTH    an address and its network; any number of them
   mac=ADDRESS          its Ethernet address [default: one drawn by chance]
@@ -51,6 +52,7 @@ forwarder itself), made (answers, questions, errors), dropped by reason, and the
 
 Examples:
   sinew forward run --interface lan=shm://lan,ip=10.1.0.1/24 --interface wan=udp://0.0.0.0:7000,to=udp://peer:7000,ip=10.2.0.1/24 --table routes
+  sinew forward run --interface lan=xdp://eth1,ip=10.1.0.1/24 --interface wan=xdp://eth2,ip=10.2.0.1/24 --table routes
   sinew forward run --as switch --interface a=shm://a --interface b=shm://b --every 10
   kill -HUP $(pidof sinew)";
 
