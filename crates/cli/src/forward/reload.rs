@@ -49,6 +49,10 @@ impl<T: Send + 'static> Reload<T> {
             Err(mpsc::TryRecvError::Disconnected) => Err(anyhow::anyhow!("the thread that read it is gone")),
         };
         self.coming = None;
+        // At once: the caller may sleep after this, until the thread wakes it.
+        if std::mem::take(&mut self.again) {
+            self.begin();
+        }
         match made {
             Ok(table) => {
                 self.taken += 1;
@@ -84,4 +88,55 @@ impl<T: Send + 'static> Reload<T> {
 pub fn free<T: Send + 'static>(old: T) {
     // Where there can be none, the closure is dropped here, and with it what it holds.
     let _ = std::thread::Builder::new().name("sinew-free".to_owned()).spawn(move || drop(old));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::{Duration, Instant};
+
+    use sinew::fabric::WakeTarget;
+
+    use super::*;
+
+    struct Nobody;
+
+    impl WakeTarget for Nobody {
+        fn wake(&self) {}
+    }
+
+    #[test]
+    fn what_is_asked_for_while_a_table_is_made_is_made_without_another_look() {
+        let (allow, allowed) = mpsc::channel::<()>();
+        let (allowed, made) = (std::sync::Mutex::new(allowed), Arc::new(AtomicU32::new(0)));
+        let counter = Arc::clone(&made);
+        let load: Load<u32> = Arc::new(move || {
+            allowed.lock().unwrap().recv()?;
+            Ok(counter.fetch_add(1, Ordering::Relaxed) + 1)
+        });
+        let wakes = Waker::new(Arc::new(Nobody));
+        let mut reload = Reload::new(load, Interrupt::install().unwrap(), wakes).unwrap();
+        reload.again = true;
+        assert_eq!(reload.poll(), None, "it is being made");
+        reload.again = true;
+        let first = || {
+            allow.send(()).unwrap();
+            let began = Instant::now();
+            loop {
+                if let Some(table) = reload.poll() {
+                    return table;
+                }
+                assert!(began.elapsed() < Duration::from_secs(60));
+                std::thread::yield_now();
+            }
+        };
+        assert_eq!({ first }(), 1);
+        // Nobody looks again, and the second is made.
+        allow.send(()).unwrap();
+        let began = Instant::now();
+        while made.load(Ordering::Relaxed) < 2 {
+            assert!(began.elapsed() < Duration::from_secs(60), "nobody makes the second");
+            std::thread::yield_now();
+        }
+    }
 }
