@@ -18,6 +18,8 @@ pub(crate) enum Hop {
     Local,
     /// As the route says.
     To(Target),
+    /// Nowhere: it is a network's first or last address, about whose packets nobody is told (RFC 1122 3.2.2).
+    Reserved,
 }
 
 /// Tables of both families, whose next hops are numbers in one list.
@@ -65,11 +67,8 @@ impl Fib {
         // Last, so that nothing takes their place.
         for network in interfaces.iter().flat_map(|interface| &interface.networks) {
             let whole = |address: IpAddr| Network { address, len: if address.is_ipv4() { 32 } else { 128 } };
-            let reserved = network.reserved().map(|edge| Entry {
-                prefix: whole(edge.into()),
-                hop: Hop::To(Target::Discard),
-                line: 0,
-            });
+            let reserved =
+                network.reserved().map(|edge| Entry { prefix: whole(edge.into()), hop: Hop::Reserved, line: 0 });
             entries.extend(reserved);
         }
         for network in interfaces.iter().flat_map(|interface| &interface.networks) {

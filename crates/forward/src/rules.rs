@@ -115,11 +115,20 @@ fn read(rule: &str, line: usize, contents: &mut Vec<Content>) -> Result<(), Stri
             _ => {}
         }
     }
-    let all_ports = match (ports(from)?, ports(to)?) {
+    let (from, to) = (ports(from)?, ports(to)?);
+    let mut all_ports: Vec<Ports> = match (&from, &to) {
         (None, None) => vec![Ports::Any],
-        (_, Some(to)) => to.into_iter().map(Ports::To).collect(),
-        (Some(from), None) => from.into_iter().map(Ports::From).collect(),
+        (_, Some(to)) => to.iter().copied().map(Ports::To).collect(),
+        (Some(from), None) => from.iter().copied().map(Ports::From).collect(),
     };
+    if **direction == *"<>" {
+        // The same packets the other way.
+        match (&from, &to) {
+            (None, None) => {}
+            (_, Some(to)) => all_ports.extend(to.iter().copied().map(Ports::From)),
+            (Some(from), None) => all_ports.extend(from.iter().copied().map(Ports::To)),
+        }
+    }
     for ports in all_ports {
         contents.extend(patterns.iter().map(|(bytes, is_any_case)| {
             let pattern = if *is_any_case { Pattern::any_case(bytes.clone()) } else { Pattern::exact(bytes.clone()) };
@@ -255,6 +264,7 @@ mod tests {
             of(Some(6), Ports::To(8080), get, 3),
             of(Some(6), Ports::To(8080), Pattern::exact(b"y"), 3),
             of(Some(17), Ports::From(53), Pattern::any_case(b"z"), 5),
+            of(Some(17), Ports::To(53), Pattern::any_case(b"z"), 5),
             of(None, Ports::Any, Pattern::exact([0xFF]), 6),
         ];
         assert_eq!(contents, expected);

@@ -53,7 +53,8 @@ pub fn parse_mac(text: &str) -> Option<MacAddress> {
     let mut bytes = [0; 6];
     let mut parts = text.split([':', '-']);
     for byte in &mut bytes {
-        let part = parts.next().filter(|part| part.len() == 2)?;
+        let part =
+            parts.next().filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
         *byte = u8::from_str_radix(part, 16).ok()?;
     }
     parts.next().is_none().then_some(MacAddress(bytes))

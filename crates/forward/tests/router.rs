@@ -338,6 +338,14 @@ fn neighbours_known_for_long_are_asked_by_their_own_address() {
 }
 
 #[test]
+fn nobody_is_told_about_packets_to_a_networks_edges() {
+    let mut router = known();
+    let edges = ["10.2.0.0", "10.2.0.255"].map(|edge| udp4("10.1.0.7", edge, 64, 30));
+    assert_eq!(process(&mut router, 0, 0, edges.to_vec()), []);
+    assert_eq!(router.counters().dropped(Reason::Prohibited), 2);
+}
+
+#[test]
 fn tables_are_exchanged_between_bursts_and_neighbours_stay_known() {
     let mut router = known();
     let packet = || vec![udp4("10.1.0.7", "10.9.0.1", 64, 30)];

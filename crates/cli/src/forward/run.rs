@@ -34,8 +34,11 @@ Each interface has a name, a port, and what is said of it behind commas:
                        or shm://NAME or udp://HOST:PORT, whose packets are frames
   to=PORT              the other end; without it, whoever sends the first frame is
   ip=ADDRESS/LENGTH    an address and its network; any number of them
-  mac=ADDRESS          its Ethernet address [default: one drawn by chance]
+  mac=ADDRESS          its Ethernet address, of shm:// and udp:// [default: one drawn by chance]
   mtu=BYTES            of a packet [default: 1500, or what the port carries]
+
+A network interface has to hand on frames for other addresses than its own: ip link set INTERFACE promisc on, for a switch, and allmulticast on, for a router of
+IPv6. What the kernel of the other end of a virtual pair leaves to hardware (checksums, cutting) has to be done: ethtool -K INTERFACE tx off gso off tso off there.
 
 --table is a file with one entry a line, and # before comments:
 

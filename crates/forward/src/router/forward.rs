@@ -30,13 +30,14 @@ impl Next {
 pub(super) enum Course {
     Local,
     Next(Next),
-    No(Problem),
+    /// Nowhere, and what the sender is told, if anything.
+    No(Option<Problem>),
 }
 
 impl Router {
     #[inline(always)]
     pub(super) fn course(&mut self, hop: Option<usize>, destination: IpAddr) -> Course {
-        let Some(number) = hop else { return Course::No(Problem::NoRoute) };
+        let Some(number) = hop else { return Course::No(Some(Problem::NoRoute)) };
         match self.fib.hops()[number] {
             Hop::Local => Course::Local,
             Hop::To(Target::Via(to, _)) => Course::Next(Next { to, neighbour: self.gateways[number] }),
@@ -44,7 +45,8 @@ impl Router {
                 let neighbour = self.neighbours.find(to, destination);
                 Course::Next(Next { to, neighbour })
             }
-            Hop::To(Target::Discard) => Course::No(Problem::Prohibited),
+            Hop::To(Target::Discard) => Course::No(Some(Problem::Prohibited)),
+            Hop::Reserved => Course::No(None),
         }
     }
 
@@ -71,9 +73,9 @@ impl Router {
                 return Fate::Drop;
             }
             Course::No(problem) => {
-                let reason = if problem == Problem::NoRoute { Reason::NoRoute } else { Reason::Prohibited };
+                let reason = if problem == Some(Problem::NoRoute) { Reason::NoRoute } else { Reason::Prohibited };
                 let packet = &frame.bytes()[ETHERNET_HEADER_LEN..];
-                self.refuse_v4(from, now_ns, read, packet, reason, Some(problem), outbox);
+                self.refuse_v4(from, now_ns, read, packet, reason, problem, outbox);
                 return Fate::Drop;
             }
         };
@@ -125,9 +127,9 @@ impl Router {
                 return Fate::Drop;
             }
             Course::No(problem) => {
-                let reason = if problem == Problem::NoRoute { Reason::NoRoute } else { Reason::Prohibited };
+                let reason = if problem == Some(Problem::NoRoute) { Reason::NoRoute } else { Reason::Prohibited };
                 let packet = &frame.bytes()[ETHERNET_HEADER_LEN..];
-                self.refuse_v6(from, now_ns, read, packet, reason, Some(problem), outbox);
+                self.refuse_v6(from, now_ns, read, packet, reason, problem, outbox);
                 return Fate::Drop;
             }
         };
