@@ -27,7 +27,7 @@ pub struct Config {
     pub reserved_max: u64,
     /// Copies that a client may have taken out because it did not reach them. By default as many as four terabytes have segments of 64 MB.
     pub failed_max: u32,
-    /// Inodes that there may be: files, directories and whatever else has a name. When there are so many, no further one is made.
+    /// Inodes that there may be: files, directories and whatever else has a name. When there are so many, no further one is made. As many further names (hard links) may there be.
     pub inodes_max: u64,
     /// Bytes of all extended attributes of all inodes together, names and values. Those of one inode are [`XATTRS_LEN_MAX`](crate::protocol::XATTRS_LEN_MAX) at most.
     pub xattrs_len_max: u64,

@@ -109,6 +109,7 @@ impl Tree {
         let inode = self.inode_mut(ino)?;
         inode.links += 1;
         inode.ctime = context.now;
+        self.further_names += 1;
         self.directory_mut(parent)?.insert(name, ino);
         self.inode_mut(parent)?.touch(context.now);
         self.attr(ino)
@@ -151,8 +152,11 @@ impl Tree {
     pub(super) fn lose_name(&mut self, context: Context<'_>, ino: Ino) -> Result<Attr, Error> {
         let inode = self.inode_mut(ino)?;
         inode.ctime = context.now;
-        inode.links = if inode.kind() == Kind::Directory { 0 } else { inode.links.saturating_sub(1) };
-        if inode.links == 0 {
+        let is_file = inode.kind() != Kind::Directory;
+        inode.links = if is_file { inode.links.saturating_sub(1) } else { 0 };
+        if inode.links > 0 {
+            self.further_names = self.further_names.saturating_sub(1);
+        } else {
             self.orphans.insert(ino);
         }
         self.attr(ino)

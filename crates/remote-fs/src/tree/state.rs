@@ -31,6 +31,9 @@ pub struct Tree {
     /// Bytes of all extended attributes.
     #[serde(skip)]
     pub(super) xattrs_len: u64,
+    /// Names that inodes have beside their first.
+    #[serde(skip)]
+    pub(super) further_names: u64,
 }
 
 /// Whether it can be an entry's name.
@@ -54,17 +57,30 @@ impl Tree {
     pub fn new(now: Time) -> Self {
         let body = Body::Directory(Directory::default(), Ino::ROOT);
         let root = Inode::new(body, 0o755, &Caller::default(), now);
-        Self { inodes: [(Ino::ROOT, root)].into(), orphans: BTreeSet::new(), last_ino: Ino::ROOT, xattrs_len: 0 }
+        Self {
+            inodes: [(Ino::ROOT, root)].into(),
+            orphans: BTreeSet::new(),
+            last_ino: Ino::ROOT,
+            xattrs_len: 0,
+            further_names: 0,
+        }
     }
 
     /// Counts anew what is counted, and not stored: for a tree that was read.
     pub(crate) fn count_again(&mut self) {
         self.xattrs_len = self.inodes.values().map(|inode| inode.xattrs_len() as u64).sum();
+        let files = self.inodes.values().filter(|inode| inode.kind() != Kind::Directory);
+        self.further_names = files.map(|inode| u64::from(inode.links.saturating_sub(1))).sum();
     }
 
     /// Inodes that there are.
     pub fn len(&self) -> u64 {
         self.inodes.len() as u64
+    }
+
+    /// Names that inodes have beside their first: hard links.
+    pub fn further_names(&self) -> u64 {
+        self.further_names
     }
 
     /// Whether there are none, which is never so.

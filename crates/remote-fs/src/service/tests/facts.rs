@@ -442,7 +442,21 @@ fn so_many_inodes_are_made_and_no_more() {
     assert_eq!(client.create(&mut world, "f"), Err(Error::Exists), "it takes nothing more");
     let (parent, new) = name("g2");
     client.attr(&mut world, Request::Link { ino, parent, name: new }).unwrap();
-    for name in ["g", "g2"] {
+    let mut link = |world: &mut World, text: &str| {
+        let (parent, name) = name(text);
+        client.ask(world, Request::Link { ino, parent, name }).map(drop)
+    };
+    for further in ["g3", "g4", "g5"] {
+        assert_eq!(link(&mut world, further), Ok(()));
+    }
+    assert_eq!(link(&mut world, "g6"), Err(Error::NoSpace), "names take memory, too");
+    assert_eq!(link(&mut world, "g5"), Err(Error::Exists));
+    for name in ["g5", "g4", "g3"] {
+        client.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: name.into() }).unwrap();
+    }
+    let (parent, new) = name("g3");
+    client.attr(&mut world, Request::Link { ino, parent, name: new }).unwrap();
+    for name in ["g", "g2", "g3"] {
         client.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: name.into() }).unwrap();
     }
     assert_eq!(client.create(&mut world, "h"), Err(Error::NoSpace), "it is open");
