@@ -237,6 +237,18 @@ impl World {
         world
     }
 
+    /// Moves all slabs of a donor that nobody but the service has a way to, and fills the old places with something else.
+    pub fn move_slabs(&self, lane: usize) {
+        let net = &mut *self.net.borrow_mut();
+        let Host { donor, memory, .. } = &mut net.hosts[lane];
+        for lent in donor.slabs_of(net.volume).collect::<Vec<_>>() {
+            let (from, to) = donor.relocate(net.volume, lent.slab).unwrap();
+            let old = from.base as usize..(from.base + from.len) as usize;
+            memory.copy_within(old.clone(), to.base as usize);
+            memory[old].fill(0xEE);
+        }
+    }
+
     pub fn now(&self) -> Now {
         let ns = self.net.borrow().now_ns;
         Now { ns, time: Time { s: (ns / 1_000_000_000) as i64, ns: (ns % 1_000_000_000) as u32 } }
