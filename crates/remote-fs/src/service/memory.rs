@@ -214,6 +214,10 @@ impl<D: Donors> Memory<D> {
         let (volume, epoch, now_ns) = (self.volume, self.epoch, self.now_ns);
         for lane in 0..self.lanes.0.len() {
             let known = &mut self.lanes.0[lane];
+            if known.is_ready() && known.expel_again_ns.take_if(|again_ns| *again_ns <= now_ns).is_some() {
+                self.expel_buried(lane);
+            }
+            let known = &mut self.lanes.0[lane];
             match known.state {
                 State::Away { again_ns } if again_ns <= now_ns => {
                     known.state = State::Fencing;
@@ -333,6 +337,10 @@ impl<D: Donors> Memory<D> {
             (Purpose::Expel(lane, client), Ok(Answer::Expelled { .. })) => {
                 self.graves.close(lane, Some(client));
                 self.has_changed = true;
+            }
+            // It works for all others, while a client that was stopped in the midst of a write may still end that. What that had reserved stays nobody's until then.
+            (Purpose::Expel(lane, _), Err(CallFailed::Refused(Refusal::Stopped))) => {
+                self.lanes.0[lane].expel_again_ns = Some(again_ns);
             }
             // It is told again when it is fenced again.
             (Purpose::Expel(lane, _), _) => self.away(lane, again_ns),

@@ -357,6 +357,31 @@ fn what_lies_in_a_slab_that_moved_within_an_epoch_is_there_under_a_later_generat
 }
 
 #[test]
+fn a_donor_that_a_dead_client_may_still_write_to_serves_all_others() {
+    let mut world = world(1, 1);
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let reserved = one.reserve(&mut world, 1).unwrap().runs[0];
+    world.net.borrow_mut().hosts[0].has_straggler = true;
+    for _ in 0..15 {
+        world.run(1_000);
+        other.ask(&mut world, Request::Heartbeat).unwrap();
+        assert_eq!(world.service().donors_ready(), (1, 1));
+    }
+    assert_eq!(world.service().kept().clients.len(), 1, "it is dead");
+    let (_, handle) = other.create(&mut world, "f").unwrap();
+    other.write(&mut world, handle, 0, &page(1)).unwrap();
+    assert_eq!(other.read(&mut world, handle, 0), Some(page(1)));
+    let is_its = |run: &Pages| {
+        run.segment == reserved.segment && run.first <= reserved.first && reserved.first < run.first + run.count
+    };
+    let mut has_it = |world: &mut World| other.reserve(world, 256).is_ok_and(|fresh| fresh.runs.iter().any(is_its));
+    assert!(!has_it(&mut world));
+    world.net.borrow_mut().hosts[0].has_straggler = false;
+    world.run(3_000);
+    assert_eq!(world.service().donors_ready(), (1, 1));
+}
+
+#[test]
 fn on_a_full_disk_nothing_changes_and_all_can_be_read() {
     let mut world = world(2, 2);
     let mut client = Client::new(&mut world, 1);
