@@ -99,7 +99,9 @@ impl<S: Store> FarMemory<S> {
     }
 
     /// Turns the store, without waiting. Returns whether there was anything to do. Accesses do so when they wait; whoever has nothing to access and wants what is
-    /// on its way to go on calls it.
+    /// on its way to go on calls it. A store that gives signs of life does so here alone: a program that lets a remote volume alone for longer than its lease
+    /// (`lease_ns` of `sinew_remote_memory::volume::VolumeConfig`) loses the volume to whoever opens it meanwhile, so it calls this some times in each lease,
+    /// also where it has nothing to access.
     pub fn turn(&self) -> bool {
         self.pager().turn()
     }

@@ -241,11 +241,12 @@ impl Kept {
             }
             Op::Members { segment, members } => {
                 let segment = self.segments.get_mut(segment).ok_or(Error::Invalid)?;
-                let slabs = |members: &[Member]| -> Vec<_> {
-                    members.iter().map(|member| (member.donor, member.incarnation, member.slab)).collect()
+                let places = |members: &[Member]| -> Vec<_> {
+                    let place = |member: &Member| (member.donor, member.incarnation, member.slab, member.base);
+                    members.iter().map(place).collect()
                 };
-                // That a copy is whole now is no reason for anybody to write anything again.
-                segment.generation += u32::from(slabs(members) != slabs(&segment.members));
+                // Who wrote to where a slab was before has to write again. That a copy is whole now is no reason to.
+                segment.generation += u32::from(places(members) != places(&segment.members));
                 segment.members.clone_from(members);
             }
             Op::Remove { segment } => {
@@ -332,6 +333,7 @@ mod tests {
             Op::Segment { segment: 1, pages: 10, members: vec![member(4)] },
             Op::Members { segment: 1, members: vec![member(4), Member { is_whole: false, ..member(5) }] },
             Op::Members { segment: 1, members: vec![member(4), member(5)] },
+            Op::Members { segment: 1, members: vec![member(4), Member { base: 9, ..member(5) }] },
             Op::Join { client: 2, secret: [2; 16] },
             Op::Leave { client: 1 },
             Op::Start { epoch: 5 },
@@ -344,7 +346,7 @@ mod tests {
             again.replay(&op.to_bytes()).unwrap();
             assert_eq!(again, kept);
         }
-        assert_eq!(kept.segments[&1].generation, 2, "a copy came, and then it was whole");
+        assert_eq!(kept.segments[&1].generation, 3, "a copy came, then it was whole, and then elsewhere");
         assert_eq!(kept.tree.lookup(&Caller::default(), Ino::ROOT, b"b").unwrap().kind, Kind::Directory);
     }
 

@@ -7,6 +7,7 @@
 //! its own, provided that its process has registered and that the receiver has promised to call.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, fence};
 
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
@@ -23,11 +24,16 @@ pub(crate) fn is_shared() -> bool {
     *SHARED.get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
 }
 
-/// Makes all threads of registered processes execute a full fence before this returns. `false` where it cannot any more (no
+/// Makes all threads of registered processes, the caller among them, execute a full fence before this returns. Where the system
+/// refused from the beginning, the caller alone executes one, and every other side has its own. `false` where it cannot any more (no
 /// memory in the kernel, a filter that was installed since): senders that rely on it may then be missed, so the caller must
 /// look again soon.
 #[must_use]
 pub(crate) fn fence_everywhere() -> bool {
-    // Where it never could, no sender was told to rely on it.
-    !is_shared() || membarrier(GLOBAL_EXPEDITED)
+    if !is_shared() {
+        // No sender was told to rely on us, so each has its fence between its write and its read. This is ours. Partner: `Seat::fence`.
+        fence(Ordering::SeqCst);
+        return true;
+    }
+    membarrier(GLOBAL_EXPEDITED)
 }

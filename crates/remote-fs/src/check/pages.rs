@@ -144,9 +144,10 @@ impl<D: Donors> PageCheck<D> {
             Ok(Answer::Fenced { incarnation, slabs, .. }) => (Some(incarnation), slabs, "it has started again"),
             _ => (None, Vec::new(), "it does not answer"),
         };
-        let has = |member: &Member| {
-            let is_it = |lent: &Lent| (lent.slab, lent.base) == (member.slab, member.base);
-            Some(member.incarnation) == incarnation && slabs.iter().any(is_it)
+        // Where it is now: a donor moves a slab from where somebody was stopped in the midst of a write.
+        let place = |member: &Member| {
+            let is_it = |lent: &&Lent| Some(member.incarnation) == incarnation && lent.slab == member.slab;
+            slabs.iter().find(is_it).map(|lent| lent.base)
         };
         let mut lacks = 0;
         let ours: Vec<(u32, Member)> = self
@@ -157,8 +158,8 @@ impl<D: Donors> PageCheck<D> {
             .collect();
         for (segment, member) in ours {
             let pages = self.runs(segment);
-            if has(&member) {
-                self.todo.extend(pages.into_iter().map(|pages| Todo { lane, base: member.base, pages }));
+            if let Some(base) = place(&member) {
+                self.todo.extend(pages.into_iter().map(|pages| Todo { lane, base, pages }));
             } else {
                 lacks += 1;
                 self.progress.done += pages.iter().map(|pages| u64::from(pages.count)).sum::<u64>();

@@ -59,6 +59,19 @@ fn nothing_is_wrong_with_what_was_served_well_and_looking_changes_nothing() {
 }
 
 #[test]
+fn pages_of_a_slab_that_its_donor_moved_are_read_where_they_are_now() {
+    let (world, _) = world();
+    let kept = kept(&world);
+    let (volume, epoch) = (kept.volume, kept.epoch + 1);
+    for lane in 0..3 {
+        let fence = sinew_remote_memory::donor::Call::Fence { volume, epoch };
+        world.net.borrow_mut().handle(lane, &fence).unwrap();
+        world.move_slabs(lane);
+    }
+    assert_eq!(pages(&world), vec![]);
+}
+
+#[test]
 fn a_page_that_is_damaged_is_found_and_said_to_be_lost_if_all_copies_are() {
     let (world, files) = world();
     damage(&world, files[0].ino, 1);

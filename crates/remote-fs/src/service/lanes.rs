@@ -30,6 +30,8 @@ pub(super) struct Lane {
     pub knows_free: bool,
     pub look_ns: u64,
     pub is_looked_at: bool,
+    /// When it is told again of clients whom it could not cut off.
+    pub expel_again_ns: Option<u64>,
     /// Since when it has not answered.
     pub away_since_ns: Option<u64>,
     /// Whether its copies have been taken out for that.
@@ -62,6 +64,7 @@ impl Lanes {
             knows_free: false,
             look_ns: 0,
             is_looked_at: false,
+            expel_again_ns: None,
             away_since_ns: None,
             is_given_up: false,
         };

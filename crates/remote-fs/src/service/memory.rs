@@ -123,6 +123,13 @@ impl<D: Donors> Memory<D> {
         self.graves.settle(&self.lanes, store);
     }
 
+    /// Has a donor cut off all whom it may still let in.
+    fn expel_buried(&mut self, lane: usize) {
+        for client in self.graves.of_lane(lane) {
+            self.expel(lane, client);
+        }
+    }
+
     fn expel(&mut self, lane: usize, client: u64) {
         let (volume, epoch) = (self.volume, self.epoch);
         self.call(lane, Purpose::Expel(lane, client), Call::Expel { volume, epoch, client });
@@ -206,6 +213,10 @@ impl<D: Donors> Memory<D> {
     fn see_to_lanes(&mut self) {
         let (volume, epoch, now_ns) = (self.volume, self.epoch, self.now_ns);
         for lane in 0..self.lanes.0.len() {
+            let known = &mut self.lanes.0[lane];
+            if known.is_ready() && known.expel_again_ns.take_if(|again_ns| *again_ns <= now_ns).is_some() {
+                self.expel_buried(lane);
+            }
             let known = &mut self.lanes.0[lane];
             match known.state {
                 State::Away { again_ns } if again_ns <= now_ns => {
@@ -327,6 +338,10 @@ impl<D: Donors> Memory<D> {
                 self.graves.close(lane, Some(client));
                 self.has_changed = true;
             }
+            // It works for all others, while a client that was stopped in the midst of a write may still end that. What that had reserved stays nobody's until then.
+            (Purpose::Expel(lane, _), Err(CallFailed::Refused(Refusal::Stopped))) => {
+                self.lanes.0[lane].expel_again_ns = Some(again_ns);
+            }
             // It is told again when it is fenced again.
             (Purpose::Expel(lane, _), _) => self.away(lane, again_ns),
             (Purpose::Free | Purpose::Read(_) | Purpose::Write(_), _) => {}
@@ -344,48 +359,69 @@ impl<D: Donors> Memory<D> {
 
     /// Nobody of an earlier epoch writes to this donor any more.
     fn fenced<K: Disk>(&mut self, store: &mut Store<K>, lane: usize, incarnation: u64, slabs: &[Lent]) {
-        let now_ns = self.now_ns;
+        let is_first = self.lanes.0[lane].incarnation != Some(incarnation);
+        if !self.take_over(store, lane, incarnation, slabs, is_first) {
+            // Nobody is told of a donor while what is known of it lasts at another place: the next fence finds the same.
+            return self.away(lane, self.now_ns + self.config.look_ns / 2);
+        }
         let known = &mut self.lanes.0[lane];
-        let is_first = known.incarnation != Some(incarnation);
-        let donor = known.donor.0;
-        (known.state, known.incarnation, known.look_ns) = (State::Ready, Some(incarnation), now_ns);
+        (known.state, known.incarnation, known.look_ns) = (State::Ready, Some(incarnation), self.now_ns);
         (known.away_since_ns, known.is_given_up) = (None, false);
         self.has_changed = true;
         if !is_first {
-            for client in self.graves.of_lane(lane) {
-                self.expel(lane, client);
-            }
-            return;
+            return self.expel_buried(lane);
         }
         self.graves.close(lane, None);
-        let place = |member: &Member| slabs.iter().find(|lent| lent.slab == member.slab).map(|lent| lent.base);
-        let is_ours = |member: &Member| (member.donor, member.incarnation) == (donor, incarnation);
-        let is_there =
-            |member: &Member| member.donor != donor || (is_ours(member) && place(member) == Some(member.base));
-        let lost = store.kept.segments.iter().filter(|(_, segment)| !segment.members.iter().all(is_there));
-        for segment in lost.map(|(number, _)| *number).collect::<Vec<_>>() {
-            let mut members = store.kept.segments[&segment].members.clone();
-            let before = members.len();
-            // A donor moves a slab from where somebody was stopped in the midst of a write.
-            members.iter_mut().filter(|member| is_ours(member)).for_each(|member| {
-                member.base = place(member).unwrap_or(member.base);
-            });
-            members.retain(is_there);
-            if !members.iter().any(|member| member.is_whole) {
-                // What was to become a copy has nothing to be copied from.
-                members.clear();
-            }
-            store.stats.lost_copies += (before - members.len()) as u64;
-            // On a full disk, the next start finds the same.
-            let _ = store.perform(&Op::Members { segment, members });
-        }
         // What nobody has, somebody asked for and died, or gave up in an epoch that is over.
+        let donor = self.lanes.0[lane].donor.0;
         let is_used = |lent: &&Lent| {
             let mut all = store.kept.segments.values().flat_map(|segment| &segment.members);
             all.any(|member| (member.donor, member.incarnation, member.slab) == (donor, incarnation, lent.slab))
         };
         let unused: Vec<u64> = slabs.iter().filter(|lent| !is_used(lent)).map(|lent| lent.slab).collect();
         unused.into_iter().for_each(|slab| self.free(lane, slab));
+    }
+
+    /// Takes over where a donor's slabs are, and, where it is fenced for the first time, which there are not any more. Returns whether all of it could be recorded.
+    fn take_over<K: Disk>(
+        &self,
+        store: &mut Store<K>,
+        lane: usize,
+        incarnation: u64,
+        slabs: &[Lent],
+        is_first: bool,
+    ) -> bool {
+        let donor = self.lanes.0[lane].donor.0;
+        let place = |member: &Member| slabs.iter().find(|lent| lent.slab == member.slab).map(|lent| lent.base);
+        let is_ours = |member: &Member| (member.donor, member.incarnation) == (donor, incarnation);
+        let is_there = |member: &Member| member.donor != donor || (is_ours(member) && place(member).is_some());
+        let mut changed = Vec::new();
+        for (number, segment) in &store.kept.segments {
+            let mut members = segment.members.clone();
+            // A donor moves a slab from where somebody was stopped in the midst of a write.
+            members.iter_mut().filter(|member| is_ours(member)).for_each(|member| {
+                member.base = place(member).unwrap_or(member.base);
+            });
+            // Later on, a slab that it has lent since is no news of those that it had.
+            members.retain(|member| !is_first || is_there(member));
+            if members.len() < segment.members.len() && !members.iter().any(|member| member.is_whole) {
+                // What was to become a copy has nothing to be copied from.
+                members.clear();
+            }
+            if members != segment.members {
+                changed.push((*number, members));
+            }
+        }
+        let mut all = true;
+        for (segment, members) in changed {
+            let lost = store.kept.segments[&segment].members.len() - members.len();
+            if store.perform(&Op::Members { segment, members }).is_ok() {
+                store.stats.lost_copies += lost as u64;
+            } else {
+                all = false;
+            }
+        }
+        all
     }
 
     fn grow<K: Disk>(&mut self, store: &Store<K>, wants_more: bool) {

@@ -29,7 +29,8 @@ pub enum Call {
         record: Arc<[u8]>,
     },
     /// Takes access to the volume's slabs away from all who had it, and gives it to the caller: when it is answered, nothing that was sent before changes a slab any more. Clients that
-    /// were [admitted](Self::Admit) under the same epoch keep theirs: a writer that fences again has lost its way, and not its clients.
+    /// were [admitted](Self::Admit) under the same epoch keep theirs: a writer that fences again has lost its way, and not its clients. A slab in which somebody was stopped in the midst of
+    /// a write is moved by the first fence of an epoch alone, since its writer and its clients go by where slabs were as it began; later ones are refused as [stopped](Refusal::Stopped).
     Fence {
         /// Which volume.
         volume: u64,

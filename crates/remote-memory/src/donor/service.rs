@@ -190,13 +190,15 @@ impl<L: Lends> Service<L> {
     }
 
     /// Whoever loses access has no way any more when this returns, and nothing that was sent by one changes a slab of the volume.
-    fn call(&mut self, call: &Call, addresses: &[QpAddress]) -> Result<(Answer, Option<Way>), Refusal> {
+    pub(super) fn call(&mut self, call: &Call, addresses: &[QpAddress]) -> Result<(Answer, Option<Way>), Refusal> {
         if addresses.len() > self.queue_pairs_max {
             return Err(Refusal::Never("whoever reads and writes has not so many queue pairs"));
         }
         if matches!(call, Call::Take { .. } | Call::Stat) {
             self.asides.release(&self.lends, &self.ground, &mut self.donor);
         }
+        // Within an epoch, its writer and its clients go by places that they were told before.
+        let begins_epoch = matches!(*call, Call::Fence { volume, epoch } if epoch > self.donor.fence_of(volume));
         let mut answer = self.handle(call)?;
         let way = match *call {
             Call::Fence { volume, .. } => {
@@ -204,7 +206,7 @@ impl<L: Lends> Service<L> {
                 self.lendings.retain(|(of, client)| {
                     of != volume || client.is_some_and(|(client, _)| donor.is_admitted(volume, client))
                 });
-                self.asides.settle(&self.lends, &self.ground, &mut self.donor, volume, true)?;
+                self.asides.settle(&self.lends, &self.ground, &mut self.donor, volume, begins_epoch)?;
                 if let Answer::Fenced { slabs, .. } = &mut answer {
                     // Some of them may have been moved.
                     *slabs = self.donor.slabs_of(volume).collect();

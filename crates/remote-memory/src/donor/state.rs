@@ -126,6 +126,11 @@ impl Donor {
         held.is_some_and(|held| held.session == session || held.clients.has_session(session))
     }
 
+    /// The epoch that has access to a volume; 0: none had so far.
+    pub fn fence_of(&self, volume: u64) -> u32 {
+        self.volumes.get(&volume).map_or(0, |held| held.fence)
+    }
+
     /// Whether the volume has this client.
     pub fn is_admitted(&self, volume: u64, client: u64) -> bool {
         self.volumes.get(&volume).is_some_and(|held| held.clients.is_admitted(client))
@@ -275,7 +280,7 @@ impl Donor {
 
     /// Only whoever fenced all others takes and gives back slabs.
     fn check(&self, volume: u64, epoch: u32) -> Result<(), Refusal> {
-        let held = self.volumes.get(&volume).map_or(0, |held| held.fence);
+        let held = self.fence_of(volume);
         if held == epoch && held > 0 {
             return Ok(());
         }

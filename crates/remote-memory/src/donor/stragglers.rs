@@ -12,7 +12,8 @@ use super::state::Donor;
 pub(super) struct Asides(Vec<(Straggler, u64)>);
 
 impl Asides {
-    /// After ways of a volume were ended: has its slabs lie where nobody writes by one of those any more. They move if they `may`, which whoever has them is told.
+    /// After ways of a volume were ended: has its slabs lie where nobody writes by one of those any more. They move if they `may`: only as an epoch begins, when nobody has been told yet where
+    /// they are.
     ///
     /// # Errors
     ///
@@ -76,11 +77,14 @@ fn copy(memory: &SharedMemory, from: Lent, to: Lent) {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::rc::Rc;
 
+    use sinew_fabric::SeededGenerator;
     use sinew_fabric::verbs::{QpAddress, VerbsError};
 
     use super::super::lends::{CallsAlone, NoLending, OwnMemory};
     use super::super::protocol::{Answer, Call};
+    use super::super::service::{Service, ServiceConfig};
     use super::super::state::DonorLimits;
     use super::super::wire::Way;
     use super::*;
@@ -88,8 +92,8 @@ mod tests {
     const SLAB: u64 = 300 << 10;
 
     /// A device whose initiators can be stopped.
-    #[derive(Default)]
-    struct Stopping(RefCell<Vec<Straggler>>);
+    #[derive(Clone, Default)]
+    struct Stopping(Rc<RefCell<Vec<Straggler>>>);
 
     impl Lends for Stopping {
         type Ground = OwnMemory;
@@ -195,5 +199,30 @@ mod tests {
             world.lends.0.borrow_mut().clear();
             assert_eq!(world.settle(1, may), Ok(()));
         }
+    }
+    #[test]
+    fn a_slab_moves_as_an_epoch_begins_and_not_within_it() {
+        let lends = Stopping::default();
+        let config = ServiceConfig::new(4 * SLAB as usize, None);
+        let mut service = Service::new(&lends, config, Box::new(SeededGenerator::new(1))).unwrap();
+        let mut ask = |call: Call| service.call(&call, &[]).map(|(answer, _)| answer);
+        ask(Call::Fence { volume: 1, epoch: 1 }).unwrap();
+        let Ok(Answer::Taken { lent, .. }) = ask(Call::Take { volume: 1, epoch: 1, len: SLAB }) else {
+            panic!("it has room")
+        };
+        ask(Call::Admit { volume: 1, epoch: 1, client: 1, lane: 0 }).unwrap();
+        // Its only client is stopped in the midst of a write, and expelled. Nobody has a way any more, and the writer still goes by the place that it was told.
+        lends.0.borrow_mut().push(Straggler { range: lent.base..lent.base + 4096, words: [1; 5] });
+        for call in [Call::Expel { volume: 1, epoch: 1, client: 1 }, Call::Fence { volume: 1, epoch: 1 }] {
+            assert_eq!(ask(call), Err(Refusal::Stopped));
+        }
+        ask(Call::Admit { volume: 1, epoch: 1, client: 2, lane: 0 }).unwrap();
+        let mut slabs = |epoch| match ask(Call::Fence { volume: 1, epoch }) {
+            Ok(Answer::Fenced { slabs, .. }) => slabs,
+            other => panic!("{other:?}"),
+        };
+        let moved = slabs(2);
+        assert!(moved.len() == 1 && moved[0].slab == lent.slab && moved[0].base != lent.base, "{moved:?}");
+        assert_eq!(slabs(2), moved, "nothing of it lies where somebody may write");
     }
 }

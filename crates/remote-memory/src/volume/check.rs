@@ -15,6 +15,8 @@ use crate::store::BLOCK;
 
 /// Tags of a check.
 const OF_CHECK: u64 = 1 << 62;
+/// Of signs of life, whose answers nobody waits for.
+const BEAT: u64 = 1 << 61;
 
 /// What a check found. Slots are counted in each copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +73,9 @@ pub struct Check<D: Donors> {
     epoch: u32,
     /// Lanes to donors that are told at the end that nobody has the volume open any more.
     lanes: Vec<usize>,
+    revive_ns: u64,
+    /// When they are told next that it goes on.
+    beat_ns: u64,
     events: Vec<Event>,
 }
 
@@ -83,7 +88,7 @@ impl<D: Donors> std::fmt::Debug for Check<D> {
 impl<D: Donors> Check<D> {
     /// A check of a volume that has been opened, and of which nobody has asked anything since.
     pub fn new(volume: Volume<D>) -> Self {
-        let Volume { donors, id, shape, map, segments, copies, pages, epoch, ref lanes, .. } = volume;
+        let Volume { donors, id, shape, map, segments, copies, pages, epoch, config, ref lanes, .. } = volume;
         let lanes = (0..lanes.len()).filter(|lane| lanes[*lane].down.is_none()).collect();
         let is_few = |segment: &&Segment| segment.reached().count() < copies as usize;
         let report = CheckReport {
@@ -105,13 +110,17 @@ impl<D: Donors> Check<D> {
             report,
             epoch,
             lanes,
+            revive_ns: config.revive_ns,
+            beat_ns: 0,
             events: Vec::new(),
         }
     }
 
-    /// Goes on. Returns what it found, when it is over.
+    /// Goes on. Returns what it found, when it is over. Where nobody calls this for as long as the [lease](super::VolumeConfig::lease_ns) of the volume, another writer may take the volume
+    /// over, and the rest counts as unread.
     pub fn turn(&mut self) -> Option<CheckReport> {
         self.donors.turn();
+        self.beat();
         let mut events = std::mem::take(&mut self.events);
         self.donors.poll(&mut events);
         for event in events.drain(..) {
@@ -153,6 +162,18 @@ impl<D: Donors> Check<D> {
         }
         self.read();
         None
+    }
+
+    /// Tells the donors now and then that whoever has the volume open lives.
+    fn beat(&mut self) {
+        let now_ns = self.donors.now_ns();
+        if now_ns < self.beat_ns {
+            return;
+        }
+        self.beat_ns = now_ns + self.revive_ns;
+        for lane in &self.lanes {
+            self.donors.call(*lane, BEAT, Call::Beat { volume: self.volume, epoch: self.epoch });
+        }
     }
 
     /// Slots of segments that have been looked at, and all of them.
@@ -238,7 +259,12 @@ impl<D: Donors> Readiness for Check<D> {
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
-        if self.waiting == 0 { Ok(Armed::Ready) } else { self.donors.arm(now_ns) }
+        if self.waiting == 0 {
+            return Ok(Armed::Ready);
+        }
+        let armed = self.donors.arm(now_ns)?;
+        let beats = Armed::Sleep { until_ns: Some(self.beat_ns) }.on_clock(self.donors.now_ns(), now_ns);
+        Ok(if let Armed::Sleep { until_ns } = beats { armed.by(until_ns) } else { armed })
     }
 
     fn disarm(&mut self) -> bool {

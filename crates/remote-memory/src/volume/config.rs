@@ -15,6 +15,8 @@ pub struct VolumeConfig {
     /// Time between two looks whether donors are still there, or, where they failed, again. To donors each is a sign that the writer lives.
     pub revive_ns: u64,
     /// A volume is opened once its last writer has left it, or has given no sign of life for so long: some times [`Self::revive_ns`]. 0: it is taken from whoever has it, alive or not.
+    /// A volume gives signs of life as it is turned ([`Store::turn`](crate::store::Store::turn)), and by itself it does nothing: whoever has one open, and nothing to ask of it, has to turn it
+    /// nevertheless, some times in each lease.
     pub lease_ns: u64,
     /// Whether segments that lack copies get new ones where a donor has room.
     pub repairs: bool,

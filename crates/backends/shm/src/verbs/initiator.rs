@@ -126,7 +126,8 @@ impl Seat {
         }
     }
 
-    /// Our half of Dekker. Partner: `DeviceMemory::wait_until_vacant`, `stragglers` and `sweep`, which fence for us where they promised.
+    /// Our half of Dekker. Partner: `DeviceMemory::wait_until_vacant`, `stragglers` and `sweep`, which call
+    /// `barrier::fence_everywhere`: that fences for us where they promised to, and for them in either case.
     #[inline(always)]
     fn fence(&self) {
         if self.target.fenced {

@@ -316,14 +316,8 @@ fn what_lies_in_a_slab_that_its_donor_moved_for_the_next_service_is_there() {
         let Err(CallFailed::Refused(Refusal::Older { held })) = fenced else { panic!("{fenced:?}") };
         // The next service's: its clients know no place yet.
         net.handle(0, &Call::Fence { volume, epoch: held + 1 }).unwrap();
-        let Host { donor, memory, .. } = &mut net.hosts[0];
-        for lent in donor.slabs_of(volume).collect::<Vec<_>>() {
-            let (from, to) = donor.relocate(volume, lent.slab).unwrap();
-            let old = from.base as usize..(from.base + from.len) as usize;
-            memory.copy_within(old.clone(), to.base as usize);
-            memory[old].fill(0xEE);
-        }
     }
+    world.move_slabs(0);
     world.start();
     assert_eq!(client.join(&mut world), Some(true));
     // Until then clients find other bytes than they should, and ask again.
@@ -334,6 +328,57 @@ fn what_lies_in_a_slab_that_its_donor_moved_for_the_next_service_is_there() {
     client.write(&mut world, handle, 3, &page(9)).unwrap();
     assert!(client.read(&mut world, handle, 3) == Some(page(9)));
     assert_eq!(world.service().degraded(), (0, 0));
+}
+
+#[test]
+fn what_lies_in_a_slab_that_moved_within_an_epoch_is_there_under_a_later_generation() {
+    let patient = crate::service::Config { patience_ns: u64::MAX, ..config(1) };
+    let mut world = World::new(1, 8 * MB, patient, 7);
+    let mut client = Client::new(&mut world, 1);
+    let (ino, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(1)).unwrap();
+    let before = world.service().kept().segments.clone();
+    let number = client.number;
+    let (volume, epoch) = (world.service().kept().volume, world.service().kept().epoch);
+    let expel = Call::Expel { volume, epoch, client: number };
+    world.net.borrow_mut().handle(0, &expel).unwrap();
+    world.move_slabs(0);
+    world.net.borrow_mut().hosts[0].is_alive = false;
+    world.run_until("it is missed", |world| world.service().donors_ready() == (0, 1));
+    world.net.borrow_mut().hosts[0].is_alive = true;
+    let mut other = Client::new(&mut world, 2);
+    world.run_until("the donor is there again", |world| world.service().donors_ready() == (1, 1));
+    let handle = other.open(&mut world, ino).unwrap();
+    assert_eq!(other.read(&mut world, handle, 0), Some(page(1)));
+    for (number, segment) in &world.service().kept().segments {
+        assert_eq!(segment.generation, before[number].generation + 1);
+        assert!(segment.members[0].base != before[number].members[0].base);
+    }
+}
+
+#[test]
+fn a_donor_that_a_dead_client_may_still_write_to_serves_all_others() {
+    let mut world = world(1, 1);
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let reserved = one.reserve(&mut world, 1).unwrap().runs[0];
+    world.net.borrow_mut().hosts[0].has_straggler = true;
+    for _ in 0..15 {
+        world.run(1_000);
+        other.ask(&mut world, Request::Heartbeat).unwrap();
+        assert_eq!(world.service().donors_ready(), (1, 1));
+    }
+    assert_eq!(world.service().kept().clients.len(), 1, "it is dead");
+    let (_, handle) = other.create(&mut world, "f").unwrap();
+    other.write(&mut world, handle, 0, &page(1)).unwrap();
+    assert_eq!(other.read(&mut world, handle, 0), Some(page(1)));
+    let is_its = |run: &Pages| {
+        run.segment == reserved.segment && run.first <= reserved.first && reserved.first < run.first + run.count
+    };
+    let mut has_it = |world: &mut World| other.reserve(world, 256).is_ok_and(|fresh| fresh.runs.iter().any(is_its));
+    assert!(!has_it(&mut world));
+    world.net.borrow_mut().hosts[0].has_straggler = false;
+    world.run(3_000);
+    assert_eq!(world.service().donors_ready(), (1, 1));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use sinew_fabric::{Descriptor, Generator, Readiness, SeededGenerator};
 use sinew_mem::Arena;
-use sinew_remote_memory::donor::{Answer as Said, Call, Donor, DonorLimits};
+use sinew_remote_memory::donor::{Answer as Said, Call, Donor, DonorLimits, Refusal};
 use sinew_remote_memory::engine::Op as Move;
 use sinew_remote_memory::volume::{CallFailed, DonorId, Donors, Event, checksum};
 
@@ -18,6 +18,8 @@ pub struct Host {
     pub donor: Donor,
     pub memory: Vec<u8>,
     pub is_alive: bool,
+    /// A client was stopped in the midst of a write to it.
+    pub has_straggler: bool,
 }
 
 enum What {
@@ -60,7 +62,7 @@ impl Net {
     fn fresh(&mut self) -> Host {
         self.incarnations += 1;
         let donor = Donor::new(self.incarnations, self.memory_len, DonorLimits::default());
-        Host { donor, memory: vec![0; self.memory_len as usize], is_alive: true }
+        Host { donor, memory: vec![0; self.memory_len as usize], is_alive: true, has_straggler: false }
     }
 
     /// The donor starts again, and has forgotten everything.
@@ -75,7 +77,11 @@ impl Net {
         }
         let memory = &mut host.memory;
         let zero = &mut |range: std::ops::Range<u64>| memory[range.start as usize..range.end as usize].fill(0);
-        host.donor.handle(call, zero).map_err(CallFailed::from)
+        let answer = host.donor.handle(call, zero).map_err(CallFailed::from);
+        if host.has_straggler && matches!(call, Call::Expel { .. } | Call::Fence { .. }) {
+            return Err(Refusal::Stopped.into());
+        }
+        answer
     }
 
     /// Writes, if whoever has the session may.
@@ -235,6 +241,18 @@ impl World {
         let mut world = Self { net, disk, service: None, config, arena, answers: HashMap::new(), seed, failure: None };
         world.start();
         world
+    }
+
+    /// Moves all slabs of a donor that nobody but the service has a way to, and fills the old places with something else.
+    pub fn move_slabs(&self, lane: usize) {
+        let net = &mut *self.net.borrow_mut();
+        let Host { donor, memory, .. } = &mut net.hosts[lane];
+        for lent in donor.slabs_of(net.volume).collect::<Vec<_>>() {
+            let (from, to) = donor.relocate(net.volume, lent.slab).unwrap();
+            let old = from.base as usize..(from.base + from.len) as usize;
+            memory.copy_within(old.clone(), to.base as usize);
+            memory[old].fill(0xEE);
+        }
     }
 
     pub fn now(&self) -> Now {

@@ -4,6 +4,7 @@ use sinew_fabric::verbs::Slice;
 use sinew_mem::Arena;
 
 use super::model::{Shared, World, Writer};
+use crate::donor::{Answer, Call};
 use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, StoreError};
 use crate::volume::{Check, CheckReport, DonorId, NewVolume, OpenError, Opening, Shape, Volume, VolumeConfig};
 
@@ -405,6 +406,31 @@ fn check(world: &Shared, volume: Volume<Writer>) -> CheckReport {
         world.borrow_mut().step();
     }
     panic!("it is not over");
+}
+
+#[test]
+fn a_check_gives_signs_of_life_until_it_is_over() {
+    let (world, arena) = (World::new(1, 4 << 20, 1), arena());
+    let mut volume = create(&world, &arena, 100, 1, config());
+    write(&world, &mut volume, 0, &page(1)).unwrap();
+    rest(&world, &mut volume);
+    crash(&world, volume);
+    let mut check = Check::new(open(&world, &arena, config()).unwrap());
+    let beats = || match world.borrow_mut().hosts[0].donor.handle(&Call::Look { volume: ID }, &mut |_| {}) {
+        Ok(Answer::Known { beats, .. }) => beats,
+        other => panic!("{other:?}"),
+    };
+    let (first, mut last) = (beats(), 0);
+    for _ in 0..20 {
+        assert!(check.turn().is_none(), "nothing that it asked for has come to the donor");
+        world.borrow_mut().now_ns += config().revive_ns;
+    }
+    while check.turn().is_none() {
+        last = beats().max(last);
+        world.borrow_mut().step();
+    }
+    assert!(last >= first + 20, "{first} {last}");
+    assert_eq!(beats(), 0, "it has left");
 }
 
 #[test]
