@@ -15,7 +15,7 @@ use sinew_mem::atomic::plain::Arc;
 
 use crate::interface::{Attachment, Granted, InterfaceOptions, Take, shared};
 use crate::memory::{Chunk, Memory};
-use crate::queues::{Received, Receiver, Sender};
+use crate::queues::{Received, Receiver, SHORT_PAUSE_NS, Sender};
 
 /// How a frame port is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -263,11 +263,14 @@ impl Readiness for XdpFrames {
         Some(self.alarm.descriptor())
     }
 
-    fn arm(&mut self, _: u64) -> io::Result<Armed> {
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         self.tx.submit();
         // What comes makes the sockets, and so the alarm, readable by itself.
-        let is_quiet = !self.rx.receiver.has_news() && self.alarm.set();
-        Ok(if is_quiet { Armed::Sleep { until_ns: None } } else { Armed::Ready })
+        if self.rx.receiver.has_news() || !self.alarm.set() {
+            return Ok(Armed::Ready);
+        }
+        let pause = self.rx.receiver.is_short().then_some(SHORT_PAUSE_NS);
+        Ok(Armed::Sleep { until_ns: pause.map(|pause| now_ns.saturating_add(pause)) })
     }
 
     fn disarm(&mut self) -> bool {

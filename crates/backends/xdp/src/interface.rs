@@ -14,7 +14,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use sinew_fabric::PortError;
 use sinew_fabric::frames::{ETHERNET_HEADER_LEN, MacAddress};
-use sinew_mem::atomic::plain::Arc;
+use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
 
 use crate::bpf::{self, KEY_LEN, QUEUES_MAX, SLOTS_MAX};
 use crate::memory::{Chunk, Memory, borrowed, registering};
@@ -90,6 +90,8 @@ struct Queue {
     /// The socket that the queue's rings belong to, which nothing comes to.
     keeper: Arc<OwnedFd>,
     rings: Mutex<QueueRings>,
+    /// Chunks that the kernel was to have when it was last given some, and that were not free.
+    missing: AtomicU32,
 }
 
 /// See the [module](self).
@@ -235,7 +237,7 @@ impl Interface {
             match bound {
                 Ok(keeper) => {
                     self.memory.add_socket(&keeper);
-                    return Ok(Queue { keeper, rings: Mutex::new(rings) });
+                    return Ok(Queue { keeper, rings: Mutex::new(rings), missing: AtomicU32::new(0) });
                 }
                 // It was closed a moment ago, by us or by somebody who ended.
                 Err(Errno::BUSY) if tries < BUSY_TRIES => std::thread::sleep(BUSY_PAUSE),
@@ -265,22 +267,34 @@ impl Interface {
         self.options.ring
     }
 
-    /// Takes back what was sent at a queue, and gives the kernel as many chunks as it has room for: first those in `chunks`, then free ones.
+    /// Chunks that a queue still lacks since it was last filled, because none were free.
+    #[inline]
+    pub fn missing(&self, queue: usize) -> usize {
+        // Relaxed: a hint, which the next look finds too.
+        self.queues.get(queue).map_or(0, |queue| queue.missing.load(Ordering::Relaxed) as usize)
+    }
+
+    /// Takes back what was sent at a queue, and gives the kernel as many chunks as it has room for: first those in `chunks`, then free ones. What it
+    /// could not give is [missing](Self::missing).
     pub fn fill(&self, queue: usize, chunks: &mut Vec<Chunk>) {
         let Some(queue) = self.queues.get(queue) else { return };
         let mut rings = lock(&queue.rings);
         self.reap(&mut rings, chunks);
         let room = rings.fill.free(self.options.ring) as usize;
+        let mut missing = 0;
         if room > 0 {
             if chunks.len() < room {
                 self.memory.take(room - chunks.len(), chunks);
             }
             let left = chunks.len().saturating_sub(room);
+            missing = room - (chunks.len() - left);
             for chunk in chunks.drain(left..) {
                 rings.fill.put(self.memory.to_kernel(chunk));
             }
             rings.fill.publish();
         }
+        // Relaxed: a hint, which the lock orders for those who fill.
+        queue.missing.store(missing as u32, Ordering::Relaxed);
         let sleeps = self.granted.zero_copy && rings.fill.needs_wakeup();
         drop(rings);
         if !chunks.is_empty() {
@@ -315,7 +329,7 @@ impl Drop for Interface {
         // No frame is to come to sockets that are going.
         self.program = None;
         let mut chunks = Vec::new();
-        for Queue { keeper, rings } in self.queues.drain(..) {
+        for Queue { keeper, rings, .. } in self.queues.drain(..) {
             let mut rings = rings.into_inner().unwrap_or_else(PoisonError::into_inner);
             drop(keeper);
             // What the kernel has not used is free again, now that it has no socket to use it for.

@@ -19,6 +19,7 @@ use crate::frames::alarm_of;
 use crate::interface::{Attachment, Granted, Take, find, shared};
 use crate::memory::{CHUNK_LENS, HEADROOM, Memory};
 use crate::options::{XdpAddress, XdpOptions};
+use crate::queues::SHORT_PAUSE_NS;
 use crate::rx::XdpRx;
 use crate::sys::netlink::Netlink;
 use crate::tx::{PAYLOAD_START, XdpTx};
@@ -236,8 +237,10 @@ impl Readiness for XdpPort {
         if self.rx.has_news() || core.has_news() || !self.alarm.set() {
             return Ok(Armed::Ready);
         }
-        let until_ns = core.is_waiting().then_some(now_ns.saturating_add(WAITING_NS));
-        Ok(Armed::Sleep { until_ns })
+        let waiting = core.is_waiting().then_some(WAITING_NS);
+        let short = core.receiver.is_short().then_some(SHORT_PAUSE_NS);
+        let pause = waiting.into_iter().chain(short).min();
+        Ok(Armed::Sleep { until_ns: pause.map(|pause| now_ns.saturating_add(pause)) })
     }
 
     fn disarm(&mut self) -> bool {

@@ -14,6 +14,8 @@ use crate::sys::socket::{Descriptor, kick_tx, statistics};
 const CHUNKS_FETCHED: usize = 64;
 /// Chunks that a queue may lack before it gets new ones: so many share the price of the locks.
 const LACKING: usize = 16;
+/// A queue that lacks chunks is looked at again after so long.
+pub(crate) const SHORT_PAUSE_NS: u64 = 1_000_000;
 /// Calls that may send nothing before a port gives up for the moment.
 const IDLE_KICKS_MAX: u32 = 4;
 
@@ -101,10 +103,11 @@ impl Receiver {
             if left < before {
                 socket.rx.release();
                 lacking[*next] += before - left;
-                if lacking[*next] >= LACKING {
-                    interface.fill(socket.queue, spare);
-                    lacking[*next] = 0;
-                }
+            }
+            // Without chunks nothing comes, so it is not for what came alone that new ones are looked for.
+            if lacking[*next] >= LACKING || interface.missing(socket.queue) >= LACKING {
+                interface.fill(socket.queue, spare);
+                lacking[*next] = 0;
             }
             if left == 0 {
                 return;
@@ -116,6 +119,11 @@ impl Receiver {
     /// Whether something waits.
     pub fn has_news(&self) -> bool {
         self.attachment.borrow_mut().sockets.iter_mut().any(|socket| socket.rx.available() > 0)
+    }
+
+    /// Whether a queue lacks chunks that the memory did not have, and is to be received from again soon to get them.
+    pub fn is_short(&self) -> bool {
+        self.attachment.borrow().sockets.iter().any(|socket| self.interface.missing(socket.queue) >= LACKING)
     }
 
     /// Descriptors that made no sense.
@@ -182,16 +190,23 @@ impl Sender {
     fn take_back(&mut self) {
         let queue = self.attachment.borrow().sockets[0].queue;
         self.interface.complete(queue, &mut self.chunks);
+        self.keep_few();
+        self.sent = 0;
+    }
+
+    /// Leaves to others what will not be used soon.
+    #[inline]
+    fn keep_few(&mut self) {
         if self.chunks.len() > 2 * CHUNKS_FETCHED {
             self.interface.memory.give_back(self.chunks.drain(CHUNKS_FETCHED..));
         }
-        self.sent = 0;
     }
 
     /// Puts a chunk back that was not sent.
     #[inline]
     pub fn give_back(&mut self, chunk: Chunk) {
         self.chunks.push(chunk);
+        self.keep_few();
     }
 
     /// Takes a frame for sending. Says whether there was room for it.
@@ -203,7 +218,7 @@ impl Sender {
             kick(&self.interface, socket, &mut self.chunks);
             if socket.tx.free(1) == 0 {
                 drop(attachment);
-                self.chunks.push(chunk);
+                self.give_back(chunk);
                 return false;
             }
         }
@@ -246,7 +261,7 @@ fn kick(interface: &Interface, socket: &mut Socket, chunks: &mut Vec<Chunk>) {
         match kick_tx(borrowed(fd)) {
             Ok(()) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
             // The interface is down or gone: what waits goes when it is back, or never.
-            Err(_) => return,
+            Err(_) => return interface.complete(socket.queue, chunks),
         }
         let left = socket.tx.waiting();
         idle = if left < waiting { 0 } else { idle + 1 };
