@@ -205,6 +205,12 @@ impl FrameRx for XdpFramesRx {
     }
 }
 
+impl Drop for XdpFramesRx {
+    fn drop(&mut self) {
+        self.memory.give_back(self.lent.drain(..).filter_map(|lent| lent.chunk));
+    }
+}
+
 impl FrameTx for XdpFramesTx {
     type Family = Xdp;
 

@@ -109,10 +109,11 @@ impl Receiver {
                 interface.fill(socket.queue, spare);
                 lacking[*next] = 0;
             }
+            // The next look begins at another queue even if this one has more: a full one is not to keep others waiting.
+            *next = (*next + 1) % count;
             if left == 0 {
                 return;
             }
-            *next = (*next + 1) % count;
         }
     }
 

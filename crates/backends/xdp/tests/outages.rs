@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sinew_fabric::Dropped;
 use sinew_fabric::frames::{FrameBurst, FramePort, FrameRx, FrameTx, LentFrame};
+use sinew_fabric::{Dropped, MAX_BURST};
 use sinew_xdp::testbed::{Pair, PairOptions, Side};
-use sinew_xdp::{FrameOptions, InterfaceOptions, Memory, XdpFrames};
+use sinew_xdp::{FrameOptions, InterfaceOptions, Memory, Mode, XdpFrames};
 
 mod common;
 
@@ -81,5 +81,36 @@ fn an_interface_that_is_down_costs_its_own_frames_alone_and_works_when_it_is_up_
         marks(&mut far).contains(&2)
     });
     drop((from, to));
+    assert_eq!(memory.free_chunks(), memory.chunks());
+}
+
+#[test]
+fn a_queue_that_is_full_keeps_no_other_waiting() {
+    let Some(pair) = common::pair(PairOptions { addresses: false, queues: 2, ..PairOptions::default() }) else {
+        return;
+    };
+    let memory = Memory::new(8192, 2048).unwrap();
+    // In the driver, a frame comes at the queue that it was sent at.
+    let interface = InterfaceOptions { mode: Mode::Native, ring: RING, ..InterfaceOptions::default() };
+    let options = FrameOptions { interface, ..FrameOptions::default() };
+    let mut port =
+        pair.at(Side::B).within(|| XdpFrames::open(Side::B.interface(), &memory, &options)).unwrap().unwrap();
+    let [mut first, mut second] = [0, 1].map(|queue| open(&pair, Side::A, &memory, Some(queue)));
+    send(&mut first, 1, 3 * MAX_BURST);
+    send(&mut second, 2, 1);
+    std::thread::sleep(Duration::from_millis(100));
+    let got = [marks(&mut port), marks(&mut port)].concat();
+    assert_eq!(got.len(), 2 * MAX_BURST);
+    assert!(got.contains(&1) && got.contains(&2), "one queue alone was looked at");
+}
+
+#[test]
+fn frames_that_were_lent_when_a_port_is_closed_are_free_again() {
+    let Some(pair) = common::pair(PairOptions { addresses: false, ..PairOptions::default() }) else { return };
+    let memory = Memory::new(1024, 2048).unwrap();
+    let (mut port, mut near) = (open(&pair, Side::B, &memory, None), common::frames(&pair, Side::A));
+    send(&mut near, 1, 32);
+    until("nothing came", || !marks(&mut port).is_empty());
+    drop(port);
     assert_eq!(memory.free_chunks(), memory.chunks());
 }
