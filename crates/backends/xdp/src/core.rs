@@ -199,6 +199,16 @@ impl Core {
         }
     }
 
+    /// Looks for answers, and keeps the datagrams that came meanwhile, up to a burst of them.
+    fn look_for_answers(&mut self) {
+        let room = sinew_fabric::MAX_BURST.saturating_sub(self.backlog.len());
+        if room > 0 {
+            let mut arrived = Vec::new();
+            self.pump(room, |each| arrived.push(each));
+            self.backlog.extend(arrived);
+        }
+    }
+
     /// Whether something waits to be received, or to be sent once a neighbour answers.
     pub fn has_news(&self) -> bool {
         !self.backlog.is_empty() || self.receiver.has_news()
@@ -252,9 +262,7 @@ impl Core {
     /// Looks for answers, and sends what waited for them.
     #[cold]
     pub fn send_waiting(&mut self) {
-        let mut arrived = Vec::new();
-        self.pump(sinew_fabric::MAX_BURST, |each| arrived.push(each));
-        self.backlog.extend(arrived);
+        self.look_for_answers();
         self.turns += 1;
         if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS || self.turns.is_multiple_of(64) {
             let asked: Vec<IpAddr> = self.waiting.iter().map(|waiting| waiting.to).collect();
@@ -299,9 +307,7 @@ impl Core {
 
     /// Whether it is known where packets to an address go, after a look for answers.
     pub fn knows(&mut self, to: IpAddr) -> bool {
-        let mut arrived = Vec::new();
-        self.pump(sinew_fabric::MAX_BURST, |each| arrived.push(each));
-        self.backlog.extend(arrived);
+        self.look_for_answers();
         self.neighbours.get(to).is_some()
     }
 

@@ -107,9 +107,12 @@ impl XdpPort {
             None => place.port.unwrap_or(0),
         };
         let port = take_place(&mut attachment, ip, port, address)?;
-        if !held {
-            // Another port of this process may answer for the address.
-            attachment.take_place(ip, None)?;
+        // The port that has a whole address answers for it. A second one there could not be found once that is closed.
+        if !held && !attachment.take_place(ip, None)? {
+            return Err(PortError::Taken {
+                address: format!("the address {ip}, which the kernel does not have, at {}", place.interface),
+                holder: " by another port of this process, which answers for it".to_owned(),
+            });
         }
 
         let interface = &attachment.interface;

@@ -344,6 +344,8 @@ fn a_place_that_is_taken_stays_whose_it_is() {
     assert!(pair.at(Side::B).within(|| UdpSocket::bind((ip, 7000))).unwrap().is_err(), "a port's is no socket's");
     let not_held = open("10.83.0.66:7000".to_owned()).unwrap();
     assert!(matches!(open("10.83.0.66:7000".to_owned()), Err(PortError::Taken { .. })));
+    let error = open("10.83.0.66:7001".to_owned()).unwrap_err();
+    assert!(matches!(error, PortError::Taken { .. }), "only one port can answer for an address: {error}");
     drop((port, not_held));
     open(format!("{ip}:7000")).unwrap();
     open("10.83.0.66:7000".to_owned()).unwrap();
@@ -374,4 +376,37 @@ fn an_address_that_cannot_be_says_why() {
         let error = port.resolve(&format!("xdp://{place}").parse().unwrap()).unwrap_err().to_string();
         assert!(error.contains(says), "{place}: {error}");
     }
+}
+
+#[test]
+fn a_port_that_waits_for_a_neighbour_takes_a_burst_from_its_queue_and_no_more() {
+    const RING: usize = 256;
+    let Some(pair) = common::pair(PairOptions::default()) else { return };
+    let mut a = common::frames(&pair, Side::A);
+    let mut port = common::port(&pair, Side::B, &format!("10.83.0.66:7000?ring={RING}"));
+    let nobody = sinew_fabric::sockets::pack("10.83.0.250:9".parse().unwrap());
+    let good = good_frame(&a, &port, [2; 6], b"hello");
+    for _ in 0..40 {
+        (0..32).for_each(|_| a.split().1.push(&good, &[]));
+        a.split().1.submit();
+        send(&mut port, nobody, b"is anybody there");
+    }
+    let came = collect_until_quiet(&mut port);
+    assert!((RING..=RING + 64).contains(&came), "{came}");
+}
+
+/// How many packets come until none do.
+fn collect_until_quiet(port: &mut XdpPort) -> usize {
+    let (mut count, mut quiet) = (0, 0);
+    while quiet < 5 {
+        let mut burst = RxBurst::new(0);
+        port.split().0.receive(&mut burst);
+        let here = burst.packets.len();
+        drop(burst);
+        (count, quiet) = (count + here, if here == 0 { quiet + 1 } else { 0 });
+        if here == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    count
 }
