@@ -57,6 +57,7 @@ mod memory;
 mod neighbours;
 mod options;
 mod port;
+mod questions;
 mod queues;
 pub mod raw;
 mod ring;

@@ -29,7 +29,7 @@ const RESOLVE_PAUSE: Duration = Duration::from_millis(1);
 const RESOLVE_TRIES: u32 = 100;
 /// UDP ports that are for whoever asks for none, where the kernel is not asked.
 const EPHEMERAL: std::ops::Range<u16> = 49_152..65_535;
-/// While a neighbour is waited for, sleeps are so short.
+/// While a neighbour is waited for, sleeps are so short at least.
 const WAITING_NS: u64 = 1_000_000;
 /// Ports' worth of memory that an interface has by default.
 const PORTS_USUAL: usize = 8;
@@ -240,7 +240,7 @@ impl Readiness for XdpPort {
         if self.rx.has_news() || core.has_news() || !self.alarm.set() {
             return Ok(Armed::Ready);
         }
-        let waiting = core.is_waiting().then_some(WAITING_NS);
+        let waiting = core.waiting_pause_ns(now_ns).map(|pause| pause.max(WAITING_NS));
         let short = core.receiver.is_short().then_some(SHORT_PAUSE_NS);
         let pause = waiting.into_iter().chain(short).min();
         Ok(Armed::Sleep { until_ns: pause.map(|pause| now_ns.saturating_add(pause)) })

@@ -410,3 +410,22 @@ fn collect_until_quiet(port: &mut XdpPort) -> usize {
     }
     count
 }
+
+#[test]
+fn what_is_for_a_neighbour_that_never_answers_is_given_up_after_three_seconds() {
+    let Some(pair) = common::pair(PairOptions { addresses: false, ..PairOptions::default() }) else { return };
+    let mut a = common::frames(&pair, Side::A);
+    let mut port = common::port(&pair, Side::B, "10.83.0.66:7000");
+    send(&mut port, sinew_fabric::sockets::pack("10.83.0.250:9".parse().unwrap()), b"is anybody there");
+    let mut questions = 0;
+    for ms in 0..3100 {
+        let mut burst = RxBurst::new(ms * 1_000_000);
+        port.split().0.receive(&mut burst);
+        drop(burst);
+        assert_eq!(port.stats().dropped(Dropped::NoSuchPeer), u64::from(ms >= 3023), "after {ms} ms");
+        let mut burst = FrameBurst::new(0);
+        a.split().0.receive(&mut burst);
+        questions += burst.frames.iter().filter(|frame| frame.bytes()[12..14] == [0x08, 0x06]).count();
+    }
+    assert!((1..=12).contains(&questions), "{questions} questions");
+}
