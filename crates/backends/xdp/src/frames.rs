@@ -118,7 +118,7 @@ impl XdpFrames {
     /// memory. [`PortError::Unavailable`]: what this user, kernel or interface lacks.
     pub fn open(interface: &str, memory: &Arc<Memory>, options: &FrameOptions) -> Result<Self, PortError> {
         let take = if options.only.is_empty() { Take::All } else { Take::Places };
-        let interface = shared(interface, take, options.interface, |_| Ok(Arc::clone(memory)))?;
+        let interface = shared(interface, take, options.interface, |_, _| Ok(Arc::clone(memory)))?;
         let mut attachment = Attachment::new(Arc::clone(&interface), options.queue)?;
         for &address in &options.only {
             if !attachment.take_place(address, None)? {

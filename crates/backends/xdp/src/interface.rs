@@ -149,6 +149,11 @@ pub(crate) fn find(netlink: &Netlink, name: &str) -> Result<Link, PortError> {
     })
 }
 
+/// Queues that ports have at an interface.
+fn queues_of(name: &str, link: &Link) -> u32 {
+    ethtool::rx_queues(name).unwrap_or(link.rx_queues).clamp(1, QUEUES_MAX)
+}
+
 impl Interface {
     /// Opens an interface that this process has not open.
     fn open(
@@ -159,7 +164,7 @@ impl Interface {
         options: InterfaceOptions,
     ) -> Result<Self, PortError> {
         let refused = |doing: &str, source| refused(&format!("{doing} at {name}"), source);
-        let queues = ethtool::rx_queues(name).unwrap_or(link.rx_queues).clamp(1, QUEUES_MAX);
+        let queues = queues_of(name, &link);
         let sockets = Map::of_sockets(QUEUES_MAX * SLOTS_MAX).map_err(|error| refused("making a map", error))?;
         let socket_map = rustix::fd::AsRawFd::as_raw_fd(&sockets.fd());
         let (places, code) = match take {

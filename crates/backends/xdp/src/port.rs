@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use sinew_fabric::readiness::Alarm;
 use sinew_fabric::{
-    Address, Armed, Caps, Descriptor, Dropped, MAX_BURST, PacketPort, PacketTx, Peer, PortError, PortEvent, PortStats,
-    Readiness, Waker, sockets,
+    Address, AddressError, Armed, Caps, Descriptor, Dropped, MAX_BURST, PacketPort, PacketTx, Peer, PortError,
+    PortEvent, PortStats, Readiness, Waker, sockets,
 };
 use sinew_mem::Arena;
 use sinew_wire::udp::headers_len;
@@ -31,8 +31,12 @@ const RESOLVE_TRIES: u32 = 100;
 const EPHEMERAL: std::ops::Range<u16> = 49_152..65_535;
 /// While a neighbour is waited for, sleeps are so short at least.
 const WAITING_NS: u64 = 1_000_000;
+/// Bytes of a packet that every network with IPv6 carries (RFC 8200, section 5).
+const V6_MTU_MIN: usize = 1280;
 /// Ports' worth of memory that an interface has by default.
 const PORTS_USUAL: usize = 8;
+/// Chunks beyond which it has memory for fewer ports by default, though for one at least: all of them are pinned.
+const CHUNKS_USUAL_MAX: usize = 1 << 17;
 
 /// A packet port at an interface: UDP over IPv4 or IPv6, without the kernel between.
 pub struct XdpPort {
@@ -83,6 +87,16 @@ impl XdpPort {
                 remedy: "name the address that others are to send to".to_owned(),
             });
         }
+        if let Some(mtu @ ..V6_MTU_MIN) = options.mtu
+            && ip.is_ipv6()
+        {
+            return Err(PortError::Address(AddressError::BadValue {
+                address: address.to_string(),
+                option: "mtu".to_owned(),
+                value: mtu.to_string(),
+                expected: format!("at least {V6_MTU_MIN} bytes for IPv6"),
+            }));
+        }
         let holder = all.iter().find(|held| held.address == ip).map(|held| held.interface);
         if holder.is_some_and(|holder| holder != link.index) {
             return Err(PortError::Unavailable {
@@ -91,10 +105,9 @@ impl XdpPort {
                 remedy: "name the interface that has it (`ip address` shows it)".to_owned(),
             });
         }
-        let interface = shared(&place.interface, Take::Places, options.interface, |mtu| {
-            let ring = options.interface.ring as usize;
-            let needed = ring + PORTS_USUAL * (ring + ring / 2);
-            Memory::new(options.chunks.unwrap_or(needed), chunk_len_for(mtu))
+        let interface = shared(&place.interface, Take::Places, options.interface, |mtu, queues| {
+            let chunks = options.chunks.unwrap_or_else(|| chunks_usual(queues, options.interface.ring as usize));
+            Memory::new(chunks, chunk_len_for(mtu))
         })?;
         let mut attachment = Attachment::new(interface, None)?;
         let held = holder.is_some();
@@ -175,6 +188,13 @@ fn is_usual(ip: IpAddr) -> bool {
         IpAddr::V4(ip) => !ip.is_loopback(),
         IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
     }
+}
+
+/// Chunks that an interface has by default: what is promised to its queues and to some ports, each of which has rings at every queue.
+fn chunks_usual(queues: usize, ring: usize) -> usize {
+    let (kernel, port) = (queues * ring, queues * (ring + ring / 2));
+    let ports = (CHUNKS_USUAL_MAX.saturating_sub(kernel) / port).clamp(1, PORTS_USUAL);
+    kernel + ports * port
 }
 
 /// The shorter of the chunks that hold a frame of an interface with this MTU, if one does.

@@ -363,6 +363,7 @@ fn an_address_that_cannot_be_says_why() {
         ("lo/10.83.0.1:1", "another interface"),
         ("veth-a/0.0.0.0:1", "no address of one host"),
         ("veth-a/10.83.0.1:1?mode=sideways", "native"),
+        ("veth-a/[fd83::77]:1?mtu=1279", "1280"),
     ] {
         assert!(error(place).contains(says), "{place}: {}", error(place));
     }
@@ -428,4 +429,11 @@ fn what_is_for_a_neighbour_that_never_answers_is_given_up_after_three_seconds() 
         questions += burst.frames.iter().filter(|frame| frame.bytes()[12..14] == [0x08, 0x06]).count();
     }
     assert!((1..=12).contains(&questions), "{questions} questions");
+}
+
+#[test]
+fn there_is_memory_for_eight_ports_at_every_queue() {
+    let Some(pair) = common::pair(PairOptions { queues: 8, ..PairOptions::default() }) else { return };
+    let ports: Vec<_> = (0..8).map(|_| common::port(&pair, Side::A, "10.83.0.1:0?ring=64")).collect();
+    assert_eq!(ports[0].granted().queues, 8);
 }
