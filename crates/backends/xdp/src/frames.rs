@@ -275,7 +275,8 @@ impl Readiness for XdpFrames {
         if self.rx.receiver.has_news() || !self.alarm.set() {
             return Ok(Armed::Ready);
         }
-        let pause = self.rx.receiver.is_short().then_some(SHORT_PAUSE_NS);
+        let short = self.rx.receiver.is_short().then_some(SHORT_PAUSE_NS);
+        let pause = short.into_iter().chain(self.tx.sender.unsent_pause_ns()).min();
         Ok(Armed::Sleep { until_ns: pause.map(|pause| now_ns.saturating_add(pause)) })
     }
 

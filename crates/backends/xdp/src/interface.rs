@@ -379,6 +379,8 @@ pub(crate) fn attach(name: &str, link: &Link, program: &OwnedFd, mode: Mode) -> 
 pub(crate) struct Attachment {
     pub interface: Arc<Interface>,
     pub sockets: Vec<Socket>,
+    /// After how many nanoseconds the kernel is to be called again for what it left in the first socket's ring; `None` where it left nothing.
+    pub unsent_pause_ns: Option<u64>,
     slot: u32,
     /// Bits that it has of [`Interface::used`].
     used: u64,
@@ -416,8 +418,15 @@ impl Attachment {
         let ring = interface.options.ring;
         let promised = queues.len() * (ring + ring / 2) as usize;
         // From here on its drop gives back what it has.
-        let mut attachment =
-            Self { interface: Arc::clone(&interface), sockets: Vec::new(), slot, used, keys: Vec::new(), promised: 0 };
+        let mut attachment = Self {
+            interface: Arc::clone(&interface),
+            sockets: Vec::new(),
+            unsent_pause_ns: None,
+            slot,
+            used,
+            keys: Vec::new(),
+            promised: 0,
+        };
         interface.memory.promise(promised, "a port")?;
         attachment.promised = promised;
         let doing = format!("opening a socket at {name}");

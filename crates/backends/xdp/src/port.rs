@@ -255,14 +255,15 @@ impl Readiness for XdpPort {
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         // Nothing is held back from a peer while we sleep.
         self.tx.submit();
-        let core = self.core.borrow();
+        let mut core = self.core.borrow_mut();
+        core.sender.submit();
         // What comes makes the sockets, and so the alarm, readable by itself.
         if self.rx.has_news() || core.has_news() || !self.alarm.set() {
             return Ok(Armed::Ready);
         }
         let waiting = core.waiting_pause_ns(now_ns).map(|pause| pause.max(WAITING_NS));
         let short = core.receiver.is_short().then_some(SHORT_PAUSE_NS);
-        let pause = waiting.into_iter().chain(short).min();
+        let pause = waiting.into_iter().chain(short).chain(core.sender.unsent_pause_ns()).min();
         Ok(Armed::Sleep { until_ns: pause.map(|pause| now_ns.saturating_add(pause)) })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sinew_fabric::frames::{FrameBurst, FramePort, FrameRx, FrameTx, LentFrame};
-use sinew_fabric::{Dropped, MAX_BURST};
+use sinew_fabric::{Armed, Dropped, MAX_BURST, Readiness};
 use sinew_xdp::testbed::{Pair, PairOptions, Side};
 use sinew_xdp::{FrameOptions, InterfaceOptions, Memory, Mode, XdpFrames};
 
@@ -113,4 +113,35 @@ fn frames_that_were_lent_when_a_port_is_closed_are_free_again() {
     until("nothing came", || !marks(&mut port).is_empty());
     drop(port);
     assert_eq!(memory.free_chunks(), memory.chunks());
+}
+
+#[test]
+fn what_the_kernel_left_goes_later_without_another_push() {
+    let Some(pair) = common::pair(PairOptions { addresses: false, ..PairOptions::default() }) else { return };
+    let memory = Memory::new(1024, 2048).unwrap();
+    let (mut port, mut far) = (open(&pair, Side::A, &memory, None), common::frames(&pair, Side::B));
+    for way in ["submit", "receive", "arm"] {
+        pair.switch(Side::A, false).unwrap();
+        send(&mut port, 1, 8);
+        let armed = port.arm(7).unwrap();
+        port.disarm();
+        assert!(matches!(armed, Armed::Sleep { until_ns: Some(8..) }), "{armed:?}");
+        pair.switch(Side::A, true).unwrap();
+        let mut came = 0;
+        until(way, || {
+            match way {
+                "submit" => port.split().1.submit(),
+                "receive" => drop(marks(&mut port)),
+                _ => {
+                    let _ = port.arm(0).unwrap();
+                    port.disarm();
+                }
+            }
+            came += marks(&mut far).len();
+            came == 8
+        });
+        let armed = port.arm(7).unwrap();
+        port.disarm();
+        assert!(matches!(armed, Armed::Sleep { until_ns: None }), "{armed:?}");
+    }
 }
