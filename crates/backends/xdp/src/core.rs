@@ -14,10 +14,11 @@ use sinew_wire::udp::{self, End, Refusal};
 use crate::interface::{Attachment, Interface};
 use crate::memory::{Chunk, Memory};
 use crate::neighbours::Neighbours;
+use crate::questions::{Due, Questions};
 use crate::queues::{Received, Receiver, Sender};
 use crate::sys::netlink::Netlink;
 
-/// A neighbour that does not answer is asked for again after so long, by the caller's clock.
+/// Neighbours that seem to have moved are asked for no oftener than after so long, by the caller's clock.
 const ASK_AGAIN_NS: u64 = 1_000_000;
 /// Frames that wait for a neighbour's answer at most.
 pub(crate) const WAITING_MAX: usize = 64;
@@ -74,10 +75,10 @@ pub(crate) struct Core {
     backlog: VecDeque<Arrived>,
     /// Frames whose neighbour was asked for.
     waiting: VecDeque<Ready>,
+    /// Those that were asked for, as long as frames wait.
+    questions: Questions,
     /// When somebody was asked for, by the caller's clock.
     asked_ns: u64,
-    /// Turns since then.
-    turns: u32,
     pub now_ns: u64,
     pub rx_stats: PortStats,
     pub tx_stats: PortStats,
@@ -145,7 +146,7 @@ impl Core {
             backlog: VecDeque::new(),
             waiting: VecDeque::new(),
             asked_ns: 0,
-            turns: 0,
+            questions: Questions::default(),
             now_ns: 0,
             rx_stats: PortStats::default(),
             tx_stats: PortStats::default(),
@@ -199,6 +200,16 @@ impl Core {
         }
     }
 
+    /// Looks for answers, and keeps the datagrams that came meanwhile, up to a burst of them.
+    fn look_for_answers(&mut self) {
+        let room = sinew_fabric::MAX_BURST.saturating_sub(self.backlog.len());
+        if room > 0 {
+            let mut arrived = Vec::new();
+            self.pump(room, |each| arrived.push(each));
+            self.backlog.extend(arrived);
+        }
+    }
+
     /// Whether something waits to be received, or to be sent once a neighbour answers.
     pub fn has_news(&self) -> bool {
         !self.backlog.is_empty() || self.receiver.has_news()
@@ -207,6 +218,11 @@ impl Core {
     /// Whether frames wait for an answer.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// How long until a neighbour is to be asked for again, where frames wait for one.
+    pub fn waiting_pause_ns(&self, now_ns: u64) -> Option<u64> {
+        self.is_waiting().then(|| self.questions.pause_ns(now_ns).unwrap_or(0))
     }
 
     /// Sends a frame, now or when it is known where to.
@@ -234,7 +250,6 @@ impl Core {
 
     fn wait_for_neighbour(&mut self, ready: Ready) {
         let to = ready.to;
-        let known = self.waiting.iter().any(|waiting| waiting.to == to);
         if self.waiting.len() == WAITING_MAX {
             // The oldest has waited in vain for longest.
             if let Some(oldest) = self.waiting.pop_front() {
@@ -243,7 +258,7 @@ impl Core {
             }
         }
         self.waiting.push_back(ready);
-        if !known {
+        if self.questions.begin(to, self.now_ns) {
             self.ask(to);
             self.send_waiting();
         }
@@ -252,31 +267,36 @@ impl Core {
     /// Looks for answers, and sends what waited for them.
     #[cold]
     pub fn send_waiting(&mut self) {
-        let mut arrived = Vec::new();
-        self.pump(sinew_fabric::MAX_BURST, |each| arrived.push(each));
-        self.backlog.extend(arrived);
-        self.turns += 1;
-        if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS || self.turns.is_multiple_of(64) {
-            let asked: Vec<IpAddr> = self.waiting.iter().map(|waiting| waiting.to).collect();
-            for (index, to) in asked.iter().enumerate() {
-                if !asked[..index].contains(to) {
-                    self.ask(*to);
-                }
+        self.look_for_answers();
+        let Self { questions, neighbours, .. } = self;
+        questions.keep(|to| neighbours.get(to).is_none());
+        let mut given_up = Vec::new();
+        for due in self.questions.turn(self.now_ns) {
+            match due {
+                Due::Ask(to) => self.ask(to),
+                Due::GiveUp(to) => given_up.push(to),
             }
         }
         for _ in 0..self.waiting.len() {
             let Some(ready) = self.waiting.pop_front() else { break };
             match self.neighbours.get(ready.to) {
                 Some(mac) => self.send_to(ready, mac),
+                None if given_up.contains(&ready.to) => {
+                    self.tx_stats.count_dropped(Dropped::NoSuchPeer, ready.packets);
+                    self.sender.give_back(ready.chunk);
+                }
                 None => self.waiting.push_back(ready),
             }
+        }
+        if self.waiting.is_empty() {
+            self.questions.keep(|_| false);
         }
         self.sender.submit();
     }
 
     /// Finds out, or has somebody find out, where packets to an address go.
     pub fn ask(&mut self, to: IpAddr) {
-        (self.asked_ns, self.turns) = (self.now_ns, 0);
+        self.asked_ns = self.now_ns;
         let index = self.interface.link.index;
         if self.local.held {
             // What is not routed is taken to be on the link.
@@ -299,9 +319,7 @@ impl Core {
 
     /// Whether it is known where packets to an address go, after a look for answers.
     pub fn knows(&mut self, to: IpAddr) -> bool {
-        let mut arrived = Vec::new();
-        self.pump(sinew_fabric::MAX_BURST, |each| arrived.push(each));
-        self.backlog.extend(arrived);
+        self.look_for_answers();
         self.neighbours.get(to).is_some()
     }
 

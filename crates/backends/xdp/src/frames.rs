@@ -15,7 +15,7 @@ use sinew_mem::atomic::plain::Arc;
 
 use crate::interface::{Attachment, Granted, InterfaceOptions, Take, shared};
 use crate::memory::{Chunk, Memory};
-use crate::queues::{Received, Receiver, Sender};
+use crate::queues::{Received, Receiver, SHORT_PAUSE_NS, Sender};
 
 /// How a frame port is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -118,7 +118,7 @@ impl XdpFrames {
     /// memory. [`PortError::Unavailable`]: what this user, kernel or interface lacks.
     pub fn open(interface: &str, memory: &Arc<Memory>, options: &FrameOptions) -> Result<Self, PortError> {
         let take = if options.only.is_empty() { Take::All } else { Take::Places };
-        let interface = shared(interface, take, options.interface, |_| Ok(Arc::clone(memory)))?;
+        let interface = shared(interface, take, options.interface, |_, _| Ok(Arc::clone(memory)))?;
         let mut attachment = Attachment::new(Arc::clone(&interface), options.queue)?;
         for &address in &options.only {
             if !attachment.take_place(address, None)? {
@@ -205,6 +205,12 @@ impl FrameRx for XdpFramesRx {
     }
 }
 
+impl Drop for XdpFramesRx {
+    fn drop(&mut self) {
+        self.memory.give_back(self.lent.drain(..).filter_map(|lent| lent.chunk));
+    }
+}
+
 impl FrameTx for XdpFramesTx {
     type Family = Xdp;
 
@@ -263,11 +269,15 @@ impl Readiness for XdpFrames {
         Some(self.alarm.descriptor())
     }
 
-    fn arm(&mut self, _: u64) -> io::Result<Armed> {
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         self.tx.submit();
         // What comes makes the sockets, and so the alarm, readable by itself.
-        let is_quiet = !self.rx.receiver.has_news() && self.alarm.set();
-        Ok(if is_quiet { Armed::Sleep { until_ns: None } } else { Armed::Ready })
+        if self.rx.receiver.has_news() || !self.alarm.set() {
+            return Ok(Armed::Ready);
+        }
+        let short = self.rx.receiver.is_short().then_some(SHORT_PAUSE_NS);
+        let pause = short.into_iter().chain(self.tx.sender.unsent_pause_ns()).min();
+        Ok(Armed::Sleep { until_ns: pause.map(|pause| now_ns.saturating_add(pause)) })
     }
 
     fn disarm(&mut self) -> bool {

@@ -14,7 +14,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use sinew_fabric::PortError;
 use sinew_fabric::frames::{ETHERNET_HEADER_LEN, MacAddress};
-use sinew_mem::atomic::plain::Arc;
+use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
 
 use crate::bpf::{self, KEY_LEN, QUEUES_MAX, SLOTS_MAX};
 use crate::memory::{Chunk, Memory, borrowed, registering};
@@ -90,6 +90,8 @@ struct Queue {
     /// The socket that the queue's rings belong to, which nothing comes to.
     keeper: Arc<OwnedFd>,
     rings: Mutex<QueueRings>,
+    /// Chunks that the kernel was to have when it was last given some, and that were not free.
+    missing: AtomicU32,
 }
 
 /// See the [module](self).
@@ -147,6 +149,11 @@ pub(crate) fn find(netlink: &Netlink, name: &str) -> Result<Link, PortError> {
     })
 }
 
+/// Queues that ports have at an interface.
+fn queues_of(name: &str, link: &Link) -> u32 {
+    ethtool::rx_queues(name).unwrap_or(link.rx_queues).clamp(1, QUEUES_MAX)
+}
+
 impl Interface {
     /// Opens an interface that this process has not open.
     fn open(
@@ -157,7 +164,7 @@ impl Interface {
         options: InterfaceOptions,
     ) -> Result<Self, PortError> {
         let refused = |doing: &str, source| refused(&format!("{doing} at {name}"), source);
-        let queues = ethtool::rx_queues(name).unwrap_or(link.rx_queues).clamp(1, QUEUES_MAX);
+        let queues = queues_of(name, &link);
         let sockets = Map::of_sockets(QUEUES_MAX * SLOTS_MAX).map_err(|error| refused("making a map", error))?;
         let socket_map = rustix::fd::AsRawFd::as_raw_fd(&sockets.fd());
         let (places, code) = match take {
@@ -235,7 +242,7 @@ impl Interface {
             match bound {
                 Ok(keeper) => {
                     self.memory.add_socket(&keeper);
-                    return Ok(Queue { keeper, rings: Mutex::new(rings) });
+                    return Ok(Queue { keeper, rings: Mutex::new(rings), missing: AtomicU32::new(0) });
                 }
                 // It was closed a moment ago, by us or by somebody who ended.
                 Err(Errno::BUSY) if tries < BUSY_TRIES => std::thread::sleep(BUSY_PAUSE),
@@ -265,22 +272,34 @@ impl Interface {
         self.options.ring
     }
 
-    /// Takes back what was sent at a queue, and gives the kernel as many chunks as it has room for: first those in `chunks`, then free ones.
+    /// Chunks that a queue still lacks since it was last filled, because none were free.
+    #[inline]
+    pub fn missing(&self, queue: usize) -> usize {
+        // Relaxed: a hint, which the next look finds too.
+        self.queues.get(queue).map_or(0, |queue| queue.missing.load(Ordering::Relaxed) as usize)
+    }
+
+    /// Takes back what was sent at a queue, and gives the kernel as many chunks as it has room for: first those in `chunks`, then free ones. What it
+    /// could not give is [missing](Self::missing).
     pub fn fill(&self, queue: usize, chunks: &mut Vec<Chunk>) {
         let Some(queue) = self.queues.get(queue) else { return };
         let mut rings = lock(&queue.rings);
         self.reap(&mut rings, chunks);
         let room = rings.fill.free(self.options.ring) as usize;
+        let mut missing = 0;
         if room > 0 {
             if chunks.len() < room {
                 self.memory.take(room - chunks.len(), chunks);
             }
             let left = chunks.len().saturating_sub(room);
+            missing = room - (chunks.len() - left);
             for chunk in chunks.drain(left..) {
                 rings.fill.put(self.memory.to_kernel(chunk));
             }
             rings.fill.publish();
         }
+        // Relaxed: a hint, which the lock orders for those who fill.
+        queue.missing.store(missing as u32, Ordering::Relaxed);
         let sleeps = self.granted.zero_copy && rings.fill.needs_wakeup();
         drop(rings);
         if !chunks.is_empty() {
@@ -315,7 +334,7 @@ impl Drop for Interface {
         // No frame is to come to sockets that are going.
         self.program = None;
         let mut chunks = Vec::new();
-        for Queue { keeper, rings } in self.queues.drain(..) {
+        for Queue { keeper, rings, .. } in self.queues.drain(..) {
             let mut rings = rings.into_inner().unwrap_or_else(PoisonError::into_inner);
             drop(keeper);
             // What the kernel has not used is free again, now that it has no socket to use it for.
@@ -360,6 +379,8 @@ pub(crate) fn attach(name: &str, link: &Link, program: &OwnedFd, mode: Mode) -> 
 pub(crate) struct Attachment {
     pub interface: Arc<Interface>,
     pub sockets: Vec<Socket>,
+    /// After how many nanoseconds the kernel is to be called again for what it left in the first socket's ring; `None` where it left nothing.
+    pub unsent_pause_ns: Option<u64>,
     slot: u32,
     /// Bits that it has of [`Interface::used`].
     used: u64,
@@ -397,8 +418,15 @@ impl Attachment {
         let ring = interface.options.ring;
         let promised = queues.len() * (ring + ring / 2) as usize;
         // From here on its drop gives back what it has.
-        let mut attachment =
-            Self { interface: Arc::clone(&interface), sockets: Vec::new(), slot, used, keys: Vec::new(), promised: 0 };
+        let mut attachment = Self {
+            interface: Arc::clone(&interface),
+            sockets: Vec::new(),
+            unsent_pause_ns: None,
+            slot,
+            used,
+            keys: Vec::new(),
+            promised: 0,
+        };
         interface.memory.promise(promised, "a port")?;
         attachment.promised = promised;
         let doing = format!("opening a socket at {name}");

@@ -23,7 +23,7 @@
 //! - The frames of an [`XdpPort`]'s UDP port at its address, and no others. An address that the kernel has stays the kernel's: it answers ARP requests and
 //!   neighbour discovery, and the port asks it for neighbours and gateways by netlink. A UDP socket keeps the port number from other programs meanwhile.
 //! - For an address that the kernel does not have, all frames to it, ARP requests and neighbour discovery about it included: the port answers those itself,
-//!   while its owner receives. On a device that filters by Ethernet address, one that is to be found over IPv6 has to let groups through
+//!   while its owner receives, and no second port can be at the address. On a device that filters by Ethernet address, one that is to be found over IPv6 has to let groups through
 //!   (`ip link set INTERFACE allmulticast on`).
 //! - All frames of the interface for an [`XdpFrames`], or those to some addresses ([`FrameOptions::only`]).
 //!
@@ -57,6 +57,7 @@ mod memory;
 mod neighbours;
 mod options;
 mod port;
+mod questions;
 mod queues;
 pub mod raw;
 mod ring;

@@ -26,13 +26,14 @@ pub struct XdpAddress {
 pub struct XdpOptions {
     /// `mode`: `auto`, `native` or `generic`; `zerocopy`: `auto` or `off`; `ring`: frames that each ring has, a power of two from 64 to 32,768.
     pub interface: InterfaceOptions,
-    /// `chunks`: frames that there is memory for, all ports of the interface together; 64 to 1,048,576. By default eight ports' worth.
+    /// `chunks`: frames that there is memory for, all ports of the interface together; 64 to 1,048,576. By default eight ports' worth;
+    /// where those would be more than 131,072, fewer ports', but at least one's.
     pub chunks: Option<usize>,
     /// `coalesce`: `on`, the default: packets to one peer that are submitted together share a datagram, up to what the interface carries in one piece,
     /// and wait up to 6 us for each other while every turn of the caller's loop brings more. `off`: every packet is a datagram of its own.
     pub coalesce: bool,
-    /// `gateway`: where packets go that are for other networks, for a port with an address that is not the kernel's; the kernel's routes serve the
-    /// others.
+    /// `gateway`: for a port with an address that is not the kernel's, where all packets go but those to hosts that packets came from, which are answered
+    /// the way they came. Without it, every host is taken to be on the interface's own network. The kernel's routes serve the other ports.
     pub gateway: Option<IpAddr>,
     /// `mtu`: bytes of the largest IP packet that is sent, at most what the interface carries, which is the default; at least 576, or 1280 for IPv6.
     pub mtu: Option<usize>,

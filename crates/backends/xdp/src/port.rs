@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use sinew_fabric::readiness::Alarm;
 use sinew_fabric::{
-    Address, Armed, Caps, Descriptor, Dropped, MAX_BURST, PacketPort, PacketTx, Peer, PortError, PortEvent, PortStats,
-    Readiness, Waker, sockets,
+    Address, AddressError, Armed, Caps, Descriptor, Dropped, MAX_BURST, PacketPort, PacketTx, Peer, PortError,
+    PortEvent, PortStats, Readiness, Waker, sockets,
 };
 use sinew_mem::Arena;
 use sinew_wire::udp::headers_len;
@@ -19,6 +19,7 @@ use crate::frames::alarm_of;
 use crate::interface::{Attachment, Granted, Take, find, shared};
 use crate::memory::{CHUNK_LENS, HEADROOM, Memory};
 use crate::options::{XdpAddress, XdpOptions};
+use crate::queues::SHORT_PAUSE_NS;
 use crate::rx::XdpRx;
 use crate::sys::netlink::Netlink;
 use crate::tx::{PAYLOAD_START, XdpTx};
@@ -28,10 +29,14 @@ const RESOLVE_PAUSE: Duration = Duration::from_millis(1);
 const RESOLVE_TRIES: u32 = 100;
 /// UDP ports that are for whoever asks for none, where the kernel is not asked.
 const EPHEMERAL: std::ops::Range<u16> = 49_152..65_535;
-/// While a neighbour is waited for, sleeps are so short.
+/// While a neighbour is waited for, sleeps are so short at least.
 const WAITING_NS: u64 = 1_000_000;
+/// Bytes of a packet that every network with IPv6 carries (RFC 8200, section 5).
+const V6_MTU_MIN: usize = 1280;
 /// Ports' worth of memory that an interface has by default.
 const PORTS_USUAL: usize = 8;
+/// Chunks beyond which it has memory for fewer ports by default, though for one at least: all of them are pinned.
+const CHUNKS_USUAL_MAX: usize = 1 << 17;
 
 /// A packet port at an interface: UDP over IPv4 or IPv6, without the kernel between.
 pub struct XdpPort {
@@ -82,6 +87,16 @@ impl XdpPort {
                 remedy: "name the address that others are to send to".to_owned(),
             });
         }
+        if let Some(mtu @ ..V6_MTU_MIN) = options.mtu
+            && ip.is_ipv6()
+        {
+            return Err(PortError::Address(AddressError::BadValue {
+                address: address.to_string(),
+                option: "mtu".to_owned(),
+                value: mtu.to_string(),
+                expected: format!("at least {V6_MTU_MIN} bytes for IPv6"),
+            }));
+        }
         let holder = all.iter().find(|held| held.address == ip).map(|held| held.interface);
         if holder.is_some_and(|holder| holder != link.index) {
             return Err(PortError::Unavailable {
@@ -90,10 +105,9 @@ impl XdpPort {
                 remedy: "name the interface that has it (`ip address` shows it)".to_owned(),
             });
         }
-        let interface = shared(&place.interface, Take::Places, options.interface, |mtu| {
-            let ring = options.interface.ring as usize;
-            let needed = ring + PORTS_USUAL * (ring + ring / 2);
-            Memory::new(options.chunks.unwrap_or(needed), chunk_len_for(mtu))
+        let interface = shared(&place.interface, Take::Places, options.interface, |mtu, queues| {
+            let chunks = options.chunks.unwrap_or_else(|| chunks_usual(queues, options.interface.ring as usize));
+            Memory::new(chunks, chunk_len_for(mtu))
         })?;
         let mut attachment = Attachment::new(interface, None)?;
         let held = holder.is_some();
@@ -106,9 +120,12 @@ impl XdpPort {
             None => place.port.unwrap_or(0),
         };
         let port = take_place(&mut attachment, ip, port, address)?;
-        if !held {
-            // Another port of this process may answer for the address.
-            attachment.take_place(ip, None)?;
+        // The port that has a whole address answers for it. A second one there could not be found once that is closed.
+        if !held && !attachment.take_place(ip, None)? {
+            return Err(PortError::Taken {
+                address: format!("the address {ip}, which the kernel does not have, at {}", place.interface),
+                holder: " by another port of this process, which answers for it".to_owned(),
+            });
         }
 
         let interface = &attachment.interface;
@@ -173,6 +190,13 @@ fn is_usual(ip: IpAddr) -> bool {
     }
 }
 
+/// Chunks that an interface has by default: what is promised to its queues and to some ports, each of which has rings at every queue.
+fn chunks_usual(queues: usize, ring: usize) -> usize {
+    let (kernel, port) = (queues * ring, queues * (ring + ring / 2));
+    let ports = (CHUNKS_USUAL_MAX.saturating_sub(kernel) / port).clamp(1, PORTS_USUAL);
+    kernel + ports * port
+}
+
 /// The shorter of the chunks that hold a frame of an interface with this MTU, if one does.
 fn chunk_len_for(mtu: usize) -> usize {
     let holds = |&len: &usize| mtu + 14 <= len - HEADROOM;
@@ -231,13 +255,16 @@ impl Readiness for XdpPort {
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         // Nothing is held back from a peer while we sleep.
         self.tx.submit();
-        let core = self.core.borrow();
+        let mut core = self.core.borrow_mut();
+        core.sender.submit();
         // What comes makes the sockets, and so the alarm, readable by itself.
         if self.rx.has_news() || core.has_news() || !self.alarm.set() {
             return Ok(Armed::Ready);
         }
-        let until_ns = core.is_waiting().then_some(now_ns.saturating_add(WAITING_NS));
-        Ok(Armed::Sleep { until_ns })
+        let waiting = core.waiting_pause_ns(now_ns).map(|pause| pause.max(WAITING_NS));
+        let short = core.receiver.is_short().then_some(SHORT_PAUSE_NS);
+        let pause = waiting.into_iter().chain(short).chain(core.sender.unsent_pause_ns()).min();
+        Ok(Armed::Sleep { until_ns: pause.map(|pause| now_ns.saturating_add(pause)) })
     }
 
     fn disarm(&mut self) -> bool {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use sinew_mem::atomic::plain::Arc;
 
-use crate::interface::{Attachment, Interface, Socket};
+use crate::interface::{Attachment, Interface};
 use crate::memory::{Chunk, Memory, borrowed};
 use crate::sys::socket::{Descriptor, kick_tx, statistics};
 
@@ -14,6 +14,13 @@ use crate::sys::socket::{Descriptor, kick_tx, statistics};
 const CHUNKS_FETCHED: usize = 64;
 /// Chunks that a queue may lack before it gets new ones: so many share the price of the locks.
 const LACKING: usize = 16;
+/// A queue that lacks chunks is looked at again after so long.
+pub(crate) const SHORT_PAUSE_NS: u64 = 1_000_000;
+/// The kernel is called again for frames that it left after so long, or so long while the interface is down.
+const BUSY_PAUSE_NS: u64 = 1_000_000;
+const DOWN_PAUSE_NS: u64 = 100_000_000;
+/// Looks for frames, by a caller who does not sleep, between such calls.
+const UNSENT_LOOKS: u32 = 64;
 /// Calls that may send nothing before a port gives up for the moment.
 const IDLE_KICKS_MAX: u32 = 4;
 
@@ -61,6 +68,8 @@ pub(crate) struct Receiver {
     /// Chunks that each queue lacks.
     lacking: Vec<usize>,
     refused: u64,
+    /// Looks since the kernel was called for what it left.
+    looks: u32,
 }
 
 impl Receiver {
@@ -68,7 +77,7 @@ impl Receiver {
         let interface = Arc::clone(&attachment.borrow().interface);
         let lacking = vec![0; attachment.borrow().sockets.len()];
         let spare = Vec::with_capacity(128);
-        Self { attachment: Rc::clone(attachment), interface, spare, next: 0, lacking, refused: 0 }
+        Self { attachment: Rc::clone(attachment), interface, spare, next: 0, lacking, refused: 0, looks: 0 }
     }
 
     /// Takes chunks that are done with. The next receiving gives them to the kernel.
@@ -80,8 +89,15 @@ impl Receiver {
     /// Takes up to `most` frames, and hands each to `each`, which may return the chunk.
     #[inline]
     pub fn receive(&mut self, most: usize, mut each: impl FnMut(Received) -> Option<Chunk>) {
-        let Self { attachment, interface, spare, next, lacking, refused } = self;
+        let Self { attachment, interface, spare, next, lacking, refused, looks } = self;
         let attachment = &mut *attachment.borrow_mut();
+        if attachment.unsent_pause_ns.is_some() {
+            *looks += 1;
+            if looks.is_multiple_of(UNSENT_LOOKS) {
+                kick(interface, attachment, spare);
+                interface.memory.give_back(spare.drain(..));
+            }
+        }
         let (count, memory) = (attachment.sockets.len(), &interface.memory);
         let mut left = most;
         for _ in 0..count {
@@ -101,21 +117,28 @@ impl Receiver {
             if left < before {
                 socket.rx.release();
                 lacking[*next] += before - left;
-                if lacking[*next] >= LACKING {
-                    interface.fill(socket.queue, spare);
-                    lacking[*next] = 0;
-                }
             }
+            // Without chunks nothing comes, so it is not for what came alone that new ones are looked for.
+            if lacking[*next] >= LACKING || interface.missing(socket.queue) >= LACKING {
+                interface.fill(socket.queue, spare);
+                lacking[*next] = 0;
+            }
+            // The next look begins at another queue even if this one has more: a full one is not to keep others waiting.
+            *next = (*next + 1) % count;
             if left == 0 {
                 return;
             }
-            *next = (*next + 1) % count;
         }
     }
 
     /// Whether something waits.
     pub fn has_news(&self) -> bool {
         self.attachment.borrow_mut().sockets.iter_mut().any(|socket| socket.rx.available() > 0)
+    }
+
+    /// Whether a queue lacks chunks that the memory did not have, and is to be received from again soon to get them.
+    pub fn is_short(&self) -> bool {
+        self.attachment.borrow().sockets.iter().any(|socket| self.interface.missing(socket.queue) >= LACKING)
     }
 
     /// Descriptors that made no sense.
@@ -182,43 +205,56 @@ impl Sender {
     fn take_back(&mut self) {
         let queue = self.attachment.borrow().sockets[0].queue;
         self.interface.complete(queue, &mut self.chunks);
+        self.keep_few();
+        self.sent = 0;
+    }
+
+    /// Leaves to others what will not be used soon.
+    #[inline]
+    fn keep_few(&mut self) {
         if self.chunks.len() > 2 * CHUNKS_FETCHED {
             self.interface.memory.give_back(self.chunks.drain(CHUNKS_FETCHED..));
         }
-        self.sent = 0;
+    }
+
+    /// After how many nanoseconds to submit again because the kernel left something.
+    pub fn unsent_pause_ns(&self) -> Option<u64> {
+        self.attachment.borrow().unsent_pause_ns
     }
 
     /// Puts a chunk back that was not sent.
     #[inline]
     pub fn give_back(&mut self, chunk: Chunk) {
         self.chunks.push(chunk);
+        self.keep_few();
     }
 
     /// Takes a frame for sending. Says whether there was room for it.
     #[inline]
     pub fn push(&mut self, chunk: Chunk, start: usize, len: usize) -> bool {
         let mut attachment = self.attachment.borrow_mut();
-        let socket = &mut attachment.sockets[0];
-        if socket.tx.free(1) == 0 {
-            kick(&self.interface, socket, &mut self.chunks);
-            if socket.tx.free(1) == 0 {
+        if attachment.sockets[0].tx.free(1) == 0 {
+            kick(&self.interface, &mut attachment, &mut self.chunks);
+            if attachment.sockets[0].tx.free(1) == 0 {
                 drop(attachment);
-                self.chunks.push(chunk);
+                self.give_back(chunk);
                 return false;
             }
         }
         let address = self.interface.memory.to_kernel(chunk) + start as u64;
-        socket.tx.put(Descriptor { address, len: len as u32, options: 0 });
+        attachment.sockets[0].tx.put(Descriptor { address, len: len as u32, options: 0 });
         self.pushed += 1;
         true
     }
 
-    /// Sends what was pushed.
+    /// Sends what was pushed, and what the kernel left before.
     #[inline]
     pub fn submit(&mut self) {
         let pushed = std::mem::take(&mut self.pushed);
-        if pushed > 0 {
-            kick(&self.interface, &mut self.attachment.borrow_mut().sockets[0], &mut self.chunks);
+        let mut attachment = self.attachment.borrow_mut();
+        if pushed > 0 || attachment.unsent_pause_ns.is_some() {
+            kick(&self.interface, &mut attachment, &mut self.chunks);
+            drop(attachment);
             self.sent += pushed;
             // Who only passes frames on fetches no chunks.
             if self.sent as usize >= CHUNKS_FETCHED {
@@ -234,26 +270,34 @@ impl Drop for Sender {
     }
 }
 
-/// Shows the kernel what is in the ring, and calls it until it has taken all, or takes no more.
-fn kick(interface: &Interface, socket: &mut Socket, chunks: &mut Vec<Chunk>) {
+/// Shows the kernel what is in the ring of the first socket, and calls it until it has taken all, or takes no more.
+fn kick(interface: &Interface, attachment: &mut Attachment, chunks: &mut Vec<Chunk>) {
+    let Attachment { sockets, unsent_pause_ns, .. } = attachment;
+    let socket = &mut sockets[0];
     socket.tx.publish();
-    if !socket.tx.needs_wakeup() {
-        return;
-    }
-    let Some(fd) = &socket.fd else { return };
-    let (mut waiting, mut idle) = (socket.tx.waiting(), 0);
-    while waiting > 0 && idle < IDLE_KICKS_MAX {
-        match kick_tx(borrowed(fd)) {
-            Ok(()) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
-            // The interface is down or gone: what waits goes when it is back, or never.
-            Err(_) => return,
+    let mut pause_ns = BUSY_PAUSE_NS;
+    if socket.tx.needs_wakeup()
+        && let Some(fd) = &socket.fd
+    {
+        let (mut waiting, mut idle) = (socket.tx.waiting(), 0);
+        while waiting > 0 && idle < IDLE_KICKS_MAX {
+            match kick_tx(borrowed(fd)) {
+                Ok(()) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
+                // The interface is down or gone: what waits goes when it is back, or never.
+                Err(_) => {
+                    pause_ns = DOWN_PAUSE_NS;
+                    interface.complete(socket.queue, chunks);
+                    break;
+                }
+            }
+            let left = socket.tx.waiting();
+            idle = if left < waiting { 0 } else { idle + 1 };
+            waiting = left;
+            if waiting > 0 {
+                // The kernel sends no more than it can tell the end of.
+                interface.complete(socket.queue, chunks);
+            }
         }
-        let left = socket.tx.waiting();
-        idle = if left < waiting { 0 } else { idle + 1 };
-        waiting = left;
-        if waiting > 0 {
-            // The kernel sends no more than it can tell the end of.
-            interface.complete(socket.queue, chunks);
-        }
     }
+    *unsent_pause_ns = (socket.tx.waiting() > 0).then_some(pause_ns);
 }

@@ -149,6 +149,18 @@ impl Pair {
         self.options
     }
 
+    /// Switches the interface of a side on or off. The other side's has no carrier while it is off.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn switch(&self, side: Side, on: bool) -> io::Result<()> {
+        self.at(side).within(|| {
+            let netlink = Netlink::open()?;
+            netlink.switch(netlink.link(side.interface())?.index, on)
+        })?
+    }
+
     /// The namespace of a side.
     pub fn at(&self, side: Side) -> &Namespace {
         &self.namespaces[side as usize]

@@ -344,6 +344,8 @@ fn a_place_that_is_taken_stays_whose_it_is() {
     assert!(pair.at(Side::B).within(|| UdpSocket::bind((ip, 7000))).unwrap().is_err(), "a port's is no socket's");
     let not_held = open("10.83.0.66:7000".to_owned()).unwrap();
     assert!(matches!(open("10.83.0.66:7000".to_owned()), Err(PortError::Taken { .. })));
+    let error = open("10.83.0.66:7001".to_owned()).unwrap_err();
+    assert!(matches!(error, PortError::Taken { .. }), "only one port can answer for an address: {error}");
     drop((port, not_held));
     open(format!("{ip}:7000")).unwrap();
     open("10.83.0.66:7000".to_owned()).unwrap();
@@ -361,6 +363,7 @@ fn an_address_that_cannot_be_says_why() {
         ("lo/10.83.0.1:1", "another interface"),
         ("veth-a/0.0.0.0:1", "no address of one host"),
         ("veth-a/10.83.0.1:1?mode=sideways", "native"),
+        ("veth-a/[fd83::77]:1?mtu=1279", "1280"),
     ] {
         assert!(error(place).contains(says), "{place}: {}", error(place));
     }
@@ -374,4 +377,63 @@ fn an_address_that_cannot_be_says_why() {
         let error = port.resolve(&format!("xdp://{place}").parse().unwrap()).unwrap_err().to_string();
         assert!(error.contains(says), "{place}: {error}");
     }
+}
+
+#[test]
+fn a_port_that_waits_for_a_neighbour_takes_a_burst_from_its_queue_and_no_more() {
+    const RING: usize = 256;
+    let Some(pair) = common::pair(PairOptions::default()) else { return };
+    let mut a = common::frames(&pair, Side::A);
+    let mut port = common::port(&pair, Side::B, &format!("10.83.0.66:7000?ring={RING}"));
+    let nobody = sinew_fabric::sockets::pack("10.83.0.250:9".parse().unwrap());
+    let good = good_frame(&a, &port, [2; 6], b"hello");
+    for _ in 0..40 {
+        (0..32).for_each(|_| a.split().1.push(&good, &[]));
+        a.split().1.submit();
+        send(&mut port, nobody, b"is anybody there");
+    }
+    let came = collect_until_quiet(&mut port);
+    assert!((RING..=RING + 64).contains(&came), "{came}");
+}
+
+/// How many packets come until none do.
+fn collect_until_quiet(port: &mut XdpPort) -> usize {
+    let (mut count, mut quiet) = (0, 0);
+    while quiet < 5 {
+        let mut burst = RxBurst::new(0);
+        port.split().0.receive(&mut burst);
+        let here = burst.packets.len();
+        drop(burst);
+        (count, quiet) = (count + here, if here == 0 { quiet + 1 } else { 0 });
+        if here == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    count
+}
+
+#[test]
+fn what_is_for_a_neighbour_that_never_answers_is_given_up_after_three_seconds() {
+    let Some(pair) = common::pair(PairOptions { addresses: false, ..PairOptions::default() }) else { return };
+    let mut a = common::frames(&pair, Side::A);
+    let mut port = common::port(&pair, Side::B, "10.83.0.66:7000");
+    send(&mut port, sinew_fabric::sockets::pack("10.83.0.250:9".parse().unwrap()), b"is anybody there");
+    let mut questions = 0;
+    for ms in 0..3100 {
+        let mut burst = RxBurst::new(ms * 1_000_000);
+        port.split().0.receive(&mut burst);
+        drop(burst);
+        assert_eq!(port.stats().dropped(Dropped::NoSuchPeer), u64::from(ms >= 3023), "after {ms} ms");
+        let mut burst = FrameBurst::new(0);
+        a.split().0.receive(&mut burst);
+        questions += burst.frames.iter().filter(|frame| frame.bytes()[12..14] == [0x08, 0x06]).count();
+    }
+    assert!((1..=12).contains(&questions), "{questions} questions");
+}
+
+#[test]
+fn there_is_memory_for_eight_ports_at_every_queue() {
+    let Some(pair) = common::pair(PairOptions { queues: 8, ..PairOptions::default() }) else { return };
+    let ports: Vec<_> = (0..8).map(|_| common::port(&pair, Side::A, "10.83.0.1:0?ring=64")).collect();
+    assert_eq!(ports[0].granted().queues, 8);
 }

@@ -26,12 +26,13 @@ fn open() -> MutexGuard<'static, Vec<Entry>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The interface of this name in the thread's namespace, opened unless this process has it open. `memory` is asked for the memory of one that is not.
+/// The interface of this name in the thread's namespace, opened unless this process has it open. `memory` is asked for the memory of one that is not, by its MTU and
+/// the number of its queues.
 pub(crate) fn shared(
     name: &str,
     take: Take,
     options: InterfaceOptions,
-    memory: impl FnOnce(usize) -> Result<Arc<Memory>, PortError>,
+    memory: impl FnOnce(usize, usize) -> Result<Arc<Memory>, PortError>,
 ) -> Result<Arc<Interface>, PortError> {
     let system = |doing: &str, source| PortError::System { doing: format!("{doing} for {name}"), source };
     let netlink = Netlink::open().map_err(|error| system("asking the kernel", error))?;
@@ -58,7 +59,7 @@ pub(crate) fn shared(
             &format!("switch it on: ip link set {name} up"),
         ));
     }
-    let memory = memory(link.mtu)?;
+    let memory = memory(link.mtu, super::queues_of(name, &link) as usize)?;
     let interface = Arc::new(Interface::open(name, link, memory, take, options)?);
     open.push(Entry { namespace, index, interface: Arc::downgrade(&interface), claimed: HashSet::new() });
     Ok(interface)

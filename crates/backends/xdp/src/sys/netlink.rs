@@ -326,8 +326,13 @@ impl Netlink {
 
     /// Switches an interface on.
     pub fn set_up(&self, interface: u32) -> io::Result<()> {
-        let question = Question::new(NEW_LINK, ACK).body(&link_body(interface, IFF_UP, IFF_UP));
-        self.ask(question, |_, _| {})
+        self.switch(interface, true)
+    }
+
+    /// Switches an interface on or off.
+    pub fn switch(&self, interface: u32, on: bool) -> io::Result<()> {
+        let flags = if on { IFF_UP } else { 0 };
+        self.ask(Question::new(NEW_LINK, ACK).body(&link_body(interface, flags, IFF_UP)), |_, _| {})
     }
 
     /// Gives an interface an address, with a prefix of `prefix` bits, that is of use at once.
