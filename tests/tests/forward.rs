@@ -99,16 +99,16 @@ fn expect<P: PacketPort>(port: &mut Cable<P>, what: &str, is_it: impl Fn(&[u8]) 
 /// Asks for the forwarder's address, and so makes it know who asks. Again and again: frames are lost until both ends of a cable are there.
 fn introduce<P: PacketPort>(port: &mut Cable<P>, own: [u8; 4], asked: [u8; 4]) -> MacAddress {
     let (mac, sender, target) = (port.mac(), own.into(), asked.into());
-    let question = Arp { is_request: true, sender_mac: mac, sender, target_mac: MacAddress::default(), target };
+    let question = Arp { is_request: true, sender_mac: mac.0, sender, target_mac: [0; 6], target };
     let frame = [&headers::ethernet(MacAddress::BROADCAST, mac, ether_type::ARP)[..], &question.to_bytes()].concat();
     let began = Instant::now();
     loop {
         send(port, &frame);
         for frame in receive(port) {
-            if let Ok(answer) = Arp::read(&frame[14..])
+            if let Some(answer) = Arp::read(&frame[14..])
                 && !answer.is_request
             {
-                return answer.sender_mac;
+                return MacAddress(answer.sender_mac);
             }
         }
         assert!(began.elapsed() < PATIENCE, "nobody has {target}");
@@ -117,10 +117,13 @@ fn introduce<P: PacketPort>(port: &mut Cable<P>, own: [u8; 4], asked: [u8; 4]) -
 
 /// Answers a question for an address, as it is asked for again when nothing was heard for long. Returns whether it was one.
 fn answers<P: PacketPort>(port: &mut Cable<P>, frame: &[u8]) -> bool {
-    let Some(asked) = Arp::read(&frame[14..]).ok().filter(|asked| asked.is_request) else { return false };
+    let Some(asked) = Arp::read(&frame[14..]).filter(|asked| asked.is_request) else { return false };
     let (sender, target, mac) = (asked.target, asked.sender, port.mac());
-    let answer = Arp { is_request: false, sender_mac: mac, sender, target_mac: asked.sender_mac, target };
-    send(port, &[&headers::ethernet(asked.sender_mac, mac, ether_type::ARP)[..], &answer.to_bytes()].concat());
+    let answer = Arp { is_request: false, sender_mac: mac.0, sender, target_mac: asked.sender_mac, target };
+    send(
+        port,
+        &[&headers::ethernet(MacAddress(asked.sender_mac), mac, ether_type::ARP)[..], &answer.to_bytes()].concat(),
+    );
     true
 }
 

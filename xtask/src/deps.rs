@@ -53,7 +53,7 @@ const ROOMS: &[Room] = &[
     system_room("sinew-xdp", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-rpc", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
     room("sinew-store", &["sinew-interleave", "sinew-mem"]),
-    room("sinew-forward", &["sinew-fabric", "sinew-interleave", "sinew-store"]),
+    room("sinew-forward", &["sinew-fabric", "sinew-interleave", "sinew-store", "sinew-wire"]),
     system_room("sinew-door", &[]),
     room("sinew-kv", &["sinew-door", "sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc", "sinew-store"]),
     room("sinew-sequencer", &["sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc"]),

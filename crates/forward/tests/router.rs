@@ -6,13 +6,15 @@ mod common;
 use common::*;
 use sinew_fabric::frames::MacAddress;
 use sinew_forward::headers::arp::Arp;
-use sinew_forward::headers::icmp::Neighbour;
+use sinew_forward::headers::discovery::Discovery;
+use sinew_forward::headers::icmp;
 use sinew_forward::headers::ipv4::{self, Ipv4};
 use sinew_forward::headers::ipv6::{self, Ipv6};
-use sinew_forward::headers::{self, checksum, ether_type};
+use sinew_forward::headers::{self, ether_type};
 use sinew_forward::router::{ErrorRate, Router, RouterConfig};
 use sinew_forward::{Application, FRESH_NS, Form, PATIENCE_NS, Reason, WAITING_EACH};
 use sinew_interleave::Batch;
+use sinew_wire::checksum::Sum;
 
 fn known() -> Router {
     acquainted(RouterConfig::default())
@@ -23,7 +25,7 @@ fn icmp_of(frame: &[u8]) -> (Ipv4, &[u8]) {
     assert_eq!(headers::type_of(frame), ether_type::IPV4);
     let read = Ipv4::read(&frame[14..]).unwrap();
     let message = &frame[14 + read.header_len..14 + read.total_len];
-    assert_eq!((read.protocol, checksum::of(message)), (1, 0));
+    assert_eq!((read.protocol, Sum::default().with(message).is_right()), (1, true));
     (read, message)
 }
 
@@ -31,7 +33,7 @@ fn icmp6_of(frame: &[u8]) -> (Ipv6, &[u8]) {
     assert_eq!(headers::type_of(frame), ether_type::IPV6);
     let read = Ipv6::read(&frame[14..]).unwrap();
     let message = &frame[54..14 + read.total_len];
-    assert_eq!(checksum::of_ipv6(read.source, read.destination, 58, message), 0);
+    assert!(icmp::sum_v6(message, read.source, read.destination).is_right());
     (read, message)
 }
 
@@ -80,8 +82,8 @@ fn neighbours_of_ipv6_are_asked_for_in_their_group() {
     let out = process(&mut router, 0, 0, vec![udp6("2001:db8:1::7", "2001:db8:9::1", 64, 3)]);
     let [(1, question)] = &out[..] else { panic!("{out:?}") };
     let (read, message) = icmp6_of(question);
-    let asked = Neighbour::read(message).unwrap();
-    assert!(asked.is_solicitation && asked.mac == Some(WAN) && asked.target == v6("fe80::9"));
+    let asked = Discovery::read(message).unwrap();
+    assert!(asked.is_solicitation && asked.mac == Some(WAN.0) && asked.target == v6("fe80::9"));
     assert_eq!((read.hop_limit, read.destination), (255, v6("ff02::1:ff00:9")));
     assert_eq!(headers::destination(question), MacAddress([0x33, 0x33, 0xFF, 0, 0, 9]));
     let answer = neighbour(false, "fe80::9", Some(GATEWAY));
@@ -121,7 +123,7 @@ fn questions_for_its_addresses_are_answered_and_their_senders_learnt() {
     let [(0, answer)] = &out[..] else { panic!("{out:?}") };
     let read = Arp::read(&answer[14..]).unwrap();
     assert_eq!(
-        (read.is_request, read.sender_mac, read.sender, read.target),
+        (read.is_request, MacAddress(read.sender_mac), read.sender, read.target),
         (false, LAN, v4("10.1.0.1"), v4("10.1.0.7"))
     );
     assert_eq!(headers::destination(answer), HOST);
@@ -142,8 +144,8 @@ fn questions_for_its_addresses_are_answered_and_their_senders_learnt() {
         process(&mut router, 0, 0, vec![icmp6("2001:db8:1::7", "ff02::1:ff00:1", 255, group, solicitation.clone())]);
     let [(0, answer)] = &out[..] else { panic!("{out:?}") };
     let (packet, message) = icmp6_of(answer);
-    let said = Neighbour::read(message).unwrap();
-    assert!(!said.is_solicitation && said.is_solicited && said.mac == Some(LAN));
+    let said = Discovery::read(message).unwrap();
+    assert!(!said.is_solicitation && said.is_solicited && said.is_router && said.mac == Some(LAN.0));
     assert_eq!((packet.destination, packet.hop_limit, headers::destination(answer)), (v6("2001:db8:1::7"), 255, HOST));
     assert_eq!(router.neighbours().0, 2);
     // Who looks whether an address is free is answered with all.

@@ -1,10 +1,17 @@
-//! The checksum of the Internet: the ones' complement of the ones' complement sum of 16-bit words.
+//! The checksum of the Internet (RFC 1071): the ones' complement of the ones' complement sum of 16-bit words.
 
 /// A sum that is not finished. It is the same whatever the machine's byte order, once it is written as it stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
 impl Sum {
+    /// The sum of the pseudo-header that UDP over either version, and ICMPv6, cover beside the packet's payload (RFC 8200 8.1): both addresses, the payload's
+    /// bytes and its protocol.
+    #[inline]
+    pub fn of_pseudo_header(from: &[u8], to: &[u8], protocol: u8, len: u16) -> Self {
+        Self::default().with(from).with(to).with_number(len).with_number(protocol.into())
+    }
+
     /// Adds bytes, which begin at an even place of what is summed; only the last piece may have an odd length.
     #[inline]
     #[must_use]
@@ -51,6 +58,14 @@ impl Sum {
     }
 }
 
+/// What a checksum becomes when a word that it covers changes from `old` to `new` (RFC 1624, equation 3), each as it stands in memory.
+#[inline]
+pub fn adjusted(checksum: [u8; 2], old: [u8; 2], new: [u8; 2]) -> [u8; 2] {
+    let word = |bytes: [u8; 2]| u64::from(u16::from_ne_bytes(bytes));
+    let not = |bytes: [u8; 2]| bytes.map(|byte| !byte);
+    Sum(word(not(checksum)) + word(not(old)) + word(new)).checksum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +85,17 @@ mod tests {
     fn the_example_of_rfc_1071_comes_out() {
         let bytes = [0x00, 0x01, 0xF2, 0x03, 0xF4, 0xF5, 0xF6, 0xF7];
         assert_eq!(Sum::default().with(&bytes).folded(), [0xDD, 0xF2]);
+    }
+
+    #[test]
+    fn a_checksum_adjusted_is_the_one_that_is_summed_anew() {
+        let mut bytes = [0x45, 0, 0, 84, 0x12, 0x34, 0x40, 0, 64, 1, 10, 0, 0, 1, 10, 0, 0, 2];
+        let sum = |bytes: &[u8]| Sum::default().with(bytes).checksum();
+        for ttl in (1..=255u8).rev() {
+            let (old, before) = ([bytes[8], bytes[9]], sum(&bytes));
+            bytes[8] = ttl;
+            assert_eq!(adjusted(before, old, [bytes[8], bytes[9]]), sum(&bytes));
+        }
     }
 
     proptest! {

@@ -10,8 +10,10 @@
 //! All numbers of Sinew's own are little-endian. Nothing here allocates or panics on what arrives: a reader gets a value or an error.
 #![forbid(unsafe_code)]
 
+pub mod arp;
 pub mod batch;
 pub mod checksum;
+pub mod discovery;
 pub mod header;
 pub mod management;
 pub mod meaning;

@@ -1,24 +1,19 @@
 //! Who has an address: ARP (RFC 826) for IPv4, and neighbour discovery (RFC 4861) for IPv6.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
+use crate::arp::{self, Arp};
 use crate::checksum::Sum;
+use crate::discovery::{self, ADVERTISEMENT, Discovery, SOLICITATION};
 use crate::udp::{ETHERNET_LEN, TYPE_V6};
 
 /// The type of an Ethernet frame that holds ARP.
 pub const TYPE_ARP: u16 = 0x0806;
 /// Bytes of the longest frame that is written here.
-pub const FRAME_LEN_MAX: usize = ETHERNET_LEN + V6_LEN + DISCOVERY_LEN;
+pub const FRAME_LEN_MAX: usize = ETHERNET_LEN + V6_LEN + discovery::LEN_MAX;
 
-const ARP_LEN: usize = 28;
 const V6_LEN: usize = 40;
-/// Type, code, checksum, flags, target, and an option with an Ethernet address.
-const DISCOVERY_LEN: usize = 32;
 const ICMP: u8 = 58;
-const SOLICITATION: u8 = 135;
-const ADVERTISEMENT: u8 = 136;
-const SOURCE_OPTION: u8 = 1;
-const TARGET_OPTION: u8 = 2;
 /// Only packets from the same link have it.
 const HOPS: u8 = 255;
 const BROADCAST: [u8; 6] = [0xFF; 6];
@@ -63,12 +58,18 @@ impl Written {
 /// The question who has `about`, by `from`. `None` when the addresses are not of one version.
 pub fn question(from: Neighbour, about: IpAddr) -> Option<Written> {
     match (from.address, about) {
-        (IpAddr::V4(source), IpAddr::V4(about)) => Some(arp(1, (source, from.mac), (about, [0; 6]), BROADCAST)),
+        (IpAddr::V4(source), IpAddr::V4(about)) => {
+            let (sender_mac, target_mac) = (from.mac, [0; 6]);
+            let message = Arp { is_request: true, sender_mac, sender: source, target_mac, target: about };
+            Some(write_arp(message, BROADCAST))
+        }
         (IpAddr::V6(source), IpAddr::V6(about)) => {
             let [.., a, b, c] = about.octets();
             let group = Ipv6Addr::from([0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, a, b, c]);
-            let message = Discovery { kind: SOLICITATION, flags: 0, about, option: (SOURCE_OPTION, from.mac) };
-            Some(message.write((source, from.mac), (group, [0x33, 0x33, 0xFF, a, b, c])))
+            let [is_router, is_solicited, overrides] = [false; 3];
+            let mac = Some(from.mac);
+            let message = Discovery { is_solicitation: true, is_router, is_solicited, overrides, target: about, mac };
+            Some(write_discovery(message, (source, from.mac), (group, [0x33, 0x33, 0xFF, a, b, c])))
         }
         _ => None,
     }
@@ -77,16 +78,19 @@ pub fn question(from: Neighbour, about: IpAddr) -> Option<Written> {
 /// The answer to `to` that `from` has its address. `None` when the addresses are not of one version.
 pub fn answer(from: Neighbour, to: Neighbour) -> Option<Written> {
     match (from.address, to.address) {
-        (IpAddr::V4(source), IpAddr::V4(asked)) => Some(arp(2, (source, from.mac), (asked, to.mac), to.mac)),
+        (IpAddr::V4(source), IpAddr::V4(asked)) => {
+            let (sender_mac, target_mac) = (from.mac, to.mac);
+            let message = Arp { is_request: false, sender_mac, sender: source, target_mac, target: asked };
+            Some(write_arp(message, to.mac))
+        }
         (IpAddr::V6(source), IpAddr::V6(asked)) => {
-            const SOLICITED: u8 = 0x40;
-            const OVERRIDE: u8 = 0x20;
             // Who only looks whether it may take the address has none to be answered at: all hear it.
             let all = (Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1), [0x33, 0x33, 0, 0, 0, 1]);
-            let (to, flags) =
-                if asked.is_unspecified() { (all, OVERRIDE) } else { ((asked, to.mac), SOLICITED | OVERRIDE) };
-            let message = Discovery { kind: ADVERTISEMENT, flags, about: source, option: (TARGET_OPTION, from.mac) };
-            Some(message.write((source, from.mac), to))
+            let is_solicited = !asked.is_unspecified();
+            let to = if is_solicited { (asked, to.mac) } else { all };
+            let (is_solicitation, is_router, overrides, mac) = (false, false, true, Some(from.mac));
+            let message = Discovery { is_solicitation, is_router, is_solicited, overrides, target: source, mac };
+            Some(write_discovery(message, (source, from.mac), to))
         }
         _ => None,
     }
@@ -98,45 +102,29 @@ fn ethernet(frame: &mut [u8], to: [u8; 6], from: [u8; 6], kind: u16) {
     frame[12..14].copy_from_slice(&kind.to_be_bytes());
 }
 
-fn arp(operation: u8, from: (Ipv4Addr, [u8; 6]), about: (Ipv4Addr, [u8; 6]), to: [u8; 6]) -> Written {
+fn write_arp(message: Arp, to: [u8; 6]) -> Written {
     let mut bytes = [0; FRAME_LEN_MAX];
-    ethernet(&mut bytes, to, from.1, TYPE_ARP);
-    let arp = &mut bytes[ETHERNET_LEN..][..ARP_LEN];
-    arp[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, operation]);
-    arp[8..14].copy_from_slice(&from.1);
-    arp[14..18].copy_from_slice(&from.0.octets());
-    arp[18..24].copy_from_slice(&about.1);
-    arp[24..28].copy_from_slice(&about.0.octets());
-    Written { bytes, len: ETHERNET_LEN + ARP_LEN }
+    ethernet(&mut bytes, to, message.sender_mac, TYPE_ARP);
+    bytes[ETHERNET_LEN..][..arp::LEN].copy_from_slice(&message.to_bytes());
+    Written { bytes, len: ETHERNET_LEN + arp::LEN }
 }
 
-struct Discovery {
-    kind: u8,
-    flags: u8,
-    about: Ipv6Addr,
-    option: (u8, [u8; 6]),
-}
-
-impl Discovery {
-    fn write(&self, from: (Ipv6Addr, [u8; 6]), to: (Ipv6Addr, [u8; 6])) -> Written {
-        let mut bytes = [0; FRAME_LEN_MAX];
-        ethernet(&mut bytes, to.1, from.1, TYPE_V6);
-        let (ip, message) = bytes[ETHERNET_LEN..].split_at_mut(V6_LEN);
-        ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, DISCOVERY_LEN as u8, ICMP, HOPS]);
-        ip[8..24].copy_from_slice(&from.0.octets());
-        ip[24..40].copy_from_slice(&to.0.octets());
-        (message[0], message[4]) = (self.kind, self.flags);
-        message[8..24].copy_from_slice(&self.about.octets());
-        (message[24], message[25]) = (self.option.0, 1);
-        message[26..32].copy_from_slice(&self.option.1);
-        let checksum = icmp_sum(ip, message).checksum();
-        message[2..4].copy_from_slice(&checksum);
-        Written { bytes, len: FRAME_LEN_MAX }
-    }
+fn write_discovery(message: Discovery, from: (Ipv6Addr, [u8; 6]), to: (Ipv6Addr, [u8; 6])) -> Written {
+    let mut bytes = [0; FRAME_LEN_MAX];
+    ethernet(&mut bytes, to.1, from.1, TYPE_V6);
+    let (message, len) = message.to_bytes();
+    let (ip, into) = bytes[ETHERNET_LEN..].split_at_mut(V6_LEN);
+    ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, len as u8, ICMP, HOPS]);
+    ip[8..24].copy_from_slice(&from.0.octets());
+    ip[24..40].copy_from_slice(&to.0.octets());
+    into.copy_from_slice(&message);
+    let checksum = icmp_sum(ip, &into[..len]).checksum();
+    into[2..4].copy_from_slice(&checksum);
+    Written { bytes, len: ETHERNET_LEN + V6_LEN + len }
 }
 
 fn icmp_sum(ip: &[u8], message: &[u8]) -> Sum {
-    Sum::default().with(&ip[8..40]).with_number(message.len() as u16).with_number(ICMP.into()).with(message)
+    Sum::of_pseudo_header(&ip[8..24], &ip[24..40], ICMP, message.len() as u16).with(message)
 }
 
 /// What a frame asks or says; `None` when it does neither, or not as it should.
@@ -149,61 +137,41 @@ pub fn read(frame: &[u8]) -> Option<Said> {
     }
 }
 
-fn unicast(mac: &[u8]) -> Option<[u8; 6]> {
-    let mac: [u8; 6] = mac.try_into().ok()?;
+fn unicast(mac: [u8; 6]) -> Option<[u8; 6]> {
     (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
 }
 
-fn read_arp(arp: &[u8]) -> Option<Said> {
-    let arp: &[u8; ARP_LEN] = arp.first_chunk()?;
-    if arp[..6] != [0, 1, 8, 0, 6, 4] || arp[6] != 0 {
-        return None;
-    }
-    let address = |at: usize| Ipv4Addr::new(arp[at], arp[at + 1], arp[at + 2], arp[at + 3]);
-    let from = Neighbour { address: address(14).into(), mac: unicast(&arp[8..14])? };
-    match arp[7] {
-        1 => Some(Said::Question { about: address(24).into(), from }),
-        2 => Some(Said::Answer(from)),
-        _ => None,
-    }
+fn read_arp(bytes: &[u8]) -> Option<Said> {
+    let message = Arp::read(bytes)?;
+    let from = Neighbour { address: message.sender.into(), mac: unicast(message.sender_mac)? };
+    Some(if message.is_request { Said::Question { about: message.target.into(), from } } else { Said::Answer(from) })
 }
 
 fn read_discovery(packet: &[u8]) -> Option<Said> {
     let (ip, rest) = packet.split_first_chunk::<V6_LEN>()?;
     let len = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
-    let message = rest.get(..len).filter(|message| message.len() >= 24)?;
-    if ip[0] >> 4 != 6 || ip[6] != ICMP || ip[7] != HOPS || message[1] != 0 || !icmp_sum(ip, message).is_right() {
+    let bytes = rest.get(..len)?;
+    if ip[0] >> 4 != 6 || ip[6] != ICMP || ip[7] != HOPS || !icmp_sum(ip, bytes).is_right() {
         return None;
     }
-    let about = Ipv6Addr::from(*message[8..].first_chunk::<16>()?);
+    if ![SOLICITATION, ADVERTISEMENT].contains(bytes.first()?) {
+        return None;
+    }
+    let message = Discovery::read(bytes)?;
+    let (about, mac) = (message.target.into(), message.mac.and_then(unicast));
+    if !message.is_solicitation {
+        return Some(Said::Answer(Neighbour { address: about, mac: mac? }));
+    }
     let source = Ipv6Addr::from(*ip[8..].first_chunk::<16>()?);
-    match message[0] {
-        SOLICITATION => {
-            // Who has no address yet says no Ethernet address either.
-            let mac = option(message, SOURCE_OPTION).or_else(|| source.is_unspecified().then_some([0; 6]))?;
-            Some(Said::Question { about: about.into(), from: Neighbour { address: source.into(), mac } })
-        }
-        ADVERTISEMENT => Some(Said::Answer(Neighbour { address: about.into(), mac: option(message, TARGET_OPTION)? })),
-        _ => None,
-    }
-}
-
-/// The Ethernet address in an option of a message.
-fn option(message: &[u8], kind: u8) -> Option<[u8; 6]> {
-    let mut rest = message.get(24..)?;
-    while let [is, eights, ..] = *rest {
-        let len = usize::from(eights) * 8;
-        let whole = rest.get(..len).filter(|whole| !whole.is_empty())?;
-        if is == kind {
-            return unicast(whole.get(2..8)?);
-        }
-        rest = &rest[len..];
-    }
-    None
+    // Who has no address yet says no Ethernet address either.
+    let mac = mac.or_else(|| source.is_unspecified().then_some([0; 6]))?;
+    Some(Said::Question { about, from: Neighbour { address: source.into(), mac } })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use proptest::prelude::*;
 

@@ -67,9 +67,9 @@ pub const fn headers_len(address: IpAddr) -> usize {
     }
 }
 
-/// The pseudo-header that a UDP checksum covers beside the datagram.
+/// Of a datagram of so many bytes.
 fn pseudo_header(from: &[u8], to: &[u8], len: u16) -> Sum {
-    Sum::default().with(from).with(to).with_number(len).with_number(PROTOCOL_UDP.into())
+    Sum::of_pseudo_header(from, to, PROTOCOL_UDP, len)
 }
 
 /// Writes the headers of a frame before its payload, which begins at [`headers_len`] and ends where the frame ends.

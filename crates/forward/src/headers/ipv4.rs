@@ -2,7 +2,9 @@
 
 use std::net::Ipv4Addr;
 
-use super::{array_at, checksum, u16_at};
+use sinew_wire::checksum::{self, Sum};
+
+use super::{array_at, u16_at};
 use crate::counters::Reason;
 
 /// A header without options.
@@ -58,7 +60,7 @@ impl Ipv4 {
         if packet.len() < total_len {
             return Err(Reason::Truncated);
         }
-        if checksum::of(&packet[..header_len]) != 0 {
+        if !Sum::default().with(&packet[..header_len]).is_right() {
             return Err(Reason::Checksum);
         }
         if header_len > HEADER_LEN {
@@ -97,18 +99,18 @@ fn check_options(mut options: &[u8]) -> Result<(), Reason> {
 /// Takes one off the time to live of a packet that was [read](Ipv4::read), and changes the checksum with it.
 #[inline(always)]
 pub fn pass_on(packet: &mut [u8]) {
-    let old = u16_at(packet, 8);
-    let new = old.wrapping_sub(0x100);
-    let sum = checksum::adjusted(u16_at(packet, 10), old, new);
-    packet[8..10].copy_from_slice(&new.to_be_bytes());
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    let old: [u8; 2] = array_at(packet, 8);
+    let new = [old[0].wrapping_sub(1), old[1]];
+    let sum = checksum::adjusted(array_at(packet, 10), old, new);
+    packet[8..10].copy_from_slice(&new);
+    packet[10..12].copy_from_slice(&sum);
 }
 
 /// Writes the checksum of a header anew.
 pub fn seal(header: &mut [u8]) {
     header[10..12].fill(0);
-    let sum = checksum::of(header);
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    let sum = Sum::default().with(header).checksum();
+    header[10..12].copy_from_slice(&sum);
 }
 
 /// A header without options, with its checksum. `payload_len` is at most 65,515.

@@ -1,13 +1,12 @@
 //! Headers on the wire: where their fields are, and whether a header is one. Nothing here decides what becomes of a packet.
 
-pub mod arp;
-pub mod checksum;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod ndn;
 
 use sinew_fabric::frames::{ETHERNET_HEADER_LEN, MacAddress};
+pub use sinew_wire::{arp, discovery};
 
 /// Ethernet types.
 pub mod ether_type {

@@ -3,16 +3,18 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use sinew_fabric::frames::MacAddress;
+use sinew_wire::checksum::Sum;
 
 use super::Router;
 use super::forward::Next;
 use crate::burst::Outbox;
 use crate::counters::Reason;
-use crate::headers::arp::Arp;
-use crate::headers::icmp::{self, Neighbour, Problem, v6};
+use crate::headers::arp::{self, Arp};
+use crate::headers::discovery::Discovery;
+use crate::headers::icmp::{self, Problem, v6};
 use crate::headers::ipv4::Ipv4;
 use crate::headers::ipv6::{self, Ipv6};
-use crate::headers::{self, checksum, ether_type, protocol};
+use crate::headers::{self, ether_type, protocol};
 use crate::interface::{Interface, is_host};
 
 /// All hosts of a link.
@@ -25,8 +27,7 @@ pub(super) fn ask(interface: &Interface, to: u16, address: IpAddr, known: Option
     match address {
         IpAddr::V4(target) => {
             let Some(sender) = interface.v4_near(target) else { return };
-            let question =
-                Arp { is_request: true, sender_mac: interface.mac, sender, target_mac: MacAddress::default(), target };
+            let question = Arp { is_request: true, sender_mac: interface.mac.0, sender, target_mac: [0; 6], target };
             let header = headers::ethernet(known.unwrap_or(MacAddress::BROADCAST), interface.mac, ether_type::ARP);
             outbox.push(to, &[&header, &question.to_bytes()]);
         }
@@ -36,9 +37,14 @@ pub(super) fn ask(interface: &Interface, to: u16, address: IpAddr, known: Option
                 Some(mac) => (target, mac),
                 None => (group, MacAddress(ipv6::group_mac(group))),
             };
-            let mac_of_ours = Some(interface.mac);
-            let question =
-                Neighbour { is_solicitation: true, is_solicited: false, overrides: false, target, mac: mac_of_ours };
+            let question = Discovery {
+                is_solicitation: true,
+                is_router: false,
+                is_solicited: false,
+                overrides: false,
+                target,
+                mac: Some(interface.mac.0),
+            };
             push_neighbour(interface, to, destination, mac, question, outbox);
         }
     }
@@ -49,15 +55,15 @@ fn push_neighbour(
     to: u16,
     destination: Ipv6Addr,
     mac: MacAddress,
-    message: Neighbour,
+    message: Discovery,
     outbox: &mut Outbox,
 ) {
     let source = if message.is_solicitation { interface.link_local() } else { message.target };
-    let mut bytes = Vec::with_capacity(32);
-    message.write(&mut bytes);
-    icmp::seal_v6(&mut bytes, source, destination);
+    let (mut bytes, len) = message.to_bytes();
+    let bytes = &mut bytes[..len];
+    icmp::seal_v6(bytes, source, destination);
     let packet = ipv6::header(source, destination, protocol::ICMPV6, HOP_LIMIT, bytes.len());
-    outbox.push(to, &[&headers::ethernet(mac, interface.mac, ether_type::IPV6), &packet, &bytes]);
+    outbox.push(to, &[&headers::ethernet(mac, interface.mac, ether_type::IPV6), &packet, bytes]);
 }
 
 impl Router {
@@ -95,19 +101,23 @@ impl Router {
         packet: &[u8],
         outbox: &mut Outbox,
     ) -> Result<(), Reason> {
-        let message = Arp::read(packet)?;
+        if packet.len() < arp::LEN {
+            return Err(Reason::Truncated);
+        }
+        let message = Arp::read(packet).ok_or(Reason::Arp)?;
+        let sender_mac = MacAddress(message.sender_mac);
         let interface = &self.interfaces[usize::from(from)];
         let (mac, is_ours) = (interface.mac, interface.has(message.target.into()));
-        self.hear(from, message.sender.into(), message.sender_mac, now_ns, message.is_request && is_ours, outbox);
-        if message.is_request && is_ours && message.sender_mac.is_unicast() {
+        self.hear(from, message.sender.into(), sender_mac, now_ns, message.is_request && is_ours, outbox);
+        if message.is_request && is_ours && sender_mac.is_unicast() {
             let answer = Arp {
                 is_request: false,
-                sender_mac: mac,
+                sender_mac: mac.0,
                 sender: message.target,
                 target_mac: message.sender_mac,
                 target: message.sender,
             };
-            let header = headers::ethernet(message.sender_mac, mac, ether_type::ARP);
+            let header = headers::ethernet(sender_mac, mac, ether_type::ARP);
             outbox.push(from, &[&header, &answer.to_bytes()]);
             self.counters.made += 1;
         }
@@ -131,7 +141,7 @@ impl Router {
                 if message.len() < 8 {
                     return Err((Reason::Truncated, None));
                 }
-                if checksum::of(message) != 0 {
+                if !Sum::default().with(message).is_right() {
                     return Err((Reason::Checksum, None));
                 }
                 if message[..2] != [8, 0] {
@@ -205,7 +215,7 @@ impl Router {
         if message.len() < 8 {
             return Err(Reason::Truncated);
         }
-        if checksum::of_ipv6(read.source, read.destination, protocol::ICMPV6, message) != 0 {
+        if !icmp::sum_v6(message, read.source, read.destination).is_right() {
             return Err(Reason::Checksum);
         }
         match message[0] {
@@ -219,12 +229,12 @@ impl Router {
                 if read.hop_limit != HOP_LIMIT {
                     return Err(Reason::Discovery);
                 }
-                let said = Neighbour::read(message)?;
+                let said = Discovery::read(message).ok_or(Reason::Discovery)?;
                 if said.is_solicitation {
                     self.answer_solicitation(from, now_ns, read, said, outbox)
                 } else {
                     if let Some(mac) = said.mac {
-                        self.hear(from, said.target.into(), mac, now_ns, false, outbox);
+                        self.hear(from, said.target.into(), MacAddress(mac), now_ns, false, outbox);
                     }
                     Ok(())
                 }
@@ -239,7 +249,7 @@ impl Router {
         from: u16,
         now_ns: u64,
         read: &Ipv6,
-        asked: Neighbour,
+        asked: Discovery,
         outbox: &mut Outbox,
     ) -> Result<(), Reason> {
         // Who has no address yet does not say its Ethernet address, and is answered with all (RFC 4861 7.2.4).
@@ -252,15 +262,16 @@ impl Router {
             return Ok(());
         }
         if let Some(mac) = asked.mac {
-            self.hear(from, read.source.into(), mac, now_ns, true, outbox);
+            self.hear(from, read.source.into(), MacAddress(mac), now_ns, true, outbox);
         }
         let interface = &self.interfaces[usize::from(from)];
-        let answer = Neighbour {
+        let answer = Discovery {
             is_solicitation: false,
+            is_router: true,
             is_solicited: !is_nobody,
             overrides: true,
             target: asked.target,
-            mac: Some(interface.mac),
+            mac: Some(interface.mac.0),
         };
         if is_nobody {
             let mac = MacAddress(ipv6::group_mac(ALL_NODES));
@@ -268,9 +279,8 @@ impl Router {
             self.counters.made += 1;
             return Ok(());
         }
-        let mut message = Vec::with_capacity(32);
-        answer.write(&mut message);
-        self.send_v6(now_ns, from, asked.target, read.source, message, HOP_LIMIT, outbox);
+        let (message, len) = answer.to_bytes();
+        self.send_v6(now_ns, from, asked.target, read.source, message[..len].to_vec(), HOP_LIMIT, outbox);
         Ok(())
     }
 }

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sinew_fabric::frames::{LentFrame, MacAddress};
 use sinew_forward::headers::arp::Arp;
-use sinew_forward::headers::icmp::{self, Neighbour};
+use sinew_forward::headers::discovery::Discovery;
+use sinew_forward::headers::icmp;
 use sinew_forward::headers::{self, ether_type, ipv4, ipv6, protocol};
 use sinew_forward::interface::{Interface, Network};
 use sinew_forward::router::{Router, RouterConfig};
@@ -104,21 +105,16 @@ pub fn icmp6(from: &str, to: &str, hop_limit: u8, mac: MacAddress, mut message: 
 }
 
 pub fn arp(is_request: bool, from: (&str, MacAddress), target: &str, to: MacAddress) -> Vec<u8> {
-    let message = Arp {
-        is_request,
-        sender_mac: from.1,
-        sender: v4(from.0),
-        target_mac: MacAddress::default(),
-        target: v4(target),
-    };
+    let message = Arp { is_request, sender_mac: from.1.0, sender: v4(from.0), target_mac: [0; 6], target: v4(target) };
     [&headers::ethernet(to, from.1, ether_type::ARP)[..], &message.to_bytes()].concat()
 }
 
 pub fn neighbour(is_solicitation: bool, target: &str, mac: Option<MacAddress>) -> Vec<u8> {
-    let mut message = Vec::new();
-    let said = Neighbour { is_solicitation, is_solicited: !is_solicitation, overrides: true, target: v6(target), mac };
-    said.write(&mut message);
-    message
+    let [is_router, is_solicited] = [!is_solicitation; 2];
+    let (target, mac) = (v6(target), mac.map(|mac| mac.0));
+    let said = Discovery { is_solicitation, is_router, is_solicited, overrides: true, target, mac };
+    let (message, len) = said.to_bytes();
+    message[..len].to_vec()
 }
 
 /// What came of a burst: frames that were made or released, then those that were sent on, each with its port.

@@ -4,9 +4,10 @@ use std::cell::Cell;
 
 use super::common::*;
 use sinew_fabric::frames::MacAddress;
+use sinew_forward::headers::icmp;
 use sinew_forward::headers::ipv4::{self, Ipv4};
 use sinew_forward::headers::ipv6::{self, Ipv6};
-use sinew_forward::headers::{self, checksum, ether_type, ndn};
+use sinew_forward::headers::{self, ether_type, ndn};
 use sinew_forward::named::{self, Named};
 use sinew_forward::router::{Router, RouterConfig};
 use sinew_forward::switch::Switch;
@@ -77,9 +78,7 @@ fn frames(bytes: &[u8]) -> Vec<Vec<u8>> {
         if how & 32 != 0 && frame.len() > 62 && frame[12..14] == [0x86, 0xDD] {
             let (from, to) = (headers_v6(&frame, 22), headers_v6(&frame, 38));
             let end = frame.len().min(54 + usize::from(u16::from_be_bytes([frame[18], frame[19]]))).max(58);
-            frame[56..58].fill(0);
-            let sum = checksum::of_ipv6(from, to, 58, &frame[54..end]);
-            frame[56..58].copy_from_slice(&sum.to_be_bytes());
+            icmp::seal_v6(&mut frame[54..end], from, to);
         }
         frames.push(frame);
     }

@@ -2,11 +2,6 @@
 
 use std::net::Ipv4Addr;
 
-use sinew_fabric::frames::MacAddress;
-
-use super::{array_at, u16_at};
-use crate::counters::Reason;
-
 /// Bytes of a message.
 pub const LEN: usize = 28;
 const START: [u8; 6] = [0, 1, 8, 0, 6, 4];
@@ -17,35 +12,29 @@ pub struct Arp {
     /// Whether it asks.
     pub is_request: bool,
     /// Who sends it.
-    pub sender_mac: MacAddress,
+    pub sender_mac: [u8; 6],
     /// The sender's address.
     pub sender: Ipv4Addr,
     /// Who is meant; of a request it is not known.
-    pub target_mac: MacAddress,
+    pub target_mac: [u8; 6],
     /// The address that is meant.
     pub target: Ipv4Addr,
 }
 
 impl Arp {
-    /// Reads a message, which others' bytes may follow.
-    ///
-    /// # Errors
-    ///
-    /// It is cut off, or none for IPv4 on Ethernet.
-    pub fn read(bytes: &[u8]) -> Result<Self, Reason> {
-        if bytes.len() < LEN {
-            return Err(Reason::Truncated);
+    /// Reads a message, which others' bytes may follow. `None` when it is cut off, or none for IPv4 on Ethernet.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; LEN] = bytes.first_chunk()?;
+        if bytes[..6] != START || bytes[6] != 0 || !(1..=2).contains(&bytes[7]) {
+            return None;
         }
-        let operation = u16_at(bytes, 6);
-        if bytes[..6] != START || !(1..=2).contains(&operation) {
-            return Err(Reason::Arp);
-        }
-        Ok(Self {
-            is_request: operation == 1,
-            sender_mac: MacAddress(array_at(bytes, 8)),
-            sender: Ipv4Addr::from(array_at::<4>(bytes, 14)),
-            target_mac: MacAddress(array_at(bytes, 18)),
-            target: Ipv4Addr::from(array_at::<4>(bytes, 24)),
+        let address = |at: usize| Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
+        Some(Self {
+            is_request: bytes[7] == 1,
+            sender_mac: *bytes[8..].first_chunk()?,
+            sender: address(14),
+            target_mac: *bytes[18..].first_chunk()?,
+            target: address(24),
         })
     }
 
@@ -54,9 +43,9 @@ impl Arp {
         let mut bytes = [0; LEN];
         bytes[..6].copy_from_slice(&START);
         bytes[7] = if self.is_request { 1 } else { 2 };
-        bytes[8..14].copy_from_slice(&self.sender_mac.0);
+        bytes[8..14].copy_from_slice(&self.sender_mac);
         bytes[14..18].copy_from_slice(&self.sender.octets());
-        bytes[18..24].copy_from_slice(&self.target_mac.0);
+        bytes[18..24].copy_from_slice(&self.target_mac);
         bytes[24..28].copy_from_slice(&self.target.octets());
         bytes
     }
@@ -70,21 +59,21 @@ mod tests {
     fn a_message_reads_as_it_was_written_and_others_are_refused() {
         let message = Arp {
             is_request: true,
-            sender_mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            sender_mac: [2, 0, 0, 0, 0, 1],
             sender: [10, 0, 0, 1].into(),
-            target_mac: MacAddress::default(),
+            target_mac: [0; 6],
             target: [10, 0, 0, 2].into(),
         };
         let bytes = message.to_bytes();
         assert_eq!(bytes[..8], [0, 1, 8, 0, 6, 4, 0, 1]);
-        assert_eq!(Arp::read(&bytes), Ok(message));
+        assert_eq!(Arp::read(&bytes), Some(message));
         for len in 0..LEN {
-            assert_eq!(Arp::read(&bytes[..len]), Err(Reason::Truncated));
+            assert_eq!(Arp::read(&bytes[..len]), None);
         }
         for (at, byte) in [(0, 1), (1, 6), (2, 0x86), (4, 8), (5, 16), (7, 0), (7, 3), (6, 1)] {
             let mut other = bytes;
             other[at] = byte;
-            assert_eq!(Arp::read(&other), Err(Reason::Arp), "byte {at} is {byte}");
+            assert_eq!(Arp::read(&other), None, "byte {at} is {byte}");
         }
     }
 }
