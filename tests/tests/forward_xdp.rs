@@ -16,7 +16,7 @@ use sinew::forward::router::{Router, RouterConfig};
 use sinew::forward::{Application, Counters, Fib, Forwarder};
 use sinew::host::HostClock;
 use sinew::xdp::testbed::{Pair, PairOptions, Side};
-use sinew::xdp::{FrameOptions, Memory, XdpFrames};
+use sinew::xdp::{FrameOptions, InterfaceOptions, Memory, XdpFrames};
 use sinew_conformance::skipped;
 
 /// Two pairs, whose ends `A` are hosts; each has the other's network behind the end `B` of its own.
@@ -43,7 +43,11 @@ fn pairs() -> Option<[Pair; 2]> {
 
 /// Routes between both pairs until `over`, and returns what it counted.
 fn route(pairs: &[Pair; 2], over: &AtomicBool) -> Counters {
-    let memory = Memory::new(16_384, 2_048).unwrap();
+    let needed = |pair: &Pair| {
+        let interface = (Side::B.interface(), InterfaceOptions::default());
+        pair.at(Side::B).within(|| XdpFrames::memory_for([interface])).unwrap().unwrap().chunks()
+    };
+    let memory = Memory::new(pairs.iter().map(needed).sum(), 2_048).unwrap();
     let (mut ports, mut interfaces) = (Vec::new(), Vec::new());
     for pair in pairs {
         let open = || XdpFrames::open(Side::B.interface(), &memory, &FrameOptions::default());

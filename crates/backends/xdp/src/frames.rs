@@ -13,8 +13,8 @@ use sinew_fabric::readiness::Alarm;
 use sinew_fabric::{Armed, Descriptor, Dropped, MAX_BURST, PortError, PortStats, Readiness, Waker};
 use sinew_mem::atomic::plain::Arc;
 
-use crate::interface::{Attachment, Granted, InterfaceOptions, Take, shared};
-use crate::memory::{Chunk, Memory};
+use crate::interface::{Attachment, Granted, InterfaceOptions, Take, needs_of, shared};
+use crate::memory::{Chunk, Memory, chunk_len_for};
 use crate::queues::{Received, Receiver, SHORT_PAUSE_NS, Sender};
 
 /// How a frame port is opened.
@@ -110,6 +110,23 @@ pub struct XdpFramesTx {
 }
 
 impl XdpFrames {
+    /// Memory for a port with all frames at each of these interfaces: as many chunks as they and their queues are promised, each for the longest frame of any.
+    ///
+    /// # Errors
+    ///
+    /// [`PortError::NotFound`]: no such interface; what [`Memory::new`] says.
+    pub fn memory_for<'a>(
+        interfaces: impl IntoIterator<Item = (&'a str, InterfaceOptions)>,
+    ) -> Result<Arc<Memory>, PortError> {
+        let (mut all, mut longest) = (0, 0);
+        for (name, options) in interfaces {
+            let (chunks, mtu) = needs_of(name, options)?;
+            all += chunks;
+            longest = longest.max(mtu);
+        }
+        Memory::new(all, chunk_len_for(longest))
+    }
+
     /// Opens a port at the interface of this name, with frames in `memory`. An interface that this process has open keeps the memory that it has.
     ///
     /// # Errors

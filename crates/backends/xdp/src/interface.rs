@@ -154,6 +154,19 @@ fn queues_of(name: &str, link: &Link) -> u32 {
     ethtool::rx_queues(name).unwrap_or(link.rx_queues).clamp(1, QUEUES_MAX)
 }
 
+/// Chunks that the queues of an interface are promised, and those that a port is which is at all of them.
+pub(crate) fn chunks_promised(queues: usize, ring: usize) -> (usize, usize) {
+    (queues * ring, queues * (ring + ring / 2))
+}
+
+/// What a port at all queues of an interface takes of memory: chunks, those of the queues included, and the MTU.
+pub(crate) fn needs_of(name: &str, options: InterfaceOptions) -> Result<(usize, usize), PortError> {
+    let netlink = Netlink::open().map_err(|error| refused("asking the kernel", error))?;
+    let link = find(&netlink, name)?;
+    let (kernel, port) = chunks_promised(queues_of(name, &link) as usize, options.ring as usize);
+    Ok((kernel + port, link.mtu))
+}
+
 impl Interface {
     /// Opens an interface that this process has not open.
     fn open(
@@ -416,7 +429,7 @@ impl Attachment {
         let used = interface.take_slot(queues.clone())?;
         let slot = if interface.take == Take::All { 0 } else { used.trailing_zeros() };
         let ring = interface.options.ring;
-        let promised = queues.len() * (ring + ring / 2) as usize;
+        let (_, promised) = chunks_promised(queues.len(), ring as usize);
         // From here on its drop gives back what it has.
         let mut attachment = Self {
             interface: Arc::clone(&interface),

@@ -49,6 +49,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The shorter of the chunks that hold a frame of an interface with this MTU, if one does.
+pub(crate) fn chunk_len_for(mtu: usize) -> usize {
+    let holds = |&len: &usize| mtu + 14 <= len - HEADROOM;
+    CHUNK_LENS.into_iter().find(holds).unwrap_or(CHUNK_LENS[CHUNK_LENS.len() - 1])
+}
+
 impl Memory {
     /// Memory of `chunks` chunks of `chunk_len` bytes, one of [`CHUNK_LENS`]. A frame may be 256 bytes shorter than a chunk. The memory is pinned when
     /// the first port is opened with it.

@@ -16,8 +16,8 @@ use sinew_wire::udp::headers_len;
 
 use crate::core::{Core, Local};
 use crate::frames::alarm_of;
-use crate::interface::{Attachment, Granted, Take, find, shared};
-use crate::memory::{CHUNK_LENS, HEADROOM, Memory};
+use crate::interface::{Attachment, Granted, Take, chunks_promised, find, shared};
+use crate::memory::{Memory, chunk_len_for};
 use crate::options::{XdpAddress, XdpOptions};
 use crate::queues::SHORT_PAUSE_NS;
 use crate::rx::XdpRx;
@@ -192,15 +192,9 @@ fn is_usual(ip: IpAddr) -> bool {
 
 /// Chunks that an interface has by default: what is promised to its queues and to some ports, each of which has rings at every queue.
 fn chunks_usual(queues: usize, ring: usize) -> usize {
-    let (kernel, port) = (queues * ring, queues * (ring + ring / 2));
+    let (kernel, port) = chunks_promised(queues, ring);
     let ports = (CHUNKS_USUAL_MAX.saturating_sub(kernel) / port).clamp(1, PORTS_USUAL);
     kernel + ports * port
-}
-
-/// The shorter of the chunks that hold a frame of an interface with this MTU, if one does.
-fn chunk_len_for(mtu: usize) -> usize {
-    let holds = |&len: &usize| mtu + 14 <= len - HEADROOM;
-    CHUNK_LENS.into_iter().find(holds).unwrap_or(CHUNK_LENS[CHUNK_LENS.len() - 1])
 }
 
 /// A UDP socket that nobody else can then have the place of, and that keeps the kernel from telling senders that nobody is there.

@@ -17,12 +17,8 @@ use sinew::xdp::{FrameOptions, Memory, XdpAddress, XdpFrames, XdpOptions};
 
 /// Bytes of a packet, where nobody says how many, and the port carries them.
 const MTU: usize = 1500;
-/// Frames in the memory of AF_XDP, for each interface: as many as its rings at four queues hold, and as many that wait.
-const FRAMES: usize = 16_384;
-/// Bytes for each of them, which hold a packet of [`MTU`] bytes; longer packets need the second.
-const FRAME_BYTES: [usize; 2] = [2048, 4096];
 /// Options of `xdp://` that ports of frames have.
-const XDP_OPTIONS: [&str; 4] = ["mode", "zerocopy", "ring", "chunks"];
+const XDP_OPTIONS: [&str; 3] = ["mode", "zerocopy", "ring"];
 
 /// What `--interface` says: `NAME=PORT[,to=PORT][,ip=ADDRESS/LENGTH][,mac=ADDRESS][,mtu=BYTES]`.
 #[derive(Clone, Debug)]
@@ -141,12 +137,12 @@ fn udp(spec: &Spec) -> anyhow::Result<(Cable<UdpPort>, String)> {
 
 /// Memory that all interfaces with AF_XDP share, so that frames go from one to another without a copy.
 fn frame_memory(specs: &[Spec], kinds: &[Kind]) -> anyhow::Result<Option<Arc<Memory>>> {
-    let (mut chunks, mut is_long) = (0, false);
+    let mut interfaces = Vec::new();
     for (spec, _) in specs.iter().zip(kinds).filter(|(_, kind)| **kind == Kind::Xdp) {
-        chunks += XdpOptions::of(&spec.port)?.chunks.unwrap_or(FRAMES);
-        is_long |= spec.mtu.is_some_and(|mtu| mtu > MTU);
+        interfaces.push((XdpAddress::of(&spec.port)?.interface, XdpOptions::of(&spec.port)?.interface));
     }
-    Ok(if chunks == 0 { None } else { Some(Memory::new(chunks, FRAME_BYTES[usize::from(is_long)])?) })
+    let interfaces = interfaces.iter().map(|(name, options)| (&**name, *options));
+    Ok(if interfaces.len() == 0 { None } else { Some(XdpFrames::memory_for(interfaces)?) })
 }
 
 /// All frames of a network interface, which the kernel sees none of then.

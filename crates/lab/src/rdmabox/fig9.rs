@@ -253,7 +253,7 @@ impl Experiment for Fig9 {
     fn remark(&self) -> &'static str {
         "That four busy threads harm nobody follows from the cores that are left free, and that one shared queue is too few from how long a completion takes. The other orderings of the \
          text follow, but for two: several shared queues do help here, since nothing but their threads is serialised, and two or four of them are better than adaptive polling, which takes \
-         more of the application's cores than they do. No time of a completion has all orderings: with 8 us adaptive polling is better than two shared queues and not than four; with 16 us \
+         more of the application's cores than they do. Neither time of a completion that was tried has all orderings: with 8 us adaptive polling is better than two shared queues and not than four; with 16 us \
          it is better than four, but busy polling is better than either, since a completion then keeps a core longer than the application computes."
     }
 
