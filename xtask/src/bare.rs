@@ -46,6 +46,8 @@ const ASK_FOR_NOTHING: &[&str] = &[
     "interleave: ",
     "kv: random",
     "lab: ",
+    // Runs in the compiler, whose libraries an ordinary user need not have.
+    "macros: ",
     "remote-memory: ",
     "rpc: ",
     "sequencer: ",
