@@ -62,8 +62,7 @@ fn ours(table: &'static str, entries: &'static str, form: &'static str) -> Side 
     let measure = move |setting: &Setting| {
         let mut command = Command::new(process::target_dir().join("release/sinew"));
         command.args(["interleave", "bench", table, "--entries", entries, "--width", WIDTH, "--json"]);
-        let core = setting.cores[1];
-        command.args(["--pin", &format!("{core},{core}"), "--seconds", &setting.seconds.to_string()]);
+        command.args(["--pin", &setting.cores[1].to_string(), "--seconds", &setting.seconds.to_string()]);
         let output = process::output(command.stdin(Stdio::null()))?;
         let results: serde_json::Value = serde_json::from_str(&output)?;
         let found = results.pointer(form).and_then(serde_json::Value::as_f64);
