@@ -282,6 +282,16 @@ impl Alarm {
         Ok(epoll::add(&self.set, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
     }
 
+    /// Watches a descriptor no more. News for one that is watched cost whoever brings them the way through the set, so what is rarely slept on is best
+    /// watched only meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; [`io::ErrorKind::NotFound`] where it was not watched.
+    pub fn unwatch(&self, fd: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.set, fd)?)
+    }
+
     /// Whether anything that is watched has an error or has hung up, which keeps the alarm readable until it is seen to. One system call.
     pub fn has_error(&self) -> bool {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 8];
@@ -417,6 +427,19 @@ mod tests {
         drop((outer, inner));
         waker.wake();
         let _ = descriptor.wait(NOT_LONG).unwrap();
+    }
+
+    #[test]
+    fn what_is_watched_no_more_sets_no_alarm_off_and_news_from_before_it_is_watched_do() {
+        let (outer, inner) = (Alarm::new().unwrap(), Alarm::new().unwrap());
+        assert!(outer.set() && inner.set());
+        outer.watch(inner.descriptor()).unwrap();
+        outer.unwatch(inner.descriptor()).unwrap();
+        assert_eq!(outer.unwatch(inner.descriptor()).unwrap_err().kind(), io::ErrorKind::NotFound);
+        inner.waker().wake();
+        assert!(!outer.descriptor().wait(NOT_LONG).unwrap());
+        outer.watch(inner.descriptor()).unwrap();
+        assert!(outer.descriptor().wait(NOT_LONG).unwrap());
     }
 
     #[test]

@@ -5,17 +5,16 @@ use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use rustix::fd::OwnedFd;
 use sinew_fabric::frames::{
     ETHERNET_HEADER_LEN, FrameBurst, FrameCaps, FrameFamily, FramePort, FrameRx, FrameTx, LentFrame, MacAddress,
 };
-use sinew_fabric::readiness::Alarm;
 use sinew_fabric::{Armed, Descriptor, Dropped, MAX_BURST, PortError, PortStats, Readiness, Waker};
 use sinew_mem::atomic::plain::Arc;
 
 use crate::interface::{Attachment, Granted, InterfaceOptions, Take, needs_of, shared};
 use crate::memory::{Chunk, Memory, chunk_len_for};
 use crate::queues::{Received, Receiver, SHORT_PAUSE_NS, Sender};
+use crate::sleeping::Sleeping;
 
 /// How a frame port is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -84,7 +83,7 @@ impl LentFrame for XdpFrame<'_> {
 pub struct XdpFrames {
     rx: XdpFramesRx,
     tx: XdpFramesTx,
-    alarm: Alarm,
+    sleeping: Sleeping,
     caps: FrameCaps,
     mac: MacAddress,
     granted: Granted,
@@ -145,7 +144,7 @@ impl XdpFrames {
                 });
             }
         }
-        let alarm = alarm_of(&attachment)?;
+        let sleeping = Sleeping::new(&attachment)?;
         let memory = Arc::clone(&interface.memory);
         let frame_len_max = interface.frame_len_max();
         let caps = FrameCaps {
@@ -164,7 +163,7 @@ impl XdpFrames {
                 stats: PortStats::default(),
             },
             tx: XdpFramesTx { sender: Sender::new(&attachment), memory, frame_len_max, stats: PortStats::default() },
-            alarm,
+            sleeping,
             caps,
             mac,
             granted,
@@ -181,21 +180,6 @@ impl XdpFrames {
     pub fn memory(&self) -> &Arc<Memory> {
         &self.rx.memory
     }
-}
-
-/// An alarm that goes off when a frame comes.
-pub(crate) fn alarm_of(attachment: &Attachment) -> Result<Alarm, PortError> {
-    let watching = || {
-        let alarm = Alarm::new()?;
-        for fd in attachment.sockets.iter().filter_map(|socket| socket.fd.as_ref()) {
-            alarm.watch(AsRef::<OwnedFd>::as_ref(fd))?;
-        }
-        Ok(alarm)
-    };
-    watching().map_err(|source: io::Error| PortError::System {
-        doing: "making an epoll set and an eventfd".to_owned(),
-        source,
-    })
 }
 
 impl FrameRx for XdpFramesRx {
@@ -283,13 +267,12 @@ impl XdpFramesTx {
 
 impl Readiness for XdpFrames {
     fn descriptor(&self) -> Option<Descriptor> {
-        Some(self.alarm.descriptor())
+        Some(self.sleeping.descriptor())
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         self.tx.submit();
-        // What comes makes the sockets, and so the alarm, readable by itself.
-        if self.rx.receiver.has_news() || !self.alarm.set() {
+        if self.rx.receiver.has_news() || !self.sleeping.set()? {
             return Ok(Armed::Ready);
         }
         let short = self.rx.receiver.is_short().then_some(SHORT_PAUSE_NS);
@@ -298,7 +281,7 @@ impl Readiness for XdpFrames {
     }
 
     fn disarm(&mut self) -> bool {
-        self.alarm.clear()
+        self.sleeping.clear()
     }
 }
 
@@ -321,7 +304,7 @@ impl FramePort for XdpFrames {
     }
 
     fn waker(&self) -> Waker {
-        self.alarm.waker()
+        self.sleeping.waker()
     }
 
     /// What went through. Frames that the kernel found no room for count as [`Dropped::Overflow`], those that were longer than a chunk takes as

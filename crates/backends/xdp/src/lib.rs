@@ -62,6 +62,7 @@ mod queues;
 pub mod raw;
 mod ring;
 mod rx;
+mod sleeping;
 mod sys;
 pub mod testbed;
 mod tx;

@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::rc::Rc;
 use std::time::Duration;
 
-use sinew_fabric::readiness::Alarm;
 use sinew_fabric::{
     Address, AddressError, Armed, Caps, Descriptor, Dropped, MAX_BURST, PacketPort, PacketTx, Peer, PortError,
     PortEvent, PortStats, Readiness, Waker, sockets,
@@ -15,12 +14,12 @@ use sinew_mem::Arena;
 use sinew_wire::udp::headers_len;
 
 use crate::core::{Core, Local};
-use crate::frames::alarm_of;
 use crate::interface::{Attachment, Granted, Take, chunks_promised, find, shared};
 use crate::memory::{Memory, chunk_len_for};
 use crate::options::{XdpAddress, XdpOptions};
 use crate::queues::SHORT_PAUSE_NS;
 use crate::rx::XdpRx;
+use crate::sleeping::Sleeping;
 use crate::sys::netlink::Netlink;
 use crate::tx::{PAYLOAD_START, XdpTx};
 
@@ -43,7 +42,7 @@ pub struct XdpPort {
     tx: XdpTx,
     rx: XdpRx,
     core: Rc<RefCell<Core>>,
-    alarm: Alarm,
+    sleeping: Sleeping,
     arena: Arena,
     caps: Caps,
     local: SocketAddr,
@@ -150,7 +149,7 @@ impl XdpPort {
             gateway: options.gateway,
             frame_len_max: interface.link.mtu + 14,
         };
-        let alarm = alarm_of(&attachment)?;
+        let sleeping = Sleeping::new(&attachment)?;
         let arena = Arena::private(options.arena).map_err(|source| PortError::System {
             doing: format!("reserving {} bytes for message buffers (say ?arena=BYTES for fewer)", options.arena),
             source,
@@ -161,7 +160,7 @@ impl XdpPort {
             tx: XdpTx::new(&core, options.coalesce, datagram_max),
             rx: XdpRx::new(&core, datagram_max),
             core,
-            alarm,
+            sleeping,
             arena,
             caps,
             local: SocketAddr::new(ip, port),
@@ -243,7 +242,7 @@ impl SplitRange for std::ops::Range<u16> {
 
 impl Readiness for XdpPort {
     fn descriptor(&self) -> Option<Descriptor> {
-        Some(self.alarm.descriptor())
+        Some(self.sleeping.descriptor())
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
@@ -251,8 +250,7 @@ impl Readiness for XdpPort {
         self.tx.submit();
         let mut core = self.core.borrow_mut();
         core.sender.submit();
-        // What comes makes the sockets, and so the alarm, readable by itself.
-        if self.rx.has_news() || core.has_news() || !self.alarm.set() {
+        if self.rx.has_news() || core.has_news() || !self.sleeping.set()? {
             return Ok(Armed::Ready);
         }
         let waiting = core.waiting_pause_ns(now_ns).map(|pause| pause.max(WAITING_NS));
@@ -262,7 +260,7 @@ impl Readiness for XdpPort {
     }
 
     fn disarm(&mut self) -> bool {
-        self.alarm.clear()
+        self.sleeping.clear()
     }
 }
 
@@ -349,7 +347,7 @@ impl PacketPort for XdpPort {
     }
 
     fn waker(&self) -> Waker {
-        self.alarm.waker()
+        self.sleeping.waker()
     }
 
     /// What went through. Frames that the kernel found no room for count as [`Dropped::Overflow`], those that were longer than the interface carries as

@@ -1,0 +1,67 @@
+//! Sleeping on the sockets of a port.
+
+use std::io;
+
+use rustix::fd::OwnedFd;
+use sinew_fabric::readiness::Alarm;
+use sinew_fabric::{Descriptor, PortError, Waker};
+use sinew_mem::atomic::plain::Arc;
+
+use crate::interface::Attachment;
+
+/// An alarm that goes off when a frame comes. It watches the sockets only while somebody sleeps, since whoever delivers a frame to a watched one goes the
+/// way through the alarm for each.
+#[derive(Debug)]
+pub(crate) struct Sleeping {
+    alarm: Alarm,
+    /// Those of the port, which closes them itself.
+    sockets: Vec<std::sync::Weak<OwnedFd>>,
+    watches: bool,
+}
+
+impl Sleeping {
+    pub fn new(attachment: &Attachment) -> Result<Self, PortError> {
+        let alarm = Alarm::new()
+            .map_err(|source| PortError::System { doing: "making an epoll set and an eventfd".to_owned(), source })?;
+        let sockets = attachment.sockets.iter().filter_map(|socket| socket.fd.as_ref()).map(Arc::downgrade).collect();
+        Ok(Self { alarm, sockets, watches: false })
+    }
+
+    pub fn descriptor(&self) -> Descriptor {
+        self.alarm.descriptor()
+    }
+
+    pub fn waker(&self) -> Waker {
+        self.alarm.waker()
+    }
+
+    /// From now on frames, those that are there included, and wakers make the descriptor readable. False where a waker was called before.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no memory.
+    pub fn set(&mut self) -> io::Result<bool> {
+        if !self.alarm.set() {
+            return Ok(false);
+        }
+        if !self.watches {
+            // Also where one of several fails: `clear` takes out whichever are in.
+            self.watches = true;
+            for socket in self.sockets.iter().filter_map(std::sync::Weak::upgrade) {
+                self.alarm.watch(&*socket)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends that; returns whether a waker was called.
+    pub fn clear(&mut self) -> bool {
+        if std::mem::take(&mut self.watches) {
+            for socket in self.sockets.iter().filter_map(std::sync::Weak::upgrade) {
+                // One that is not in is as good as taken out.
+                let _ = self.alarm.unwatch(&*socket);
+            }
+        }
+        self.alarm.clear()
+    }
+}
