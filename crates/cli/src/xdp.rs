@@ -8,7 +8,7 @@ use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::shm::Hub;
 use sinew::xdp::testbed::Side;
-use sinew_harness::limits::xdp::{Mover, XdpEcho};
+use sinew_harness::limits::xdp::{Middle, Mover, Passing, XdpEcho};
 use sinew_harness::load::echo::Shape;
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::{Comparison, Figure, Turns, Unit, figure, machine, units};
@@ -26,15 +26,21 @@ Makes pairs of virtual interfaces in network namespaces of their own, which are 
 
   rate     frames of 98 B that a frame port sends back, 64 in flight, beside a bare socket's
   latency  one such frame there and back, median, beside a bare socket's
+  forward  frames of IPv4, 98 B, that a router on two frame ports passes from one pair to another, 64 at a time, by its own time alone; beside a bare loop that
+           writes new Ethernet addresses, on two sockets of one memory
+  routing  the same by the time of sender, router and receiver together; beside the kernel's own routing
   rpc      calls over xdp:// with every packet a datagram of its own, 60 in flight, beside the same over udp://
   joined   calls over xdp:// with as many packets to a datagram as fit, 512 in flight, beside the same over udp://
+
+Those that pass a router are sent, forwarded and received by one thread, on the first processor; the others by one thread at each end.
 
 It needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and CAP_BPF. Nothing else on the host is touched.
 To measure calls over an interface that there is: sinew rpc bench rate --address xdp://INTERFACE/IP:PORT.
 
 Examples:
   sinew xdp bench
-  sinew xdp bench rate latency --seconds 5 --json";
+  sinew xdp bench rate latency --seconds 5 --json
+  sinew xdp bench forward routing --pin 1";
 
 /// What can be done with AF_XDP ports.
 #[derive(clap::Subcommand)]
@@ -49,6 +55,8 @@ pub enum Command {
 enum Kind {
     Rate,
     Latency,
+    Forward,
+    Routing,
     Rpc,
     Joined,
 }
@@ -85,6 +93,7 @@ fn measure(kinds: &[Kind], setting: &Setting, progress: &mut Progress<'_>) -> an
     let measure = |kind: &Kind| {
         let figure = match kind {
             Kind::Rate | Kind::Latency => frames(*kind, setting, interrupt, progress),
+            Kind::Forward | Kind::Routing => passing(*kind, setting, interrupt, progress),
             Kind::Rpc | Kind::Joined => calls(*kind, setting, interrupt, progress),
         };
         ensure!(!interrupt.is_set(), Interrupted);
@@ -102,6 +111,8 @@ impl Kind {
         match self {
             Self::Rate => "frames through a port and back, 64 in flight",
             Self::Latency => "a frame through a port and back",
+            Self::Forward => "frames through a router, by its own time",
+            Self::Routing => "frames through a router, from end to end",
             Self::Rpc => "calls over xdp, a datagram each, 60 in flight",
             Self::Joined => "calls over xdp, joined, 512 in flight",
         }
@@ -137,6 +148,34 @@ fn frames(kind: Kind, setting: &Setting, interrupt: Interrupt, progress: &mut Pr
     let measured = setting.run(2, [], None, interrupt).alternate(2, &mut sides, progress)?;
     let figure = measured.figure("xdp bench", kind.title(), kind.unit(), 0);
     let mut figure = figure.beside(&measured, 1, Comparison::Limit, "a bare AF_XDP socket");
+    figure.setup = json!({ "kind": name(kind), "frame_len": FRAME_LEN });
+    Ok(figure)
+}
+
+/// A router and what it is beside.
+struct Forwarding {
+    kind: Kind,
+    sides: [Passing; 2],
+}
+
+impl Turns for Forwarding {
+    fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
+        let passed = self.sides[side].measure(duration)?;
+        Ok(Some(if self.kind == Kind::Forward { passed.between } else { passed.end_to_end }))
+    }
+}
+
+fn passing(kind: Kind, setting: &Setting, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
+    let (other, comparison, beside) = match kind {
+        Kind::Forward => (Middle::Bare, Comparison::Limit, "a bare AF_XDP loop"),
+        _ => (Middle::Kernel, Comparison::Baseline, "the kernel's routing"),
+    };
+    let start = |middle| Passing::start(middle, FRAME_LEN, setting.client_cpus[0]).with_context(needed);
+    let mut sides = Forwarding { kind, sides: [start(Middle::Router)?, start(other)?] };
+    let alone = Setting { server_cpus: Vec::new(), ..setting.clone() };
+    let measured = alone.run(2, [], None, interrupt).alternate(2, &mut sides, progress)?;
+    let figure = measured.figure("xdp bench", kind.title(), kind.unit(), 0);
+    let mut figure = figure.beside(&measured, 1, comparison, beside);
     figure.setup = json!({ "kind": name(kind), "frame_len": FRAME_LEN });
     Ok(figure)
 }

@@ -1,4 +1,6 @@
-//! A bare loop over AF_XDP: one socket, its four rings and nothing else. It is the yardstick that benchmarks measure the ports against.
+//! Bare loops over AF_XDP: sockets, their rings and nothing else. They are the yardstick that benchmarks measure the ports against.
+
+mod forward;
 
 use rustix::fd::OwnedFd;
 use sinew_fabric::PortError;
@@ -12,6 +14,8 @@ use crate::ring::{Consumer, Producer};
 use crate::sys::bpf as calls;
 use crate::sys::netlink::Netlink;
 use crate::sys::socket::{Descriptor, Place, QueueRings, Unbound, kick_tx};
+
+pub use forward::BareForwarder;
 
 const CHUNK_LEN: usize = 2048;
 const RING: u32 = 1024;
@@ -68,11 +72,8 @@ impl Bare {
     }
 
     fn bytes(&mut self, address: u64, len: usize) -> &mut [u8] {
-        let start = address as usize;
-        assert!(start <= self.region.len() && len <= self.region.len() - start);
-        // SAFETY: the range lies in the region, which is ours alone but for what the kernel does to chunks that it has; it has given this one back, or never
-        // had it.
-        unsafe { std::slice::from_raw_parts_mut(self.region.start().add(start).as_ptr(), len) }
+        // SAFETY: the kernel has given this chunk back, or never had it.
+        unsafe { bytes_of(&self.region, address, len) }
     }
 
     fn kick(&mut self) {
@@ -169,6 +170,19 @@ impl Bare {
         }
         count
     }
+}
+
+/// The bytes at an address of a region, which lie in it.
+///
+/// # Safety
+///
+/// The region is the caller's alone, but for chunks that the kernel has, and this is none of them. Nobody else has these bytes while they are borrowed.
+#[allow(clippy::mut_from_ref)]
+unsafe fn bytes_of(region: &Region, address: u64, len: usize) -> &mut [u8] {
+    let start = address as usize;
+    assert!(start <= region.len() && len <= region.len() - start);
+    // SAFETY: the range lies in the region, and the caller promised the rest.
+    unsafe { std::slice::from_raw_parts_mut(region.start().add(start).as_ptr(), len) }
 }
 
 /// Memory for a frame port that is measured beside a bare loop: as much as that has.

@@ -10,6 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::sys::netlink::Netlink;
 use crate::sys::{ethtool, namespace};
 
+mod path;
+
+pub use path::{Path, Place};
+
 /// A network namespace that is kept while this is, and while sockets and processes are in it.
 #[derive(Debug)]
 pub struct Namespace(File);
@@ -139,7 +143,9 @@ impl Pair {
         let other = &pair.at(Side::B).0;
         pair.at(Side::A).within(|| Netlink::open()?.make_pair(names, other, options.queues, options.mtu))??;
         for side in Side::ALL {
-            pair.at(side).within(|| set_up(side, options))??;
+            let (v4, v6) = (options.v4(side).into(), options.v6(side).into());
+            let addresses = options.addresses.then_some([(v4, 24), (v6, 64)]);
+            pair.at(side).within(|| set_up(side.interface(), options.finished, addresses))??;
         }
         Ok(pair)
     }
@@ -167,18 +173,19 @@ impl Pair {
     }
 }
 
-fn set_up(side: Side, options: PairOptions) -> io::Result<()> {
+/// Switches an interface on, with these addresses and the lengths of their networks' prefixes.
+fn set_up(interface: &str, finished: bool, addresses: Option<[(IpAddr, u8); 2]>) -> io::Result<()> {
     let netlink = Netlink::open()?;
-    let link = netlink.link(side.interface())?;
-    if options.finished {
-        ethtool::finish_in_kernel(side.interface())?;
+    let link = netlink.link(interface)?;
+    if finished {
+        ethtool::finish_in_kernel(interface)?;
     }
     netlink.set_up(link.index)?;
-    if options.addresses {
-        netlink.add_address(link.index, options.v4(side).into(), 24)?;
-        netlink.add_address(link.index, IpAddr::from(options.v6(side)), 64).or_else(|error| {
+    for (address, prefix) in addresses.into_iter().flatten() {
+        netlink.add_address(link.index, address, prefix).or_else(|error| {
             // A kernel without IPv6.
-            if error.raw_os_error() == Some(libc::EOPNOTSUPP) { Ok(()) } else { Err(error) }
+            let is_missing = address.is_ipv6() && error.raw_os_error() == Some(libc::EOPNOTSUPP);
+            if is_missing { Ok(()) } else { Err(error) }
         })?;
     }
     Ok(())

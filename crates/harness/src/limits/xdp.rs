@@ -1,5 +1,7 @@
 //! Frames that go over a virtual pair and come back, through bare AF_XDP sockets or through frame ports.
 
+mod forward;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -15,6 +17,8 @@ use sinew::xdp::{FrameOptions, InterfaceOptions, Mode, XdpFrames};
 
 use crate::histogram;
 use crate::machine::{self, Pair as Cpus};
+
+pub use forward::{Middle, Passed, Passing};
 
 /// A frame that came back so late is taken to be lost.
 const LOST_AFTER: Duration = Duration::from_millis(20);

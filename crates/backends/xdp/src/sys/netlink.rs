@@ -53,6 +53,7 @@ const RTA_PREFSRC: u16 = 7;
 
 /// States in which a neighbour's address is of use: reachable, stale, delay, probe, needs no ARP, permanent.
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
+const NUD_PERMANENT: u16 = 0x80;
 const NTF_USE: u8 = 1;
 
 const IFF_UP: u32 = 1;
@@ -300,6 +301,15 @@ impl Netlink {
         let question = Question::new(NEW_NEIGH, ACK | CREATE | REPLACE)
             .body(&neighbour_body(interface, address, 0, NTF_USE))
             .attribute(NDA_DST, &octets(address));
+        self.ask(question, |_, _| {})
+    }
+
+    /// Tells the kernel the address of a neighbour, which it believes until it is told another.
+    pub fn set_neighbour(&self, interface: u32, address: IpAddr, mac: MacAddress) -> io::Result<()> {
+        let question = Question::new(NEW_NEIGH, ACK | CREATE | REPLACE)
+            .body(&neighbour_body(interface, address, NUD_PERMANENT, 0))
+            .attribute(NDA_DST, &octets(address))
+            .attribute(NDA_LLADDR, &mac.0);
         self.ask(question, |_, _| {})
     }
 

@@ -1,0 +1,111 @@
+//! Two hosts and what is between them, to measure forwarding on.
+
+use std::io;
+use std::net::IpAddr;
+
+use sinew_fabric::frames::MacAddress;
+
+use super::{Namespace, PairOptions, Side, quiet, set_up};
+use crate::sys::netlink::Netlink;
+
+/// Where on a [`Path`] something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The host at this side.
+    Host(Side),
+    /// Between the hosts.
+    Middle,
+}
+
+/// Two virtual pairs in a row: a host at each end, with nothing but frames at its interface, and a third between them with both pairs' other ends.
+#[derive(Debug)]
+pub struct Path {
+    hosts: [Namespace; 2],
+    middle: Namespace,
+    options: PairOptions,
+}
+
+impl Path {
+    /// The name of each host's interface.
+    pub const HOST: &str = "veth-a";
+    /// The names of the interfaces between, towards the first host and towards the second.
+    pub const MIDDLE: [&str; 2] = ["veth-l", "veth-r"];
+
+    /// Makes a path. Where there are to be addresses, those between the hosts have them, as the side `B` of pairs in the networks 0 and 1 has.
+    ///
+    /// # Errors
+    ///
+    /// As [`super::Pair::new`].
+    pub fn new(options: PairOptions) -> io::Result<Self> {
+        let path = Self { hosts: [Namespace::new()?, Namespace::new()?], middle: Namespace::new()?, options };
+        path.middle.within(|| quiet(options.addresses))??;
+        for side in Side::ALL {
+            let (host, between) = (path.at(Place::Host(side)), Self::MIDDLE[side as usize]);
+            host.within(|| {
+                quiet(false)?;
+                let netlink = Netlink::open()?;
+                netlink.make_pair([Self::HOST, between], &path.middle.0, options.queues, options.mtu)
+            })??;
+            host.within(|| set_up(Self::HOST, options.finished, None))??;
+            let options = PairOptions { network: side as u8, ..options };
+            let addresses = [(options.v4(Side::B).into(), 24), (options.v6(Side::B).into(), 64)];
+            let addresses = options.addresses.then_some(addresses);
+            path.middle.within(|| set_up(between, options.finished, addresses))??;
+        }
+        Ok(path)
+    }
+
+    /// The namespace of a place.
+    pub fn at(&self, place: Place) -> &Namespace {
+        match place {
+            Place::Host(side) => &self.hosts[side as usize],
+            Place::Middle => &self.middle,
+        }
+    }
+
+    /// The address of IPv4 that a host is to go by: it is in the network of the interface before it, and its kernel does not have it.
+    pub fn host_v4(&self, side: Side) -> std::net::Ipv4Addr {
+        PairOptions { network: side as u8, ..self.options }.v4(Side::A)
+    }
+
+    /// The Ethernet addresses of the hosts.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn host_macs(&self) -> io::Result<[MacAddress; 2]> {
+        let mac = || Netlink::open()?.link(Self::HOST).map(|link| link.mac);
+        let of = |side| self.at(Place::Host(side)).within(mac)?;
+        Ok([of(Side::A)?, of(Side::B)?])
+    }
+
+    /// The Ethernet addresses between the hosts.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn middle_macs(&self) -> io::Result<[MacAddress; 2]> {
+        self.middle.within(|| {
+            let netlink = Netlink::open()?;
+            Ok([netlink.link(Self::MIDDLE[0])?.mac, netlink.link(Self::MIDDLE[1])?.mac])
+        })?
+    }
+
+    /// Has the kernel between the hosts route IPv4 from one to the other, and tells it who they are.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn route_in_kernel(&self) -> io::Result<()> {
+        let macs = self.host_macs()?;
+        self.middle.within(|| {
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+            let netlink = Netlink::open()?;
+            for (side, mac) in Side::ALL.into_iter().zip(macs) {
+                let index = netlink.link(Self::MIDDLE[side as usize])?.index;
+                netlink.set_neighbour(index, IpAddr::from(self.host_v4(side)), mac)?;
+            }
+            Ok(())
+        })?
+    }
+}

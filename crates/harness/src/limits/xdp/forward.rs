@@ -1,0 +1,226 @@
+//! Frames that go over two virtual pairs, from one host to another, through what stands between: everything by one thread, on one core.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use sinew::fabric::Clock;
+use sinew::fabric::frames::{ETHERNET_HEADER_LEN, FramePort};
+use sinew::forward::headers::{self, ether_type, ipv4, protocol};
+use sinew::forward::interface::{Interface, Network};
+use sinew::forward::router::{Router, RouterConfig};
+use sinew::forward::{Fib, Forwarder, Outbox};
+use sinew::host::HostClock;
+use sinew::xdp::raw::{Bare, BareForwarder};
+use sinew::xdp::testbed::{PairOptions, Path, Place, Side};
+use sinew::xdp::{FrameOptions, InterfaceOptions, Mode, XdpFrames};
+
+use super::told_of;
+use crate::machine;
+
+/// Frames that are sent together, and then forwarded.
+const BATCH: usize = 64;
+/// What does not come within so long is lost.
+const LOST_AFTER: Duration = Duration::from_millis(20);
+/// Bytes of IPv4 and UDP before the payload.
+const HEADERS_LEN: usize = 28;
+
+/// What is between the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Middle {
+    /// The router of `sinew forward run`, on frame ports.
+    Router,
+    /// Two bare sockets, and new Ethernet addresses.
+    Bare,
+    /// The kernel's own routing.
+    Kernel,
+}
+
+enum Forwards {
+    Router(Box<Forwarder<XdpFrames, Router>>, HostClock),
+    Bare(Box<BareForwarder>),
+    Kernel,
+}
+
+/// What passed, in millions of frames a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Passed {
+    /// Of the time that all took, sender and receiver included.
+    pub end_to_end: f64,
+    /// Of the time that was spent between the hosts alone; 0 for the kernel, whose work is part of the sender's call.
+    pub between: f64,
+}
+
+/// Two hosts and what is between them, on a thread of their own, which is at rest while nothing is measured.
+#[derive(Debug)]
+pub struct Passing {
+    ask: Option<Sender<Duration>>,
+    told: Receiver<anyhow::Result<Passed>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Passing {
+    /// Makes hosts and what is between them, on a processor.
+    ///
+    /// # Errors
+    ///
+    /// What making pairs and opening their ends takes and this user has not.
+    pub fn start(middle: Middle, frame_len: usize, cpu: Option<usize>) -> anyhow::Result<Self> {
+        let (ask, asked) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        let (opened, is_open) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let made = machine::pin(cpu).and_then(|()| Ends::make(middle, frame_len));
+            let Some(mut ends) = told_of(opened, made) else { return };
+            while let Ok(duration) = asked.recv() {
+                if tell.send(ends.measure(duration)).is_err() {
+                    return;
+                }
+            }
+        });
+        let passing = Self { ask: Some(ask), told, thread: Some(thread) };
+        is_open.recv().context("a measuring thread ended")??;
+        Ok(passing)
+    }
+
+    /// Has frames pass for so long.
+    ///
+    /// # Errors
+    ///
+    /// When one in a hundred is lost, or the thread ended.
+    pub fn measure(&self, duration: Duration) -> anyhow::Result<Passed> {
+        let asked = self.ask.as_ref().is_some_and(|ask| ask.send(duration).is_ok());
+        asked.then(|| self.told.recv().ok()).flatten().context("the measuring thread ended")?
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.ask = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Two hosts that are bare sockets, and what is between them.
+struct Ends {
+    path: Path,
+    hosts: [Bare; 2],
+    forwards: Forwards,
+    frame: Vec<u8>,
+}
+
+/// The network of a side, and the address there of what is between.
+fn network(side: Side) -> anyhow::Result<Network> {
+    let options = PairOptions { network: side as u8, ..PairOptions::default() };
+    Ok(Network::parse(&format!("{}/24", options.v4(Side::B)))?)
+}
+
+fn router() -> anyhow::Result<Forwarder<XdpFrames, Router>> {
+    let interface = InterfaceOptions { zero_copy: false, ..InterfaceOptions::default() };
+    let memory = XdpFrames::memory_for(Path::MIDDLE.map(|name| (name, interface)))?;
+    let (mut ports, mut interfaces) = (Vec::new(), Vec::new());
+    for (side, name) in Side::ALL.into_iter().zip(Path::MIDDLE) {
+        let port = XdpFrames::open(name, &memory, &FrameOptions { interface, ..FrameOptions::default() })?;
+        let networks = vec![network(side)?];
+        interfaces.push(Interface { name: name.to_owned(), mac: port.mac(), mtu: 1500, networks });
+        ports.push(port);
+    }
+    let fib = Fib::new(&interfaces, &[]).context("filling the tables")?;
+    Ok(Forwarder::new(ports, Router::new(interfaces, fib, RouterConfig::default())?)?)
+}
+
+impl Ends {
+    fn make(middle: Middle, frame_len: usize) -> anyhow::Result<Self> {
+        let path = Path::new(PairOptions { addresses: middle == Middle::Kernel, ..PairOptions::default() })
+            .context("making pairs of virtual interfaces")?;
+        let (hosts, between) = (path.host_macs()?, path.middle_macs()?);
+        let forwards = path.at(Place::Middle).within(|| {
+            anyhow::Ok(match middle {
+                Middle::Router => Forwards::Router(Box::new(router()?), HostClock::new()),
+                Middle::Bare => Forwards::Bare(Box::new(BareForwarder::open(Path::MIDDLE, hosts, Mode::Auto)?)),
+                Middle::Kernel => Forwards::Kernel,
+            })
+        })??;
+        if middle == Middle::Kernel {
+            path.route_in_kernel().context("having the kernel route")?;
+        }
+        let host = |side| path.at(Place::Host(side)).within(|| Bare::open(Path::HOST, Mode::Auto));
+        let ends = [host(Side::A)??, host(Side::B)??];
+        let payload = vec![0x5A; frame_len.saturating_sub(ETHERNET_HEADER_LEN + HEADERS_LEN)];
+        let udp = [&[0x1B, 0x58, 0x1B, 0x58][..], &((8 + payload.len()) as u16).to_be_bytes(), &[0, 0]].concat();
+        let [from, to] = Side::ALL.map(|side| path.host_v4(side));
+        let ip = ipv4::header(from, to, protocol::UDP, 64, udp.len() + payload.len());
+        let ethernet = headers::ethernet(between[0], hosts[0], ether_type::IPV4);
+        let frame = [&ethernet[..], &ip, &udp, &payload].concat();
+        Ok(Self { path, hosts: ends, forwards, frame })
+    }
+
+    fn measure(&mut self, duration: Duration) -> anyhow::Result<Passed> {
+        if let Forwards::Router(forwarder, clock) = &mut self.forwards {
+            // As the host would have answered it, had it a kernel.
+            let (address, mac) = (self.path.host_v4(Side::B).into(), self.path.host_macs()?[1]);
+            forwarder.application_mut().learn(1, address, mac, clock.now_ns(), &mut Outbox::new());
+        }
+        let [sender, receiver] = &mut self.hosts;
+        let (mut sent, mut came, mut between) = (0, 0, Duration::ZERO);
+        let began = Instant::now();
+        while began.elapsed() < duration {
+            let batch = sender.send(&self.frame, BATCH);
+            sent += batch;
+            let turned = Instant::now();
+            let mut forwarded = 0;
+            while forwarded < batch {
+                let count = match &mut self.forwards {
+                    Forwards::Router(forwarder, clock) => forwarder.turn(clock.now_ns()),
+                    Forwards::Bare(forwarder) => forwarder.turn(),
+                    Forwards::Kernel => batch,
+                };
+                if count == 0 {
+                    break;
+                }
+                forwarded += count;
+            }
+            let done = Instant::now();
+            between += done - turned;
+            while came < sent && done.elapsed() < LOST_AFTER {
+                came += receiver.receive().0;
+            }
+            if came < sent {
+                // They count as lost once.
+                ensure!(sent - came <= sent / 100, "{} of {sent} frames did not come through", sent - came);
+                sent = came;
+            }
+        }
+        let whole = began.elapsed();
+        let mops = |time: Duration| came as f64 / time.as_secs_f64() * 1e-6;
+        let between = if matches!(self.forwards, Forwards::Kernel) { 0.0 } else { mops(between) };
+        Ok(Passed { end_to_end: mops(whole), between })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_pass_whatever_stands_between_and_an_idle_one_is_noticed() {
+        for middle in [Middle::Router, Middle::Bare, Middle::Kernel] {
+            let mut ends = match Ends::make(middle, 98) {
+                Ok(ends) => ends,
+                Err(error) => {
+                    sinew_conformance::skipped(format_args!("no virtual pair can be made: {error:#}"));
+                    return;
+                }
+            };
+            let passed = ends.measure(Duration::from_millis(5)).unwrap();
+            assert!(passed.end_to_end > 0.0 && (middle == Middle::Kernel || passed.between > 0.0), "{passed:?}");
+            if middle == Middle::Bare {
+                ends.forwards = Forwards::Kernel;
+                assert!(ends.measure(Duration::from_millis(5)).is_err());
+            }
+        }
+    }
+}
