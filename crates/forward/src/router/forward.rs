@@ -34,6 +34,179 @@ pub(super) enum Course {
     No(Option<Problem>),
 }
 
+/// The header of a packet, of either version of IP, and what its version does differently.
+pub(super) trait Header {
+    fn destination(&self) -> IpAddr;
+
+    /// Bytes of the packet, header included.
+    fn total_len(&self) -> usize;
+
+    /// Routers that it may pass, this one included.
+    fn hops_left(&self) -> u8;
+
+    /// Whether an answer would not find the way back over another link.
+    fn is_of_one_link(&self) -> bool;
+
+    /// Takes one off the routers that a packet may pass.
+    fn pass_on(packet: &mut [u8]);
+
+    /// Does what a packet for the router itself asks for.
+    fn take(
+        &self,
+        router: &mut Router,
+        from: u16,
+        now_ns: u64,
+        packet: &[u8],
+        outbox: &mut Outbox,
+    ) -> Result<(), (Reason, Option<Problem>)>;
+
+    /// Counts a packet that is dropped, and tells its sender why.
+    #[expect(clippy::too_many_arguments, reason = "what is known of one packet")]
+    fn refuse(
+        &self,
+        router: &mut Router,
+        from: u16,
+        now_ns: u64,
+        packet: &[u8],
+        reason: Reason,
+        problem: Option<Problem>,
+        outbox: &mut Outbox,
+    );
+
+    /// Does what there is to be done with a packet that the next link does not carry.
+    fn too_long(&self, router: &mut Router, from: u16, now_ns: u64, packet: &[u8], next: &Next, outbox: &mut Outbox);
+}
+
+impl Header for Ipv4 {
+    #[inline(always)]
+    fn destination(&self) -> IpAddr {
+        self.destination.into()
+    }
+
+    #[inline(always)]
+    fn total_len(&self) -> usize {
+        self.total_len
+    }
+
+    #[inline(always)]
+    fn hops_left(&self) -> u8 {
+        self.ttl
+    }
+
+    #[inline(always)]
+    fn is_of_one_link(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn pass_on(packet: &mut [u8]) {
+        ipv4::pass_on(packet);
+    }
+
+    fn take(
+        &self,
+        router: &mut Router,
+        _: u16,
+        now_ns: u64,
+        packet: &[u8],
+        outbox: &mut Outbox,
+    ) -> Result<(), (Reason, Option<Problem>)> {
+        router.take_v4(now_ns, self, packet, outbox)
+    }
+
+    fn refuse(
+        &self,
+        router: &mut Router,
+        from: u16,
+        now_ns: u64,
+        packet: &[u8],
+        reason: Reason,
+        problem: Option<Problem>,
+        outbox: &mut Outbox,
+    ) {
+        router.refuse_v4(from, now_ns, self, packet, reason, problem, outbox);
+    }
+
+    /// It goes in pieces, if it may be cut.
+    #[cold]
+    fn too_long(&self, router: &mut Router, from: u16, now_ns: u64, packet: &[u8], next: &Next, outbox: &mut Outbox) {
+        let mtu = router.interfaces[usize::from(next.to)].mtu;
+        if self.fragment & ipv4::DONT_FRAGMENT != 0 {
+            router.refuse_v4(from, now_ns, self, packet, Reason::TooBig, Some(Problem::TooBig { mtu }), outbox);
+            return;
+        }
+        let mut passed_on = packet[..self.total_len].to_vec();
+        ipv4::pass_on(&mut passed_on);
+        ipv4::fragment(&passed_on, self, mtu, |header, piece| {
+            router.emit(now_ns, next, ether_type::IPV4, &[header, piece], outbox);
+        });
+    }
+}
+
+impl Header for Ipv6 {
+    #[inline(always)]
+    fn destination(&self) -> IpAddr {
+        self.destination.into()
+    }
+
+    #[inline(always)]
+    fn total_len(&self) -> usize {
+        self.total_len
+    }
+
+    #[inline(always)]
+    fn hops_left(&self) -> u8 {
+        self.hop_limit
+    }
+
+    /// See RFC 4291, section 2.5.6.
+    #[inline(always)]
+    fn is_of_one_link(&self) -> bool {
+        self.source.is_unicast_link_local()
+    }
+
+    #[inline(always)]
+    fn pass_on(packet: &mut [u8]) {
+        ipv6::pass_on(packet);
+    }
+
+    fn take(
+        &self,
+        router: &mut Router,
+        from: u16,
+        now_ns: u64,
+        packet: &[u8],
+        outbox: &mut Outbox,
+    ) -> Result<(), (Reason, Option<Problem>)> {
+        router.take_v6(from, now_ns, self, packet, outbox)
+    }
+
+    fn refuse(
+        &self,
+        router: &mut Router,
+        from: u16,
+        now_ns: u64,
+        packet: &[u8],
+        reason: Reason,
+        problem: Option<Problem>,
+        outbox: &mut Outbox,
+    ) {
+        router.refuse_v6(from, now_ns, self, packet, reason, problem, outbox);
+    }
+
+    /// Only its sender may cut it.
+    #[cold]
+    fn too_long(&self, router: &mut Router, from: u16, now_ns: u64, packet: &[u8], next: &Next, outbox: &mut Outbox) {
+        let problem = Some(Problem::TooBig { mtu: router.interfaces[usize::from(next.to)].mtu });
+        router.refuse_v6(from, now_ns, self, packet, Reason::TooBig, problem, outbox);
+    }
+}
+
+/// The packet in a frame.
+fn packet_of(frame: &impl LentFrame) -> &[u8] {
+    &frame.bytes()[ETHERNET_HEADER_LEN..]
+}
+
 impl Router {
     #[inline(always)]
     pub(super) fn course(&mut self, hop: Option<usize>, destination: IpAddr) -> Course {
@@ -50,133 +223,63 @@ impl Router {
         }
     }
 
+    /// What becomes of a packet whose destination was looked up.
     #[inline(always)]
-    pub(super) fn decide_v4<L: LentFrame>(
+    pub(super) fn decide<H: Header, L: LentFrame>(
         &mut self,
         from: u16,
         now_ns: u64,
         frame: &mut L,
-        read: &Ipv4,
+        read: &H,
         hop: Option<u32>,
         outbox: &mut Outbox,
     ) -> Fate {
-        let next = match self.course(hop.map(|hop| hop as usize), read.destination.into()) {
+        let next = match self.course(hop.map(|hop| hop as usize), read.destination()) {
             Course::Next(next) => next,
             Course::Local => {
-                match self.take_v4(now_ns, read, &frame.bytes()[ETHERNET_HEADER_LEN..], outbox) {
+                match read.take(self, from, now_ns, packet_of(frame), outbox) {
                     Ok(()) => self.counters.taken += 1,
                     Err((reason, problem)) => {
-                        let packet = &frame.bytes()[ETHERNET_HEADER_LEN..];
-                        self.refuse_v4(from, now_ns, read, packet, reason, problem, outbox);
+                        read.refuse(self, from, now_ns, packet_of(frame), reason, problem, outbox);
                     }
                 }
                 return Fate::Drop;
             }
             Course::No(problem) => {
                 let reason = if problem == Some(Problem::NoRoute) { Reason::NoRoute } else { Reason::Prohibited };
-                let packet = &frame.bytes()[ETHERNET_HEADER_LEN..];
-                self.refuse_v4(from, now_ns, read, packet, reason, problem, outbox);
+                read.refuse(self, from, now_ns, packet_of(frame), reason, problem, outbox);
                 return Fate::Drop;
             }
         };
-        if read.ttl <= 1 {
-            let packet = &frame.bytes()[ETHERNET_HEADER_LEN..];
-            self.refuse_v4(from, now_ns, read, packet, Reason::TimeToLive, Some(Problem::TimeExceeded), outbox);
-            return Fate::Drop;
-        }
-        let mtu = self.interfaces[usize::from(next.to)].mtu;
-        if read.total_len > mtu {
-            self.cut(from, now_ns, frame.bytes(), read, &next, outbox);
-            return Fate::Drop;
-        }
-        ipv4::pass_on(&mut frame.bytes_mut()[ETHERNET_HEADER_LEN..]);
-        self.send(
-            now_ns,
-            frame,
-            read.total_len,
-            &next,
-            |router, bytes, outbox, reason| {
-                let packet = &bytes[ETHERNET_HEADER_LEN..];
-                let problem = (reason == Reason::Neighbour).then_some(Problem::HostUnreachable);
-                router.refuse_v4(from, now_ns, read, packet, reason, problem, outbox);
-            },
-            outbox,
-        )
-    }
-
-    #[inline(always)]
-    pub(super) fn decide_v6<L: LentFrame>(
-        &mut self,
-        from: u16,
-        now_ns: u64,
-        frame: &mut L,
-        read: &Ipv6,
-        hop: Option<u32>,
-        outbox: &mut Outbox,
-    ) -> Fate {
-        let next = match self.course(hop.map(|hop| hop as usize), read.destination.into()) {
-            Course::Next(next) => next,
-            Course::Local => {
-                match self.take_v6(from, now_ns, read, &frame.bytes()[ETHERNET_HEADER_LEN..], outbox) {
-                    Ok(()) => self.counters.taken += 1,
-                    Err((reason, problem)) => {
-                        let packet = &frame.bytes()[ETHERNET_HEADER_LEN..];
-                        self.refuse_v6(from, now_ns, read, packet, reason, problem, outbox);
-                    }
-                }
-                return Fate::Drop;
-            }
-            Course::No(problem) => {
-                let reason = if problem == Some(Problem::NoRoute) { Reason::NoRoute } else { Reason::Prohibited };
-                let packet = &frame.bytes()[ETHERNET_HEADER_LEN..];
-                self.refuse_v6(from, now_ns, read, packet, reason, problem, outbox);
-                return Fate::Drop;
-            }
-        };
-        // Its answer would not find the way back (RFC 4291 2.5.6).
-        if read.source.is_unicast_link_local() {
+        if read.is_of_one_link() {
             self.counters.drop(Reason::Source);
             return Fate::Drop;
         }
-        let mtu = self.interfaces[usize::from(next.to)].mtu;
-        let refused = if read.hop_limit <= 1 {
-            Some((Reason::TimeToLive, Problem::TimeExceeded))
-        } else if read.total_len > mtu {
-            Some((Reason::TooBig, Problem::TooBig { mtu }))
-        } else {
-            None
-        };
-        if let Some((reason, problem)) = refused {
-            let packet = &frame.bytes()[ETHERNET_HEADER_LEN..];
-            self.refuse_v6(from, now_ns, read, packet, reason, Some(problem), outbox);
+        if read.hops_left() <= 1 {
+            let problem = Some(Problem::TimeExceeded);
+            read.refuse(self, from, now_ns, packet_of(frame), Reason::TimeToLive, problem, outbox);
             return Fate::Drop;
         }
-        ipv6::pass_on(&mut frame.bytes_mut()[ETHERNET_HEADER_LEN..]);
-        self.send(
-            now_ns,
-            frame,
-            read.total_len,
-            &next,
-            |router, bytes, outbox, reason| {
-                let packet = &bytes[ETHERNET_HEADER_LEN..];
-                let problem = (reason == Reason::Neighbour).then_some(Problem::HostUnreachable);
-                router.refuse_v6(from, now_ns, read, packet, reason, problem, outbox);
-            },
-            outbox,
-        )
+        if read.total_len() > self.interfaces[usize::from(next.to)].mtu {
+            read.too_long(self, from, now_ns, packet_of(frame), &next, outbox);
+            return Fate::Drop;
+        }
+        H::pass_on(&mut frame.bytes_mut()[ETHERNET_HEADER_LEN..]);
+        self.send(from, now_ns, frame, read, &next, outbox)
     }
 
     /// Sends a frame to the next hop, or keeps it until that is known.
     #[inline(always)]
-    fn send<L: LentFrame>(
+    fn send<H: Header, L: LentFrame>(
         &mut self,
+        from: u16,
         now_ns: u64,
         frame: &mut L,
-        total_len: usize,
+        read: &H,
         next: &Next,
-        refuse: impl FnOnce(&mut Self, &[u8], &mut Outbox, Reason),
         outbox: &mut Outbox,
     ) -> Fate {
+        let total_len = read.total_len();
         let own = self.interfaces[usize::from(next.to)].mac;
         let Some(mac) = self.neighbours.mac(next.neighbour, now_ns) else {
             headers::address(frame.bytes_mut(), MacAddress::default(), own);
@@ -184,7 +287,8 @@ impl Router {
             if let Err(reason) =
                 self.neighbours.wait(next.neighbour, now_ns, bytes[..ETHERNET_HEADER_LEN + total_len].to_vec())
             {
-                refuse(self, bytes, outbox, reason);
+                let problem = (reason == Reason::Neighbour).then_some(Problem::HostUnreachable);
+                read.refuse(self, from, now_ns, &bytes[ETHERNET_HEADER_LEN..], reason, problem, outbox);
             }
             return Fate::Drop;
         };
@@ -196,22 +300,6 @@ impl Router {
             return Fate::Shorten(next.to, (ETHERNET_HEADER_LEN + total_len) as u16);
         }
         Fate::Forward(next.to)
-    }
-
-    /// Sends a packet that is too long for the next link in pieces, if it may be cut.
-    #[cold]
-    fn cut(&mut self, from: u16, now_ns: u64, frame: &[u8], read: &Ipv4, next: &Next, outbox: &mut Outbox) {
-        let mtu = self.interfaces[usize::from(next.to)].mtu;
-        let packet = &frame[ETHERNET_HEADER_LEN..];
-        if read.fragment & ipv4::DONT_FRAGMENT != 0 {
-            self.refuse_v4(from, now_ns, read, packet, Reason::TooBig, Some(Problem::TooBig { mtu }), outbox);
-            return;
-        }
-        let mut passed_on = packet[..read.total_len].to_vec();
-        ipv4::pass_on(&mut passed_on);
-        ipv4::fragment(&passed_on, read, mtu, |header, piece| {
-            self.emit(now_ns, next, ether_type::IPV4, &[header, piece], outbox);
-        });
     }
 
     /// Sends a packet of the router's own making to a next hop.

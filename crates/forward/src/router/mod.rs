@@ -6,6 +6,7 @@
 mod answers;
 mod errors;
 mod forward;
+mod unfinished;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -24,6 +25,7 @@ use crate::headers::{self, ether_type};
 use crate::interface::{self, Interface, InterfaceError};
 use crate::neighbours::{Due, NeighbourLimits, Neighbours};
 use crate::routes::Target;
+use unfinished::Unfinished;
 
 /// How a router works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +64,7 @@ pub struct Router {
     errors: Bucket,
     form: Form,
     counters: Counters,
+    unfinished: Unfinished,
     /// Of the next packet that is cut into pieces.
     identification: u16,
 }
@@ -86,6 +89,7 @@ impl Router {
     pub fn new(interfaces: Vec<Interface>, fib: Fib, config: RouterConfig) -> Result<Self, InterfaceError> {
         interface::check(&interfaces)?;
         let mut router = Self {
+            unfinished: Unfinished::new(interfaces.len()),
             interfaces,
             fib: Fib::new(&[], &[]).unwrap_or_else(|_| unreachable!("empty tables have room")),
             gateways: Vec::new(),
@@ -122,6 +126,13 @@ impl Router {
     /// Neighbours whose Ethernet address is known, and frames that wait for others'.
     pub fn neighbours(&self) -> (usize, usize) {
         self.neighbours.len()
+    }
+
+    /// An interface at which packets of TCP or UDP come whose checksum their sender's kernel left to a device that is none, as on virtual pairs; each interface
+    /// once. The router passes them on, and whoever gets them drops them. It looks at the first packet of each burst.
+    #[inline]
+    pub fn take_unfinished(&mut self) -> Option<u16> {
+        self.unfinished.take()
     }
 
     /// Makes a neighbour known, as if it had said who it is.
@@ -200,20 +211,24 @@ impl Application for Router {
             }
         }
         let mut hops = [None; MAX_BURST];
-        if !v4.is_empty() {
+        if let Some((at, read)) = v4.first() {
+            let packet = &frames[usize::from(*at)].bytes()[ETHERNET_HEADER_LEN..];
+            self.unfinished.note(from, unfinished::of_v4(read, packet));
             let addresses: ArrayVec<Ipv4Addr, MAX_BURST> = v4.iter().map(|(_, read)| read.destination).collect();
             self.fib.look_up_v4(self.form, &addresses, &mut hops[..addresses.len()]);
             for ((at, read), hop) in v4.iter().zip(hops) {
                 let at = usize::from(*at);
-                fates[at] = self.decide_v4(from, now_ns, &mut frames[at], read, hop, outbox);
+                fates[at] = self.decide(from, now_ns, &mut frames[at], read, hop, outbox);
             }
         }
-        if !v6.is_empty() {
+        if let Some((at, read)) = v6.first() {
+            let packet = &frames[usize::from(*at)].bytes()[ETHERNET_HEADER_LEN..];
+            self.unfinished.note(from, unfinished::of_v6(read, packet));
             let addresses: ArrayVec<Ipv6Addr, MAX_BURST> = v6.iter().map(|(_, read)| read.destination).collect();
             self.fib.look_up_v6(self.form, &addresses, &mut hops[..addresses.len()]);
             for ((at, read), hop) in v6.iter().zip(hops) {
                 let at = usize::from(*at);
-                fates[at] = self.decide_v6(from, now_ns, &mut frames[at], read, hop, outbox);
+                fates[at] = self.decide(from, now_ns, &mut frames[at], read, hop, outbox);
             }
         }
         // Who was not known is asked for at once.

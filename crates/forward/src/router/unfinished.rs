@@ -1,0 +1,132 @@
+//! Packets whose checksum a kernel left to a device: they are passed on as they are, and whoever gets them drops them, so the router says that there are some.
+
+use sinew_wire::checksum::Sum;
+
+use crate::headers::{ipv4::Ipv4, ipv6::Ipv6, protocol};
+
+/// So many are seen before anybody is told: a right checksum looks like one of these once in 65,536 packets.
+const FOUND: u32 = 8;
+/// They are at least this part of those that were looked at.
+const SHARE: u32 = 256;
+
+/// What was seen at an interface.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    looked: u32,
+    found: u32,
+    is_told: bool,
+}
+
+/// What was seen at all interfaces.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    seen: Vec<Seen>,
+    news: bool,
+}
+
+/// Whether the checksum of TCP or UDP is that of the pseudo header alone, which a device is to go on from (`CHECKSUM_PARTIAL` of Linux). Nothing is known of
+/// what is neither.
+fn is_unfinished(addresses: &[u8], carries: u8, upper: &[u8]) -> Option<bool> {
+    let at = match carries {
+        protocol::TCP => 16,
+        protocol::UDP => 6,
+        _ => return None,
+    };
+    let checksum = upper.get(at..at + 2)?;
+    let sum = Sum::default().with(addresses).with_number(u16::from(carries)).with_number(upper.len() as u16);
+    Some(checksum == sum.folded())
+}
+
+pub(super) fn of_v4(read: &Ipv4, packet: &[u8]) -> Option<bool> {
+    let upper = packet.get(read.header_len..read.total_len).filter(|_| !read.is_fragment())?;
+    is_unfinished(packet.get(12..20)?, read.protocol, upper)
+}
+
+pub(super) fn of_v6(read: &Ipv6, packet: &[u8]) -> Option<bool> {
+    is_unfinished(packet.get(8..40)?, read.next, packet.get(40..read.total_len)?)
+}
+
+impl Unfinished {
+    pub fn new(interfaces: usize) -> Self {
+        Self { seen: vec![Seen::default(); interfaces], news: false }
+    }
+
+    /// Notes what a look at a packet of this interface showed.
+    #[inline]
+    pub fn note(&mut self, interface: u16, found: Option<bool>) {
+        let (Some(found), Some(seen)) = (found, self.seen.get_mut(usize::from(interface))) else { return };
+        seen.looked += 1;
+        if found {
+            seen.found += 1;
+            self.news |= !seen.is_told && seen.found >= FOUND && seen.found >= seen.looked / SHARE;
+        }
+        if seen.looked == 1 << 16 {
+            (seen.looked, seen.found) = (seen.looked / 2, seen.found / 2);
+        }
+    }
+
+    /// An interface that such packets come from, once for each.
+    #[inline]
+    pub fn take(&mut self) -> Option<u16> {
+        if !self.news {
+            return None;
+        }
+        let is_new = |seen: &Seen| !seen.is_told && seen.found >= FOUND && seen.found >= seen.looked / SHARE;
+        let found = self.seen.iter().position(is_new);
+        self.news = found.is_some();
+        let at = found?;
+        self.seen[at].is_told = true;
+        Some(at as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::headers::ipv4;
+
+    fn packet(carries: u8, number: u8) -> Vec<u8> {
+        let header = ipv4::header([10, 0, 0, 1].into(), [10, 0, 1, 1].into(), carries, 64, 40);
+        [&header[..], &[number; 40]].concat()
+    }
+
+    fn left(carries: u8, at: usize) -> Vec<u8> {
+        let mut packet = packet(carries, 7);
+        let sum = Sum::default().with(&packet[12..20]).with_number(u16::from(carries)).with_number(40);
+        packet[20 + at..22 + at].copy_from_slice(&sum.folded());
+        packet
+    }
+
+    fn look(packet: &[u8]) -> Option<bool> {
+        of_v4(&Ipv4::read(packet).unwrap(), packet)
+    }
+
+    #[test]
+    fn what_a_kernel_left_is_told_from_what_it_finished_and_from_what_has_no_checksum() {
+        for (carries, at) in [(protocol::TCP, 16), (protocol::UDP, 6)] {
+            assert_eq!(look(&left(carries, at)), Some(true));
+            let mut finished = left(carries, at);
+            finished[20 + at..22 + at].fill(0);
+            let upper = Sum::of_pseudo_header(&finished[12..16], &finished[16..20], carries, 40).with(&finished[20..]);
+            finished[20 + at..22 + at].copy_from_slice(&upper.checksum());
+            assert_eq!(look(&finished), Some(false));
+        }
+        assert_eq!(look(&packet(protocol::ICMP, 7)), None);
+    }
+
+    #[test]
+    fn an_interface_is_told_of_once_and_a_few_among_many_are_chance() {
+        let mut unfinished = Unfinished::new(2);
+        (0..7).for_each(|_| unfinished.note(1, Some(true)));
+        unfinished.note(1, None);
+        assert_eq!(unfinished.take(), None);
+        unfinished.note(1, Some(true));
+        assert_eq!((unfinished.take(), unfinished.take()), (Some(1), None));
+        (0..100).for_each(|_| unfinished.note(1, Some(true)));
+        assert_eq!(unfinished.take(), None, "it was told");
+        for at in 0..1_000_000 {
+            unfinished.note(0, Some(at % 20_000 == 0));
+        }
+        assert_eq!(unfinished.take(), None, "one in 20,000 is chance");
+    }
+}
