@@ -22,7 +22,8 @@ One thread takes bursts of frames through an application, headers and all, whose
 written by hand, by turns in the same run; where each frame goes is compared. Beside them stands echo, which looks nothing up: what the rest costs. There are no ports; before each
 burst its frames are written anew.
 
-  ipv4    random addresses among routes whose lengths are spread about as BGP's
+  ipv4    random addresses among routes whose lengths are spread about as BGP's; most take one load, and a burst's look-ups follow each other, so that a core overlaps them by
+          itself: the forms are about equal
   ipv6    addresses of the table's random prefixes of 48 to 64 bits
   switch  stations in a cuckoo table
   names   Interests with a prefix in the table (NDN)
