@@ -1,21 +1,25 @@
-//! A router over AF_XDP, between network stacks of the kernel.
+//! A router over AF_XDP, between network stacks of the kernel: as a library, and as `sinew forward run`.
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use common::{PATIENCE, run, text};
+use common::{Folder, PATIENCE, Process, run, sinew, text};
+use rustix::process::Signal;
+use serde_json::Value;
 use sinew::fabric::Clock;
 use sinew::fabric::frames::FramePort;
 use sinew::forward::interface::{Interface, Network};
 use sinew::forward::router::{Router, RouterConfig};
 use sinew::forward::{Application, Counters, Fib, Forwarder};
 use sinew::host::HostClock;
-use sinew::xdp::testbed::{Pair, PairOptions, Side};
+use sinew::xdp::testbed::{self, Pair, PairOptions, Path, Place, Side};
 use sinew::xdp::{FrameOptions, InterfaceOptions, Memory, XdpFrames};
 use sinew_conformance::skipped;
 
@@ -108,4 +112,159 @@ fn tcp_and_udp_of_the_kernel_pass_through_a_router() {
     });
     // Four megabytes in packets of 1,500 bytes.
     assert!(counters.forwarded > 2_800, "{counters:?}");
+}
+
+/// The lines of a process's output, as they come.
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, receive) = channel();
+    thread::spawn(move || {
+        BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| send.send(line)).ok();
+    });
+    receive
+}
+
+/// `sinew forward run` between two hosts with kernels.
+struct Between {
+    path: Path,
+    process: Process,
+    said: Receiver<String>,
+    complained: Receiver<String>,
+}
+
+impl Between {
+    fn start(args: &[&str]) -> Option<Self> {
+        let path = match Path::new(PairOptions { addresses: false, ..PairOptions::default() }) {
+            Ok(path) => path,
+            Err(error) => {
+                skipped(format_args!("no virtual pair can be made: {error}"));
+                return None;
+            }
+        };
+        for (at, side) in Side::ALL.into_iter().enumerate() {
+            let (own, gateway) = (format!("10.83.{at}.1/24"), format!("10.83.{at}.2"));
+            for args in [["address", "add", &own, "dev", Path::HOST], ["route", "add", "default", "via", &gateway]] {
+                let done = path.at(Place::Host(side)).within(|| run(Command::new("ip").args(args))).unwrap();
+                assert!(done.status.success(), "{}", text(&done.stderr));
+            }
+        }
+        let [lan, wan] = Path::MIDDLE;
+        let interfaces = [format!("lan=xdp://{lan},ip=10.83.0.2/24"), format!("wan=xdp://{wan},ip=10.83.1.2/24")];
+        let mut command = sinew(&["forward", "run", "--json"]);
+        command.args(interfaces.iter().flat_map(|interface| ["--interface", interface])).args(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = path.at(Place::Middle).within(|| command.spawn()).unwrap().unwrap();
+        let (said, complained) = (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
+        let process = Process(child);
+        if said.recv_timeout(PATIENCE).is_err() {
+            panic!("{:?}", complained.iter().collect::<Vec<_>>());
+        }
+        Some(Self { path, process, said, complained })
+    }
+
+    fn socket(&self, side: Side) -> UdpSocket {
+        let bind = || UdpSocket::bind((self.path.host_v4(side), 0));
+        let socket = self.path.at(Place::Host(side)).within(bind).unwrap().unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        socket
+    }
+
+    /// Stops it, and returns what it counted.
+    fn end(mut self) -> Value {
+        self.process.signal(Signal::INT);
+        assert!(self.process.wait().success());
+        let last = self.said.iter().last().unwrap();
+        serde_json::from_str::<Value>(&last).unwrap()["forwarder"].clone()
+    }
+}
+
+#[test]
+fn routes_are_read_again_between_interfaces_without_a_lost_packet() {
+    const PACKETS: u32 = 4000;
+    const WINDOW: u32 = 32;
+    let folder = Folder::new();
+    let routes = folder.0.join("routes");
+    let write = |text: &str| {
+        let new = folder.0.join("routes.new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(&new, &routes).unwrap();
+    };
+    write("10.83.1.1/32 via 10.83.1.1 dev wan\n");
+    let Some(between) = Between::start(&["--table", routes.to_str().unwrap()]) else { return };
+    let [from, to] = Side::ALL.map(|side| between.socket(side));
+    from.connect(to.local_addr().unwrap()).unwrap();
+    let began = Instant::now();
+    // Until the router knows the host, no more than a few packets wait for it.
+    from.send(b"first").unwrap();
+    while to.recv(&mut [0; 8]).is_err() {
+        assert!(began.elapsed() < PATIENCE, "nothing came");
+    }
+    let (mut sent, mut came, mut reloads) = (0, 0, 0);
+    while came < PACKETS {
+        while sent < PACKETS && sent - came < WINDOW {
+            from.send(&sent.to_be_bytes()).unwrap();
+            sent += 1;
+        }
+        let mut got = [0; 8];
+        match to.recv(&mut got) {
+            Ok(len) => {
+                assert_eq!(got[..len], came.to_be_bytes(), "the next packet");
+                came += 1;
+            }
+            Err(_) => assert!(began.elapsed() < PATIENCE, "{came} of {sent} came"),
+        }
+        if came / 250 > reloads {
+            reloads = came / 250;
+            write(match reloads % 3 {
+                0 => "10.83.1.1/32 via 10.83.1.1 dev wan\n10.9.0.0/16 discard\n",
+                1 => "10.83.1.0/28 dev wan\n",
+                _ => "10.0.0.0/33 via 10.83.1.1\n",
+            });
+            between.process.signal(Signal::HUP);
+        }
+    }
+    let counted = between.end();
+    assert!(counted["reloads"].as_u64() > Some(0) && counted["reloads_refused"].as_u64() > Some(0), "{counted}");
+    assert!(counted["forwarded"].as_u64() >= Some(u64::from(PACKETS)), "{counted}");
+    for interface in counted["interfaces"].as_array().unwrap() {
+        assert_eq!(interface["dropped"], serde_json::json!({}), "{counted}");
+    }
+}
+
+#[test]
+fn tcp_whose_kernel_leaves_the_cutting_to_hardware_is_counted_until_it_does_that_itself() {
+    let Some(between) = Between::start(&[]) else { return };
+    let [host, other] = Side::ALL.map(|side| between.path.at(Place::Host(side)));
+    let far = between.path.host_v4(Side::B);
+    let listener = other.within(|| TcpListener::bind((far, 0))).unwrap().unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut client = host.within(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    host.within(|| testbed::finish(Path::HOST, false)).unwrap().unwrap();
+    let bytes: Vec<u8> = (0..1u32 << 20).map(|at| ((at * 31) >> 5) as u8).collect();
+    let sending = thread::spawn({
+        let bytes = bytes.clone();
+        move || client.write_all(&bytes)
+    });
+    server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut got = vec![0; bytes.len()];
+    assert!(server.read(&mut got[..1]).is_err(), "what is unfinished does not arrive");
+    // Enough packets for chance to be out of the question.
+    let [from, to] = Side::ALL.map(|side| between.socket(side));
+    let began = Instant::now();
+    let command = "ethtool -K INTERFACE tx off gso off tso off";
+    loop {
+        from.send_to(b"unfinished", to.local_addr().unwrap()).unwrap();
+        match between.complained.recv_timeout(Duration::from_millis(2)) {
+            Ok(line) if line.contains("interface lan: ") && line.contains(command) => break,
+            _ => assert!(began.elapsed() < PATIENCE, "nobody complained"),
+        }
+    }
+    // What the complaint says to do.
+    host.within(|| testbed::finish(Path::HOST, true)).unwrap().unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.read_exact(&mut got).unwrap();
+    assert!(got == bytes);
+    sending.join().unwrap().unwrap();
+    let counted = between.end();
+    assert!(counted["interfaces"][0]["dropped"]["unfinished"].as_u64() > Some(0), "{counted}");
 }

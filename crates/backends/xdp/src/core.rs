@@ -172,21 +172,24 @@ impl Core {
     /// Takes frames that came, answers those about neighbours, and hands datagrams to `each`.
     #[inline]
     fn pump(&mut self, most: usize, mut each: impl FnMut(Arrived)) {
-        let Self { local, memory, receiver, sender, neighbours, rx_stats, .. } = self;
+        let Self { local, memory, receiver, sender, neighbours, rx_stats, now_ns, .. } = self;
+        let now_ns = *now_ns;
         // Most bursts have nothing to answer, and an empty list takes no memory.
         let mut answers = Vec::new();
         receiver.receive(most, |Received { chunk, start, len }| {
             match local.look(memory.bytes(&chunk, start, len)) {
                 Frame::Datagram { from, start: payload, len } => {
-                    neighbours.learn(from.address, MacAddress(from.mac));
+                    neighbours.learn(from.address, MacAddress(from.mac), now_ns);
                     each(Arrived { chunk, from: from.address, port: from.port, start: start + payload, len });
                     return None;
                 }
                 Frame::Dropped(reason) => rx_stats.count_dropped(reason, 1),
-                Frame::Neighbour(Said::Answer(Neighbour { address, mac })) => neighbours.tell(address, MacAddress(mac)),
+                Frame::Neighbour(Said::Answer(Neighbour { address, mac })) => {
+                    neighbours.tell(address, MacAddress(mac), now_ns);
+                }
                 Frame::Neighbour(Said::Question { about, from }) if about == local.address => {
                     if !from.address.is_unspecified() && from.address != local.address {
-                        neighbours.learn(from.address, MacAddress(from.mac));
+                        neighbours.learn(from.address, MacAddress(from.mac), now_ns);
                     }
                     answers.extend(neighbour::answer(local.neighbour(), from));
                 }
@@ -228,7 +231,7 @@ impl Core {
     /// Sends a frame, now or when it is known where to.
     #[inline]
     pub fn send(&mut self, ready: Ready) {
-        match self.neighbours.get(ready.to) {
+        match self.neighbours.way_to(ready.to, self.now_ns) {
             Some(mac) => self.send_to(ready, mac),
             None => self.wait_for_neighbour(ready),
         }
@@ -301,16 +304,17 @@ impl Core {
         if self.local.held {
             // What is not routed is taken to be on the link.
             let hop = self.netlink.route(to, Some(index)).ok().and_then(|route| route.gateway).unwrap_or(to);
-            match self.netlink.neighbour(index, hop) {
-                Some(mac) => self.neighbours.tell(to, mac),
-                // That it is being asked for already is no harm.
-                None => drop(self.netlink.probe(index, hop)),
+            if let Some(mac) = self.netlink.neighbour(index, hop) {
+                self.neighbours.tell(to, mac, self.now_ns);
             }
+            // The kernel does not see our packets: it is told that the neighbour is in use, so that it finds out whether it still is there. That it is being
+            // asked for already is no harm.
+            let _ = self.netlink.probe(index, hop);
             return;
         }
         let hop = self.local.gateway.unwrap_or(to);
         if let Some(mac) = self.neighbours.get(hop).filter(|_| hop != to) {
-            self.neighbours.tell(to, mac);
+            self.neighbours.tell(to, mac, self.now_ns);
         } else if let Some(question) = neighbour::question(self.local.neighbour(), hop) {
             send_written(&mut self.sender, &self.memory, question.bytes());
             self.sender.submit();
@@ -323,7 +327,7 @@ impl Core {
         self.neighbours.get(to).is_some()
     }
 
-    /// Asks again for whoever seems to have moved.
+    /// Asks again for whoever seems to have moved, or was not heard of for long.
     #[inline]
     pub fn ask_doubted(&mut self) {
         if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS

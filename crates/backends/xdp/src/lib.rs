@@ -44,7 +44,8 @@
 //!
 //! Between virtual interfaces a kernel leaves checksums, and the cutting of large packets, to a device that is none. A port counts such packets as
 //! [`Dropped::Unfinished`](sinew_fabric::Dropped::Unfinished) instead of believing them. Have the sender's kernel finish them:
-//! `ethtool -K INTERFACE tx off gso off tso off`, at the sender's end. The pairs of [`testbed`] are made so.
+//! `ethtool -K INTERFACE tx off gso off tso off`, at the sender's end; [`finishing_command`] says whether that is needed, where it can be known. The pairs of
+//! [`testbed`] are made so.
 //!
 //! What is wrong otherwise is counted by reason too: [`Malformed`](sinew_fabric::Dropped::Malformed),
 //! [`BadChecksum`](sinew_fabric::Dropped::BadChecksum), [`Fragment`](sinew_fabric::Dropped::Fragment), [`NotOurs`](sinew_fabric::Dropped::NotOurs).
@@ -66,6 +67,7 @@ mod sleeping;
 mod sys;
 pub mod testbed;
 mod tx;
+mod unfinished;
 
 pub use frames::{FrameOptions, Xdp, XdpFrame, XdpFrames, XdpFramesRx, XdpFramesTx};
 pub use interface::{Granted, InterfaceOptions, Mode};
@@ -74,3 +76,4 @@ pub use options::{XdpAddress, XdpOptions};
 pub use port::XdpPort;
 pub use rx::XdpRx;
 pub use tx::XdpTx;
+pub use unfinished::finishing_command;

@@ -7,19 +7,31 @@ use sinew_fabric::frames::MacAddress;
 /// Neighbours that are remembered. Strangers cannot make the table grow, only have others be asked for again.
 const SLOTS: usize = 256;
 
+/// So long after it was last confirmed, a neighbour to whom something is sent is asked for again, meanwhile as it was.
+const FRESH_NS: u64 = 5_000_000_000;
+/// And again after so long.
+const AGAIN_NS: u64 = 1_000_000_000;
+/// It was asked for so often in vain when it counts as unknown.
+const IN_VAIN: u8 = 3;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     address: IpAddr,
     mac: MacAddress,
     /// Whether we asked for it; else a packet came from there.
     asked: bool,
+    /// When we were told, or a packet came, by the caller's clock.
+    confirmed_ns: u64,
+    /// When it was last asked for because it was old, and how often in vain.
+    asked_ns: u64,
+    in_vain: u8,
 }
 
 /// The neighbours that are known.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     slots: Vec<Option<Entry>>,
-    /// Somebody whom we had asked for sends from elsewhere now.
+    /// Somebody whom we had asked for sends from elsewhere now, or was not heard of for long.
     doubted: Option<IpAddr>,
 }
 
@@ -43,20 +55,44 @@ impl Neighbours {
         self.slots[slot_of(address)].filter(|entry| entry.address == address).map(|entry| entry.mac)
     }
 
+    /// Where packets go that are to be sent now. Whoever was not heard of for long is doubted; who was asked for in vain then is forgotten, unless it is known only
+    /// from its packets, which may have come through somebody who does not answer for it.
+    #[inline]
+    pub fn way_to(&mut self, address: IpAddr, now_ns: u64) -> Option<MacAddress> {
+        let slot = &mut self.slots[slot_of(address)];
+        let entry = slot.as_mut().filter(|entry| entry.address == address)?;
+        let mac = entry.mac;
+        if now_ns.saturating_sub(entry.confirmed_ns) < FRESH_NS {
+            return Some(mac);
+        }
+        if entry.in_vain == 0 || now_ns.saturating_sub(entry.asked_ns) >= AGAIN_NS {
+            if entry.in_vain == IN_VAIN && entry.asked {
+                *slot = None;
+                return None;
+            }
+            (entry.in_vain, entry.asked_ns) = (IN_VAIN.min(entry.in_vain + 1), now_ns);
+            self.doubted = Some(address);
+        }
+        Some(mac)
+    }
+
     /// What was asked for was told.
-    pub fn tell(&mut self, address: IpAddr, mac: MacAddress) {
-        self.slots[slot_of(address)] = Some(Entry { address, mac, asked: true });
+    pub fn tell(&mut self, address: IpAddr, mac: MacAddress, now_ns: u64) {
+        self.slots[slot_of(address)] =
+            Some(Entry { address, mac, asked: true, confirmed_ns: now_ns, asked_ns: 0, in_vain: 0 });
     }
 
     /// A packet came from an address. Its sender can be answered there, unless we know better or have the place for somebody whom we had to ask for.
     #[inline]
-    pub fn learn(&mut self, address: IpAddr, mac: MacAddress) {
+    pub fn learn(&mut self, address: IpAddr, mac: MacAddress, now_ns: u64) {
         let slot = &mut self.slots[slot_of(address)];
         match slot {
-            Some(entry) if entry.address == address && entry.mac == mac => {}
+            Some(entry) if entry.address == address && entry.mac == mac => {
+                (entry.confirmed_ns, entry.in_vain) = (now_ns, 0);
+            }
             Some(entry) if entry.address == address && entry.asked => self.doubted = Some(address),
             Some(entry) if entry.address != address && entry.asked => {}
-            _ => *slot = Some(Entry { address, mac, asked: false }),
+            _ => *slot = Some(Entry { address, mac, asked: false, confirmed_ns: now_ns, asked_ns: 0, in_vain: 0 }),
         }
     }
 
@@ -78,11 +114,11 @@ mod tests {
         let mut neighbours = Neighbours::new();
         let (one, other) = ("10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap());
         assert_eq!(neighbours.get(one), None);
-        neighbours.learn(one, A);
-        neighbours.learn(one, B);
+        neighbours.learn(one, A, 0);
+        neighbours.learn(one, B, 0);
         assert_eq!((neighbours.get(one), neighbours.take_doubted()), (Some(B), None));
-        neighbours.tell(other, A);
-        neighbours.learn(other, B);
+        neighbours.tell(other, A, 0);
+        neighbours.learn(other, B, 0);
         assert_eq!((neighbours.get(other), neighbours.take_doubted()), (Some(A), Some(other)));
         assert_eq!(neighbours.take_doubted(), None);
     }
@@ -91,10 +127,42 @@ mod tests {
     fn strangers_put_nobody_out_who_was_asked_for() {
         let mut neighbours = Neighbours::new();
         let kept: IpAddr = "10.0.0.1".parse().unwrap();
-        neighbours.tell(kept, A);
+        neighbours.tell(kept, A, 0);
         for number in 0..10_000u32 {
-            neighbours.learn(std::net::Ipv4Addr::from(0x0B00_0000 + number).into(), B);
+            neighbours.learn(std::net::Ipv4Addr::from(0x0B00_0000 + number).into(), B, 0);
         }
         assert_eq!(neighbours.get(kept), Some(A));
+    }
+
+    #[test]
+    fn who_is_not_heard_of_is_asked_for_while_it_is_used_and_forgotten_after_three_times_in_vain() {
+        const S: u64 = 1_000_000_000;
+        let mut neighbours = Neighbours::new();
+        let one = "10.0.0.1".parse().unwrap();
+        neighbours.tell(one, A, 0);
+        let use_at = |neighbours: &mut Neighbours, now_ns| (neighbours.way_to(one, now_ns), neighbours.take_doubted());
+        assert_eq!(use_at(&mut neighbours, 5 * S - 1), (Some(A), None));
+        neighbours.learn(one, A, 5 * S);
+        assert_eq!(use_at(&mut neighbours, 10 * S - 1), (Some(A), None), "a packet confirms it");
+        assert_eq!(use_at(&mut neighbours, 10 * S), (Some(A), Some(one)));
+        assert_eq!(use_at(&mut neighbours, 11 * S - 1), (Some(A), None));
+        neighbours.tell(one, B, 11 * S);
+        assert_eq!(use_at(&mut neighbours, 16 * S - 1), (Some(B), None), "an answer is believed");
+        for at in [16, 17, 18] {
+            assert_eq!(use_at(&mut neighbours, at * S), (Some(B), Some(one)));
+        }
+        assert_eq!(use_at(&mut neighbours, 19 * S), (None, None));
+        assert_eq!(neighbours.get(one), None);
+    }
+
+    #[test]
+    fn who_is_known_from_its_packets_is_asked_for_and_not_forgotten() {
+        let mut neighbours = Neighbours::new();
+        let one = "10.0.0.1".parse().unwrap();
+        neighbours.learn(one, A, 0);
+        for at in 5..20 {
+            assert_eq!(neighbours.way_to(one, at * 1_000_000_000), Some(A));
+            assert_eq!(neighbours.take_doubted(), Some(one));
+        }
     }
 }

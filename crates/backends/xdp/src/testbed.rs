@@ -173,12 +173,22 @@ impl Pair {
     }
 }
 
+/// Has the kernel finish what it sends to an interface of a pair, where the thread is, or leave checksums and cutting to the interface, as it does on pairs that others
+/// make.
+///
+/// # Errors
+///
+/// What the system says.
+pub fn finish(interface: &str, finish: bool) -> io::Result<()> {
+    ethtool::finish_in_kernel(interface, finish)
+}
+
 /// Switches an interface on, with these addresses and the lengths of their networks' prefixes.
 fn set_up(interface: &str, finished: bool, addresses: Option<[(IpAddr, u8); 2]>) -> io::Result<()> {
     let netlink = Netlink::open()?;
     let link = netlink.link(interface)?;
     if finished {
-        ethtool::finish_in_kernel(interface)?;
+        ethtool::finish_in_kernel(interface, true)?;
     }
     netlink.set_up(link.index)?;
     for (address, prefix) in addresses.into_iter().flatten() {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use sinew_fabric::frames::{FrameBurst, FramePort, FrameRx, FrameTx, LentFrame};
+use sinew_fabric::frames::{FrameBurst, FramePort, FrameRx, FrameTx, LentFrame, MacAddress};
 use sinew_fabric::{Dropped, PacketPort, PacketRx, PacketTx, Peer, PortError, RxBurst, TxData, TxPacket};
 use sinew_wire::checksum::Sum;
 use sinew_wire::udp::{End, V4_HEADERS_LEN, write_headers};
@@ -128,6 +128,21 @@ fn what_a_kernel_left_unfinished_is_counted_as_that() {
         port.wait(Some(1_000_000)).unwrap();
     }
     assert_eq!(port.stats().dropped(Dropped::Unfinished), 1);
+}
+
+#[test]
+fn the_command_that_has_a_kernel_finish_is_named_where_the_other_end_is_at_hand() {
+    let Some(pair) = common::pair(PairOptions { finished: false, ..PairOptions::default() }) else { return };
+    let at_a = |act: &dyn Fn() -> Option<String>| pair.at(Side::A).within(act).unwrap();
+    let command = |name: &str| sinew_xdp::finishing_command(name).unwrap();
+    assert_eq!(at_a(&|| command(Side::A.interface())), None, "the other end is in another namespace");
+    assert_eq!(at_a(&|| command("lo")), None, "it is no virtual pair");
+    at_a(&|| {
+        common::ip(&["link", "add", "near", "type", "veth", "peer", "name", "far"]);
+        None
+    });
+    assert_eq!(at_a(&|| command("near")).as_deref(), Some("ethtool -K far tx off gso off tso off"));
+    assert!(pair.at(Side::A).within(|| sinew_xdp::finishing_command("nobody")).unwrap().is_err());
 }
 
 /// A frame that the port at B takes for its own, from the frame port at A.
@@ -429,6 +444,93 @@ fn what_is_for_a_neighbour_that_never_answers_is_given_up_after_three_seconds() 
         questions += burst.frames.iter().filter(|frame| frame.bytes()[12..14] == [0x08, 0x06]).count();
     }
     assert!((1..=12).contains(&questions), "{questions} questions");
+}
+
+/// What a port at B sent in the last while, as the frame port at A saw it: frames of ARP, and the addresses that datagrams went to.
+fn seen(port: &mut XdpFrames) -> (usize, Vec<MacAddress>) {
+    let mut burst = FrameBurst::new(0);
+    port.split().0.receive(&mut burst);
+    let is_arp = |bytes: &[u8]| bytes[12..14] == [0x08, 0x06];
+    let (arp, datagrams): (Vec<_>, Vec<_>) = burst.frames.iter().partition(|frame| is_arp(frame.bytes()));
+    let to = |bytes: &[u8]| MacAddress(bytes[..6].try_into().unwrap());
+    (arp.len(), datagrams.iter().map(|frame| to(frame.bytes())).collect())
+}
+
+#[test]
+fn a_neighbour_that_gets_another_ethernet_address_is_found_again() {
+    let Some(pair) = common::pair(PairOptions { addresses: false, ..PairOptions::default() }) else { return };
+    let mut a = common::frames(&pair, Side::A);
+    let mut port = common::port(&pair, Side::B, "10.83.0.66:7000");
+    let to = sinew_fabric::sockets::pack("10.83.0.250:9".parse().unwrap());
+    let own = pair.at(Side::B).within(|| common::mac(Side::B)).unwrap();
+    let answer = |a: &mut XdpFrames, mac: [u8; 6]| {
+        let head = [&own[..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &mac, &[10, 83, 0, 250], &own, &[10, 83, 0, 66]];
+        a.split().1.push(&head.concat(), &[0; 18]);
+        a.split().1.submit();
+    };
+    let at = |port: &mut XdpPort, ms: u64| {
+        let mut burst = RxBurst::new(ms * 1_000_000);
+        port.split().0.receive(&mut burst);
+        drop(burst);
+        send(port, to, b"hello");
+        // What is due is done at the next turn at the latest.
+        let mut burst = RxBurst::new(ms * 1_000_000);
+        port.split().0.receive(&mut burst);
+    };
+    let [first, second] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+    at(&mut port, 10);
+    assert_eq!(seen(&mut a), (1, vec![]));
+    answer(&mut a, first);
+    at(&mut port, 11);
+    assert_eq!(seen(&mut a), (0, vec![MacAddress(first); 2]));
+    at(&mut port, 5_012);
+    assert_eq!(seen(&mut a), (1, vec![MacAddress(first)]), "it is asked for, and used meanwhile");
+    answer(&mut a, second);
+    at(&mut port, 5_013);
+    assert_eq!(seen(&mut a), (0, vec![MacAddress(second)]));
+    // It is gone: after three questions nothing is sent where it was.
+    for (ms, sent) in [(10_100, 1), (11_100, 1), (12_100, 1), (13_100, 0)] {
+        at(&mut port, ms);
+        let (arp, to) = seen(&mut a);
+        assert!(arp >= 1 && to.len() == sent, "after {ms} ms: {arp} questions, {to:?}");
+    }
+    answer(&mut a, first);
+    at(&mut port, 13_101);
+    assert_eq!(seen(&mut a), (0, vec![MacAddress(first); 2]), "and is found again");
+}
+
+#[test]
+fn what_the_kernel_hears_of_a_neighbour_is_read_again() {
+    let Some(pair) = common::pair(PairOptions::default()) else { return };
+    let (a, b) = (pair.options().v4(Side::A), pair.options().v4(Side::B));
+    let socket = socket(&pair, Side::A, a.into());
+    let mut port = common::port(&pair, Side::B, &format!("{b}:0"));
+    let to = sinew_fabric::sockets::pack(socket.local_addr().unwrap());
+    let (mut buffer, began) = ([0; 100], Instant::now());
+    // The kernel's answer takes a while, and time passes meanwhile.
+    let mut arrives = |ms: u64, sleep_ms: u64| {
+        let mut burst = RxBurst::new(ms * 1_000_000);
+        port.split().0.receive(&mut burst);
+        drop(burst);
+        send(&mut port, to, b"hello");
+        socket.set_read_timeout(Some(Duration::from_millis(sleep_ms))).unwrap();
+        socket.recv_from(&mut buffer).is_ok()
+    };
+    while !arrives(1, 20) {
+        assert!(began.elapsed() < PATIENCE);
+    }
+    // What waited for the kernel's answer came with it.
+    socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    while socket.recv_from(&mut [0; 100]).is_ok() {}
+    pair.at(Side::A)
+        .within(|| common::ip(&["link", "set", Side::A.interface(), "address", "02:00:00:00:00:77"]))
+        .unwrap();
+    assert!(!arrives(2, 20), "it is not heard of yet");
+    let known = ["neigh", "replace", &a.to_string(), "lladdr", "02:00:00:00:00:77", "dev", Side::B.interface()];
+    pair.at(Side::B).within(|| common::ip(&known)).unwrap();
+    // The first packet has the kernel asked, the second goes where it says.
+    arrives(5_002, 20);
+    assert!(arrives(5_003, 1_000));
 }
 
 #[test]

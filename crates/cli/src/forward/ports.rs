@@ -13,12 +13,17 @@ use sinew::forward::switch::parse_mac;
 use sinew::host::SystemEntropy;
 use sinew::shm::ShmPort;
 use sinew::udp::UdpPort;
-use sinew::xdp::{FrameOptions, Memory, XdpAddress, XdpFrames, XdpOptions};
+use sinew::xdp::{FrameOptions, Memory, XdpAddress, XdpFrames, XdpOptions, finishing_command};
+
+use crate::output;
 
 /// Bytes of a packet, where nobody says how many, and the port carries them.
 const MTU: usize = 1500;
 /// Options of `xdp://` that ports of frames have.
 const XDP_OPTIONS: [&str; 3] = ["mode", "zerocopy", "ring"];
+
+/// What is wrong where packets come unfinished.
+pub const LEFT_UNDONE: &str = "the kernel at the other end leaves checksums and the cutting of packets to hardware, so whoever gets its packets drops them; have it do both itself";
 
 /// What `--interface` says: `NAME=PORT[,to=PORT][,ip=ADDRESS/LENGTH][,mac=ADDRESS][,mtu=BYTES]`.
 #[derive(Clone, Debug)]
@@ -149,7 +154,12 @@ fn frame_memory(specs: &[Spec], kinds: &[Kind]) -> anyhow::Result<Option<Arc<Mem
 fn xdp(spec: &Spec, memory: &Arc<Memory>) -> anyhow::Result<(XdpFrames, String)> {
     let interface = XdpAddress::of(&spec.port)?.interface;
     let options = FrameOptions { interface: XdpOptions::of(&spec.port)?.interface, ..FrameOptions::default() };
-    Ok((XdpFrames::open(&interface, memory, &options)?, spec.port.to_string()))
+    let port = XdpFrames::open(&interface, memory, &options)?;
+    // Where it cannot be known, the router notices by the packets.
+    if let Ok(Some(command)) = finishing_command(&interface) {
+        output::complain(format_args!("interface {}: {LEFT_UNDONE}: {command}", spec.name));
+    }
+    Ok((port, spec.port.to_string()))
 }
 
 fn cable<P: PacketPort>(spec: &Spec, port: P) -> anyhow::Result<(Cable<P>, String)> {

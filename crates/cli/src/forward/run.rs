@@ -21,7 +21,7 @@ use sinew_harness::machine;
 use sinew_harness::units::parse_seconds;
 
 use super::FormName;
-use super::ports::{Job, Spec, with_ports};
+use super::ports::{Job, LEFT_UNDONE, Spec, with_ports};
 use super::reload::{Load, Reload, free};
 use super::tell::{Counted, ports};
 use crate::serve::{TellArgs, begin};
@@ -39,6 +39,7 @@ Each interface has a name, a port, and what is said of it behind commas:
 
 A network interface has to hand on frames for other addresses than its own: ip link set INTERFACE promisc on, for a switch, and allmulticast on, for a router of
 IPv6. What the kernel of the other end of a virtual pair leaves to hardware (checksums, cutting) has to be done: ethtool -K INTERFACE tx off gso off tso off there.
+Where it is not, that is complained of, at start or when such packets come; those that are too long are dropped and counted as `unfinished`.
 
 --table is a file with one entry a line, and # before comments:
 
@@ -118,6 +119,11 @@ trait Live: Application + Sized {
 
     /// What it tells beside its counters.
     fn more(&self) -> Vec<(&'static str, u64)>;
+
+    /// An interface whose packets turned out to come unfinished, if there is news of one.
+    fn unfinished(&mut self) -> Option<u16> {
+        None
+    }
 }
 
 impl Live for Router {
@@ -130,6 +136,11 @@ impl Live for Router {
     fn more(&self) -> Vec<(&'static str, u64)> {
         let (neighbours, waiting) = self.neighbours();
         vec![("routes", self.fib().routes() as u64), ("neighbours", neighbours as u64), ("waiting", waiting as u64)]
+    }
+
+    #[inline]
+    fn unfinished(&mut self) -> Option<u16> {
+        self.take_unfinished()
     }
 }
 
@@ -318,6 +329,11 @@ impl Serving<'_> {
                 output::note(format_args!("sinew: a new table is in use: {}", live.entries()));
             }
             let taken = live.forwarder.turn(now_ns);
+            if let Some(interface) = live.forwarder.application_mut().unfinished() {
+                let name = live.names.get(usize::from(interface)).map_or("", |name| name);
+                let command = "ethtool -K INTERFACE tx off gso off tso off";
+                output::complain(format_args!("interface {name}: {LEFT_UNDONE}: {command}"));
+            }
             if let (Some(due_ns), Some(every_ns)) = (tell_ns, every_ns)
                 && now_ns >= due_ns
             {

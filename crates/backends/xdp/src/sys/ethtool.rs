@@ -9,6 +9,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use super::check;
 
 const GET_CHANNELS: u32 = 0x3c;
+/// Commands that ask for the same.
+const GET_TX_CHECKSUM: u32 = 0x16;
+const GET_CUTTING: u32 = 0x23;
+const GET_TCP_CUTTING: u32 = 0x1e;
 /// Commands that switch what a device would finish for the kernel: checksums of what it sends, and cutting.
 const SET_TX_CHECKSUM: u32 = 0x17;
 const SET_CUTTING: u32 = 0x24;
@@ -59,10 +63,24 @@ pub(crate) fn rx_queues(interface: &str) -> io::Result<u32> {
     Ok(channels.rx.max(channels.combined).max(channels.rx.saturating_add(channels.combined)))
 }
 
-/// Has the kernel finish what it sends there: checksums and cutting. Nor does it join what comes.
-pub(crate) fn finish_in_kernel(interface: &str) -> io::Result<()> {
-    for command in [SET_TX_CHECKSUM, SET_CUTTING, SET_TCP_CUTTING, SET_JOINING] {
-        let result = call(interface, &mut Value { command, data: 0 });
+/// What the kernel leaves to the interface of what it sends there, as `ethtool -K` calls it.
+pub(crate) fn left_to_device(interface: &str) -> io::Result<Vec<&'static str>> {
+    let mut left = Vec::new();
+    for (command, name) in [(GET_TX_CHECKSUM, "tx"), (GET_CUTTING, "gso"), (GET_TCP_CUTTING, "tso")] {
+        let mut value = Value { command, data: 0 };
+        call(interface, &mut value)?;
+        if value.data != 0 {
+            left.push(name);
+        }
+    }
+    Ok(left)
+}
+
+/// Has the kernel finish what it sends there, checksums and cutting, or leave it to the interface. Nor does it join what comes, in the first case.
+pub(crate) fn finish_in_kernel(interface: &str, finish: bool) -> io::Result<()> {
+    let commands = [SET_TX_CHECKSUM, SET_CUTTING, SET_TCP_CUTTING];
+    for &command in commands.iter().chain(finish.then_some(&SET_JOINING)) {
+        let result = call(interface, &mut Value { command, data: u32::from(!finish) });
         // Some are switched off with others, and then not to be had.
         if command == SET_TX_CHECKSUM {
             result?;

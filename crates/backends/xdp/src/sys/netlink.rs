@@ -31,10 +31,12 @@ const DONE: u16 = 3;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
@@ -70,6 +72,8 @@ pub(crate) struct Link {
     pub rx_queues: u32,
     /// The program that is attached to it.
     pub program: Option<u32>,
+    /// The index of the interface at its other end, where it is one of a pair and the other is in this namespace too.
+    pub peer: Option<u32>,
     pub is_up: bool,
 }
 
@@ -236,6 +240,16 @@ impl Netlink {
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// The name of the interface with this index.
+    pub fn name(&self, index: u32) -> io::Result<String> {
+        let mut found = None;
+        self.ask(Question::new(GET_LINK, 0).body(&link_body(index, 0, 0)), |_, body| {
+            let name = attributes(body.get(16..).unwrap_or(&[])).find(|(kind, _)| *kind == IFLA_IFNAME);
+            found = name.map(|(_, name)| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
+        })?;
+        found.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
     /// All addresses of all interfaces.
     pub fn addresses(&self) -> io::Result<Vec<Held>> {
         let mut all = Vec::new();
@@ -378,10 +392,14 @@ fn read_link(body: &[u8]) -> Option<Link> {
         kind: String::new(),
         rx_queues: 1,
         program: None,
+        peer: None,
         is_up: u32_at(body, 8)? & IFF_UP != 0,
     };
+    let mut is_elsewhere = false;
     for (kind, value) in attributes(body.get(16..)?) {
         match kind {
+            IFLA_LINK => link.peer = u32_at(value, 0),
+            IFLA_LINK_NETNSID => is_elsewhere = true,
             IFLA_ADDRESS => link.mac = value.try_into().map(MacAddress).unwrap_or_default(),
             IFLA_MTU => link.mtu = u32_at(value, 0)? as usize,
             IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0)?,
@@ -397,6 +415,7 @@ fn read_link(body: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
+    link.peer = link.peer.filter(|_| link.kind == "veth" && !is_elsewhere);
     Some(link)
 }
 

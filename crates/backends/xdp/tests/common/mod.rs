@@ -30,3 +30,18 @@ pub fn frames(pair: &Pair, side: Side) -> XdpFrames {
     let opened = pair.at(side).within(|| XdpFrames::open(side.interface(), &memory, &FrameOptions::default()));
     opened.expect("the namespace is there").expect("a frame port")
 }
+
+/// Runs `ip`, where the thread is.
+pub fn ip(args: &[&str]) {
+    let status = std::process::Command::new("ip").args(args).status().expect("ip is there");
+    assert!(status.success(), "ip {args:?}");
+}
+
+/// The Ethernet address of a side's interface, where the thread is.
+pub fn mac(side: Side) -> [u8; 6] {
+    let out = std::process::Command::new("ip").args(["-br", "link", "show", side.interface()]).output().expect("ip");
+    let text = String::from_utf8(out.stdout).expect("text");
+    let mac = text.split_whitespace().nth(2).expect("an address");
+    let bytes: Vec<u8> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).expect("hexadecimal")).collect();
+    bytes.try_into().expect("six bytes")
+}

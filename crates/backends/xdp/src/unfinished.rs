@@ -1,0 +1,28 @@
+//! What the kernel at the other end of a virtual pair leaves undone.
+
+use std::io;
+
+use crate::sys::ethtool;
+use crate::sys::netlink::Netlink;
+
+/// The command that has the kernel finish what it sends to an interface, where this is an end of a virtual pair whose other end is in the same network
+/// namespace, and that kernel leaves checksums or the cutting of packets to it. Of ends in other namespaces, and of what is no virtual pair, nothing is known.
+///
+/// # Errors
+///
+/// There is no such interface; what the system says.
+///
+/// ```no_run
+/// if let Some(command) = sinew_xdp::finishing_command("veth0")? {
+///     eprintln!("packets will be dropped until you run: {command}");
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn finishing_command(interface: &str) -> io::Result<Option<String>> {
+    let netlink = Netlink::open()?;
+    let Some(peer) = netlink.link(interface)?.peer else { return Ok(None) };
+    let name = netlink.name(peer)?;
+    let left = ethtool::left_to_device(&name)?;
+    let switches: Vec<String> = left.iter().map(|what| format!("{what} off")).collect();
+    Ok((!left.is_empty()).then(|| format!("ethtool -K {name} {}", switches.join(" "))))
+}
