@@ -28,7 +28,7 @@ struct End {
     _sockets: calls::Map<4>,
 }
 
-/// See the [module](self).
+/// Two sockets on queue 0 of their interfaces, which share one memory; each sends on what came at the other.
 #[derive(Debug)]
 pub struct BareForwarder {
     ends: [End; 2],
