@@ -1,0 +1,236 @@
+//! A client that waits for each answer.
+
+use std::ops::Bound;
+
+use sinew_rpc::Endpoint;
+use sinew_store::ordered::Stats;
+
+use super::error::Error;
+use super::pipeline::{Pipeline, PipelineConfig, is_gone};
+use super::protocol::{Entries, LIMIT_MAX, Malformed, Range, Request, Response, Sum};
+
+/// A client of an index whose methods wait for their answers. For many requests in flight see [`Pipeline`].
+pub struct Client<E: Endpoint> {
+    pipeline: Pipeline<E>,
+    /// Of the method that was called last: what an earlier one did not wait for is not its answer.
+    tag: u64,
+}
+
+/// Entries of a range that came with one answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Keys and values, in the order of the keys.
+    pub entries: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Whether the range may go on behind the last of them.
+    pub more: bool,
+}
+
+/// The sum of a range's values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Total {
+    /// The sum.
+    pub sum: u128,
+    /// Values that it is of.
+    pub added: u64,
+    /// Entries whose values are no numbers of eight bytes.
+    pub passed_over: u64,
+}
+
+/// What a server answers that keeps to the protocol is of the kind that was asked for: [`Pipeline`] has checked it.
+const OTHER: Malformed = Malformed { what: "it is of another kind than what was asked" };
+const UNORDERED: Malformed = Malformed { what: "its keys are out of order, or more than were asked for" };
+
+impl<E: Endpoint> Client<E> {
+    /// Connects to the index at `address`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::connect`].
+    pub fn connect(rpc: E, address: &str) -> Result<Self, Error> {
+        Self::connect_with(rpc, address, PipelineConfig { window: 1, ..PipelineConfig::default() })
+    }
+
+    /// As [`Self::connect`], with a time-out for each request.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::connect`].
+    pub fn connect_with(rpc: E, address: &str, config: PipelineConfig) -> Result<Self, Error> {
+        Ok(Self { pipeline: Pipeline::connect(rpc, address, config)?, tag: 0 })
+    }
+
+    /// The same client, to have many requests in flight.
+    pub fn into_pipeline(self) -> Pipeline<E> {
+        self.pipeline
+    }
+
+    /// Asks, and waits for the answer. A server that was started again is connected to once.
+    fn ask<T>(&mut self, request: &Request<'_>, take: impl FnOnce(Response<'_>) -> Option<T>) -> Result<T, Error> {
+        self.tag += 1;
+        match self.pipeline.ask(request, self.tag) {
+            Err(error) if is_gone(&error) => {
+                self.pipeline.reconnect()?;
+                self.pipeline.ask(request, self.tag)?;
+            }
+            result => result?,
+        }
+        loop {
+            let answer = self.pipeline.wait()?.ok_or(OTHER)?;
+            if answer.tag == self.tag {
+                return take(answer.response?).ok_or(OTHER.into());
+            }
+        }
+    }
+
+    /// The value of `key`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.ask(&Request::Get { key }, |response| match response {
+            Response::Value(value) => Some(Some(value.to_vec())),
+            Response::None => Some(None),
+            _ => None,
+        })
+    }
+
+    /// Stores a value. Returns whether there was one before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        self.ask(&Request::Put { key, value }, existed)
+    }
+
+    /// Removes a key. Returns whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
+        self.ask(&Request::Delete { key }, existed)
+    }
+
+    /// The first entries of a range: up to `limit`, and no more than fit into one answer. To go on, ask for what lies behind the last key
+    /// ([`Bound::Excluded`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn scan(&mut self, range: Range<'_>, limit: u32) -> Result<Page, Error> {
+        self.ask(&Request::Scan { range, limit }, |response| match response {
+            Response::Entries(entries) => Some(page(&entries, range.0, limit)),
+            _ => None,
+        })?
+    }
+
+    /// Shows `visit` up to `limit` entries of a range, in as many answers as that takes, until it returns `false`. What changes between two answers
+    /// may be seen or not. Returns whether there may be more behind the last entry.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; the entries before it were shown.
+    pub fn scan_all(
+        &mut self,
+        (from, to): Range<'_>,
+        limit: u64,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<bool, Error> {
+        let mut left = limit;
+        let mut last: Option<Vec<u8>> = None;
+        while left > 0 {
+            let from = last.as_deref().map_or(from, Bound::Excluded);
+            let page = self.scan((from, to), left.min(LIMIT_MAX.into()) as u32)?;
+            for (key, value) in &page.entries {
+                left = left.saturating_sub(1);
+                if !visit(key, value) {
+                    return Ok(true);
+                }
+            }
+            match page.entries.into_iter().next_back() {
+                Some((key, _)) if page.more => last = Some(key),
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The sum of the numbers of eight bytes, little-endian, among the values of up to `limit` entries of a range, in as many requests as that takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn sum(&mut self, (from, to): Range<'_>, limit: u64) -> Result<Total, Error> {
+        let mut total = Total::default();
+        let mut last: Option<Vec<u8>> = None;
+        loop {
+            let left = limit.saturating_sub(total.added + total.passed_over);
+            if left == 0 {
+                return Ok(total);
+            }
+            let from = last.as_deref().map_or(from, Bound::Excluded);
+            let limit = left.min(LIMIT_MAX.into());
+            let request = Request::Sum { range: (from, to), limit: limit as u32 };
+            let (part, next) = self.ask(&request, |response| match response {
+                Response::Sum(part) => Some((Sum { last: &[], ..part }, part.more.then(|| part.last.to_vec()))),
+                _ => None,
+            })?;
+            let (added, passed_over) = (u64::from(part.added), u64::from(part.passed_over));
+            if added + passed_over > limit || next.as_deref().is_some_and(|next| !is_behind(next, from)) {
+                return Err(UNORDERED.into());
+            }
+            total.sum = total.sum.saturating_add(part.sum);
+            total.added += added;
+            total.passed_over += passed_over;
+            match next {
+                Some(key) => last = Some(key),
+                None => return Ok(total),
+            }
+        }
+    }
+
+    /// What the index holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn stats(&mut self) -> Result<Stats, Error> {
+        self.ask(&Request::Stats, |response| match response {
+            Response::Stats { stats, .. } => Some(stats),
+            _ => None,
+        })
+    }
+}
+
+/// Takes entries in, unless they are not such as a scan finds: one that goes on behind the last of them would never end.
+fn page(entries: &Entries<'_>, from: Bound<&[u8]>, limit: u32) -> Result<Page, Error> {
+    let mut last = from;
+    for (key, _) in entries.iter() {
+        if !is_behind(key, last) {
+            return Err(UNORDERED.into());
+        }
+        last = Bound::Excluded(key);
+    }
+    if entries.len() > limit as usize || (entries.more && entries.is_empty()) {
+        return Err(UNORDERED.into());
+    }
+    let pairs = entries.iter().map(|(key, value)| (key.to_vec(), value.to_vec()));
+    Ok(Page { entries: pairs.collect(), more: entries.more })
+}
+
+fn is_behind(key: &[u8], from: Bound<&[u8]>) -> bool {
+    match from {
+        Bound::Included(from) => key >= from,
+        Bound::Excluded(from) => key > from,
+        Bound::Unbounded => true,
+    }
+}
+
+fn existed(response: Response<'_>) -> Option<bool> {
+    match response {
+        Response::Done { existed } => Some(existed),
+        _ => None,
+    }
+}

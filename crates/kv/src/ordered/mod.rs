@@ -1,0 +1,23 @@
+//! An ordered index over RPC (nsdi19 7.2).
+//!
+//! All threads of a server share one `store::ordered::OrderedIndex`. GETs, PUTs and DELETEs run in the endpoints' threads; scans, which may take a
+//! thousand times as long, run in workers, so that they do not hold GETs up. Requests and responses are those of [`protocol`].
+
+mod client;
+mod error;
+mod pipeline;
+pub mod protocol;
+mod service;
+
+use sinew_rpc::RequestType;
+
+pub use client::{Client, Page, Total};
+pub use error::Error;
+pub use pipeline::{Answer, Pipeline, PipelineConfig};
+pub use protocol::{LIMIT_MAX, Range, prefix_range};
+pub use service::{Service, VALUE_LEN_MAX};
+
+/// The request type of what concerns one key, and of [`protocol::Request::Stats`].
+pub const POINTS: RequestType = RequestType::new(17);
+/// The request type of scans and sums.
+pub const RANGES: RequestType = RequestType::new(18);

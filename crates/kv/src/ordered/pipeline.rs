@@ -1,0 +1,258 @@
+//! A client that has many requests in flight.
+
+use sinew_mem::{AllocError, MessageBuffer};
+use sinew_rpc::{CallOptions, Channel, ChannelError, Completion, Endpoint, EnqueueError};
+
+use super::error::Error;
+use super::protocol::{Malformed, Request, Response};
+use super::{POINTS, RANGES};
+
+/// Bytes of a buffer at first; one that a longer message needs is made for it.
+const BUFFER_LEN: usize = 128;
+/// A buffer longer than that is not kept for the next request.
+const KEPT_LEN: usize = 64 << 10;
+
+/// How much a client asks for at once, and how long it waits.
+#[derive(Clone, Copy, Debug)]
+pub struct PipelineConfig {
+    /// Requests in flight, over as many sessions as have slots for them.
+    pub window: usize,
+    /// How long a request is waited for, in nanoseconds; the remaining time travels with it. `None`: until it is answered or the server is given
+    /// up.
+    pub timeout_ns: Option<u64>,
+}
+
+impl Default for PipelineConfig {
+    fn default() -> Self {
+        Self { window: 64, timeout_ns: None }
+    }
+}
+
+/// A client of an index on the quick path: requests are enqueued, the loop is turned, answers are taken, in any order. It belongs to the thread
+/// that made it, and in steady state allocates nothing for requests and answers up to 64 KB. It takes all completions and events of its endpoint;
+/// beside others it has a [share](sinew_rpc::SharedEndpoint) of one.
+pub struct Pipeline<E: Endpoint> {
+    rpc: E,
+    channel: Channel,
+    timeout_ns: Option<u64>,
+    asked: Vec<Asked>,
+    idle: Vec<Idle>,
+    /// A request as it is written, before it has a buffer of its length.
+    request: Vec<u8>,
+    /// The call whose answer was handed out last.
+    last: Option<Completion>,
+}
+
+/// A request in flight.
+#[derive(Clone, Copy)]
+struct Asked {
+    tag: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Get,
+    Change,
+    Stats,
+    Scan,
+    Sum,
+}
+
+/// A request that is not in flight.
+struct Idle {
+    number: usize,
+    request: MessageBuffer,
+    response: MessageBuffer,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// As it was given with the request.
+    pub tag: u64,
+    /// What the server said; no [`Response::Refused`], which is an error.
+    pub response: Result<Response<'a>, Error>,
+}
+
+impl<E: Endpoint> Pipeline<E> {
+    /// Connects to the index at `address`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Connect`], [`Error::Channel`], [`Error::Alloc`].
+    pub fn connect(mut rpc: E, address: &str, config: PipelineConfig) -> Result<Self, Error> {
+        let window = config.window.max(1);
+        let channel = Channel::open(&mut rpc, address, window)?;
+        Self::over(rpc, channel, config)
+    }
+
+    /// A client over the sessions of `channel`, which belong to `rpc`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Alloc`].
+    pub fn over(rpc: E, channel: Channel, config: PipelineConfig) -> Result<Self, Error> {
+        let window = config.window.max(1);
+        let idle = (0..window)
+            .map(|number| Ok(Idle { number, request: rpc.alloc(BUFFER_LEN)?, response: rpc.alloc(BUFFER_LEN)? }));
+        let idle = idle.collect::<Result<_, AllocError>>()?;
+        let asked = vec![Asked { tag: 0, kind: Kind::Stats }; window];
+        Ok(Self { channel, timeout_ns: config.timeout_ns, asked, idle, request: Vec::new(), last: None, rpc })
+    }
+
+    /// The endpoint.
+    pub fn rpc(&self) -> &E {
+        &self.rpc
+    }
+
+    /// Requests that may be in flight.
+    pub fn window(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Requests whose answers were not taken yet.
+    pub fn in_flight(&self) -> usize {
+        self.asked.len() - self.idle.len() - usize::from(self.last.is_some())
+    }
+
+    /// Enqueues a request, which leaves with the next [`Self::turn`]; `tag` comes back with its answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WindowFull`], [`Error::Refused`] where a key is longer than any index takes, or what the endpoint says. Nothing was sent then.
+    pub fn ask(&mut self, request: &Request<'_>, tag: u64) -> Result<(), Error> {
+        request.check()?;
+        self.recycle();
+        let Some(Idle { number, request: mut buffer, response }) = self.idle.pop() else {
+            return Err(Error::WindowFull { window: self.window() });
+        };
+        self.request.clear();
+        request.write(&mut self.request);
+        if buffer.resize(self.request.len()).is_err() {
+            match self.rpc.alloc(self.request.len()) {
+                Ok(longer) => buffer = longer,
+                Err(error) => {
+                    self.idle.push(Idle { number, request: buffer, response });
+                    return Err(error.into());
+                }
+            }
+        }
+        buffer.copy_from_slice(&self.request);
+        let (kind, request_type) = match request {
+            Request::Get { .. } => (Kind::Get, POINTS),
+            Request::Put { .. } | Request::Delete { .. } => (Kind::Change, POINTS),
+            Request::Stats => (Kind::Stats, POINTS),
+            Request::Scan { .. } => (Kind::Scan, RANGES),
+            Request::Sum { .. } => (Kind::Sum, RANGES),
+        };
+        self.asked[number] = Asked { tag, kind };
+        let options = CallOptions::tag(number as u64);
+        let options = self.timeout_ns.map_or(options, |timeout_ns| options.timeout_ns(timeout_ns));
+        match self.channel.enqueue_request(&mut self.rpc, request_type, buffer, response, options) {
+            Ok(_) => Ok(()),
+            Err(rejected) => {
+                self.idle.push(Idle { number, request: rejected.request, response: rejected.response });
+                Err(rejected.error.into())
+            }
+        }
+    }
+
+    /// Opens the sessions anew that are gone: after the server was started again, say. Returns how many were.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Connect`], [`Error::Channel`].
+    pub fn reconnect(&mut self) -> Result<usize, Error> {
+        Ok(self.channel.reconnect(&mut self.rpc)?)
+    }
+
+    /// Turns the endpoint's loop once: what was enqueued leaves, what arrived is taken in. Returns whether anything happened.
+    #[inline]
+    pub fn turn(&mut self) -> bool {
+        self.rpc.turn()
+    }
+
+    /// The next answer that is there. It is lent: the next call of a method that asks or polls takes its buffers back.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Answer<'_>> {
+        self.recycle();
+        let Some(completion) = self.rpc.poll_completion() else {
+            self.drop_events();
+            return None;
+        };
+        Some(self.answer(completion))
+    }
+
+    /// The next answer, turning the loop until it is there; none when nothing is in flight.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the port cannot sleep.
+    pub fn wait(&mut self) -> Result<Option<Answer<'_>>, Error> {
+        self.recycle();
+        if self.in_flight() == 0 {
+            return Ok(None);
+        }
+        let mut over = self.rpc.poll_completion();
+        if over.is_none() {
+            self.rpc.run_until(|rpc| {
+                over = over.take().or_else(|| rpc.poll_completion());
+                over.is_some()
+            })?;
+        }
+        Ok(over.map(|completion| self.answer(completion)))
+    }
+
+    /// Takes back the buffers of the answer that was lent.
+    #[inline]
+    fn recycle(&mut self) {
+        let Some(Completion { tag, mut request, mut response, .. }) = self.last.take() else { return };
+        for buffer in [&mut request, &mut response] {
+            if buffer.capacity() > KEPT_LEN
+                && let Ok(small) = self.rpc.alloc(BUFFER_LEN)
+            {
+                *buffer = small;
+            }
+        }
+        self.idle.push(Idle { number: tag as usize, request, response });
+    }
+
+    /// What becomes of sessions shows in their calls. Events that nobody takes would keep a shared endpoint awake.
+    #[inline]
+    fn drop_events(&mut self) {
+        while self.rpc.poll_event().is_some() {}
+    }
+
+    #[inline]
+    fn answer(&mut self, completion: Completion) -> Answer<'_> {
+        self.drop_events();
+        let Asked { tag, kind } = self.asked[completion.tag as usize];
+        let completion = self.last.insert(completion);
+        let response = match std::mem::replace(&mut completion.result, Ok(())) {
+            Ok(()) => read(kind, &completion.response),
+            Err(error) => Err(error.into()),
+        };
+        Answer { tag, response }
+    }
+}
+
+/// Reads the response to a request.
+#[inline]
+fn read(kind: Kind, bytes: &[u8]) -> Result<Response<'_>, Error> {
+    let response = Response::read(bytes)?;
+    let fits = match response {
+        Response::Refused(refusal) => return Err(refusal.into()),
+        Response::None | Response::Value(_) => kind == Kind::Get,
+        Response::Done { .. } => kind == Kind::Change,
+        Response::Stats { .. } => kind == Kind::Stats,
+        Response::Entries(_) => kind == Kind::Scan,
+        Response::Sum(_) => kind == Kind::Sum,
+    };
+    if fits { Ok(response) } else { Err(Malformed { what: "it answers something that was not asked" }.into()) }
+}
+
+/// Whether a request was not taken because its session is gone, so that [`Pipeline::reconnect`] may help.
+pub(super) fn is_gone(error: &Error) -> bool {
+    matches!(error, Error::Enqueue(EnqueueError::NoSuchSession) | Error::Channel(ChannelError::Connect(_)))
+}
