@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 use sinew::fabric::PortError;
-use sinew::kv::cache;
+use sinew::kv::{cache, ordered};
 use sinew::rpc::Cause;
 use sinew::rpc::ConnectError;
 
@@ -21,7 +21,10 @@ pub fn serve_there(error: impl Into<anyhow::Error>, command: &str, address: &str
 pub fn is_nobody_there(error: &anyhow::Error) -> bool {
     let refused = match (error.downcast_ref(), error.downcast_ref()) {
         (Some(sinew::Error::Connect(error)), _) | (_, Some(cache::Error::Connect(error))) => Some(error),
-        _ => error.downcast_ref(),
+        _ => match error.downcast_ref() {
+            Some(ordered::Error::Connect(error)) => Some(error),
+            _ => error.downcast_ref(),
+        },
     };
     matches!(
         refused,
@@ -47,10 +50,11 @@ mod tests {
         let connect = || ConnectError::from(nobody());
         let dead = || ConnectError::Failed { peer: "udp://a:1".into(), cause: Cause::PeerUnreachable };
         let silent = || ConnectError::TimedOut { peer: "udp://a:1".into(), timeout_ms: 1 };
-        let told: [(anyhow::Error, bool); 6] = [
+        let told: [(anyhow::Error, bool); 7] = [
             (connect().into(), true),
             (sinew::Error::from(connect()).into(), true),
             (cache::Error::from(dead()).into(), true),
+            (ordered::Error::from(dead()).into(), true),
             (anyhow::Error::from(dead()).context("opening session 1 of 1"), true),
             (silent().into(), false),
             (sinew::Error::Nowhere.into(), false),

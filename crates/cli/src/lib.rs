@@ -8,7 +8,7 @@
 //! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: memory of others, and volumes in it;
 //!   `socket_args`: where clients of other protocols come in.
 //! - `file_service`: `sinew serve files`; `mount`: `sinew mount`; `files`: `sinew files`; `fsck`: `sinew fsck`; `swap`: `sinew swap`; `paging`: `--for-paging`.
-//! - `interleave`: `sinew interleave`; `forward`: `sinew forward`.
+//! - `index`: `sinew index`. `interleave`: `sinew interleave`; `forward`: `sinew forward`.
 //! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
 //! - `advice`: which command serves where nobody is found.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
@@ -31,6 +31,7 @@ mod files;
 mod forward;
 mod fsck;
 mod herd;
+mod index;
 mod infile;
 mod interleave;
 mod interrupted;
@@ -73,6 +74,8 @@ Examples:
   sinew kv bench table                     a cache's table, on one thread
   sinew serve cache                        a cache, and in another terminal:
   sinew kv set greeting hello; sinew kv get greeting
+  sinew serve index                        an ordered index, and elsewhere:
+  sinew index put apple 3; sinew index scan --prefix a
   sinew memory bench --sizes 4K,1M         memory of a donor, by an engine
   sinew interleave bench chase             lookups that overlap their misses
   sinew xdp bench                          AF_XDP, on virtual interfaces
@@ -120,6 +123,9 @@ enum Command {
     /// Ask a key-value cache, and measure key-value stores
     #[command(subcommand)]
     Kv(Box<kv::Command>),
+    /// Ask an ordered index, and measure it
+    #[command(subcommand)]
+    Index(Box<index::Command>),
     /// Measure memory of donors
     #[command(subcommand)]
     Memory(Box<memory::Command>),
@@ -176,6 +182,8 @@ enum ServeCommand {
     Files(file_service::Args),
     /// Serve a key-value cache over verbs: HERD
     Herd(kv::herd::serve::Args),
+    /// Serve an ordered index
+    Index(index::serve::Args),
     /// Give memory to volumes of others
     Memory(memory::serve::Args),
     /// Hand out unique, increasing numbers
@@ -279,6 +287,7 @@ pub fn main() -> ExitCode {
         },
         Some(Command::Verbs(command)) => verbs::run(&command),
         Some(Command::Kv(command)) => kv::run(&command),
+        Some(Command::Index(command)) => index::run(&command),
         Some(Command::Memory(command)) => memory::run(&command),
         Some(Command::Interleave(command)) => interleave::run(&command),
         Some(Command::Xdp(command)) => xdp::run(&command),
@@ -288,6 +297,7 @@ pub fn main() -> ExitCode {
             ServeCommand::Files(args) => file_service::run(&args),
             ServeCommand::Cache(args) => kv::serve::run(&args),
             ServeCommand::Herd(args) => kv::herd::serve::run(&args),
+            ServeCommand::Index(args) => index::serve::run(&args),
             ServeCommand::Memory(args) => memory::serve::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },

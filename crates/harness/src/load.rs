@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod echo;
+pub mod index;
 pub mod memcached;
 pub mod memory;
 pub mod one_sided;

@@ -1,0 +1,229 @@
+//! `sinew index get`, `put`, `delete`, `scan`, `sum` and `stats`: requests to an index.
+
+use std::io::Read;
+use std::ops::Bound;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use sinew::kv::ordered::{Client, Range, VALUE_LEN_MAX, prefix_range};
+use sinew::prelude::*;
+use sinew::store::ordered::KEY_LEN_MAX;
+use sinew_harness::units;
+
+use super::ADDRESS;
+use crate::fabrics::{self, Purpose};
+use crate::{Outcome, Usage, advice, interrupted, output};
+
+/// Where the index is.
+#[derive(clap::Args)]
+pub struct At {
+    /// The index: the address of one of its threads
+    #[arg(long, default_value = ADDRESS, value_name = "URL")]
+    address: String,
+}
+
+/// Which keys.
+#[derive(clap::Args)]
+pub struct RangeArgs {
+    /// From this key on [default: the first]
+    #[arg(long, value_name = "KEY")]
+    from: Option<String>,
+    /// Only keys behind this one
+    #[arg(long, value_name = "KEY", conflicts_with = "from")]
+    after: Option<String>,
+    /// Up to this key, which is not included [default: the last]
+    #[arg(long, value_name = "KEY")]
+    to: Option<String>,
+    /// Keys that begin with this
+    #[arg(long, conflicts_with_all = ["from", "after", "to"])]
+    prefix: Option<String>,
+}
+
+/// What can be asked of an index.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Print a value
+    Get {
+        key: String,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Store a value
+    Put {
+        key: String,
+        /// The value; without it, what standard input holds
+        value: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Remove a key
+    Delete {
+        key: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Print keys and their values, in the order of the keys
+    Scan {
+        #[command(flatten)]
+        range: RangeArgs,
+        /// Entries at most [default: all]
+        #[arg(long)]
+        limit: Option<u64>,
+        /// Print one JSON object: `entries`, each with `key` and `value`, and `more`
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Add up values that are numbers of eight bytes, little-endian
+    Sum {
+        #[command(flatten)]
+        range: RangeArgs,
+        /// Entries to look at, at most [default: all]
+        #[arg(long)]
+        limit: Option<u64>,
+        /// Print one JSON object: `sum`, as text, `added`, `passed_over`
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Print what an index holds
+    Stats {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        at: At,
+    },
+}
+
+impl At {
+    fn connect(&self) -> anyhow::Result<Client<Rpc>> {
+        let fabric = fabrics::check(&self.address, Purpose::Call).map_err(Usage::of)?;
+        interrupted::ends()?;
+        // As long as any index's values can be.
+        let config = Config { message_len_max: (VALUE_LEN_MAX + 2 * KEY_LEN_MAX) as u32, ..Config::default() };
+        let nexus = Nexus::builder().config(config).build()?;
+        let rpc = Rpc::open_with(&nexus, &fabric.client_address("", Some(&self.address)))?;
+        let client = Client::connect(rpc, &self.address);
+        client.map_err(|error| advice::serve_there(error, "sinew serve index", &self.address))
+    }
+}
+
+impl RangeArgs {
+    fn range<'a>(&'a self, end: &'a mut Vec<u8>) -> Range<'a> {
+        if let Some(prefix) = &self.prefix {
+            return prefix_range(prefix.as_bytes(), end);
+        }
+        let from = match (&self.from, &self.after) {
+            (Some(from), _) => Bound::Included(from.as_bytes()),
+            (None, Some(after)) => Bound::Excluded(after.as_bytes()),
+            (None, None) => Bound::Unbounded,
+        };
+        (from, self.to.as_ref().map_or(Bound::Unbounded, |to| Bound::Excluded(to.as_bytes())))
+    }
+}
+
+/// Does it; with exit status 1 where there is no such key.
+pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    let (is_there, key) = match command {
+        Command::Get { key, json, at } => (get(at.connect()?.get(key.as_bytes())?, *json)?, key),
+        Command::Put { key, value, at } => {
+            put(at, key, value.as_deref())?;
+            (true, key)
+        }
+        Command::Delete { key, at } => (at.connect()?.delete(key.as_bytes())?, key),
+        Command::Scan { range, limit, json, at } => return scan(at, range, limit.unwrap_or(u64::MAX), *json),
+        Command::Sum { range, limit, json, at } => return sum(at, range, limit.unwrap_or(u64::MAX), *json),
+        Command::Stats { json, at } => return stats(at, *json),
+    };
+    if is_there {
+        return Ok(Outcome::Done);
+    }
+    output::complain(format_args!("the index has no key `{key}`"));
+    Ok(Outcome::Failed)
+}
+
+/// Shows a value; whether there is one.
+fn get(value: Option<Vec<u8>>, json: bool) -> anyhow::Result<bool> {
+    let Some(value) = value else { return Ok(false) };
+    if json {
+        output::print(json!({ "value": String::from_utf8_lossy(&value), "len": value.len() }))?;
+    } else {
+        output::print_bytes(&value)?;
+    }
+    Ok(true)
+}
+
+/// Stores a value, or what standard input holds.
+fn put(at: &At, key: &str, value: Option<&str>) -> anyhow::Result<()> {
+    let value = match value {
+        Some(value) => value.as_bytes().to_vec(),
+        None => {
+            let mut value = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut value).context("reading the value from standard input")?;
+            value
+        }
+    };
+    at.connect()?.put(key.as_bytes(), &value)?;
+    Ok(())
+}
+
+/// Shows entries as they come; in JSON, all of them together.
+fn scan(at: &At, range: &RangeArgs, limit: u64, json: bool) -> anyhow::Result<Outcome> {
+    let (mut client, mut end) = (at.connect()?, Vec::new());
+    let (mut entries, mut written): (Vec<Value>, anyhow::Result<bool>) = (Vec::new(), Ok(true));
+    let more = client.scan_all(range.range(&mut end), limit, |key, value| {
+        let [key, value] = [key, value].map(String::from_utf8_lossy);
+        if json {
+            entries.push(json!({ "key": key, "value": value }));
+        } else {
+            written = output::print(format_args!("{key}\t{value}"));
+        }
+        // Whoever reads may have seen enough.
+        matches!(written, Ok(true))
+    })?;
+    written?;
+    if json {
+        output::print(json!({ "entries": entries, "more": more }))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn sum(at: &At, range: &RangeArgs, limit: u64, json: bool) -> anyhow::Result<Outcome> {
+    let (mut client, mut end) = (at.connect()?, Vec::new());
+    let total = client.sum(range.range(&mut end), limit)?;
+    if json {
+        // A sum may be greater than any number that JSON's readers take.
+        let sum = total.sum.to_string();
+        output::print(json!({ "sum": sum, "added": total.added, "passed_over": total.passed_over }))?;
+        return Ok(Outcome::Done);
+    }
+    output::print(total.sum)?;
+    if total.passed_over > 0 {
+        let (added, passed_over) = (total.added, total.passed_over);
+        output::note(format_args!("{added} values added; {passed_over} are no numbers of eight bytes"));
+    }
+    Ok(Outcome::Done)
+}
+
+fn stats(at: &At, json: bool) -> anyhow::Result<Outcome> {
+    let stats = at.connect()?.stats()?;
+    if json {
+        output::print(json!({
+            "entries": stats.entries,
+            "used_bytes": stats.used_bytes,
+            "memory_bytes": stats.memory_bytes,
+        }))?;
+        return Ok(Outcome::Done);
+    }
+    let [used, memory] = [stats.used_bytes, stats.memory_bytes].map(|bytes| units::size(bytes as usize));
+    for (name, value) in [("entries", stats.entries.to_string()), ("used", used), ("memory", memory)] {
+        output::print(format_args!("{name:<16}{value}"))?;
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,100 @@
+//! `sinew serve index`.
+
+use anyhow::ensure;
+use clap::ValueEnum;
+use sinew::kv::ordered::{POINTS, RANGES, Service, VALUE_LEN_MAX};
+use sinew::prelude::*;
+use sinew_harness::units::{self, parse_size};
+
+use super::ADDRESS;
+use crate::serve::ThreadArgs;
+use crate::{Outcome, Usage};
+
+const AFTER_HELP: &str = "\
+All threads serve the same keys. GETs, PUTs and DELETEs run in the server's threads; scans and sums run in worker threads, so that a long one does
+not hold up what arrives meanwhile. What is stored lies in memory, and is gone when the server ends.
+
+Examples:
+  sinew serve index                                  at shm://index
+  sinew serve index udp://0.0.0.0:7300 --threads 2   (7300 and 7301, one index)
+  sinew serve index --workers 1 --memory 4G
+  sinew index put apple 3; sinew index scan --prefix a";
+
+/// Serve an ordered index until Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Where to serve: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
+    #[arg(default_value = ADDRESS)]
+    address: String,
+    #[command(flatten)]
+    threads: ThreadArgs,
+    /// Bytes for keys and values, 120 for each entry included
+    #[arg(long, default_value = "1G", allow_negative_numbers = true, value_parser = parse_size)]
+    memory: usize,
+    /// Longest value, in bytes
+    #[arg(long, default_value = "1M", value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
+    value_max: usize,
+    /// Where scans and sums run
+    #[arg(long, value_enum, default_value_t = Scans::Workers)]
+    scans: Scans,
+    /// Worker threads [default: one for each processor]
+    #[arg(long, allow_negative_numbers = true, conflicts_with = "scans",
+        value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Option<u16>,
+}
+
+/// Where scans run, on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scans {
+    /// In worker threads
+    Workers,
+    /// In the server's own threads, between the other requests
+    Dispatch,
+}
+
+impl Scans {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Workers => "workers",
+            Self::Dispatch => "dispatch",
+        }
+    }
+}
+
+impl Args {
+    fn check(&self) -> anyhow::Result<()> {
+        let (value_max, most) = (units::size(self.value_max), units::size(VALUE_LEN_MAX));
+        ensure!((1..=VALUE_LEN_MAX).contains(&self.value_max), "--value-max {value_max}: from 1 B to {most}");
+        Ok(())
+    }
+}
+
+/// Serves until a signal, or, as a child, until standard input ends.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    args.check().map_err(Usage::of)?;
+    let threads = &args.threads;
+    let addresses = threads.addresses(&args.address).map_err(Usage::of)?;
+    let service = Service::new(args.memory as u64, args.value_max);
+    let start = || {
+        let mut config = threads.config();
+        config.message_len_max = config.message_len_max.max(service.message_len_max() as u32);
+        let builder = Nexus::builder().config(config).handle_burst(POINTS, service.points());
+        let mut builder = match args.scans {
+            Scans::Workers => builder.handle_worker(RANGES, service.ranges()),
+            Scans::Dispatch => builder.handle(RANGES, service.ranges_in_dispatch()),
+        };
+        if let Some(workers) = args.workers {
+            builder = builder.worker_threads(usize::from(workers));
+        }
+        threads.start(builder.build()?.server(), addresses)
+    };
+    let then = |address: &str| format!("Store with: sinew index put apple 3 --address {address}");
+    let Some(reports) = threads.serve(start, then)? else { return Ok(Outcome::Failed) };
+    let stats = service.index().stats();
+    let used = units::size(stats.used_bytes as usize);
+    threads.tell_end("entries", stats.entries, format_args!("{} entries, {used}", stats.entries))?;
+    threads.tell_reports(&reports)?;
+    Ok(Outcome::Done)
+}
