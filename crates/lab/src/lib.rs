@@ -56,6 +56,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &nsdi19::table5::Table5,
     &nsdi19::incast_background::IncastBackground,
     &nsdi19::modelled_nics::ModelledNics,
+    &nsdi19::masstree::Masstree,
     &atc16::table1::Table1,
     &atc16::fig2b::Fig2b,
     &atc16::table3::Table3,

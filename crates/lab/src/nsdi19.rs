@@ -6,6 +6,7 @@ pub mod fig5;
 pub mod fig6;
 pub mod incast_background;
 mod large_calls;
+pub mod masstree;
 pub mod modelled_nics;
 pub mod table3;
 pub mod table4;

@@ -11,7 +11,7 @@ use sinew_harness::load::echo::{Echo, Shape};
 use sinew_harness::service::ECHO;
 use sinew_rpc::{Call, Config, Nexus, Rpc, SessionEvent, SessionId};
 use sinew_sim::nic::{NicUse, Profile};
-use sinew_sim::{Actor, Costs, Doing, SimClock, SimDomain};
+use sinew_sim::{Actor, Costs, Doing, SimClock, SimDomain, SimVerbs};
 
 use super::{Driven, Found, Hosts};
 use crate::programs::turn;
@@ -24,7 +24,7 @@ const END_NS: u64 = 1_000_000_000;
 const SIZE: usize = 32;
 
 /// What the protocol costs a core, beside verbs.
-struct Protocol {
+pub(super) struct Protocol {
     clock: SimClock,
     costs: Costs,
 }
@@ -48,7 +48,20 @@ impl Layer for Protocol {
 }
 
 /// An endpoint on a modelled NIC.
-type Endpoint = Rpc<Layered<UdPort<SimDomain>, Protocol>, SimClock>;
+pub(super) type Endpoint = Rpc<Layered<UdPort<SimDomain>, Protocol>, SimClock>;
+
+/// Opens an endpoint on a queue pair of its own, of a device of `hosts`.
+///
+/// # Panics
+///
+/// When the NIC does not take it: experiments stay within its limits.
+pub(super) fn open(hosts: &mut Hosts, device: &SimVerbs, nexus: &Nexus) -> Endpoint {
+    let config = UdPortConfig { arena_bytes: 64 << 20, ..UdPortConfig::default() };
+    let port = UdPort::open(device, &config).expect("the NIC takes it");
+    let (clock, costs) = (hosts.clock(), Costs::default().beside(&hosts.profile().core));
+    let port = Layered::around(port, Protocol { clock: clock.clone(), costs }).expect("it adds nothing");
+    Rpc::new(nexus, port, clock, Box::new(SeededGenerator::new(hosts.network.random())))
+}
 
 /// What is run: hosts with an endpoint each, which call each other and answer.
 #[derive(Clone, Copy, Debug)]
@@ -108,12 +121,8 @@ impl RpcRun {
         let mut endpoints = Vec::new();
         for host in 0..self.hosts {
             let device = if host == 0 { hosts.server() } else { hosts.client(host - 1) };
-            let config = UdPortConfig { arena_bytes: 64 << 20, ..UdPortConfig::default() };
-            let port = UdPort::open(&device, &config).expect("the NIC takes it");
-            let protocol = Protocol { clock: clock.clone(), costs: Costs::default().beside(&profile.core) };
-            let port = Layered::around(port, protocol).expect("it adds nothing");
-            let generator = Box::new(SeededGenerator::new(hosts.network.random()));
-            endpoints.push((device.place(), Rpc::new(&nexus, port, clock.clone(), generator)));
+            let rpc = open(&mut hosts, &device, &nexus);
+            endpoints.push((device.place(), rpc));
         }
         let addresses: Vec<_> = endpoints.iter().map(|(_, rpc)| rpc.port().address()).collect();
         let found = Rc::<RefCell<Found>>::default();

@@ -1,0 +1,208 @@
+//! An ordered index over datagrams of modelled NICs (nsdi19 7.2): [`sinew_kv::ordered`] on [`UdPort`](sinew_fabric::verbs::port::UdPort)s.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sinew_fabric::{Clock, PacketPort};
+use sinew_harness::load::index::{Index, Shape, key_of, value_of};
+use sinew_kv::ordered::{POINTS, Pipeline, PipelineConfig, RANGES, Service};
+use sinew_rpc::{BurstCalls, Call, Channel, Config, ConnectOptions, DeferredCall, Nexus, NexusBuilder};
+use sinew_sim::nic::{NicUse, Profile};
+use sinew_sim::{Actor, Doing, SimClock, WorkersConfig};
+
+use super::rpc::{Endpoint, open};
+use super::{Driven, Found, Hosts};
+use crate::programs::turn;
+
+/// A driver that has nothing looks again after so long.
+const LOOK_NS: u64 = 10_000;
+/// When a run must be over.
+const END_NS: u64 = 1_000_000_000;
+/// Jobs that wait for a worker at most.
+const QUEUE: usize = 4096;
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexRun {
+    /// Threads of the server that answer GETs.
+    pub dispatch: usize,
+    /// Threads of the server that scan; with none, scans run in dispatch.
+    pub workers: usize,
+    /// Hosts of clients.
+    pub hosts: usize,
+    /// Client threads of each.
+    pub threads: usize,
+    /// Requests of each thread on their way.
+    pub window: usize,
+    /// The part of the requests that are sums over scans.
+    pub scan_share: f64,
+    /// What a GET costs a thread beside the call.
+    pub get_ns: u64,
+    /// What a scan costs a thread beside the call.
+    pub scan_ns: u64,
+    /// What it costs a worker to take a job from its queue.
+    pub job_ns: u64,
+    /// Keys of the index. A GET costs what is said whatever they are.
+    pub keys: u64,
+    /// Keys of a scan.
+    pub scan_len: u32,
+    /// Time that is counted.
+    pub measured_ns: u64,
+    /// Another one is another run.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct IndexFound {
+    /// Millions of GETs in a second, over all clients.
+    pub gets_mops: f64,
+    /// Nanoseconds that half of the GETs took at most.
+    pub median_ns: u64,
+    /// Nanoseconds that 99 % of the GETs took at most.
+    pub p99_ns: u64,
+    /// How busy the server's NIC was.
+    pub usage: NicUse,
+    /// What the network did.
+    pub trace_hash: u64,
+}
+
+impl IndexRun {
+    /// Runs it.
+    ///
+    /// # Panics
+    ///
+    /// When an answer is wrong.
+    pub fn run(&self, profile: &Profile) -> IndexFound {
+        let mut hosts = Hosts::new(profile, self.hosts, self.seed);
+        let clock = hosts.clock();
+        let service = Service::new(1 << 30, 1 << 10);
+        for number in 0..self.keys {
+            service.index().put(&key_of(number), &value_of(number)).expect("there is room");
+        }
+        let config = Config { overcommit: true, ..Config::default() };
+        let nexus = self.serving(&mut hosts, &service, config.clone()).build().expect("the limits make sense");
+        let mut addresses = Vec::new();
+        for thread in 0..self.dispatch {
+            let device = hosts.server();
+            let rpc = open(&mut hosts, &device, &nexus);
+            addresses.push(rpc.port().address());
+            hosts.cluster.add(&format!("dispatch{thread}"), [device.place()], Box::new(Dispatch(rpc)));
+        }
+        let nexus = Nexus::builder().config(config).build().expect("as above");
+        let found = Rc::<RefCell<Found>>::default();
+        let ready = Rc::new(Cell::new(0));
+        let clients = self.hosts * self.threads;
+        for number in 0..clients {
+            let device = hosts.client(number);
+            let mut rpc = open(&mut hosts, &device, &nexus);
+            let address = &addresses[number % self.dispatch];
+            let channel = Channel::begin_open(&mut rpc, address, self.window, ConnectOptions::new());
+            let client = Client {
+                run: *self,
+                clients,
+                number: number as u64,
+                opening: Some((rpc, channel.expect("it is an address"))),
+                is_open: false,
+                ready: Rc::clone(&ready),
+                driven: None,
+                clock: clock.clone(),
+                found: Rc::clone(&found),
+            };
+            hosts.cluster.add(&format!("client{number}"), [device.place()], Box::new(client));
+        }
+        let opened = hosts.cluster.run_while(END_NS, |_| ready.get() == clients);
+        assert_eq!(opened, Ok(true), "sessions are not open");
+        // All begin at once, with their next turns.
+        let begun_ns = hosts.network.now_ns();
+        hosts.cluster.run_until(begun_ns + 2 * LOOK_NS);
+        Found::wait(&found, &mut hosts.cluster, END_NS);
+        let found = found.borrow();
+        let sum = found.sum();
+        IndexFound {
+            gets_mops: found.slices().iter().map(|slice| slice.gets as f64 * 1e3 / slice.elapsed_ns as f64).sum(),
+            median_ns: sum.latency.value_at_quantile(0.5),
+            p99_ns: sum.latency.value_at_quantile(0.99),
+            usage: hosts.usage(),
+            trace_hash: hosts.network.trace_hash(),
+        }
+    }
+
+    /// Handlers that pay for what they do before they do it.
+    fn serving(&self, hosts: &mut Hosts, service: &Service, config: Config) -> NexusBuilder {
+        let (get_ns, scan_ns, clock) = (self.get_ns, self.scan_ns, hosts.clock());
+        let points = service.points();
+        let builder = Nexus::builder().config(config).handle_burst(POINTS, {
+            let clock = clock.clone();
+            move |calls: &mut BurstCalls<'_, '_>| {
+                clock.spend_ns(get_ns * calls.len() as u64);
+                points(calls);
+            }
+        });
+        if self.workers == 0 {
+            let ranges = service.ranges_in_dispatch();
+            return builder.handle(RANGES, move |call: Call<'_>| {
+                clock.spend_ns(scan_ns);
+                ranges(call);
+            });
+        }
+        let config = WorkersConfig { workers: self.workers, capacity: QUEUE, job_ns: self.job_ns };
+        let pool = hosts.cluster.workers("scans", config);
+        let ranges = service.ranges();
+        builder.workers(Arc::new(pool)).handle_worker(RANGES, move |call: DeferredCall| {
+            clock.spend_ns(scan_ns);
+            ranges(call);
+        })
+    }
+}
+
+/// A thread of the server.
+struct Dispatch(Endpoint);
+
+impl Actor for Dispatch {
+    fn turn(&mut self) -> Doing {
+        turn(&mut self.0)
+    }
+}
+
+/// A client thread: opens its sessions, waits for the others', and asks.
+struct Client {
+    run: IndexRun,
+    clients: usize,
+    number: u64,
+    opening: Option<(Endpoint, Channel)>,
+    is_open: bool,
+    /// Clients whose sessions are open.
+    ready: Rc<Cell<usize>>,
+    driven: Option<Driven<Index<Endpoint, SimClock>>>,
+    clock: SimClock,
+    found: Rc<RefCell<Found>>,
+}
+
+impl Actor for Client {
+    fn turn(&mut self) -> Doing {
+        if let Some(driven) = &mut self.driven {
+            return driven.turn();
+        }
+        let Some((rpc, channel)) = &mut self.opening else { return Doing::Done };
+        let doing = turn(rpc);
+        if !self.is_open && channel.poll(rpc).expect("the server is there") {
+            self.is_open = true;
+            self.ready.set(self.ready.get() + 1);
+        }
+        if self.ready.get() < self.clients {
+            // Others may be ready meanwhile.
+            return if doing == Doing::Work { doing } else { Doing::IdleUntil(self.clock.now_ns() + LOOK_NS) };
+        }
+        let IndexRun { window, keys, scan_share, scan_len, measured_ns, seed, .. } = self.run;
+        let shape = Shape { window, batch: 1, keys, scan_share, scan_len };
+        let (rpc, channel) = self.opening.take().expect("it was there");
+        let config = PipelineConfig { window, ..PipelineConfig::default() };
+        let pipeline = Pipeline::over(rpc, channel, config).expect("there is memory");
+        let load = Index::new(pipeline, self.clock.clone(), shape, seed << 16 | self.number);
+        let slices = [measured_ns / 5, measured_ns];
+        self.driven = Some(Driven::new(load, self.clock.clone(), &slices, LOOK_NS, &self.found));
+        Doing::Work
+    }
+}
