@@ -11,6 +11,8 @@ use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, check}
 
 /// Requests that can wait for a turn.
 const WAITING_MAX: usize = 4096;
+/// Bytes after which a turn is over: whoever is to be told of them has something to do while the next are copied.
+const BYTES_PER_TURN: u64 = 32 << 10;
 
 /// A store in this process' own memory.
 #[derive(Debug)]
@@ -101,7 +103,11 @@ impl Store for RamStore {
 
     fn turn(&mut self) -> bool {
         let some = !self.waiting.is_empty();
-        while let Some(request) = self.waiting.pop_front() {
+        let mut len = 0;
+        while len < BYTES_PER_TURN
+            && let Some(request) = self.waiting.pop_front()
+        {
+            len += request.job.len();
             let finished = self.run(request);
             self.finished.push_back(finished);
         }
@@ -165,6 +171,25 @@ mod tests {
                 assert_eq!((error, request.tag), (StoreError::OutOfRange { at, asked: 1, len }, at));
             }
         }
+    }
+
+    #[test]
+    fn a_turn_copies_a_few_pages_and_leaves_the_rest_to_the_next() {
+        let mut store = RamStore::new(1 << 20, 4 << 20).unwrap();
+        let pages = BYTES_PER_TURN as usize / BLOCK;
+        for tag in 0..2 * pages as u64 {
+            store.submit(write(&store, tag * BLOCK as u64, &[7; BLOCK])).unwrap();
+        }
+        let mut finished = Vec::new();
+        assert!(store.turn());
+        assert_eq!(store.poll(&mut finished, usize::MAX), pages);
+        assert_eq!(store.arm(0).unwrap(), Armed::Ready, "nobody sleeps on the rest");
+        assert!(store.turn() && !store.turn());
+        assert_eq!(store.poll(&mut finished, usize::MAX), pages);
+        assert!(finished.iter().map(|one| one.tag).is_sorted());
+        // What is longer is done at once.
+        store.submit(write(&store, 0, &[7; 3 * BYTES_PER_TURN as usize])).unwrap();
+        assert!(store.turn() && !store.turn());
     }
 
     #[test]

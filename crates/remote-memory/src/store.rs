@@ -1,10 +1,11 @@
 //! A range of bytes that lies elsewhere.
 //!
 //! A store belongs to one thread, which submits requests, turns the store, and polls for what is finished. Requests move their buffers in, and get
-//! them back when they are finished; finished ones come in any order.
+//! them back when they are finished; those that have nothing to do with each other come in any order.
 //!
 //! What holds:
 //!
+//! - Requests that overlap, one of which changes something, are finished in the order in which they were submitted.
 //! - A request sees all that was submitted before it: a read that overlaps earlier writes finds what they wrote, whether they are finished or not, and
 //!   of overlapping writes the last stays.
 //! - A write that is finished well is kept as its store promises (by so many donors, for example). One that fails leaves old or new bytes, block by
@@ -44,6 +45,19 @@ pub enum Job {
     },
     /// Waits for what was submitted before.
     Flush,
+}
+
+impl Job {
+    /// Bytes that it is about: none of a flush.
+    #[expect(clippy::len_without_is_empty, reason = "bytes of a job, which is no collection")]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Read { target, .. } => target.len() as u64,
+            Self::Write { source, .. } => source.len as u64,
+            Self::Discard { len, .. } => *len,
+            Self::Flush => 0,
+        }
+    }
 }
 
 /// A job with its caller's name for it.

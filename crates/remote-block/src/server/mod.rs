@@ -176,9 +176,11 @@ impl<S: Store> Server<S> {
     ) -> io::Result<()> {
         let mut ends_ns = None;
         let mut look_ns = 0;
+        let mut now_ns = clock.now_ns();
         loop {
-            let now_ns = clock.now_ns();
             let found = self.turn(now_ns);
+            // A turn may take longer than the thread spins: the silence begins when it is over.
+            now_ns = clock.now_ns();
             if now_ns >= look_ns {
                 look(&mut self.store);
                 look_ns = now_ns.saturating_add(LOOK_NS);
@@ -193,6 +195,7 @@ impl<S: Store> Server<S> {
             }
             if self.poller.step(now_ns, found) == Step::Block {
                 self.sleep(now_ns, ends_ns)?;
+                now_ns = clock.now_ns();
             }
         }
     }

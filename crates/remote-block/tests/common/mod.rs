@@ -47,6 +47,11 @@ pub fn serve(len: usize, config: Config) -> Running {
 }
 
 pub fn serve_store<S: Store + Send + 'static>(store: S, config: Config) -> Running {
+    serve_by(Time(Instant::now()), store, config)
+}
+
+/// Serves a store, by a clock of the test's own.
+pub fn serve_by<S: Store + Send + 'static>(clock: impl Clock + Send + 'static, store: S, config: Config) -> Running {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("sinew-block-{}-{number}", std::process::id()));
@@ -56,7 +61,7 @@ pub fn serve_store<S: Store + Send + 'static>(store: S, config: Config) -> Runni
     let thread = std::thread::spawn(move || {
         let mut server = Server::open(Listener::bind(&at).unwrap(), store, config).unwrap();
         send.send(server.waker()).unwrap();
-        server.run(&Time(Instant::now()), || stopped.load(Ordering::Acquire)).unwrap();
+        server.run(&clock, || stopped.load(Ordering::Acquire)).unwrap();
         assert_eq!((server.memory_used(), server.connections()), (0, 0), "all memory came back");
         server.counters().clone()
     });

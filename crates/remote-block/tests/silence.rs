@@ -1,0 +1,106 @@
+//! When the server's thread sleeps.
+
+mod common;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::*;
+use sinew_fabric::{Armed, Clock, Descriptor, PollerConfig, Readiness};
+use sinew_mem::Arena;
+use sinew_remote_block::Config;
+use sinew_remote_memory::{Finished, RamStore, Refused, Request, Status, Store};
+
+const SPIN_NS: u64 = 100_000;
+/// Time that each look at the clock takes.
+const LOOK_NS: u64 = 1000;
+
+/// A clock that stands still between two looks.
+#[derive(Clone, Default)]
+struct Time(Arc<AtomicU64>);
+
+impl Clock for Time {
+    fn now_ns(&self) -> u64 {
+        self.0.fetch_add(LOOK_NS, Ordering::Relaxed)
+    }
+}
+
+/// A store of which each turn that does something takes longer than a server spins.
+struct Slow {
+    inner: RamStore,
+    time: Time,
+    idle_turns: u64,
+    worked: bool,
+    /// Turns in vain between the last work and the sleep after it.
+    spun: Arc<AtomicU64>,
+}
+
+impl Readiness for Slow {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.inner.descriptor()
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        if std::mem::take(&mut self.worked) {
+            self.spun.store(self.idle_turns, Ordering::Release);
+        }
+        self.inner.arm(now_ns)
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.inner.disarm()
+    }
+}
+
+impl Store for Slow {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn arena(&self) -> &Arena {
+        self.inner.arena()
+    }
+
+    fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        self.inner.submit(request)
+    }
+
+    fn turn(&mut self) -> bool {
+        let some = self.inner.turn();
+        self.idle_turns = if some { 0 } else { self.idle_turns + 1 };
+        if some {
+            self.worked = true;
+            self.time.0.fetch_add(10 * SPIN_NS, Ordering::Relaxed);
+        }
+        some
+    }
+
+    fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize {
+        self.inner.poll(finished, max)
+    }
+
+    fn status(&self) -> Status {
+        self.inner.status()
+    }
+}
+
+#[test]
+fn work_that_takes_longer_than_the_spin_is_not_taken_for_silence() {
+    let config = Config { poller: PollerConfig::Adaptive { spin_max_ns: SPIN_NS }, ..Config::default() };
+    let (time, spun) = (Time::default(), Arc::new(AtomicU64::new(0)));
+    let inner = RamStore::new(1 << 20, config.arena_bytes()).unwrap();
+    let store = Slow { inner, time: time.clone(), idle_turns: 0, worked: false, spun: Arc::clone(&spun) };
+    let server = serve_by(time, store, config);
+    let mut client = server.client(false);
+    for _ in 0..16 {
+        assert_eq!(client.read(0, 0, 4096), Ok(vec![0; 4096]));
+    }
+    while spun.load(Ordering::Acquire) == 0 {
+        std::thread::yield_now();
+    }
+    // Where work is rare, it spins an eighth of the time; the store's own is not silence.
+    let (spun, least) = (spun.load(Ordering::Acquire), SPIN_NS / 8 / LOOK_NS);
+    assert!(spun >= least, "it spun {spun} turns");
+    server.end();
+}
