@@ -265,11 +265,16 @@ fn drive<D: Donors>(
 #[derive(Default)]
 struct Health {
     last: Option<((usize, usize), (usize, usize))>,
+    /// What donors refused when it was last looked.
+    refusals: Vec<String>,
 }
 
 impl Health {
     /// Says what has changed.
     fn look<D: Donors>(&mut self, service: &Files<D>) {
+        let refusals: Vec<String> = service.refusals().map(|(name, why)| format!("{name}: {why}")).collect();
+        refusals.iter().filter(|refusal| !self.refusals.contains(refusal)).for_each(output::note);
+        self.refusals = refusals;
         let (degraded, ready) = (service.degraded(), service.donors_ready());
         let is_first = self.last.is_none() && ready.0 < ready.1;
         if self.last == Some((degraded, ready)) || is_first {

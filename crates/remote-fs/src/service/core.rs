@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::hash::Hash;
 
 use sinew_fabric::Generator;
-use sinew_remote_memory::donor::{Gate, Key};
+use sinew_remote_memory::donor::{Gate, Key, Refusal};
 use sinew_remote_memory::volume::Donors;
 
 use super::config::{Config, Failure, Now, OpenError, Stats};
@@ -151,6 +151,11 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     pub fn donors_ready(&self) -> (usize, usize) {
         let lanes = &self.memory.lanes.0;
         (lanes.iter().filter(|lane| lane.is_ready()).count(), lanes.len())
+    }
+
+    /// Donors that do not cut off who is to have no access any more, by name, and why: what was reserved for those stays apart until they do.
+    pub fn refusals(&self) -> impl Iterator<Item = (&str, &Refusal)> {
+        self.memory.lanes.0.iter().filter_map(|lane| Some((lane.name.as_str(), lane.refusal.as_ref()?)))
     }
 
     /// The donors.

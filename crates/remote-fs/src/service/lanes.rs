@@ -1,5 +1,6 @@
 //! The donors, each as far as it is known.
 
+use sinew_remote_memory::donor::Refusal;
 use sinew_remote_memory::volume::DonorId;
 
 use crate::kept::{Member, Segment};
@@ -32,6 +33,8 @@ pub(super) struct Lane {
     pub is_looked_at: bool,
     /// When it is told again of clients whom it could not cut off.
     pub expel_again_ns: Option<u64>,
+    /// Why it does not cut somebody off, since it was told to last.
+    pub refusal: Option<Refusal>,
     /// Since when it has not answered.
     pub away_since_ns: Option<u64>,
     /// Whether its copies have been taken out for that.
@@ -65,6 +68,7 @@ impl Lanes {
             look_ns: 0,
             is_looked_at: false,
             expel_again_ns: None,
+            refusal: None,
             away_since_ns: None,
             is_given_up: false,
         };

@@ -294,6 +294,12 @@ impl<D: Donors> Memory<D> {
         {
             self.failure = Some(Failure::TakenOver { donor: self.lanes.0[lane].name.clone(), held: *held });
         }
+        if let Purpose::Fence(lane) | Purpose::Expel(lane, _) = purpose {
+            self.lanes.0[lane].refusal = match &result {
+                Err(CallFailed::Refused(why)) => Some(why.clone()),
+                _ => None,
+            };
+        }
         let again_ns = self.now_ns + self.config.look_ns / 2;
         let is_unreachable = matches!(result, Err(CallFailed::Unreachable(_)));
         match (purpose, result) {

@@ -368,6 +368,8 @@ fn a_donor_that_a_dead_client_may_still_write_to_serves_all_others() {
         assert_eq!(world.service().donors_ready(), (1, 1));
     }
     assert_eq!(world.service().kept().clients.len(), 1, "it is dead");
+    let refusals = |world: &mut World| world.service().refusals().map(|(_, why)| why.clone()).collect::<Vec<_>>();
+    assert_eq!(refusals(&mut world), [Refusal::Stopped], "it can be told why what that had is not given to others");
     let (_, handle) = other.create(&mut world, "f").unwrap();
     other.write(&mut world, handle, 0, &page(1)).unwrap();
     assert_eq!(other.read(&mut world, handle, 0), Some(page(1)));
@@ -378,7 +380,7 @@ fn a_donor_that_a_dead_client_may_still_write_to_serves_all_others() {
     assert!(!has_it(&mut world));
     world.net.borrow_mut().hosts[0].has_straggler = false;
     world.run(3_000);
-    assert_eq!(world.service().donors_ready(), (1, 1));
+    assert_eq!((world.service().donors_ready(), refusals(&mut world)), ((1, 1), vec![]));
 }
 
 #[test]
