@@ -158,6 +158,17 @@ fn note_path(device: &Path) -> PathBuf {
     Path::new("/run/sinew-swap").join(device.file_name().unwrap_or_default())
 }
 
+/// Where it is written down whose connection it was.
+fn client_path(device: &Path) -> PathBuf {
+    note_path(device).with_extension("client")
+}
+
+/// The process that has connected a network block device, as the kernel tells it.
+fn nbd_client(device: &Path) -> Option<String> {
+    let path = Path::new(DEVICES).join(device.file_name()?).join("pid");
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
 fn note(device: &Path) -> Option<String> {
     std::fs::read_to_string(note_path(device)).ok()
 }
@@ -201,13 +212,25 @@ pub fn check_ours(device: &Path) -> anyhow::Result<()> {
             ),
         }
     } else if name.starts_with("nbd") {
-        ensure!(
-            note.is_some(),
-            "{shown} is a network block device that sinew swap on has not set up: it stays; whoever did may let it go with nbd-client -d {shown}"
-        );
-        Ok(())
+        let ours = std::fs::read_to_string(client_path(device)).ok();
+        check_nbd(device, note.is_some(), ours.as_deref(), nbd_client(device).as_deref())
     } else {
         bail!("{shown} is neither a network block device nor a loop device, so sinew swap has not set it up");
+    }
+}
+
+/// Whether a network block device is the one that was set up: `ours` connected it then, and `found` has it connected now.
+fn check_nbd(device: &Path, is_noted: bool, ours: Option<&str>, found: Option<&str>) -> anyhow::Result<()> {
+    let shown = device.display();
+    ensure!(
+        is_noted,
+        "{shown} is a network block device that sinew swap on has not set up: it stays; whoever did may let it go with nbd-client -d {shown}"
+    );
+    match (ours, found) {
+        (Some(ours), Some(found)) if ours != found => bail!(
+            "{shown} is connected by process {found} by now, and sinew swap on had set it up by process {ours}: it stays; whoever did may let it go with nbd-client -d {shown}"
+        ),
+        _ => Ok(()),
     }
 }
 
@@ -308,6 +331,11 @@ fn attach_nbd(server: &[&str], name: &str) -> anyhow::Result<Attached> {
         _ => server.join(":"),
     };
     write_note(&device, &backend)?;
+    // Kernels that do not tell it leave the device to its name.
+    match nbd_client(&device) {
+        Some(client) => std::fs::write(client_path(&device), client).context("noting whose the connection is")?,
+        None => drop(std::fs::remove_file(client_path(&device))),
+    }
     Ok(attached)
 }
 
@@ -322,6 +350,7 @@ pub fn detach(device: &Path) -> anyhow::Result<()> {
     let program = if name.starts_with("nbd") { "nbd-client" } else { "losetup" };
     tools::done(&[program, "-d", &shown])?;
     let _ = std::fs::remove_file(note_path(device));
+    let _ = std::fs::remove_file(client_path(device));
     Ok(())
 }
 
@@ -363,6 +392,19 @@ mod tests {
         for (text, why) in [("unix:", "path of the socket"), ("host", "port"), ("host:0", "port")] {
             let error = Source::of(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_network_block_device_that_another_has_connected_since_stays() {
+        let device = Path::new("/dev/nbd3");
+        let said =
+            |is_noted, ours, found| check_nbd(device, is_noted, ours, found).err().map(|error| error.to_string());
+        assert!(said(false, None, Some("7")).unwrap().contains("has not set up"));
+        assert!(said(true, Some("7"), Some("8")).unwrap().contains("connected by process 8 by now"));
+        // One that is not connected any more is nobody else's, and not every kernel tells.
+        for (ours, found) in [(Some("7"), Some("7")), (Some("7"), None), (None, Some("7")), (None, None)] {
+            assert_eq!(said(true, ours, found), None);
         }
     }
 
