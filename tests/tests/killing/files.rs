@@ -124,12 +124,14 @@ impl World {
         mounted.process.signal(Signal::KILL);
         mounted.process.wait();
         self.plan.killed(&format!("mount {index}"));
-        writers.end();
+        writers.stop();
         turn_until(self, "the mount is cleared away", Self::turn, |_| !is_mounted(&mounted.point));
         drop(mounted);
         // There has to be a service to join.
         turn_until(self, "the service is there", Self::turn, |world| world.names.is_up());
         let mounted = self.mount(index).unwrap();
+        // It was answered after what the dead one had sent.
+        writers.end();
         self.use_mount(index, mounted);
     }
 

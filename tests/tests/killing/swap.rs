@@ -16,6 +16,8 @@ use crate::pressure::{Group, hog_until};
 const USED: usize = 96 << 20;
 const LIMIT: usize = 48 << 20;
 const SWAP: &str = "256M";
+/// Bytes that two copies of all the swap take, and as much again for the programs and what else runs.
+const NEEDED: u64 = 1 << 30;
 /// Bytes of a page of memory.
 const PAGE: u64 = 4096;
 
@@ -76,12 +78,22 @@ fn swapped() -> [u64; 2] {
     ["pswpin ", "pswpout "].map(of)
 }
 
+/// Bytes that programs can still have without swap.
+fn available() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let of = |line: &str| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok();
+    text.lines().find_map(of).map_or(u64::MAX, |kilobytes| kilobytes << 10)
+}
+
 /// Kills, while a program looks at its pages. `test` is the name of the test that becomes that program.
 pub fn run_plan(plan: Plan, test: &str) {
     if !sinew::host::is_root() {
         return skipped("not root");
     }
     let Some(group) = Group::new(LIMIT) else { return skipped("no control groups of memory") };
+    if available() < NEEDED {
+        return skipped("too little memory: donors would be ended by the kernel, and not by the plan");
+    }
     let names = Names::new(&plan.fabric, "400M");
     let point = names.folder.0.join("mount");
     std::fs::create_dir_all(&point).unwrap();

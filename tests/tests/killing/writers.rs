@@ -23,8 +23,6 @@ pub const PAGES: u64 = 48;
 const RUN_MAX: u64 = 24;
 /// Writes to a file that is open, at most.
 const WRITES_MAX: u64 = 4;
-/// What a dead client had sent has come to the service by then, and what is written later is later.
-const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// What is in each file. Whoever uses a file holds its lock, so that it is open once at a time.
 pub type Shadows = Arc<Vec<Mutex<Shadow>>>;
@@ -44,11 +42,13 @@ pub struct Writers {
     is_over: Arc<AtomicBool>,
     /// Set before the mount is killed: from then on calls may fail.
     may_fail: Arc<AtomicBool>,
+    /// Whether the service has heard all that a mount had sent that was killed: what others write from then on is later.
+    is_heard: Arc<AtomicBool>,
 }
 
 impl Writers {
     pub fn start(point: &Path, count: usize, random: &mut SeededGenerator, shadows: &Shadows) -> Self {
-        let (is_over, may_fail) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let [is_over, may_fail, is_heard] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let threads = (0..count).map(|number| {
             let writer = Writer {
                 point: point.to_owned(),
@@ -56,11 +56,12 @@ impl Writers {
                 random: SeededGenerator::new(random.next_u64()),
                 shadows: shadows.clone(),
                 may_fail: may_fail.clone(),
+                is_heard: is_heard.clone(),
             };
             let is_over = is_over.clone();
             std::thread::spawn(move || writer.run(&is_over))
         });
-        Self { threads: threads.collect(), is_over, may_fail }
+        Self { threads: threads.collect(), is_over, may_fail, is_heard }
     }
 
     /// Calls may fail from now on.
@@ -68,9 +69,16 @@ impl Writers {
         self.may_fail.store(true, Ordering::SeqCst);
     }
 
-    /// Ends them: after what they are about, or when that fails.
+    /// They begin nothing more.
+    pub fn stop(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends them: after what they are about, or when that fails. Of a mount that was killed, when the service has answered another one since: until then whoever
+    /// was about something has its file.
     pub fn end(self) {
         self.is_over.store(true, Ordering::SeqCst);
+        self.is_heard.store(true, Ordering::SeqCst);
         for thread in self.threads {
             thread.join().unwrap();
         }
@@ -83,6 +91,7 @@ struct Writer {
     random: SeededGenerator,
     shadows: Shadows,
     may_fail: Arc<AtomicBool>,
+    is_heard: Arc<AtomicBool>,
 }
 
 impl Writer {
@@ -99,9 +108,11 @@ impl Writer {
             let done = self.step(file, &mut shadow);
             if let Err(error) = done {
                 if !self.may_fail.load(Ordering::SeqCst) {
-                    shadow.note(format!("file {file} at {}: {error}", self.point.display()));
+                    return shadow.note(format!("file {file} at {}: {error}", self.point.display()));
                 }
-                std::thread::sleep(LAST_WORDS);
+                while !self.is_heard.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 return;
             }
         }
