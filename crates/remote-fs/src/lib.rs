@@ -12,8 +12,6 @@
 
 pub mod check;
 pub mod client;
-pub mod disk;
-pub mod journal;
 pub mod kept;
 pub mod locks;
 pub mod map;
@@ -21,3 +19,5 @@ pub mod protocol;
 pub mod service;
 pub mod space;
 pub mod tree;
+
+pub use sinew_journal::{self as journal, disk};

@@ -1,13 +1,13 @@
-//! Where the service keeps what must not be lost.
+//! Where a program keeps what must not be lost.
 //!
 //! - [`Disk`]: a few files, by name, that are appended to and made to last.
 //! - [`HostDisk`]: a directory of the host's.
 //! - [`SimDisk`]: in memory, and at a crash it keeps of what was not made to last whatever a seed says.
 //!
-//! Module `facts` (a feature of that name) holds for every form.
+//! Module `facts`, in this crate's tests, holds for every form.
 
-#[cfg(any(test, feature = "facts"))]
-pub mod facts;
+#[cfg(test)]
+mod facts;
 mod host;
 mod sim;
 

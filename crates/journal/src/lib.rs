@@ -1,4 +1,4 @@
-//! What has happened, in order, on a [disk](crate::disk): a snapshot, and records of what came after it.
+//! What has happened, in order, on a [disk]: a snapshot, and records of what came after it.
 //!
 //! Records are gathered and then written and made to last together ([`Journal::sync`]). A snapshot is written beside the old one, with an empty log, and takes its place by one renaming; then
 //! the old ones are removed.
@@ -18,7 +18,10 @@
 //! right, and is cut there. If one behind it was written when that one was known to last, the log is corrupt in its middle, and is not used. The key is drawn by lot, so that nobody can put what
 //! looks like a record into a record.
 
+#![forbid(unsafe_code)]
+
 mod codec;
+pub mod disk;
 
 use crate::disk::{Disk, DiskError};
 use codec::{Key, Scan, Snapshot};
@@ -86,7 +89,7 @@ pub struct History {
     pub records: Vec<Vec<u8>>,
 }
 
-/// A snapshot and a log; see [the module](self).
+/// A snapshot and a log; see [the crate](self).
 #[derive(Debug)]
 pub struct Journal<D> {
     disk: D,
