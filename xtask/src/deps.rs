@@ -60,6 +60,7 @@ const ROOMS: &[Room] = &[
     room("sinew-kv", &["sinew-door", "sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc", "sinew-store"]),
     room("sinew-sequencer", &["sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc"]),
     room("sinew-herd", &["sinew-fabric", "sinew-mem"]),
+    room("sinew-replica", &["sinew-fabric", "sinew-journal", "sinew-mem", "sinew-rpc"]),
     room("sinew-remote-memory", &["sinew-fabric", "sinew-mem", "sinew-rpc"]),
     system_room("sinew-remote-block", &["sinew-door", "sinew-fabric", "sinew-mem", "sinew-remote-memory"]),
     room("sinew-remote-fs", &["sinew-fabric", "sinew-journal", "sinew-mem", "sinew-remote-memory", "sinew-rpc"]),

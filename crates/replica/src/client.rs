@@ -1,0 +1,466 @@
+//! A client of a cluster: it finds the leader, repeats what was not answered, and has each command run once.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use sinew_fabric::{Address, Generator};
+use sinew_rpc::{CallOptions, Endpoint, SessionEvent, SessionId};
+
+use crate::client_wire::{Answer, Ask, Freshness, Status};
+use crate::sessions::IN_FLIGHT_MAX;
+use crate::wire::{self, CLIENT, MemberInfo};
+
+/// A try that has not been answered in this time is given up for another.
+const TRY_NS: u64 = 60_000_000;
+/// As [`TRY_NS`], for what takes longer: watches, and changes of the members.
+const LONG_TRY_NS: u64 = 35_000_000_000;
+/// Time before the next try.
+const AGAIN_NS: u64 = 1_000_000;
+/// A way that was lost is opened again after this time.
+const REOPEN_NS: u64 = 5_000_000;
+const ANSWER_LEN: usize = 256;
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// Nobody who leads was reached in time.
+    #[error(
+        "no answer in time from {}{}: {}{}",
+        if .reached.is_empty() { "any member" } else { "a leader; reached: " }, .reached.join(", "),
+        if *.may_have_run { "it may have run, or may yet" } else { "it did not run" },
+        if .silent.is_empty() { String::new() } else { format!("; not heard of: {}", .silent.join(", ")) }
+    )]
+    NoAnswer {
+        /// Addresses of members that answered that they do not lead.
+        reached: Vec<String>,
+        /// Names of members that those have not heard of.
+        silent: Vec<String>,
+        /// Whether a command may have run.
+        may_have_run: bool,
+    },
+    /// The session is gone: the client was silent for long, or there are very many.
+    #[error("the client's session has expired: whether the command ran is not known any more; begin anew")]
+    Expired,
+    /// All disks, or the leader's, are full.
+    #[error("the leader's disk is full: nothing is written, and reads go on; make room there")]
+    DiskFull,
+    /// It was not wanted.
+    #[error("{0}")]
+    Refused(String),
+    /// What came is no answer.
+    #[error("an answer of {0} bytes makes no sense: look at the addresses, and use the same release everywhere")]
+    BadAnswer(usize),
+    /// As many requests as can be are in flight.
+    #[error("{IN_FLIGHT_MAX} requests are in flight: take their answers first")]
+    WindowFull,
+}
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// A command ran, and the state machine said so.
+    Ran(Vec<u8>),
+    /// A query found this.
+    Found(Vec<u8>),
+    /// How things stand at a member.
+    Status(Box<Status>),
+    /// It was done.
+    Done,
+}
+
+/// A request, as its client holds it.
+enum Request {
+    Open,
+    Run { number: u64, command: Vec<u8> },
+    Read { freshness: Freshness, query: Vec<u8> },
+    Watch { query: Vec<u8> },
+    Other { bytes: Vec<u8> },
+}
+
+impl Request {
+    fn is_long(&self) -> bool {
+        matches!(self, Self::Watch { .. } | Self::Other { .. })
+    }
+
+    /// Whether any member may answer.
+    fn is_of_any(&self) -> bool {
+        matches!(self, Self::Watch { .. } | Self::Read { freshness: Freshness::Stale, .. })
+    }
+}
+
+struct Pending {
+    tag: u64,
+    request: Request,
+    end_ns: u64,
+    /// It waits to be sent until then; under way otherwise.
+    next_ns: Option<u64>,
+    /// An address that alone may answer.
+    at: Option<String>,
+    may_have_run: bool,
+}
+
+struct Way {
+    session: Option<SessionId>,
+    is_open: bool,
+    until_ns: u64,
+}
+
+/// See [the module](self).
+pub struct Client<E> {
+    rpc: E,
+    random: Box<dyn Generator>,
+    addresses: Vec<String>,
+    /// Where the next try goes, in [`Self::addresses`].
+    at: usize,
+    ways: BTreeMap<String, Way>,
+    nonce: u64,
+    session: Option<u64>,
+    is_opening: bool,
+    next_number: u64,
+    pending: BTreeMap<u64, Pending>,
+    next_id: u64,
+    /// Calls: of which request, where.
+    calls: BTreeMap<u64, (u64, usize)>,
+    next_call: u64,
+    done: VecDeque<(u64, Result<Answered, ClientError>)>,
+    reached: Vec<String>,
+    silent: Vec<String>,
+    scratch: Vec<u8>,
+}
+
+impl<E: Endpoint> Client<E> {
+    /// A client of the cluster that has a member at one of these addresses.
+    pub fn new(rpc: E, addresses: Vec<String>, mut random: Box<dyn Generator>) -> Self {
+        let nonce = random.next_u64();
+        Self {
+            rpc,
+            random,
+            addresses,
+            at: 0,
+            ways: BTreeMap::new(),
+            nonce,
+            session: None,
+            is_opening: false,
+            next_number: 0,
+            pending: BTreeMap::new(),
+            next_id: 0,
+            calls: BTreeMap::new(),
+            next_call: 0,
+            done: VecDeque::new(),
+            reached: Vec::new(),
+            silent: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The endpoint.
+    pub fn rpc(&mut self) -> &mut E {
+        &mut self.rpc
+    }
+
+    /// Requests that are not over.
+    pub fn in_flight(&self) -> usize {
+        self.pending.values().filter(|pending| !matches!(pending.request, Request::Open)).count() + self.done.len()
+    }
+
+    fn begin(&mut self, tag: u64, request: Request, at: Option<String>, timeout_ns: u64) -> Result<(), ClientError> {
+        if self.pending.len() >= IN_FLIGHT_MAX {
+            return Err(ClientError::WindowFull);
+        }
+        let now_ns = self.rpc.now_ns();
+        let end_ns = now_ns.saturating_add(timeout_ns);
+        self.pending
+            .insert(self.next_id, Pending { tag, request, end_ns, next_ns: Some(now_ns), at, may_have_run: false });
+        self.next_id += 1;
+        Ok(())
+    }
+
+    /// Has a command run, once. `tag` comes back with the answer.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::WindowFull`].
+    pub fn run(&mut self, tag: u64, command: &[u8], timeout_ns: u64) -> Result<(), ClientError> {
+        if self.session.is_none() && !self.is_opening {
+            self.begin(0, Request::Open, None, u64::MAX >> 1)?;
+            self.is_opening = true;
+        }
+        let request = Request::Run { number: self.next_number, command: command.to_vec() };
+        self.begin(tag, request, None, timeout_ns)?;
+        self.next_number += 1;
+        Ok(())
+    }
+
+    /// Reads.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::WindowFull`].
+    pub fn read(&mut self, tag: u64, freshness: Freshness, query: &[u8], timeout_ns: u64) -> Result<(), ClientError> {
+        self.begin(tag, Request::Read { freshness, query: query.to_vec() }, None, timeout_ns)
+    }
+
+    /// Waits until a query finds something, at any member.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::WindowFull`].
+    pub fn watch(&mut self, tag: u64, query: &[u8], timeout_ns: u64) -> Result<(), ClientError> {
+        self.begin(tag, Request::Watch { query: query.to_vec() }, None, timeout_ns)
+    }
+
+    /// Asks the leader for something else: a change of the members. With an address, asks whoever is there.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::WindowFull`].
+    pub fn ask(&mut self, tag: u64, ask: &Ask<'_>, at: Option<&str>, timeout_ns: u64) -> Result<(), ClientError> {
+        let mut bytes = Vec::new();
+        wire::encode(ask, &mut bytes);
+        self.begin(tag, Request::Other { bytes }, at.map(str::to_owned), timeout_ns)
+    }
+
+    /// The next request that is over.
+    pub fn poll(&mut self) -> Option<(u64, Result<Answered, ClientError>)> {
+        self.done.pop_front()
+    }
+
+    /// When it wants its next turn, if nothing comes before.
+    pub fn next_turn_ns(&self) -> Option<u64> {
+        let wait = |pending: &Pending| pending.next_ns.map_or(pending.end_ns, |next| next.min(pending.end_ns));
+        self.pending.values().map(wait).min()
+    }
+
+    /// Turns the endpoint's loop once, and goes on with what is under way. Says whether anything happened.
+    pub fn turn(&mut self) -> bool {
+        let mut busy = self.rpc.turn();
+        let now_ns = self.rpc.now_ns();
+        while let Some(event) = self.rpc.poll_event() {
+            busy = true;
+            self.take_event(&event, now_ns);
+        }
+        while let Some(completion) = self.rpc.poll_completion() {
+            busy = true;
+            let Some((id, at)) = self.calls.remove(&completion.tag) else { continue };
+            match completion.result {
+                Ok(()) => self.take_answer(id, at, &completion.response, now_ns),
+                Err(error) => {
+                    let is_known =
+                        matches!(error.execution, sinew_rpc::Execution::NeverSent | sinew_rpc::Execution::NotRun);
+                    self.failed(id, at, !is_known, now_ns);
+                }
+            }
+        }
+        busy |= self.send_due(now_ns);
+        busy
+    }
+
+    fn take_event(&mut self, event: &SessionEvent, now_ns: u64) {
+        let session = event.session();
+        let Some(way) = self.ways.values_mut().find(|way| way.session == Some(session)) else { return };
+        match event {
+            SessionEvent::Connected(_) => way.is_open = true,
+            _ => *way = Way { session: None, is_open: false, until_ns: now_ns + REOPEN_NS },
+        }
+    }
+
+    /// Sends what waits, and ends what has waited too long.
+    fn send_due(&mut self, now_ns: u64) -> bool {
+        let due = |pending: &Pending| pending.next_ns.is_some_and(|next| next <= now_ns) || pending.end_ns <= now_ns;
+        let ids: Vec<u64> = self.pending.iter().filter(|(_, pending)| due(pending)).map(|(id, _)| *id).collect();
+        let mut busy = false;
+        for id in ids {
+            let Some(pending) = self.pending.get_mut(&id) else { continue };
+            if pending.end_ns <= now_ns {
+                let may_have_run = pending.may_have_run || pending.next_ns.is_none();
+                let (reached, silent) = (self.reached.clone(), self.silent.clone());
+                self.finish(id, Err(ClientError::NoAnswer { reached, silent, may_have_run }));
+                busy = true;
+                continue;
+            }
+            busy |= self.try_once(id, now_ns);
+        }
+        busy
+    }
+
+    fn try_once(&mut self, id: u64, now_ns: u64) -> bool {
+        let done_below = self.done_below();
+        let Some(pending) = self.pending.get_mut(&id) else { return false };
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        match (&pending.request, self.session) {
+            (Request::Open, _) => wire::encode(&Ask::Open { nonce: self.nonce }, &mut bytes),
+            (Request::Run { number, command }, Some(session)) => {
+                wire::encode(&Ask::Run { session, number: *number, done_below, command }, &mut bytes);
+            }
+            // It waits for its session.
+            (Request::Run { .. }, None) => {
+                pending.next_ns = Some(now_ns + AGAIN_NS);
+                self.scratch = bytes;
+                return false;
+            }
+            (Request::Read { freshness, query }, _) => {
+                wire::encode(&Ask::Read { freshness: *freshness, query }, &mut bytes);
+            }
+            (Request::Watch { query }, _) => wire::encode(&Ask::Watch { query }, &mut bytes),
+            (Request::Other { bytes: asked }, _) => bytes.extend_from_slice(asked),
+        }
+        let at = match &pending.at {
+            Some(address) => self.addresses.iter().position(|known| known == address),
+            None => Some(self.at % self.addresses.len().max(1)),
+        };
+        let timeout_ns = if pending.request.is_long() { LONG_TRY_NS } else { TRY_NS };
+        let timeout_ns = timeout_ns.min(pending.end_ns - now_ns);
+        pending.next_ns = Some(now_ns + AGAIN_NS);
+        let (only_there, call) = (pending.at.is_some(), self.next_call);
+        let sent = at.is_some_and(|at| self.call(at, &bytes, call, timeout_ns, now_ns));
+        self.scratch = bytes;
+        match at {
+            Some(at) if sent => {
+                self.next_call += 1;
+                self.calls.insert(call, (id, at));
+                if let Some(pending) = self.pending.get_mut(&id) {
+                    pending.next_ns = None;
+                }
+            }
+            // Somebody else may be there.
+            Some(at) if !only_there && self.is_gone(at) => self.look_elsewhere(at),
+            _ => {}
+        }
+        sent
+    }
+
+    fn is_gone(&self, at: usize) -> bool {
+        let way = self.addresses.get(at).and_then(|address| self.ways.get(address));
+        way.is_none_or(|way| way.session.is_none())
+    }
+
+    fn look_elsewhere(&mut self, from: usize) {
+        if self.at % self.addresses.len().max(1) == from {
+            self.at = (from + 1) % self.addresses.len().max(1);
+        }
+    }
+
+    /// Commands below this are over.
+    fn done_below(&self) -> u64 {
+        let numbers = self.pending.values().filter_map(|pending| match pending.request {
+            Request::Run { number, .. } => Some(number),
+            _ => None,
+        });
+        numbers.min().unwrap_or(self.next_number)
+    }
+
+    fn call(&mut self, at: usize, bytes: &[u8], tag: u64, timeout_ns: u64, now_ns: u64) -> bool {
+        let Some(address) = self.addresses.get(at) else { return false };
+        let closed = || Way { session: None, is_open: false, until_ns: 0 };
+        let way = self.ways.entry(address.clone()).or_insert_with(closed);
+        if way.session.is_none() && now_ns >= way.until_ns {
+            way.session = address.parse::<Address>().ok().and_then(|address| self.rpc.begin_connect(&address).ok());
+            if way.session.is_none() {
+                way.until_ns = now_ns + REOPEN_NS;
+            }
+        }
+        let Some(session) = way.session else { return false };
+        let (Ok(mut request), Ok(response)) = (self.rpc.alloc(bytes.len()), self.rpc.alloc(ANSWER_LEN)) else {
+            return false;
+        };
+        let options = CallOptions::tag(tag).timeout_ns(timeout_ns);
+        request.fill(bytes).is_ok() && self.rpc.enqueue_request(session, CLIENT, request, response, options).is_ok()
+    }
+
+    /// A try came to nothing.
+    fn failed(&mut self, id: u64, at: usize, may_have_run: bool, now_ns: u64) {
+        self.look_elsewhere(at);
+        if let Some(pending) = self.pending.get_mut(&id) {
+            pending.may_have_run |= may_have_run;
+            pending.next_ns = Some(now_ns);
+        }
+    }
+
+    fn again(&mut self, id: u64, next_ns: u64) {
+        if let Some(pending) = self.pending.get_mut(&id) {
+            pending.next_ns = Some(next_ns);
+        }
+    }
+
+    fn take_answer(&mut self, id: u64, at: usize, bytes: &[u8], now_ns: u64) {
+        let Ok(answer) = wire::decode::<Answer<'_>>(bytes) else {
+            return self.finish(id, Err(ClientError::BadAnswer(bytes.len())));
+        };
+        match answer {
+            Answer::Opened { session } => {
+                self.session = Some(session);
+                self.finish(id, Ok(Answered::Done));
+                for pending in self.pending.values_mut().filter(|pending| pending.next_ns.is_some()) {
+                    pending.next_ns = Some(now_ns);
+                }
+            }
+            Answer::Ran(answer) => self.finish(id, Ok(Answered::Ran(answer.to_vec()))),
+            Answer::Found(found) => self.finish(id, Ok(Answered::Found(found.to_vec()))),
+            Answer::Status(status) => self.finish(id, Ok(Answered::Status(status))),
+            Answer::Done => self.finish(id, Ok(Answered::Done)),
+            Answer::NothingYet => self.again(id, now_ns),
+            Answer::Busy => self.again(id, now_ns + AGAIN_NS),
+            Answer::Expired | Answer::Forgotten => {
+                self.begin_session_anew();
+                self.finish(id, Err(ClientError::Expired));
+            }
+            Answer::DiskFull => self.finish(id, Err(ClientError::DiskFull)),
+            Answer::Refused(why) => self.finish(id, Err(ClientError::Refused(why))),
+            Answer::Elsewhere { leader, members, silent } => {
+                let is_of_any = self.pending.get(&id).is_some_and(|pending| pending.request.is_of_any());
+                self.learn(at, leader.filter(|_| !is_of_any), &members, silent);
+                let wait_ns = if self.at % self.addresses.len().max(1) == at { AGAIN_NS } else { 0 };
+                self.again(id, now_ns + wait_ns.max(AGAIN_NS / 4));
+            }
+        }
+    }
+
+    /// What a member that does not lead said.
+    fn learn(&mut self, at: usize, leader: Option<MemberInfo>, members: &[MemberInfo], silent: Vec<String>) {
+        let here = self.addresses.get(at).cloned().unwrap_or_default();
+        if !self.reached.contains(&here) {
+            self.reached.push(here);
+        }
+        self.silent = silent;
+        for member in members.iter().take(wire::MEMBERS_MAX) {
+            if !self.addresses.contains(&member.address) && self.addresses.len() < 4 * wire::MEMBERS_MAX {
+                self.addresses.push(member.address.clone());
+            }
+        }
+        match leader.and_then(|leader| self.addresses.iter().position(|address| *address == leader.address)) {
+            // It is known to be gone; whoever told does not know yet.
+            Some(leader)
+                if self
+                    .ways
+                    .get(&self.addresses[leader])
+                    .is_some_and(|way| way.session.is_none() && way.until_ns > 0) =>
+            {
+                self.look_elsewhere(at);
+            }
+            Some(leader) => self.at = leader,
+            None => self.look_elsewhere(at),
+        }
+    }
+
+    fn begin_session_anew(&mut self) {
+        (self.session, self.is_opening, self.nonce) = (None, false, self.random.next_u64());
+        let commands = self.pending.iter().filter(|(_, pending)| matches!(pending.request, Request::Run { .. }));
+        let ids: Vec<u64> = commands.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.finish(id, Err(ClientError::Expired));
+        }
+    }
+
+    fn finish(&mut self, id: u64, result: Result<Answered, ClientError>) {
+        let Some(pending) = self.pending.remove(&id) else { return };
+        if matches!(pending.request, Request::Open) {
+            self.is_opening = false;
+            return;
+        }
+        if result.is_ok() {
+            self.reached.clear();
+        }
+        self.done.push_back((pending.tag, result));
+    }
+}

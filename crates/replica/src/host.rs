@@ -1,0 +1,274 @@
+//! A member on an endpoint: its messages are calls, its time is the endpoint's.
+//!
+//! What a member has for another goes with the answer to a call of that other's, where there is one, and else as a call. So an append and its
+//! acknowledgement are one call, as in nsdi19 7.1.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use sinew_fabric::Address;
+use sinew_journal::disk::Disk;
+use sinew_rpc::{CallOptions, DeferredCall, Endpoint, NexusError, SessionEvent, SessionId};
+
+use crate::machine::StateMachine;
+use crate::member::{Member, MemberError, PeerAnswer, Receiver, Taken, Transport};
+use crate::wire::{self, CLIENT, MemberId, PEER, Say};
+
+/// A message that is not answered in this time is lost.
+const ANSWER_NS: u64 = 500_000_000;
+/// A way that was lost is opened again after this time.
+const AGAIN_NS: u64 = 10_000_000;
+/// Messages that may be on their way to one member.
+const IN_FLIGHT_MAX: usize = 128;
+/// Bytes of an answer that fit without another buffer.
+const ANSWER_LEN: usize = 1024;
+/// Requests whose clients have gone are looked for so often.
+const LOOK_NS: u64 = 100_000_000;
+
+enum Way {
+    Closed { until_ns: u64 },
+    Opening(SessionId),
+    Open(SessionId),
+}
+
+/// A message that is on its way.
+struct Sent {
+    to: Option<MemberId>,
+    address: String,
+    is_piece: bool,
+}
+
+#[derive(Default)]
+struct Ways {
+    by_address: BTreeMap<String, (Way, usize)>,
+    sent: BTreeMap<u64, Sent>,
+    next_tag: u64,
+    /// Calls of members that wait for the turn's end.
+    waiting: VecDeque<(MemberId, DeferredCall)>,
+    scratch: Vec<u8>,
+    /// Messages that could not be sent: to whom, and whether they were parts of a snapshot.
+    failed: Vec<(Option<MemberId>, bool)>,
+    no_way: u64,
+}
+
+/// See [the module](self).
+pub struct Host<E, S, D> {
+    rpc: E,
+    member: Member<S, D>,
+    ways: Ways,
+    held: BTreeMap<u64, DeferredCall>,
+    answers: Vec<(u64, Vec<u8>)>,
+    look_ns: u64,
+}
+
+/// The endpoint and the ways, as the member sees them.
+struct Sender<'a, E> {
+    rpc: &'a mut E,
+    ways: &'a mut Ways,
+    now_ns: u64,
+    is_busy: bool,
+}
+
+impl<E: Endpoint> Sender<'_, E> {
+    /// The session to an address, if it is open.
+    fn session(&mut self, address: &str) -> Option<SessionId> {
+        let way = match self.ways.by_address.get_mut(address) {
+            Some((way, in_flight)) if *in_flight < IN_FLIGHT_MAX => way,
+            Some(_) => return None,
+            None => {
+                let way = (Way::Closed { until_ns: 0 }, 0);
+                &mut self.ways.by_address.entry(address.to_owned()).or_insert(way).0
+            }
+        };
+        match way {
+            Way::Open(session) => Some(*session),
+            Way::Opening(_) => None,
+            Way::Closed { until_ns } if self.now_ns >= *until_ns => {
+                let opened = address.parse::<Address>().ok().and_then(|address| self.rpc.begin_connect(&address).ok());
+                *way = match opened {
+                    Some(session) => Way::Opening(session),
+                    None => Way::Closed { until_ns: self.now_ns + AGAIN_NS },
+                };
+                self.is_busy = true;
+                None
+            }
+            Way::Closed { .. } => None,
+        }
+    }
+
+    fn call(&mut self, address: &str, to: Option<MemberId>, is_piece: bool) -> bool {
+        let Some(session) = self.session(address) else { return false };
+        let bytes = &self.ways.scratch;
+        let Ok(mut request) = self.rpc.alloc(bytes.len()) else { return false };
+        let Ok(response) = self.rpc.alloc(ANSWER_LEN) else { return false };
+        if request.fill(bytes).is_err() {
+            return false;
+        }
+        let tag = self.ways.next_tag;
+        let options = CallOptions::tag(tag).timeout_ns(ANSWER_NS);
+        if self.rpc.enqueue_request(session, PEER, request, response, options).is_err() {
+            return false;
+        }
+        self.ways.next_tag += 1;
+        self.ways.sent.insert(tag, Sent { to, address: address.to_owned(), is_piece });
+        if let Some((_, in_flight)) = self.ways.by_address.get_mut(address) {
+            *in_flight += 1;
+        }
+        true
+    }
+}
+
+impl<E: Endpoint> Transport for Sender<'_, E> {
+    fn send(&mut self, to: Receiver<'_>, say: &Say<'_>) {
+        let mut scratch = std::mem::take(&mut self.ways.scratch);
+        scratch.clear();
+        wire::to_bytes(say, &mut scratch);
+        self.ways.scratch = scratch;
+        self.is_busy = true;
+        let is_piece = matches!(say, Say::Piece { .. });
+        let (id, address) = match to {
+            Receiver::Member(id, address) => (Some(id), address),
+            Receiver::Address(address) => (None, Some(address)),
+        };
+        let waiting = self.ways.waiting.iter().position(|(from, _)| Some(*from) == id && !is_piece);
+        if let Some((_, call)) = waiting.and_then(|at| self.ways.waiting.remove(at)) {
+            return self.rpc.reply(call, &self.ways.scratch);
+        }
+        if !address.is_some_and(|address| self.call(address, id, is_piece)) {
+            self.ways.no_way += 1;
+            self.ways.failed.push((id, is_piece));
+        }
+    }
+
+    fn flush(&mut self) {
+        self.rpc.turn();
+    }
+}
+
+impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
+    /// A member on an endpoint, which serves at its address.
+    ///
+    /// # Errors
+    ///
+    /// [`NexusError`] when the endpoint handles calls of these types already.
+    pub fn new(mut rpc: E, member: Member<S, D>) -> Result<Self, NexusError> {
+        rpc.handle_polled(PEER)?;
+        rpc.handle_polled(CLIENT)?;
+        let (held, answers, ways) = Default::default();
+        Ok(Self { rpc, member, ways, held, answers, look_ns: 0 })
+    }
+
+    /// The member.
+    pub fn member(&self) -> &Member<S, D> {
+        &self.member
+    }
+
+    /// The member, to have it hand over its leadership ([`Member::begin_stop`]).
+    pub fn member_mut(&mut self) -> &mut Member<S, D> {
+        &mut self.member
+    }
+
+    /// The endpoint.
+    pub fn rpc(&mut self) -> &mut E {
+        &mut self.rpc
+    }
+
+    /// Messages that had no way to go.
+    pub fn no_way(&self) -> u64 {
+        self.ways.no_way
+    }
+
+    /// How long it may sleep when nothing happens, in nanoseconds.
+    pub fn rest_ns(&self) -> u64 {
+        self.member.next_turn_ns().saturating_sub(self.rpc.now_ns())
+    }
+
+    /// Turns the endpoint's loop and the member's once. Says whether anything happened.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`], after which it can do no more.
+    pub fn turn(&mut self) -> Result<bool, MemberError> {
+        let mut busy = self.rpc.turn();
+        let now_ns = self.rpc.now_ns();
+        while let Some(call) = self.rpc.poll_request() {
+            busy = true;
+            if call.request_type() == PEER { self.take_peer(call, now_ns)? } else { self.take_client(call, now_ns) }
+        }
+        busy |= self.take_completions(now_ns)?;
+        self.take_events(now_ns);
+        let mut sender = Sender { rpc: &mut self.rpc, ways: &mut self.ways, now_ns, is_busy: false };
+        busy |= self.member.turn(now_ns, &mut sender)?;
+        busy |= sender.is_busy;
+        for (to, was_piece) in self.ways.failed.drain(..) {
+            self.member.call_failed(to, was_piece);
+        }
+        if !self.ways.waiting.is_empty() {
+            let mut nothing = Vec::new();
+            wire::to_bytes(&Say::Nothing, &mut nothing);
+            for (_, call) in self.ways.waiting.drain(..) {
+                self.rpc.reply(call, &nothing);
+                busy = true;
+            }
+        }
+        self.member.poll_answers(&mut self.answers);
+        for (held, answer) in self.answers.drain(..) {
+            if let Some(call) = self.held.remove(&held) {
+                self.rpc.reply(call, &answer);
+                busy = true;
+            }
+        }
+        if now_ns >= self.look_ns {
+            self.look_ns = now_ns + LOOK_NS;
+            self.held.retain(|_, call| !call.is_abandoned());
+        }
+        Ok(busy)
+    }
+
+    fn take_peer(&mut self, call: DeferredCall, now_ns: u64) -> Result<(), MemberError> {
+        match self.member.take_peer(call.request(), now_ns)? {
+            PeerAnswer::AfterTurn(from) => self.ways.waiting.push_back((from, call)),
+            PeerAnswer::Now(say) => {
+                let mut bytes = Vec::new();
+                wire::to_bytes(&say, &mut bytes);
+                self.rpc.reply(call, &bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_client(&mut self, call: DeferredCall, now_ns: u64) {
+        match self.member.take_client(call.request(), now_ns) {
+            Taken::Answer(answer) => self.rpc.reply(call, &answer),
+            Taken::Held(held) => drop(self.held.insert(held, call)),
+        }
+    }
+
+    fn take_completions(&mut self, now_ns: u64) -> Result<bool, MemberError> {
+        let mut busy = false;
+        while let Some(completion) = self.rpc.poll_completion() {
+            busy = true;
+            let Some(sent) = self.ways.sent.remove(&completion.tag) else { continue };
+            if let Some((_, in_flight)) = self.ways.by_address.get_mut(&sent.address) {
+                *in_flight = in_flight.saturating_sub(1);
+            }
+            match completion.result {
+                Ok(()) => self.member.take_answer(sent.to, sent.is_piece, &completion.response, now_ns)?,
+                Err(_) => self.member.call_failed(sent.to, sent.is_piece),
+            }
+        }
+        Ok(busy)
+    }
+
+    fn take_events(&mut self, now_ns: u64) {
+        while let Some(event) = self.rpc.poll_event() {
+            let session = event.session();
+            let is_of = |way: &Way| matches!(way, Way::Opening(of) | Way::Open(of) if *of == session);
+            let Some((way, _)) = self.ways.by_address.values_mut().find(|(way, _)| is_of(way)) else { continue };
+            *way = match event {
+                SessionEvent::Connected(session) => Way::Open(session),
+                _ => Way::Closed { until_ns: now_ns + AGAIN_NS },
+            };
+        }
+        while self.rpc.poll_client_event().is_some() {}
+    }
+}

@@ -1,0 +1,254 @@
+//! A key-value store, as what is replicated.
+//!
+//! Keys are bytes, in order. Each change has a revision, one more than the change before; a value has that of the change which made it, so
+//! compare-and-swap can name it. The last changes are kept for watches.
+
+mod history;
+mod messages;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{BadSnapshot, Malformed, StateMachine};
+use crate::wire;
+use history::History;
+pub use messages::{Change, Command, Done, Expect, Found, Item, Query};
+
+/// The longest key, in bytes.
+pub const KEY_LEN_MAX: usize = 64 << 10;
+/// The longest value, in bytes.
+pub const VALUE_LEN_MAX: usize = 1 << 20;
+/// The most bytes of keys and values that one answer has, beside the first item.
+pub const ANSWER_LEN_MAX: usize = 1 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Value {
+    bytes: Arc<[u8]>,
+    /// Of the change that made it.
+    revision: u64,
+    /// Of the change that made the key.
+    created: u64,
+}
+
+/// The store; see the module.
+#[derive(Clone, Debug, Default)]
+pub struct KvStore {
+    revision: u64,
+    items: BTreeMap<Arc<[u8]>, Value>,
+    history: History,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptItem<'a> {
+    #[serde(borrow, with = "serde_bytes")]
+    key: &'a [u8],
+    #[serde(borrow, with = "serde_bytes")]
+    value: &'a [u8],
+    revision: u64,
+    created: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept<'a> {
+    kind: u32,
+    revision: u64,
+    #[serde(borrow)]
+    items: Vec<KeptItem<'a>>,
+}
+
+const KIND: u32 = u32::from_le_bytes(*b"kv-1");
+
+fn check_key(key: &[u8]) -> Result<(), Malformed> {
+    match key.len() {
+        0 => Err(Malformed("a key has one byte at least".into())),
+        len if len > KEY_LEN_MAX => Err(Malformed(format!("a key of {len} bytes: {KEY_LEN_MAX} are the most"))),
+        _ => Ok(()),
+    }
+}
+
+fn check_value(value: &[u8]) -> Result<(), Malformed> {
+    let len = value.len();
+    if len > VALUE_LEN_MAX {
+        return Err(Malformed(format!("a value of {len} bytes: {VALUE_LEN_MAX} are the most")));
+    }
+    Ok(())
+}
+
+fn check(command: &Command<'_>) -> Result<(), Malformed> {
+    match *command {
+        Command::Put { key, value } => check_key(key).and_then(|()| check_value(value)),
+        Command::Delete { key } => check_key(key),
+        Command::Swap { key, value, .. } => check_key(key).and_then(|()| value.map_or(Ok(()), check_value)),
+    }
+}
+
+fn nonsense(what: &str) -> Malformed {
+    Malformed(format!("the {what} was not understood: use the same release on both sides"))
+}
+
+impl KvStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Of the last change.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> u64 {
+        self.revision += 1;
+        let revision = self.revision;
+        let bytes: Arc<[u8]> = value.into();
+        let shared = self.items.get_key_value(key).map(|(key, old)| (Arc::clone(key), old.created));
+        let (key, created) = shared.unwrap_or_else(|| (key.into(), revision));
+        self.history.push(revision, Arc::clone(&key), Some(Arc::clone(&bytes)));
+        self.items.insert(key, Value { bytes, revision, created });
+        revision
+    }
+
+    fn delete(&mut self, key: &[u8]) -> bool {
+        let Some((key, _)) = self.items.remove_entry(key) else { return false };
+        self.revision += 1;
+        self.history.push(self.revision, key, None);
+        true
+    }
+
+    fn run(&mut self, command: &Command<'_>) -> Done<'_> {
+        match *command {
+            Command::Put { key, value } => Done::Changed { revision: self.put(key, value) },
+            Command::Delete { key } if self.delete(key) => Done::Changed { revision: self.revision },
+            Command::Delete { .. } => Done::NotThere,
+            Command::Swap { key, expect, value } => {
+                let is_so = match (expect, self.items.get(key)) {
+                    (Expect::Nothing, found) => found.is_none(),
+                    (Expect::Revision(revision), Some(found)) => found.revision == revision,
+                    (Expect::Value(bytes), Some(found)) => *found.bytes == *bytes,
+                    (_, None) => false,
+                };
+                if !is_so {
+                    return Done::Differs { found: self.items.get(key).map(|value| item(&[], value)) };
+                }
+                match value {
+                    Some(value) => Done::Changed { revision: self.put(key, value) },
+                    None => {
+                        self.delete(key);
+                        Done::Changed { revision: self.revision }
+                    }
+                }
+            }
+        }
+    }
+
+    fn range(&self, from: &[u8], to: Option<&[u8]>, limit: usize) -> Found<'_> {
+        let end = to.map_or(Bound::Unbounded, Bound::Excluded);
+        let (mut items, mut len, mut more) = (Vec::new(), 0, false);
+        if to.is_none_or(|to| from < to) {
+            for (key, value) in self.items.range::<[u8], _>((Bound::Included(from), end)) {
+                len += key.len() + value.bytes.len();
+                more = items.len() >= limit || (!items.is_empty() && len > ANSWER_LEN_MAX);
+                if more {
+                    break;
+                }
+                items.push(item(key, value));
+            }
+        }
+        Found::Items { revision: self.revision, items, more }
+    }
+}
+
+fn item<'a>(key: &'a [u8], value: &'a Value) -> Item<'a> {
+    Item { key, value: &value.bytes, revision: value.revision, created: value.created }
+}
+
+impl StateMachine for KvStore {
+    fn check_command(&self, command: &[u8]) -> Result<(), Malformed> {
+        check(&wire::decode(command).map_err(|_| nonsense("command"))?)
+    }
+
+    fn check_query(&self, query: &[u8]) -> Result<(), Malformed> {
+        match wire::decode(query).map_err(|_| nonsense("query"))? {
+            Query::Get { key } => check_key(key),
+            Query::Range { from, to, .. }
+                if from.len() > KEY_LEN_MAX || to.is_some_and(|to| to.len() > KEY_LEN_MAX) =>
+            {
+                Err(Malformed(format!("a bound over {KEY_LEN_MAX} bytes")))
+            }
+            Query::Range { limit: 0, .. } | Query::Watch { limit: 0, .. } => {
+                Err(Malformed("a limit of 0 items: ask for 1 at least".into()))
+            }
+            Query::Range { .. } => Ok(()),
+            Query::Watch { prefix, .. } if prefix.len() > KEY_LEN_MAX => {
+                Err(Malformed(format!("a prefix over {KEY_LEN_MAX} bytes")))
+            }
+            Query::Watch { .. } => Ok(()),
+        }
+    }
+
+    fn apply(&mut self, command: &[u8], answer: &mut Vec<u8>) {
+        let done = match wire::decode(command) {
+            Ok(decoded) if check(&decoded).is_ok() => self.run(&decoded),
+            _ => Done::Malformed,
+        };
+        wire::encode(&done, answer);
+    }
+
+    fn read(&self, query: &[u8], answer: &mut Vec<u8>) -> bool {
+        let found = match wire::decode(query) {
+            Ok(Query::Get { key }) => Found::Item {
+                revision: self.revision,
+                item: self.items.get_key_value(key).map(|(key, value)| item(key, value)),
+            },
+            Ok(Query::Range { from, to, limit }) => self.range(from, to, limit as usize),
+            Ok(Query::Watch { prefix, from, limit }) => match self.history.since(prefix, from, limit as usize) {
+                Some(found) => found,
+                None => return false,
+            },
+            Err(_) => Found::Malformed,
+        };
+        wire::encode(&found, answer);
+        true
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        let items = self.items.iter().map(|(key, value)| KeptItem {
+            key,
+            value: &value.bytes,
+            revision: value.revision,
+            created: value.created,
+        });
+        let mut bytes = Vec::new();
+        wire::encode(&Kept { kind: KIND, revision: self.revision, items: items.collect() }, &mut bytes);
+        bytes
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), BadSnapshot> {
+        let Kept { kind, revision, items } = wire::decode(snapshot).map_err(|_| BadSnapshot)?;
+        if kind != KIND || items.iter().any(|item| item.revision > revision || item.created > item.revision) {
+            return Err(BadSnapshot);
+        }
+        let items = items.into_iter().map(|KeptItem { key, value, revision, created }| {
+            (Arc::from(key), Value { bytes: value.into(), revision, created })
+        });
+        (self.items, self.revision) = (items.collect(), revision);
+        self.history = History::after(revision);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

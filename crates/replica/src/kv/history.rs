@@ -1,0 +1,74 @@
+//! The last changes, for watches.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::ANSWER_LEN_MAX;
+use super::messages::{Change, Found};
+
+/// Changes that are kept.
+const CHANGES_MAX: usize = 1 << 16;
+/// Bytes of keys and values that are kept.
+const LEN_MAX: usize = 32 << 20;
+
+#[derive(Clone, Debug)]
+struct Entry {
+    key: Arc<[u8]>,
+    value: Option<Arc<[u8]>>,
+}
+
+impl Entry {
+    fn len(&self) -> usize {
+        self.key.len() + self.value.as_ref().map_or(0, |value| value.len())
+    }
+}
+
+/// Changes, one for each revision, up to the last.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The revision before the first.
+    before: u64,
+    entries: VecDeque<Entry>,
+    len: usize,
+}
+
+impl History {
+    /// One that knows nothing up to a revision.
+    pub fn after(revision: u64) -> Self {
+        Self { before: revision, ..Self::default() }
+    }
+
+    /// Adds the next change.
+    pub fn push(&mut self, revision: u64, key: Arc<[u8]>, value: Option<Arc<[u8]>>) {
+        debug_assert_eq!(revision, self.before + self.entries.len() as u64 + 1);
+        let entry = Entry { key, value };
+        self.len += entry.len();
+        self.entries.push_back(entry);
+        while self.entries.len() > CHANGES_MAX || self.len > LEN_MAX {
+            let Some(gone) = self.entries.pop_front() else { break };
+            self.len -= gone.len();
+            self.before += 1;
+        }
+    }
+
+    /// Changes of keys that begin so, from a revision on; none when there is none yet.
+    pub fn since(&self, prefix: &[u8], from: u64, limit: usize) -> Option<Found<'_>> {
+        let from = from.max(1);
+        if from <= self.before {
+            return Some(Found::Compacted { oldest: self.before + 1 });
+        }
+        let (mut changes, mut len, mut next) = (Vec::new(), 0, from);
+        let skip = (from - self.before - 1) as usize;
+        for (entry, revision) in self.entries.iter().skip(skip).zip(from..) {
+            if entry.key.starts_with(prefix) {
+                len += entry.len();
+                if changes.len() >= limit || (!changes.is_empty() && len > ANSWER_LEN_MAX) {
+                    break;
+                }
+                changes.push(Change { revision, key: &entry.key, value: entry.value.as_deref() });
+            }
+            next = revision + 1;
+        }
+        (!changes.is_empty()).then_some(Found::Changes { changes, next })
+    }
+}

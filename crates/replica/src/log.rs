@@ -1,0 +1,239 @@
+//! The engine's log, as it lies in memory.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use raft::eraftpb::{Entry, HardState, Snapshot};
+use raft::{Error, GetEntriesContext, RaftState, Result, Storage, StorageError};
+
+/// Bytes of an entry beside its data, when appends are bounded.
+const ENTRY_OVERHEAD: u64 = 32;
+
+/// What the engine remembers: entries behind the last snapshot, and what it has promised.
+#[derive(Debug, Default)]
+pub struct Log {
+    hard_state: HardState,
+    /// The latest. Entries begin at or before the one behind it.
+    snapshot: Snapshot,
+    /// Index and term of the entry before the first.
+    before: (u64, u64),
+    entries: VecDeque<Entry>,
+    /// Bytes of entries behind the snapshot.
+    len: u64,
+    /// Somebody needs a snapshot that is newer than the latest.
+    wants_snapshot: Cell<bool>,
+}
+
+fn len_of(entry: &Entry) -> u64 {
+    (entry.data.len() + entry.context.len()) as u64 + ENTRY_OVERHEAD
+}
+
+impl Log {
+    /// A log behind a snapshot.
+    pub fn new(snapshot: Snapshot, hard_state: HardState) -> Self {
+        let meta = snapshot.get_metadata();
+        Self { hard_state, before: (meta.index, meta.term), snapshot, ..Self::default() }
+    }
+
+    /// The latest snapshot.
+    pub fn latest_snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// What it has promised.
+    pub fn hard_state(&self) -> &HardState {
+        &self.hard_state
+    }
+
+    /// Notes a promise.
+    pub fn set_hard_state(&mut self, hard_state: HardState) {
+        self.hard_state = hard_state;
+    }
+
+    /// Notes how far the log is decided.
+    pub fn set_commit(&mut self, commit: u64) {
+        self.hard_state.commit = self.hard_state.commit.max(commit);
+    }
+
+    /// Bytes behind the latest snapshot, roughly.
+    pub fn len_bytes(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether a newer snapshot is asked for; it is then asked for no more.
+    pub fn take_wants_snapshot(&self) -> bool {
+        self.wants_snapshot.take()
+    }
+
+    fn last(&self) -> u64 {
+        self.before.0 + self.entries.len() as u64
+    }
+
+    /// Puts entries in their places. Those that were there are gone, and those behind them.
+    pub fn append(&mut self, entries: &[Entry]) {
+        let Some(first) = entries.first() else { return };
+        let keep = first.index.saturating_sub(self.before.0 + 1) as usize;
+        for gone in self.entries.drain(keep.min(self.entries.len())..) {
+            self.len = self.len.saturating_sub(len_of(&gone));
+        }
+        self.len += entries.iter().map(len_of).sum::<u64>();
+        self.entries.extend(entries.iter().cloned());
+    }
+
+    /// Takes a snapshot that others made: the log begins behind it.
+    pub fn install(&mut self, snapshot: Snapshot) {
+        let meta = snapshot.get_metadata();
+        self.before = (meta.index, meta.term);
+        self.hard_state.commit = self.hard_state.commit.max(meta.index);
+        self.hard_state.term = self.hard_state.term.max(meta.term);
+        self.entries.clear();
+        self.len = 0;
+        self.snapshot = snapshot;
+    }
+
+    /// Takes a snapshot of what the log says up to its place. `keep` entries before it stay, for members that are a little behind.
+    pub fn compact(&mut self, snapshot: Snapshot, keep: u64) {
+        let index = snapshot.get_metadata().index;
+        self.snapshot = snapshot;
+        while self.before.0 + keep < index
+            && let Some(entry) = self.entries.pop_front()
+        {
+            self.before = (entry.index, entry.term);
+        }
+        self.len = self.entries.iter().filter(|entry| entry.index > index).map(len_of).sum();
+    }
+
+    /// Entries behind an index.
+    pub fn behind(&self, index: u64) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |entry| entry.index > index)
+    }
+}
+
+impl Storage for Log {
+    fn initial_state(&self) -> Result<RaftState> {
+        Ok(RaftState::new(self.hard_state.clone(), self.snapshot.get_metadata().get_conf_state().clone()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> Result<Vec<Entry>> {
+        if low <= self.before.0 {
+            return Err(Error::Store(StorageError::Compacted));
+        }
+        if high > self.last() + 1 {
+            return Err(Error::Store(StorageError::Unavailable));
+        }
+        let (from, to) = ((low - self.before.0 - 1) as usize, (high - self.before.0 - 1) as usize);
+        let mut room = max_size.into().unwrap_or(u64::MAX);
+        let mut taken = Vec::new();
+        for entry in self.entries.range(from..to) {
+            // One at least, or nothing would ever go on.
+            if !taken.is_empty() && len_of(entry) > room {
+                break;
+            }
+            room = room.saturating_sub(len_of(entry));
+            taken.push(entry.clone());
+        }
+        Ok(taken)
+    }
+
+    fn term(&self, index: u64) -> Result<u64> {
+        if index == self.before.0 {
+            return Ok(self.before.1);
+        }
+        let meta = self.snapshot.get_metadata();
+        if index == meta.index {
+            return Ok(meta.term);
+        }
+        if index < self.before.0 {
+            return Err(Error::Store(StorageError::Compacted));
+        }
+        match self.entries.get((index - self.before.0 - 1) as usize) {
+            Some(entry) => Ok(entry.term),
+            None => Err(Error::Store(StorageError::Unavailable)),
+        }
+    }
+
+    fn first_index(&self) -> Result<u64> {
+        Ok(self.before.0 + 1)
+    }
+
+    fn last_index(&self) -> Result<u64> {
+        Ok(self.last())
+    }
+
+    fn snapshot(&self, request_index: u64, to: u64) -> Result<Snapshot> {
+        let meta = self.snapshot.get_metadata();
+        let (index, roles) = (meta.index, meta.get_conf_state());
+        // Its receiver has to be among its members, and entries from the one behind it on have to be there.
+        let knows = roles.voters.contains(&to) || roles.learners.contains(&to) || roles.learners_next.contains(&to);
+        if index == 0 || index < request_index || index < self.before.0 || !knows {
+            self.wants_snapshot.set(true);
+            return Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        }
+        Ok(self.snapshot.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(index: u64, term: u64) -> Entry {
+        let mut entry = Entry::default();
+        (entry.index, entry.term) = (index, term);
+        entry.data = bytes::Bytes::from_static(&[0; 68]);
+        entry
+    }
+
+    fn snapshot(index: u64, term: u64) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        snapshot.mut_metadata().index = index;
+        snapshot.mut_metadata().term = term;
+        snapshot.mut_metadata().mut_conf_state().voters.push(7);
+        snapshot
+    }
+
+    fn log() -> Log {
+        let mut log = Log::new(snapshot(1, 1), HardState::default());
+        log.append(&[entry(2, 1), entry(3, 1), entry(4, 2)]);
+        log
+    }
+
+    fn indices(entries: Result<Vec<Entry>>) -> Vec<u64> {
+        entries.unwrap().iter().map(|entry| entry.index).collect()
+    }
+
+    #[test]
+    fn later_entries_take_the_place_of_earlier_ones() {
+        let mut log = log();
+        log.append(&[entry(3, 3)]);
+        assert_eq!((log.last_index().unwrap(), log.term(3).unwrap()), (3, 3));
+        assert_eq!(log.len_bytes(), 200);
+        assert!(log.term(4).is_err());
+    }
+
+    #[test]
+    fn appends_are_bounded_by_bytes_and_have_one_entry_at_least() {
+        let log = log();
+        let all = |max: u64| indices(log.entries(2, 5, max, GetEntriesContext::empty(false)));
+        assert_eq!((all(0), all(200), all(u64::MAX)), (vec![2], vec![2, 3], vec![2, 3, 4]));
+        assert!(log.entries(1, 3, None, GetEntriesContext::empty(false)).is_err());
+        assert!(log.entries(2, 6, None, GetEntriesContext::empty(false)).is_err());
+    }
+
+    #[test]
+    fn entries_before_a_snapshot_go_but_for_those_to_be_kept() {
+        let mut log = log();
+        log.compact(snapshot(3, 1), 1);
+        assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (3, 4));
+        assert_eq!((log.term(2).unwrap(), log.term(3).unwrap(), log.len_bytes()), (1, 1, 100));
+        assert_eq!(log.snapshot(3, 7).unwrap().get_metadata().index, 3);
+        assert!(log.snapshot(3, 8).is_err() && log.take_wants_snapshot());
+        assert!(log.snapshot(4, 7).is_err() && log.take_wants_snapshot() && !log.take_wants_snapshot());
+    }
+}

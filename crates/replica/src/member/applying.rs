@@ -1,0 +1,138 @@
+//! What is decided happens: commands, sessions, changes of the configuration, and snapshots of what has become of it.
+
+use bytes::Bytes;
+use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
+use serde::{Deserialize, Serialize};
+use sinew_journal::disk::Disk;
+
+use super::engine::Change;
+use super::kept::Replicated;
+use super::{Member, MemberError};
+use crate::client_wire::Answer;
+use crate::machine::StateMachine;
+use crate::sessions::Verdict;
+use crate::wire::{self, MemberId, Roles, SnapshotPlace};
+
+/// What an entry of the log says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order<'a> {
+    /// A session opens.
+    Open {
+        nonce: u64,
+    },
+    Close {
+        session: u64,
+    },
+    Run {
+        session: u64,
+        number: u64,
+        done_below: u64,
+        #[serde(borrow, with = "serde_bytes")]
+        command: &'a [u8],
+    },
+}
+
+impl<S: StateMachine, D: Disk> Member<S, D> {
+    pub(super) fn apply(&mut self, entries: &[Entry]) -> Result<(), MemberError> {
+        for entry in entries {
+            match entry.get_entry_type() {
+                EntryType::EntryNormal if entry.data.is_empty() => {}
+                EntryType::EntryNormal => self.apply_order(entry),
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => self.apply_change(entry)?,
+            }
+            self.applied = entry.index;
+        }
+        Ok(())
+    }
+
+    fn apply_order(&mut self, entry: &Entry) {
+        // What nobody understands changes nothing, here as elsewhere.
+        let Ok(order) = wire::decode(&entry.data) else { return };
+        match order {
+            Order::Open { nonce } => {
+                let session = self.sessions.open(entry.index, nonce);
+                self.clients.opened(nonce, &Answer::Opened { session });
+            }
+            Order::Close { session } => {
+                self.sessions.close(session);
+                self.clients.closed(session);
+            }
+            Order::Run { session, number, done_below, command } => {
+                let answer = match self.sessions.begin(entry.index, session, number, done_below) {
+                    Verdict::Run => {
+                        let mut answer = self.sessions.buffer();
+                        self.machine.apply(command, &mut answer);
+                        self.clients.has_changed = true;
+                        Answer::Ran(self.sessions.keep(session, number, answer))
+                    }
+                    Verdict::Ran(answer) => Answer::Ran(answer),
+                    Verdict::Forgotten => Answer::Forgotten,
+                    Verdict::Expired => Answer::Expired,
+                    Verdict::TooMany => Answer::Busy,
+                };
+                self.clients.ran(session, number, &answer);
+            }
+        }
+    }
+
+    fn apply_change(&mut self, entry: &Entry) -> Result<(), MemberError> {
+        // The engine ends a change in two steps by an entry of its own, without a context.
+        let change = match entry.context.is_empty() {
+            true => None,
+            false => wire::decode::<Change>(&entry.context).ok().filter(Change::is_sane),
+        };
+        let in_engine = change.as_ref().map_or_else(ConfChangeV2::default, Change::to_engine);
+        if self.node.apply_conf_change(&in_engine).is_err() {
+            // All members refuse it alike.
+            return Ok(());
+        }
+        let Some(change) = change else { return Ok(()) };
+        for member in change.voters.iter().chain(&change.learners) {
+            self.members.insert(member.id, member.clone());
+        }
+        for gone in &change.gone {
+            self.members.remove(gone);
+            self.heard_ns.remove(gone);
+            self.outgoing.remove(gone);
+        }
+        self.wishes.changed(&mut self.clients, &change);
+        Ok(())
+    }
+
+    /// Makes a snapshot when the log is long, or somebody needs one.
+    pub(super) fn compact_if_long(&mut self) -> Result<(), MemberError> {
+        let log = self.node.store();
+        let is_wanted = log.take_wants_snapshot();
+        let has_new = self.applied > log.latest_snapshot().get_metadata().index;
+        if has_new && (is_wanted || log.len_bytes() >= self.config.log_len_max) { self.compact() } else { Ok(()) }
+    }
+
+    /// Makes a snapshot of what is applied; it takes the log's place.
+    ///
+    /// # Errors
+    ///
+    /// [`MemberError`] as for [`Self::turn`].
+    pub fn compact(&mut self) -> Result<(), MemberError> {
+        let Some(founding) = self.founding.clone() else { return Ok(()) };
+        let Ok(term) = self.node.raft.raft_log.term(self.applied) else { return Ok(()) };
+        let replicated = Replicated {
+            founding,
+            members: self.members.values().cloned().collect(),
+            sessions: self.sessions.clone(),
+            machine: &self.machine.snapshot(),
+        };
+        let mut data = Vec::new();
+        wire::encode(&replicated, &mut data);
+        let roles = Roles::of(&self.node.raft.prs().conf().to_conf_state());
+        let place = SnapshotPlace { index: self.applied, term, roles };
+        let Some(snapshot) = place.to_snapshot(Bytes::from(data)) else { return Ok(()) };
+        let kept = self.config.entries_kept;
+        self.node.mut_store().compact(snapshot, kept);
+        self.replace_journal()
+    }
+
+    /// The member with a name, the latest if there are two for a moment.
+    pub(super) fn named(&self, name: &str) -> Option<MemberId> {
+        self.members.values().find(|member| member.name == name).map(|member| member.id)
+    }
+}

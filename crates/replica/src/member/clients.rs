@@ -1,0 +1,286 @@
+//! What clients ask for, and who waits for which answer.
+
+use std::collections::BTreeMap;
+
+use raft::StateRole;
+use sinew_journal::disk::Disk;
+
+use super::Member;
+use super::applying::Order;
+use crate::client_wire::{Answer, Ask, MemberStatus, Role, Status};
+use crate::machine::StateMachine;
+use crate::wire::{self, MemberId, Nonsense};
+
+/// A watch that has found nothing for so long is told so.
+const WATCH_NS: u64 = 5_000_000_000;
+
+/// What becomes of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is answered so.
+    Answer(Vec<u8>),
+    /// The answer comes later, under this number, by [`Member::poll_answers`].
+    Held(u64),
+}
+
+struct Watch {
+    held: u64,
+    query: Vec<u8>,
+    end_ns: u64,
+}
+
+/// Requests that wait.
+#[derive(Default)]
+pub struct Clients {
+    next: u64,
+    waiting: usize,
+    opens: BTreeMap<u64, Vec<u64>>,
+    closes: BTreeMap<u64, Vec<u64>>,
+    runs: BTreeMap<(u64, u64), Vec<u64>>,
+    watches: Vec<Watch>,
+    /// The machine's state is another than watches have seen.
+    pub has_changed: bool,
+    answers: Vec<(u64, Vec<u8>)>,
+}
+
+impl Clients {
+    /// A number for a request that waits.
+    pub fn hold(&mut self) -> u64 {
+        self.next += 1;
+        self.waiting += 1;
+        self.next
+    }
+
+    /// Answers one.
+    pub fn answer(&mut self, held: u64, answer: &Answer<'_>) {
+        let mut bytes = Vec::with_capacity(96);
+        wire::encode(answer, &mut bytes);
+        self.answers.push((held, bytes));
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    fn answer_all(&mut self, held: Vec<u64>, answer: &Answer<'_>) {
+        for held in held {
+            self.answer(held, answer);
+        }
+    }
+
+    pub fn opened(&mut self, nonce: u64, answer: &Answer<'_>) {
+        if let Some(held) = self.opens.remove(&nonce) {
+            self.answer_all(held, answer);
+        }
+    }
+
+    pub fn closed(&mut self, session: u64) {
+        if let Some(held) = self.closes.remove(&session) {
+            self.answer_all(held, &Answer::Done);
+        }
+    }
+
+    pub fn ran(&mut self, session: u64, number: u64, answer: &Answer<'_>) {
+        if let Some(held) = self.runs.remove(&(session, number)) {
+            self.answer_all(held, answer);
+        }
+    }
+
+    /// All that wait for the log are sent elsewhere.
+    pub fn turn_away(&mut self, elsewhere: &Answer<'_>) {
+        let opens = std::mem::take(&mut self.opens).into_values();
+        let closes = std::mem::take(&mut self.closes).into_values();
+        let runs = std::mem::take(&mut self.runs).into_values();
+        for held in opens.chain(closes).chain(runs) {
+            self.answer_all(held, elsewhere);
+        }
+    }
+
+    /// Answers watches that have found something, or waited long enough.
+    pub fn look_at_watches(&mut self, machine: &impl StateMachine, now_ns: u64) {
+        let has_changed = std::mem::take(&mut self.has_changed);
+        let mut over = Vec::new();
+        self.watches.retain(|watch| {
+            let mut found = Vec::new();
+            if has_changed && machine.read(&watch.query, &mut found) {
+                over.push((watch.held, Some(found)));
+            } else if now_ns >= watch.end_ns {
+                over.push((watch.held, None));
+            } else {
+                return true;
+            }
+            false
+        });
+        for (held, found) in over {
+            match found {
+                Some(found) => self.answer(held, &Answer::Found(&found)),
+                None => self.answer(held, &Answer::NothingYet),
+            }
+        }
+    }
+}
+
+impl<S: StateMachine, D: Disk> Member<S, D> {
+    /// Takes a request of a client's.
+    pub fn take_client(&mut self, bytes: &[u8], now_ns: u64) -> Taken {
+        let answer = match wire::decode(bytes) {
+            Ok(ask) => match self.take_ask(&ask, now_ns) {
+                Ok(taken) => return taken,
+                Err(answer) => answer,
+            },
+            Err(Nonsense::Version(version)) => {
+                self.dropped.version += 1;
+                let ours = wire::VERSION;
+                Answer::Refused(format!(
+                    "a request of version {version}, and this member knows {ours}: use the same release"
+                ))
+            }
+            Err(Nonsense::Other) => {
+                self.dropped.nonsense += 1;
+                Answer::Refused("the request was not understood: use the same release on both sides".into())
+            }
+        };
+        Taken::Answer(to_bytes(&answer))
+    }
+
+    fn take_ask(&mut self, ask: &Ask<'_>, now_ns: u64) -> Result<Taken, Answer<'static>> {
+        match *ask {
+            Ask::Status => return Ok(Taken::Answer(to_bytes(&Answer::Status(Box::new(self.status(now_ns)))))),
+            Ask::Read { query, .. } | Ask::Watch { query } => self.machine.check_query(query).map_err(refused)?,
+            Ask::Run { command, .. } => self.machine.check_command(command).map_err(refused)?,
+            _ => {}
+        }
+        if self.clients.waiting >= self.config.held_max {
+            return Err(Answer::Busy);
+        }
+        if let Ask::Read { freshness, query } = *ask {
+            let mut found = Vec::new();
+            if self.read_at_once(freshness, query, now_ns, &mut found) {
+                return Ok(Taken::Answer(to_bytes(&Answer::Found(&found))));
+            }
+        }
+        if let Ask::Watch { query } = *ask {
+            if self.applied == 0 {
+                return Err(self.elsewhere_now(now_ns));
+            }
+            let mut found = Vec::new();
+            if self.machine.read(query, &mut found) {
+                return Ok(Taken::Answer(to_bytes(&Answer::Found(&found))));
+            }
+            let held = self.clients.hold();
+            self.clients.watches.push(Watch { held, query: query.to_vec(), end_ns: now_ns + WATCH_NS });
+            return Ok(Taken::Held(held));
+        }
+        if !self.is_leader() {
+            return Err(self.elsewhere_now(now_ns));
+        }
+        let held = match *ask {
+            Ask::Read { query, .. } => {
+                let held = self.clients.hold();
+                self.hold_read(held, query);
+                held
+            }
+            Ask::Open { nonce } => {
+                self.propose(Order::Open { nonce })?;
+                let held = self.clients.hold();
+                self.clients.opens.entry(nonce).or_default().push(held);
+                held
+            }
+            Ask::Close { session } => {
+                self.propose(Order::Close { session })?;
+                let held = self.clients.hold();
+                self.clients.closes.entry(session).or_default().push(held);
+                held
+            }
+            Ask::Run { session, number, done_below, command } => {
+                self.propose(Order::Run { session, number, done_below, command })?;
+                let held = self.clients.hold();
+                self.clients.runs.entry((session, number)).or_default().push(held);
+                held
+            }
+            _ => self.begin_wish(ask, now_ns)?,
+        };
+        Ok(Taken::Held(held))
+    }
+
+    /// Gives the log an entry.
+    fn propose(&mut self, order: Order<'_>) -> Result<(), Answer<'static>> {
+        let mut data = Vec::with_capacity(match order {
+            Order::Run { command, .. } => command.len() + 40,
+            _ => 16,
+        });
+        wire::encode(&order, &mut data);
+        if !self.has_room(1, data.len()) {
+            return Err(Answer::DiskFull);
+        }
+        // It says no while leadership is being handed over, or too much is undecided.
+        self.node.propose(Vec::new(), data).map_err(|_| Answer::Busy)
+    }
+
+    /// Answers that have become ready, by their numbers.
+    pub fn poll_answers(&mut self, answers: &mut Vec<(u64, Vec<u8>)>) {
+        answers.append(&mut self.clients.answers);
+    }
+
+    pub(super) fn elsewhere(&self) -> Answer<'static> {
+        Answer::Elsewhere {
+            leader: self.leader().filter(|leader| leader.id != self.me.id).cloned(),
+            members: self.members.values().cloned().collect(),
+            silent: Vec::new(),
+        }
+    }
+
+    fn elsewhere_now(&self, now_ns: u64) -> Answer<'static> {
+        let mut answer = self.elsewhere();
+        if let Answer::Elsewhere { silent, .. } = &mut answer {
+            silent.extend(self.silent(now_ns).into_iter().map(str::to_owned));
+        }
+        answer
+    }
+
+    /// How things stand.
+    pub fn status(&self, now_ns: u64) -> Status {
+        let raft = &self.node.raft;
+        let progress =
+            |id: MemberId| raft.prs().get(id.0).filter(|_| self.is_leader()).map(|progress| progress.matched);
+        let voters = raft.prs().conf().voters();
+        let is_voter = |id: MemberId| voters.contains(id.0);
+        let role = match raft.state {
+            _ if self.cluster.is_none() && !self.founding_state.is_late => Role::Founding,
+            _ if self.applied == 0 || self.is_unwanted || !self.members.contains_key(&self.me.id) => Role::Outside,
+            StateRole::Leader => Role::Leader,
+            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            StateRole::Follower if is_voter(self.me.id) => Role::Follower,
+            StateRole::Follower => Role::Learner,
+        };
+        let member = |info: &wire::MemberInfo| MemberStatus {
+            info: info.clone(),
+            votes: is_voter(info.id),
+            matched: progress(info.id),
+            silent_ns: self.heard_ns.get(&info.id).map(|heard| now_ns.saturating_sub(*heard)),
+        };
+        Status {
+            me: self.me.clone(),
+            cluster: self.cluster.map(|cluster| cluster.0),
+            role,
+            leader: self.leader().cloned(),
+            term: raft.term,
+            committed: raft.raft_log.committed,
+            applied: self.applied,
+            last: raft.raft_log.last_index(),
+            snapshot: self.node.store().latest_snapshot().get_metadata().index,
+            sessions: self.sessions.len() as u64,
+            is_durable: self.journal.is_some(),
+            is_full: self.is_full,
+            members: self.members.values().map(member).collect(),
+            dropped: self.dropped,
+        }
+    }
+}
+
+fn refused(malformed: crate::machine::Malformed) -> Answer<'static> {
+    Answer::Refused(malformed.0)
+}
+
+fn to_bytes(answer: &Answer<'_>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(96);
+    wire::encode(answer, &mut bytes);
+    bytes
+}

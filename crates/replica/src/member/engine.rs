@@ -1,0 +1,83 @@
+//! The engine, as it is set up here, and what keeps hostile messages from it.
+
+use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Message, MessageType};
+use raft::{Config, RawNode};
+use serde::{Deserialize, Serialize};
+
+use super::{MemberConfig, MemberError};
+use crate::log::Log;
+use crate::wire::{MemberId, MemberInfo};
+
+/// In place of the engine's own election time-out, which it draws from the system's randomness: so long that it never ends. Ours ends before.
+const NO_TIMEOUT: usize = 1 << 40;
+
+/// Makes an engine that goes on with a log.
+pub fn start(config: &MemberConfig, id: MemberId, log: Log, applied: u64) -> Result<RawNode<Log>, MemberError> {
+    let config = Config {
+        id: id.0,
+        election_tick: config.election_ticks,
+        heartbeat_tick: config.heartbeat_ticks,
+        min_election_tick: NO_TIMEOUT,
+        max_election_tick: NO_TIMEOUT + 1,
+        applied,
+        max_size_per_msg: config.append_len_max,
+        max_inflight_msgs: config.appends_max,
+        check_quorum: true,
+        pre_vote: true,
+        batch_append: true,
+        max_uncommitted_size: 64 << 20,
+        max_committed_size_per_ready: 1 << 20,
+        ..Config::default()
+    };
+    let logger = slog::Logger::root(slog::Discard, slog::o!());
+    RawNode::new(&config, log, &logger).map_err(|error| MemberError::Engine(error.to_string()))
+}
+
+/// A change of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// Members to vote.
+    pub voters: Vec<MemberInfo>,
+    /// Members to learn.
+    pub learners: Vec<MemberInfo>,
+    /// Members to go.
+    pub gone: Vec<MemberId>,
+}
+
+impl Change {
+    /// Whether it can be one.
+    pub fn is_sane(&self) -> bool {
+        let all = self.voters.iter().chain(&self.learners);
+        all.clone().all(MemberInfo::is_sane) && all.count() + self.gone.len() <= crate::wire::MEMBERS_MAX
+    }
+
+    /// In the engine's form.
+    pub fn to_engine(&self) -> ConfChangeV2 {
+        let mut change = ConfChangeV2::default();
+        change.set_transition(ConfChangeTransition::Auto);
+        let voters = self.voters.iter().map(|member| (member.id, ConfChangeType::AddNode));
+        let learners = self.learners.iter().map(|member| (member.id, ConfChangeType::AddLearnerNode));
+        let gone = self.gone.iter().map(|id| (*id, ConfChangeType::RemoveNode));
+        for (id, kind) in voters.chain(learners).chain(gone) {
+            let mut single = ConfChangeSingle { node_id: id.0, ..ConfChangeSingle::default() };
+            single.set_change_type(kind);
+            change.mut_changes().push(single);
+        }
+        change
+    }
+}
+
+/// Whether the engine can be given a message. Those that contradict what is decided would stop it; nobody who follows the protocol sends them.
+pub fn is_bearable(node: &RawNode<Log>, message: &Message) -> bool {
+    let log = &node.raft.raft_log;
+    match message.get_msg_type() {
+        MessageType::MsgHeartbeat => message.commit <= log.last_index(),
+        MessageType::MsgAppend => message.entries.iter().all(|entry| {
+            entry.index > log.committed
+                || entry.index < log.first_index()
+                || log.term(entry.index).is_ok_and(|term| term == entry.term)
+        }),
+        MessageType::MsgAppendResponse => message.reject || message.index <= log.last_index(),
+        _ => true,
+    }
+}

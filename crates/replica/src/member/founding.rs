@@ -1,0 +1,128 @@
+//! How a cluster begins: when all that it is to have say that they are new.
+//!
+//! The one whose name comes first founds it; the others hear of it when they next say who they are. A member that starts empty where the others have a
+//! cluster already is new to nobody: it waits to be added, and until then votes for nobody, whatever an earlier life of it promised.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bytes::Bytes;
+use sinew_journal::disk::Disk;
+
+use super::kept::Replicated;
+use super::{FIRST, Member, MemberError, Promise, Receiver, Transport, engine};
+use crate::log::Log;
+use crate::machine::StateMachine;
+use crate::sessions::Sessions;
+use crate::wire::{self, ClusterId, Founding, Hello, MemberId, MemberInfo, Phase, Roles, Say, SnapshotPlace};
+
+/// How often a member that has no cluster says who it is.
+const HELLO_NS: u64 = 20_000_000;
+/// An answer older than this says nothing.
+const FRESH_NS: u64 = 200_000_000;
+
+/// What is known of the others before there is a cluster.
+#[derive(Debug)]
+pub struct FoundingState {
+    hash: u64,
+    next_hello_ns: u64,
+    /// By name: who said when that it is new.
+    new: BTreeMap<String, (MemberInfo, u64)>,
+    /// Others have a cluster without this life.
+    pub is_late: bool,
+}
+
+impl FoundingState {
+    pub fn new(peers: &[(String, String)]) -> Self {
+        let mut names: Vec<_> = peers.iter().map(|(name, _)| name).collect();
+        names.sort();
+        let mut hasher = DefaultHasher::new();
+        names.hash(&mut hasher);
+        Self { hash: hasher.finish(), next_hello_ns: 0, new: BTreeMap::new(), is_late: false }
+    }
+}
+
+impl<S: StateMachine, D: Disk> Member<S, D> {
+    /// Who it is.
+    pub(super) fn hello(&self, to: Option<MemberId>) -> Hello {
+        let founding = self.founding.as_ref().filter(|founding| {
+            to.is_some_and(|to| founding.members.iter().any(|member| member.id == to) && self.members.contains_key(&to))
+        });
+        Hello {
+            me: self.me.clone(),
+            phase: self.cluster.map_or(Phase::New, Phase::Of),
+            peers_hash: self.founding_state.hash,
+            founding: founding.cloned(),
+        }
+    }
+
+    /// Asks the others, and founds a cluster if it is time.
+    pub(super) fn look_for_peers(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<(), MemberError> {
+        if now_ns >= self.founding_state.next_hello_ns {
+            self.founding_state.next_hello_ns = now_ns + HELLO_NS;
+            let hello = Say::Hello(self.hello(None));
+            for (_, address) in self.peers.iter().filter(|(name, _)| *name != self.me.name) {
+                transport.send(Receiver::Address(address), &hello);
+            }
+        }
+        let is_first = self.peers.iter().all(|(name, _)| *name >= self.me.name);
+        let fresh = now_ns.saturating_sub(FRESH_NS);
+        let others = self.founding_state.new.values().filter(|(_, heard_ns)| *heard_ns >= fresh);
+        if is_first && !self.founding_state.is_late && others.clone().count() + 1 == self.peers.len() {
+            let members = others.map(|(member, _)| member.clone()).chain([self.me.clone()]).collect();
+            let founding = Founding { cluster: ClusterId(self.random.next_u64()), members };
+            self.found(founding)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what another said of itself.
+    pub(super) fn take_hello(&mut self, hello: Hello, now_ns: u64) -> Result<(), MemberError> {
+        if !hello.me.is_sane() || !hello.founding.as_ref().is_none_or(Founding::is_sane) {
+            self.dropped.nonsense += 1;
+            return Ok(());
+        }
+        self.take_hello_of_wish(&hello);
+        if self.cluster.is_some() {
+            return Ok(());
+        }
+        match (hello.phase, hello.founding) {
+            (Phase::New, _) => {
+                let is_peer = self.peers.iter().any(|(name, _)| *name == hello.me.name);
+                if is_peer && hello.me.name != self.me.name && hello.peers_hash == self.founding_state.hash {
+                    self.founding_state.new.insert(hello.me.name.clone(), (hello.me, now_ns));
+                }
+            }
+            (Phase::Of(cluster), Some(founding)) => {
+                let is_ours = founding.cluster == cluster
+                    && founding.members.iter().any(|member| member.id == self.me.id && member.name == self.me.name);
+                if is_ours {
+                    return self.found(founding);
+                }
+            }
+            (Phase::Of(_), None) => self.founding_state.is_late = true,
+        }
+        Ok(())
+    }
+
+    /// Begins as one of the first members.
+    fn found(&mut self, founding: Founding) -> Result<(), MemberError> {
+        let roles = Roles { voters: founding.members.iter().map(|member| member.id.0).collect(), ..Roles::default() };
+        let replicated = Replicated {
+            members: founding.members.clone(),
+            sessions: Sessions::default(),
+            machine: &self.machine.snapshot(),
+            founding: founding.clone(),
+        };
+        let mut data = Vec::new();
+        wire::encode(&replicated, &mut data);
+        let (index, term) = FIRST;
+        let place = SnapshotPlace { index, term, roles };
+        let Some(snapshot) = place.to_snapshot(Bytes::from(data)) else { return Ok(()) };
+        self.restore(&snapshot)?;
+        let log = Log::new(snapshot, Promise { term, vote: 0, commit: index }.to_state());
+        self.node = engine::start(&self.config, self.me.id, log, index)?;
+        self.cluster = Some(founding.cluster);
+        self.replace_journal()
+    }
+}

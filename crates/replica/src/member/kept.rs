@@ -1,0 +1,104 @@
+//! What a member keeps on its disk, as bytes, and what is in a snapshot beside the machine's state.
+
+use raft::eraftpb::{Entry, HardState, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use super::MemberError;
+use crate::sessions::Sessions;
+use crate::wire::{self, ClusterId, Founding, MemberInfo, Nonsense, SnapshotPlace, WireEntry};
+
+const KIND: u32 = u32::from_le_bytes(*b"rep1");
+
+/// What is replicated.
+#[derive(Serialize, Deserialize)]
+pub struct Replicated<'a> {
+    pub founding: Founding,
+    pub members: Vec<MemberInfo>,
+    pub sessions: Sessions,
+    #[serde(borrow, with = "serde_bytes")]
+    pub machine: &'a [u8],
+}
+
+/// A promise: which term, for whom it voted, and what is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promise {
+    pub term: u64,
+    pub vote: u64,
+    pub commit: u64,
+}
+
+impl Promise {
+    pub fn of(state: &HardState) -> Self {
+        Self { term: state.term, vote: state.vote, commit: state.commit }
+    }
+
+    pub fn to_state(self) -> HardState {
+        let mut state = HardState::default();
+        (state.term, state.vote, state.commit) = (self.term, self.vote, self.commit);
+        state
+    }
+}
+
+/// What a journal's snapshot has.
+#[derive(Serialize, Deserialize)]
+pub struct Base<'a> {
+    kind: u32,
+    pub me: MemberInfo,
+    pub cluster: ClusterId,
+    pub promise: Promise,
+    pub place: SnapshotPlace,
+    /// [`Replicated`], as bytes.
+    #[serde(borrow, with = "serde_bytes")]
+    pub data: &'a [u8],
+    /// Entries behind it.
+    #[serde(borrow)]
+    pub tail: Vec<WireEntry<'a>>,
+}
+
+/// What came after it.
+#[derive(Serialize, Deserialize)]
+pub enum Record<'a> {
+    Entries(#[serde(borrow)] Vec<WireEntry<'a>>),
+    Promise(Promise),
+}
+
+/// The bytes of a [`Base`].
+pub fn base<'a>(
+    me: &MemberInfo,
+    cluster: ClusterId,
+    state: &HardState,
+    snapshot: &Snapshot,
+    tail: impl Iterator<Item = &'a Entry>,
+) -> Vec<u8> {
+    let base = Base {
+        kind: KIND,
+        me: me.clone(),
+        cluster,
+        promise: Promise::of(state),
+        place: SnapshotPlace::of(snapshot),
+        data: &snapshot.data,
+        tail: tail.map(WireEntry::of).collect(),
+    };
+    let mut bytes = Vec::new();
+    wire::encode(&base, &mut bytes);
+    bytes
+}
+
+/// A [`Base`] from its bytes.
+pub fn read_base(bytes: &[u8]) -> Result<Base<'_>, MemberError> {
+    let base: Base<'_> = read(bytes)?;
+    if base.kind != KIND {
+        return Err(MemberError::OtherRelease("another program's".into()));
+    }
+    Ok(base)
+}
+
+/// A value from its bytes.
+pub fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, MemberError> {
+    wire::decode(bytes).map_err(|nonsense| {
+        MemberError::OtherRelease(match nonsense {
+            Nonsense::Version(version) => format!("version {version}, and this release knows {}", wire::VERSION),
+            Nonsense::Other => "another program's".into(),
+        })
+    })
+}

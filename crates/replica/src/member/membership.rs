@@ -1,0 +1,257 @@
+//! Changes of the members while the cluster serves: one at a time, asked for by a client, carried through by the leader.
+//!
+//! A new member learns first; once it is up to date it votes, and one of the same name, whose life it takes the place of, is gone, both at once. A leader
+//! that is to go hands its office over first.
+
+use sinew_journal::disk::Disk;
+
+use super::clients::Clients;
+use super::engine::Change;
+use super::{Member, Receiver, Transport};
+use crate::client_wire::{Answer, Ask};
+use crate::machine::StateMachine;
+use crate::wire::{self, Hello, MEMBERS_MAX, MemberId, MemberInfo, Phase, Say};
+
+/// How often somebody who is to be added is asked who it is.
+const ASK_NS: u64 = 20_000_000;
+/// What has not come about by then has failed.
+const PATIENCE_NS: u64 = 30_000_000_000;
+/// Entries that a learner may be behind when it gets its vote.
+const BEHIND_MAX: u64 = 64;
+
+enum Step {
+    /// Who is there?
+    Asking { address: String, name: String, stays_learner: bool, next_ns: u64 },
+    /// Until it is applied.
+    Learning { info: MemberInfo, stays_learner: bool },
+    /// Until it is up to date.
+    CatchingUp { info: MemberInfo },
+    /// Until it is applied.
+    Changing { change: Change },
+    /// Until somebody else leads.
+    HandingOver,
+}
+
+struct Wish {
+    held: u64,
+    end_ns: u64,
+    step: Step,
+}
+
+/// The change that is under way.
+#[derive(Default)]
+pub struct Wishes {
+    now: Option<Wish>,
+}
+
+impl Wishes {
+    /// A change was applied.
+    pub fn changed(&mut self, clients: &mut Clients, change: &Change) {
+        let Some(wish) = &mut self.now else { return };
+        match &wish.step {
+            Step::Learning { info, stays_learner } if change.learners.contains(info) => {
+                if !*stays_learner {
+                    wish.step = Step::CatchingUp { info: info.clone() };
+                    return;
+                }
+            }
+            Step::Changing { change: asked } if asked == change => {}
+            _ => return,
+        }
+        clients.answer(wish.held, &Answer::Done);
+        self.now = None;
+    }
+
+    /// It is for another leader to do.
+    pub fn turn_away(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
+        if let Some(wish) = self.now.take() {
+            let is_done = matches!(wish.step, Step::HandingOver);
+            clients.answer(wish.held, if is_done { &Answer::Done } else { elsewhere });
+        }
+    }
+}
+
+impl<S: StateMachine, D: Disk> Member<S, D> {
+    /// Begins a change.
+    pub(super) fn begin_wish(&mut self, ask: &Ask<'_>, now_ns: u64) -> Result<u64, Answer<'static>> {
+        if self.wishes.now.is_some() {
+            return Err(Answer::Refused(
+                "another change of the members is under way: once more when it is over".into(),
+            ));
+        }
+        let unknown = |name: &str| Answer::Refused(format!("there is no member {name}; `status` lists them"));
+        let step = match ask {
+            Ask::Add { name, address, learner } => {
+                let info = MemberInfo { id: MemberId(1), name: name.clone(), address: address.clone() };
+                if !info.is_sane() {
+                    return Err(Answer::Refused("a name has 1 to 64 bytes, an address 1 to 256".into()));
+                }
+                if self.members.len() + 2 > MEMBERS_MAX {
+                    return Err(Answer::Refused(format!("{} members are many: remove one first", self.members.len())));
+                }
+                let (address, name, stays_learner) = (address.clone(), name.clone(), *learner);
+                Step::Asking { address, name, stays_learner, next_ns: now_ns }
+            }
+            Ask::Promote { name } => {
+                let id = self.learner(name).ok_or_else(|| unknown(name))?;
+                if self.node.raft.prs().conf().voters().contains(id.0) {
+                    return Err(Answer::Refused(format!("{name} votes already")));
+                }
+                Step::CatchingUp { info: self.members[&id].clone() }
+            }
+            Ask::Remove { name } => {
+                let id = self.named(name).ok_or_else(|| unknown(name))?;
+                let voters = self.node.raft.prs().conf().voters().ids().iter().filter(|voter| *voter != id.0).count();
+                if voters == 0 {
+                    return Err(Answer::Refused(format!("{name} is the last that votes: it cannot go")));
+                }
+                if id == self.me.id {
+                    // Whoever leads next lets it go, when the client asks there.
+                    self.hand_over(None)?;
+                    return Err(Answer::Busy);
+                }
+                let change = Change { voters: vec![], learners: vec![], gone: vec![id] };
+                self.propose_change(&change)?;
+                Step::Changing { change }
+            }
+            Ask::Transfer { name } => {
+                let to = match name {
+                    Some(name) => Some(self.named(name).ok_or_else(|| unknown(name))?),
+                    None => None,
+                };
+                if to == Some(self.me.id) {
+                    let held = self.clients.hold();
+                    self.clients.answer(held, &Answer::Done);
+                    return Ok(held);
+                }
+                self.hand_over(to)?;
+                Step::HandingOver
+            }
+            _ => return Err(Answer::Refused("not understood".into())),
+        };
+        let held = self.clients.hold();
+        self.wishes.now = Some(Wish { held, end_ns: now_ns + PATIENCE_NS, step });
+        Ok(held)
+    }
+
+    /// The life of this name that does not vote, or else the one there is.
+    fn learner(&self, name: &str) -> Option<MemberId> {
+        let voters = self.node.raft.prs().conf().voters();
+        let all = || self.members.values().filter(|member| member.name == name).map(|member| member.id);
+        all().find(|id| !voters.contains(id.0)).or_else(|| all().next())
+    }
+
+    /// Hands the leadership over: to a member, or to the one that is the least behind. Says whom to.
+    ///
+    /// # Errors
+    ///
+    /// The answer to whoever asked for it.
+    pub(super) fn hand_over(&mut self, to: Option<MemberId>) -> Result<MemberId, Answer<'static>> {
+        let raft = &self.node.raft;
+        let voters = raft.prs().conf().voters();
+        let candidates = raft.prs().iter().filter(|(id, _)| **id != self.me.id.0 && voters.contains(**id));
+        let best = match to {
+            Some(to) => candidates.map(|(id, _)| MemberId(*id)).find(|id| *id == to),
+            None => {
+                let heard_ns = |id: &u64| self.heard_ns.get(&MemberId(*id)).copied();
+                let best = candidates.max_by_key(|(id, progress)| (progress.matched, heard_ns(id), **id));
+                best.map(|(id, _)| MemberId(*id))
+            }
+        };
+        let Some(best) = best else {
+            return Err(Answer::Refused("there is nobody else to lead: a leader has to be a member that votes".into()));
+        };
+        // Whoever is told to campaign need not wait until a lease is over.
+        self.reads.no_lease(self.node.raft.term);
+        self.node.transfer_leader(best.0);
+        Ok(best)
+    }
+
+    /// Hands the leadership over before a planned stop. Says whether there is anything to wait for.
+    pub fn begin_stop(&mut self) -> bool {
+        self.is_leader() && self.hand_over(None).is_ok()
+    }
+
+    fn propose_change(&mut self, change: &Change) -> Result<(), Answer<'static>> {
+        let mut context = Vec::new();
+        wire::encode(change, &mut context);
+        if !self.has_room(1, context.len()) {
+            return Err(Answer::DiskFull);
+        }
+        if self.node.raft.has_pending_conf() {
+            return Err(Answer::Busy);
+        }
+        self.node.propose_conf_change(context, change.to_engine()).map_err(|_| Answer::Busy)
+    }
+
+    /// What a wish has waited for may have come about.
+    pub(super) fn look_at_wishes(&mut self, now_ns: u64, transport: &mut impl Transport) {
+        let Some(mut wish) = self.wishes.now.take() else { return };
+        if now_ns >= wish.end_ns {
+            let what = match &wish.step {
+                Step::Asking { address, name, .. } => {
+                    format!("nobody answers at {address}: start {name} there, with the same --peers")
+                }
+                Step::CatchingUp { info } => format!("{} does not catch up", info.name),
+                _ => "no majority has agreed in time".to_owned(),
+            };
+            return self.clients.answer(wish.held, &Answer::Refused(what));
+        }
+        match &mut wish.step {
+            Step::Asking { address, next_ns, .. } if now_ns >= *next_ns => {
+                *next_ns = now_ns + ASK_NS;
+                transport.send(Receiver::Address(address), &Say::Hello(self.hello(None)));
+            }
+            Step::CatchingUp { info } => {
+                let matched = self.node.raft.prs().get(info.id.0).map_or(0, |progress| progress.matched);
+                if matched > 0 && matched + BEHIND_MAX >= self.node.raft.raft_log.committed {
+                    let of_name = self.members.values().filter(|member| member.name == info.name);
+                    let gone = of_name.map(|member| member.id).filter(|id| *id != info.id).collect();
+                    let change = Change { voters: vec![info.clone()], learners: vec![], gone };
+                    // It is asked for again at the next look while another is under way.
+                    if self.propose_change(&change).is_ok() {
+                        wish.step = Step::Changing { change };
+                    }
+                }
+            }
+            Step::HandingOver if self.node.raft.lead_transferee.is_none() && self.is_leader() => {
+                let what = "leadership was not handed over in time: the member is too far behind, or does not answer";
+                return self.clients.answer(wish.held, &Answer::Refused(what.to_owned()));
+            }
+            _ => {}
+        }
+        self.wishes.now = Some(wish);
+    }
+
+    /// Somebody has said who it is: perhaps the one that is to be added.
+    pub(super) fn take_hello_of_wish(&mut self, hello: &Hello) {
+        let Some(Wish { held, step: Step::Asking { address, name, stays_learner, .. }, .. }) = &self.wishes.now else {
+            return;
+        };
+        if hello.me.name != *name {
+            return;
+        }
+        let refused = match hello.phase {
+            Phase::Of(cluster) if Some(cluster) != self.cluster => {
+                Some(format!("{name} at {address} is of another cluster: start it without what it knows of that"))
+            }
+            _ if self.node.raft.prs().conf().voters().contains(hello.me.id.0) => {
+                Some(format!("{name} at {address} is a member, and votes"))
+            }
+            _ => None,
+        };
+        let held = *held;
+        if let Some(refused) = refused {
+            self.wishes.now = None;
+            return self.clients.answer(held, &Answer::Refused(refused));
+        }
+        let info = MemberInfo { address: address.clone(), ..hello.me.clone() };
+        let stays_learner = *stays_learner;
+        let change = Change { voters: vec![], learners: vec![info.clone()], gone: vec![] };
+        if self.propose_change(&change).is_ok()
+            && let Some(wish) = &mut self.wishes.now
+        {
+            wish.step = Step::Learning { info, stays_learner };
+        }
+    }
+}

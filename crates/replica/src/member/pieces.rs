@@ -1,0 +1,146 @@
+//! Snapshots on their way, in pieces: one at a time to each member, so that what keeps a leader in office goes between them.
+
+use bytes::{Bytes, BytesMut};
+use raft::SnapshotStatus;
+use raft::eraftpb::{Message, MessageType, Snapshot};
+use sinew_journal::disk::Disk;
+
+use super::kept::Replicated;
+use super::{Member, Receiver, Transport};
+use crate::machine::StateMachine;
+use crate::wire::{self, MemberId, Piece, Say, SnapshotPlace};
+
+/// A piece that has not been answered for so long is sent again.
+const AGAIN_NS: u64 = 100_000_000;
+/// After so many times the way is given up.
+const TRIES_MAX: u32 = 50;
+/// The largest snapshot that is taken.
+const LEN_MAX: u64 = 64 << 30;
+
+/// One that goes out.
+pub struct Outgoing {
+    snapshot: Snapshot,
+    term: u64,
+    at: usize,
+    is_under_way: bool,
+    sent_ns: u64,
+    tries: u32,
+}
+
+/// One that comes in.
+pub struct Incoming {
+    from: MemberId,
+    term: u64,
+    place: SnapshotPlace,
+    len: u64,
+    bytes: BytesMut,
+}
+
+impl<S: StateMachine, D: Disk> Member<S, D> {
+    pub(super) fn begin_pieces(&mut self, mut message: Message) {
+        let snapshot = message.take_snapshot();
+        let outgoing = Outgoing { snapshot, term: message.term, at: 0, is_under_way: false, sent_ns: 0, tries: 0 };
+        self.outgoing.insert(MemberId(message.to), outgoing);
+    }
+
+    /// Sends the next piece to whoever has the one before.
+    pub(super) fn send_pieces(&mut self, now_ns: u64, transport: &mut impl Transport) {
+        let Some(cluster) = self.cluster else { return };
+        let mut failed = Vec::new();
+        for (to, outgoing) in &mut self.outgoing {
+            if outgoing.is_under_way && now_ns < outgoing.sent_ns + AGAIN_NS {
+                continue;
+            }
+            outgoing.tries += 1;
+            if outgoing.tries > TRIES_MAX || outgoing.term != self.node.raft.term {
+                failed.push(*to);
+                continue;
+            }
+            let data = &outgoing.snapshot.data;
+            let end = (outgoing.at + self.config.piece_len).min(data.len());
+            let piece = Piece {
+                term: outgoing.term,
+                place: SnapshotPlace::of(&outgoing.snapshot),
+                len: data.len() as u64,
+                at: outgoing.at as u64,
+                bytes: &data[outgoing.at..end],
+            };
+            let say = Say::Piece { cluster, from: self.me.id, to: *to, piece };
+            let address = self.members.get(to).map(|member| member.address.as_str());
+            transport.send(Receiver::Member(*to, address), &say);
+            (outgoing.is_under_way, outgoing.sent_ns) = (true, now_ns);
+        }
+        for to in failed {
+            self.outgoing.remove(&to);
+            self.node.report_snapshot(to.0, SnapshotStatus::Failure);
+        }
+    }
+
+    /// A piece has arrived there.
+    pub(super) fn piece_arrived(&mut self, at: MemberId) {
+        let Some(outgoing) = self.outgoing.get_mut(&at) else { return };
+        if !outgoing.is_under_way {
+            return;
+        }
+        (outgoing.is_under_way, outgoing.tries) = (false, 0);
+        outgoing.at += self.config.piece_len;
+        if outgoing.at >= outgoing.snapshot.data.len() {
+            self.outgoing.remove(&at);
+            self.node.report_snapshot(at.0, SnapshotStatus::Finish);
+        }
+    }
+
+    /// A piece was lost, with whatever it was lost by.
+    pub(super) fn piece_lost(&mut self, to: MemberId) {
+        if let Some(outgoing) = self.outgoing.get_mut(&to) {
+            // It is sent again when its time has come.
+            outgoing.is_under_way = true;
+        }
+    }
+
+    /// Takes a piece in. The last one gives the engine the snapshot.
+    pub(super) fn take_piece(&mut self, from: MemberId, piece: &Piece<'_>) -> bool {
+        let is_first = piece.at == 0;
+        let end = piece.at.saturating_add(piece.bytes.len() as u64);
+        if piece.term < self.node.raft.term || piece.len > LEN_MAX || end > piece.len {
+            self.dropped.contradiction += 1;
+            return false;
+        }
+        if is_first {
+            let place = piece.place.clone();
+            self.incoming = Some(Incoming { from, term: piece.term, place, len: piece.len, bytes: BytesMut::new() });
+        }
+        let Some(incoming) = &mut self.incoming else { return false };
+        let is_same = incoming.from == from
+            && incoming.term == piece.term
+            && incoming.place == piece.place
+            && incoming.len == piece.len;
+        if !is_same || piece.at > incoming.bytes.len() as u64 {
+            return false;
+        }
+        // One that was sent again is there already, in part or all of it.
+        let known = incoming.bytes.len() - piece.at as usize;
+        incoming.bytes.extend_from_slice(piece.bytes.get(known..).unwrap_or_default());
+        if (incoming.bytes.len() as u64) < incoming.len {
+            return true;
+        }
+        let Some(Incoming { term, place, bytes, .. }) = self.incoming.take() else { return false };
+        let data: Bytes = bytes.freeze();
+        let is_sane = wire::decode::<Replicated<'_>>(&data).is_ok_and(|replicated| replicated.founding.is_sane());
+        match place.to_snapshot(data).filter(|_| is_sane && place.term <= term) {
+            Some(snapshot) => {
+                let mut message = Message::default();
+                message.set_msg_type(MessageType::MsgSnapshot);
+                (message.from, message.to, message.term) = (from.0, self.me.id.0, term);
+                message.set_snapshot(snapshot);
+                // What it refuses it says in its answer to the leader.
+                let _ = self.node.step(message);
+                true
+            }
+            None => {
+                self.dropped.nonsense += 1;
+                false
+            }
+        }
+    }
+}

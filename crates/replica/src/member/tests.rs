@@ -1,0 +1,5 @@
+mod classics;
+mod durable;
+mod hostile;
+mod members;
+mod world;

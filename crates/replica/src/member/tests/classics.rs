@@ -1,0 +1,257 @@
+//! The hard cases of the books, by hand-made schedules.
+
+use super::world::*;
+use crate::client_wire::{Answer, Ask, Freshness};
+use crate::member::Taken;
+use crate::wire;
+
+#[test]
+fn a_cluster_is_founded_and_keeps_what_it_is_told() {
+    for seed in 0..20 {
+        let mut world = World::new(3, false, seed * 100);
+        let mut session = world.open(7);
+        assert_eq!(world.put(&mut session, "k", "v"), 1);
+        assert_eq!(world.get("k").as_deref(), Some("v"));
+        assert_eq!(world.get("none"), None);
+        world.until("all have it", |world| (0..3).all(|at| world.member(at).machine().len() == 1));
+    }
+}
+
+#[test]
+fn nobody_founds_a_cluster_until_all_are_there() {
+    let mut world = World::new(3, false, 1);
+    world.crash(1);
+    world.pass_ms(1000);
+    assert_eq!(world.leader(), None);
+    world.start(1);
+    world.elect();
+}
+
+#[test]
+fn five_and_seven_members_are_founded_too() {
+    for members in [1, 5, 7] {
+        let mut world = World::new(members, false, 3);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+    }
+}
+
+#[test]
+fn a_dead_leader_is_replaced_and_nothing_acknowledged_is_lost() {
+    for seed in 0..20 {
+        let mut world = World::new(3, false, seed * 100);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        let dead = world.elect();
+        world.crash(dead);
+        let since_ns = world.now_ns;
+        assert_eq!(world.get("k").as_deref(), Some("v"));
+        world.put(&mut session, "k", "w");
+        let took_ms = (world.now_ns - since_ns) / 1_000_000;
+        assert!(took_ms < 80, "{took_ms} ms");
+    }
+}
+
+/// The old leader does not know yet that it leads no more.
+#[test]
+fn a_leader_that_was_cut_off_gives_no_stale_reads() {
+    for freshness in [Freshness::Linear, Freshness::Lease] {
+        for seed in 0..20 {
+            let mut world = World::new(3, false, seed * 100);
+            let mut session = world.open(7);
+            world.put(&mut session, "k", "old");
+            let old = world.elect();
+            // A lease, if there are any.
+            let query = get("k");
+            let read = Ask::Read { freshness, query: &query };
+            assert_eq!(found(&world.call(old, &read, 100).unwrap()).as_deref(), Some("old"));
+            world.isolate(&[old]);
+            world.until("another leader", |world| world.leader().is_some_and(|leader| leader != old));
+            let command = put("k", "new");
+            let new = world.leader().unwrap();
+            world.call(new, &session.run(&command), 100).unwrap();
+            // Whatever it answers, it is not what was.
+            if let Some(Taken::Answer(answer)) = world.ask(old, &read) {
+                assert!(matches!(wire::decode(&answer), Ok(Answer::Elsewhere { .. })), "{answer:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_leader_with_a_fresh_confirmation_answers_reads_by_lease_at_once() {
+    let mut world = World::new(3, false, 5);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let leader = world.elect();
+    let query = get("k");
+    let read = Ask::Read { freshness: Freshness::Lease, query: &query };
+    world.call(leader, &read, 100).unwrap();
+    assert!(matches!(world.ask(leader, &read), Some(Taken::Answer(_))));
+    // After a transfer no term's lease is good for anything until the next.
+    world.call(leader, &Ask::Transfer { name: None }, 100).unwrap();
+    assert!(!world.member(leader).is_leader());
+}
+
+/// Figure 8 of Raft's paper: an entry of an earlier term, though at a majority, is not decided by being counted.
+#[test]
+fn an_entry_of_an_earlier_term_is_not_decided_by_counting() {
+    for seed in 0..30 {
+        let mut world = World::new(5, true, seed * 100);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "0");
+        let first = world.elect();
+        // It gives an entry to one other alone, and dies.
+        let friend = (first + 1) % 5;
+        let rest: Vec<_> = (0..5).filter(|at| ![first, friend].contains(at)).collect();
+        world.isolate(&rest);
+        let command = put("k", "1");
+        world.ask(first, &session.run(&command));
+        world.step();
+        world.step();
+        world.crash(first);
+        // Others go on without either, and the one of them that leads dies as well.
+        world.until("a leader of the rest", |world| world.leader().is_some_and(|leader| rest.contains(&leader)));
+        let second = world.leader().unwrap();
+        let mut other = Session { name: session.name, next: session.next + 1 };
+        let command = put("k", "2");
+        world.ask(second, &other.run(&command));
+        world.crash(second);
+        // The first comes back, with its entry, and then the second.
+        world.cut.clear();
+        world.start(first);
+        world.pass_ms(seed * 7 % 100);
+        if let Some(leader) = world.leader() {
+            world.crash(leader);
+            world.pass_ms(20);
+            world.start(leader);
+        }
+        world.start(second);
+        let seen = world.get("k").unwrap();
+        // What one read has seen, all have from then on, whoever dies.
+        for _ in 0..3 {
+            let leader = world.elect();
+            world.crash(leader);
+            world.pass_ms(100);
+            world.start(leader);
+            let again = world.get("k").unwrap();
+            assert_eq!(again, seen, "seed {seed}");
+        }
+        other.next += 1;
+        world.put(&mut other, "k", "3");
+        let applied: Vec<_> = (0..5).map(|at| world.member(at).applied()).collect();
+        world.until("all have it", |world| {
+            let last = applied.iter().max().copied().unwrap();
+            (0..5).all(|at| world.places[at].member.is_none() || world.member(at).applied() >= last)
+        });
+    }
+}
+
+#[test]
+fn a_member_that_was_cut_off_and_returns_unseats_nobody() {
+    let mut world = World::new(3, false, 9);
+    let mut session = world.open(7);
+    let leader = world.elect();
+    let term = world.member(leader).term();
+    let away = (leader + 1) % 3;
+    world.isolate(&[away]);
+    world.pass_ms(2000);
+    world.put(&mut session, "k", "v");
+    world.cut.clear();
+    world.pass_ms(500);
+    assert_eq!((world.leader(), world.member(leader).term()), (Some(leader), term));
+    assert_eq!(world.member(away).machine().len(), 1);
+}
+
+#[test]
+fn candidates_that_began_together_do_not_duel_for_long() {
+    for seed in 0..50 {
+        let mut world = World::new(5, false, seed * 100);
+        let leader = world.elect();
+        world.pass_ms(50);
+        world.crash(leader);
+        // All that are left lose patience in the same moment.
+        for at in (0..5).filter(|at| *at != leader) {
+            world.member(at).patience = 12;
+        }
+        let since_ns = world.now_ns;
+        world.until("a leader", |world| world.leader().is_some());
+        let took_ms = (world.now_ns - since_ns) / 1_000_000;
+        assert!(took_ms < 250, "seed {seed}: {took_ms} ms");
+    }
+}
+
+#[test]
+fn a_leader_without_a_majority_steps_down_and_its_clients_hear_of_it() {
+    let mut world = World::new(3, false, 11);
+    let session = world.open(7);
+    let leader = world.elect();
+    world.isolate(&[leader]);
+    let command = put("k", "v");
+    let answer = world.call(leader, &session.run(&command), 1000).unwrap();
+    assert!(matches!(wire::decode(&answer), Ok(Answer::Elsewhere { leader: None, .. })));
+    world.pass_ms(200);
+    let answer = world.call(leader, &session.run(&command), 10).unwrap();
+    let Ok(Answer::Elsewhere { silent, members, .. }) = wire::decode(&answer) else { panic!() };
+    assert_eq!((silent.len(), members.len()), (2, 3));
+}
+
+#[test]
+fn a_command_that_is_repeated_at_another_leader_runs_once() {
+    for seed in 0..30 {
+        let mut world = World::new(3, false, seed * 100);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        let old = world.elect();
+        let command = put("k", "w");
+        world.ask(old, &session.run(&command));
+        for _ in 0..seed % 5 {
+            world.step();
+        }
+        world.crash(old);
+        let revision = world.put(&mut session, "k", "w");
+        assert_eq!(revision, 2, "seed {seed}");
+        assert_eq!(world.put(&mut session, "k", "x"), 3);
+    }
+}
+
+#[test]
+fn a_planned_stop_hands_leadership_over_in_a_few_milliseconds() {
+    let mut world = World::new(3, false, 13);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let old = world.elect();
+    let since_ns = world.now_ns;
+    assert!(world.member(old).begin_stop());
+    world.until("another leader", |world| world.leader().is_some_and(|leader| leader != old));
+    let took_ns = world.now_ns - since_ns;
+    assert!(took_ns <= 5_000_000, "{took_ns} ns");
+    world.put(&mut session, "k", "w");
+}
+
+#[test]
+fn a_watch_is_answered_when_something_changes_at_any_member() {
+    let mut world = World::new(3, false, 15);
+    let mut session = world.open(7);
+    world.put(&mut session, "a/1", "v");
+    world.pass_ms(20);
+    let mut query = Vec::new();
+    wire::encode(&crate::kv::Query::Watch { prefix: b"a/", from: 2, limit: 10 }, &mut query);
+    let held: Vec<_> = (0..3)
+        .map(|at| match world.ask(at, &Ask::Watch { query: &query }) {
+            Some(Taken::Held(held)) => held,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    world.put(&mut session, "b", "w");
+    world.pass_ms(20);
+    assert_eq!(world.answer(0, held[0]), None);
+    world.put(&mut session, "a/2", "x");
+    world.pass_ms(20);
+    for (at, held) in held.into_iter().enumerate() {
+        let answer = world.answer(at, held).unwrap();
+        let Ok(Answer::Found(found)) = wire::decode(&answer) else { panic!() };
+        let Ok(crate::kv::Found::Changes { changes, next }) = wire::decode(found) else { panic!() };
+        assert_eq!((changes.len(), changes[0].key, next), (1, &b"a/2"[..], 4));
+    }
+}

@@ -1,0 +1,173 @@
+//! What the disk has outlives everything.
+
+use sinew_fabric::SeededGenerator;
+use sinew_journal::disk::{Disk, Fault, SimDisk};
+
+use super::super::*;
+use super::world::*;
+use crate::client_wire::{Answer, Ask};
+use crate::kv::KvStore;
+use crate::wire;
+
+#[test]
+fn all_members_may_crash_at_once_and_nothing_acknowledged_is_lost() {
+    for seed in 0..10 {
+        let mut world = World::new(3, true, seed * 100);
+        world.config.log_len_max = 4000;
+        for at in 0..3 {
+            world.crash(at);
+            world.start(at);
+        }
+        let mut session = world.open(7);
+        for round in 0..10 {
+            for index in 0..10 {
+                world.put(&mut session, &format!("k{index}"), &round.to_string());
+            }
+            for at in 0..3 {
+                world.crash(at);
+            }
+            for at in 0..3 {
+                world.start(at);
+                assert_eq!(world.places[at].error, None);
+            }
+            for index in 0..10 {
+                assert_eq!(world.get(&format!("k{index}")), Some(round.to_string()), "seed {seed}");
+            }
+        }
+        let leader = world.elect();
+        assert!(world.status(leader).snapshot > 10);
+    }
+}
+
+/// A follower dies at each of its writes, one after the other; whatever it has then, it goes on from there.
+#[test]
+fn a_member_may_die_at_any_write() {
+    for at in 1..60 {
+        let mut world = World::new(3, true, at * 100);
+        world.config.log_len_max = 1500;
+        for place in 0..3 {
+            world.crash(place);
+            world.start(place);
+        }
+        let mut session = world.open(7);
+        let leader = world.elect();
+        let victim = (leader + at as usize) % 3;
+        world.places[victim].disk.as_ref().unwrap().fail_at(at, Fault::Crash);
+        let mut written = 0;
+        for index in 0..25 {
+            written = index;
+            world.put(&mut session, &format!("k{index}"), "v");
+            if world.places[victim].member.is_none() {
+                break;
+            }
+        }
+        world.places[victim].error = None;
+        world.crash(victim);
+        world.start(victim);
+        assert_eq!(world.places[victim].error, None, "write {at}");
+        // It is one of a majority now.
+        let other = (victim + 1) % 3;
+        world.crash(other);
+        for index in 0..=written {
+            assert_eq!(world.get(&format!("k{index}")).as_deref(), Some("v"), "write {at}");
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_stops_writes_and_lets_reads_go_on() {
+    let mut world = World::new(3, true, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    for at in 0..3 {
+        world.places[at].disk.as_ref().unwrap().fail_at(1, Fault::Full);
+    }
+    let value = "x".repeat(500_000);
+    let command = put("k", &value);
+    let mut last = Vec::new();
+    for _ in 0..20 {
+        let leader = world.elect();
+        last = world.call(leader, &session.run(&command), 500).unwrap_or_default();
+        if wire::decode(&last) == Ok(Answer::DiskFull) {
+            break;
+        }
+        session.next += 1;
+    }
+    assert_eq!(wire::decode(&last), Ok(Answer::DiskFull));
+    assert!(world.get("k").is_some());
+    let leader = world.elect();
+    assert!(world.status(leader).is_full);
+    for at in 0..3 {
+        world.places[at].disk.as_ref().unwrap().heal();
+    }
+    world.put(&mut session, "k", "w");
+    assert_eq!(world.get("k").as_deref(), Some("w"));
+}
+
+fn reopen(name: &str, disk: SimDisk) -> Result<(), MemberError> {
+    let peers = vec![(name.to_owned(), "sim://x".to_owned())];
+    let random = Box::new(SeededGenerator::new(1));
+    Member::open(MemberConfig::default(), name, peers, KvStore::new(), Some(disk), random, 0).map(|_| ())
+}
+
+fn written() -> SimDisk {
+    let mut world = World::new(3, true, 1);
+    let mut session = world.open(7);
+    for index in 0..20 {
+        world.put(&mut session, &format!("k{index}"), "v");
+    }
+    world.places[0].member = None;
+    world.places[0].disk.clone().unwrap()
+}
+
+#[test]
+fn a_directory_of_another_member_is_refused() {
+    let disk = written();
+    assert!(reopen("a", disk.clone()).is_ok());
+    let error = reopen("b", disk).unwrap_err();
+    assert_eq!(error, MemberError::OtherMember { found: "a".into(), asked: "b".into() });
+}
+
+#[test]
+fn a_log_that_is_corrupt_in_its_middle_is_refused_and_one_that_is_torn_is_cut() {
+    let mut disk = written();
+    let name = disk.names().unwrap().into_iter().find(|name| name.starts_with("log-")).unwrap();
+    let len = disk.read(&name).unwrap().len();
+    disk.cut(&name, len as u64 - 3).unwrap();
+    assert!(reopen("a", disk.clone()).is_ok());
+    disk.corrupt(&name, 100);
+    let error = reopen("a", disk).unwrap_err();
+    assert!(matches!(error, MemberError::Journal(_)), "{error}");
+    assert!(error.to_string().contains("damaged"), "{error}");
+}
+
+#[test]
+fn a_directory_of_another_release_is_refused() {
+    let mut world = World::new(1, true, 1);
+    world.elect();
+    let disk = world.places[0].disk.clone().unwrap();
+    let mut opened = Journal::open(disk.clone(), 1).unwrap();
+    let mut base = opened.snapshot.take().unwrap();
+    base[0] = wire::VERSION + 1;
+    opened.journal.replace(&base).unwrap();
+    let error = reopen("a", disk).unwrap_err();
+    assert!(matches!(&error, MemberError::OtherRelease(what) if what.contains("version 2")), "{error}");
+}
+
+#[test]
+fn sessions_outlive_a_crash_of_all() {
+    let mut world = World::new(3, true, 5);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let command = put("k", "w");
+    let first = world.ask_leader(&session.run(&command));
+    for at in 0..3 {
+        world.crash(at);
+    }
+    for at in 0..3 {
+        world.start(at);
+    }
+    assert_eq!(world.ask_leader(&session.run(&command)), first);
+    let answer = world.ask_leader(&Ask::Run { session: 999, number: 0, done_below: 0, command: &command });
+    assert_eq!(wire::decode(&answer), Ok(Answer::Expired));
+}

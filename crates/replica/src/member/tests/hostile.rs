@@ -1,0 +1,149 @@
+//! Whatever comes, a member goes on.
+
+use proptest::prelude::*;
+use sinew_fabric::SeededGenerator;
+use sinew_journal::disk::SimDisk;
+
+use super::super::*;
+use super::world::*;
+use crate::client_wire::Ask;
+use crate::kv::KvStore;
+use crate::wire::{self, Piece, Roles, SnapshotPlace};
+
+#[test]
+fn messages_for_another_cluster_or_life_are_dropped_and_counted() {
+    let mut world = World::new(3, false, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let (me, cluster) = (world.member(0).me().id, world.status(0).cluster.unwrap());
+    let from = world.member(1).me().id;
+    let now_ns = world.now_ns;
+    let mut tell = |cluster, to| {
+        let mut bytes = Vec::new();
+        wire::to_bytes(&Say::Messages { cluster: ClusterId(cluster), from, to, messages: vec![] }, &mut bytes);
+        let answer = world.member(0).take_peer(&bytes, now_ns).unwrap();
+        (answer, world.member(0).dropped())
+    };
+    assert!(matches!(tell(cluster, me).0, PeerAnswer::AfterTurn(_) | PeerAnswer::Now(Say::NoMember)));
+    let (answer, dropped) = tell(cluster + 1, me);
+    assert!(matches!(answer, PeerAnswer::Now(Say::Wrong { .. })) && dropped.cluster == 1);
+    let (answer, dropped) = tell(cluster, MemberId(me.0 ^ 1));
+    assert!(matches!(answer, PeerAnswer::Now(Say::Wrong { .. })) && dropped.member == 1);
+}
+
+fn arbitrary_number() -> impl Strategy<Value = u64> {
+    prop_oneof![0_u64..12, Just(1 << 61), Just(u64::MAX)]
+}
+
+prop_compose! {
+    /// As bytes: the fields of [`WireMessage`] in order.
+    fn message()(
+        kind in 0_u8..10,
+        numbers in proptest::collection::vec(arbitrary_number(), 5),
+        reject in any::<bool>(),
+        hint in arbitrary_number(),
+        context in proptest::collection::vec(any::<u8>(), 0..10),
+        start in 0_u64..12,
+        terms in proptest::collection::vec(1_u64..6, 0..4),
+        kinds in 0_u8..3,
+    ) -> Vec<u8> {
+        let entries: Vec<_> = terms
+            .iter()
+            .zip(start..)
+            .map(|(term, index)| WireEntry { kind: kinds, term: *term, index, data: &context, context: &context })
+            .collect();
+        let fields = (kind, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], reject, hint);
+        let tuple = (fields, 0_i64, serde_bytes::Bytes::new(&context), entries);
+        postcard::to_allocvec(&tuple).unwrap()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_message_of_a_member_stops_another(messages in proptest::collection::vec(message(), 1..12), seed in 0_u64..5) {
+        let mut world = World::new(3, true, seed * 100);
+        let mut session = world.open(7);
+        for index in 0..4 {
+            world.put(&mut session, &index.to_string(), "v");
+        }
+        let to = (seed % 3) as usize;
+        let from = world.member((to + 1) % 3).me().id;
+        for message in messages {
+            let (me, cluster) = (world.member(to).me().id, world.status(to).cluster.unwrap());
+            let Ok(message) = postcard::from_bytes::<WireMessage<'_>>(&message) else { continue };
+            let say = Say::Messages { cluster: ClusterId(cluster), from, to: me, messages: vec![message] };
+            let mut bytes = Vec::new();
+            wire::to_bytes(&say, &mut bytes);
+            let now_ns = world.now_ns;
+            prop_assert!(world.member(to).take_peer(&bytes, now_ns).is_ok());
+            world.member(to).turn(now_ns, &mut Deaf).unwrap();
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        let mut bytes = bytes;
+        if let Some(first) = bytes.first_mut() { *first = wire::VERSION; }
+        let peers = vec![("a".to_owned(), "x".to_owned())];
+        let random = Box::new(SeededGenerator::new(1));
+        let mut member: Member<KvStore, SimDisk> =
+            Member::open(MemberConfig::default(), "a", peers, KvStore::new(), None, random, 0).unwrap();
+        member.turn(0, &mut Deaf).unwrap();
+        let _ = member.take_client(&bytes, 0);
+        let _ = member.take_peer(&bytes, 0);
+        let _ = member.take_answer(Some(MemberId(3)), bytes.len() % 2 == 0, &bytes, 0);
+        member.turn(10_000_000, &mut Deaf).unwrap();
+    }
+}
+
+struct Deaf;
+
+impl Transport for Deaf {
+    fn send(&mut self, _: Receiver<'_>, _: &Say<'_>) {}
+    fn flush(&mut self) {}
+}
+
+#[test]
+fn pieces_of_a_snapshot_that_makes_no_sense_are_dropped() {
+    let mut world = World::new(3, false, 1);
+    world.open(7);
+    let leader = world.elect();
+    let to = (leader + 1) % 3;
+    let (me, cluster) = (world.member(to).me().id, ClusterId(world.status(to).cluster.unwrap()));
+    let (from, term) = (world.member(leader).me().id, world.member(leader).term());
+    let now_ns = world.now_ns;
+    let roles = Roles { voters: vec![1, 2, 3], ..Roles::default() };
+    for (index, len, at, bytes) in [
+        (9, 3, 0, &b"abc"[..]),
+        (9, 2, 0, b"abc"),
+        (9, 100, 50, b"abc"),
+        (u64::MAX, 0, 0, b""),
+        (9, u64::MAX, 0, b"abc"),
+    ] {
+        let place = SnapshotPlace { index, term, roles: roles.clone() };
+        let piece = Piece { term, place, len, at, bytes };
+        let mut said = Vec::new();
+        wire::to_bytes(&Say::Piece { cluster, from, to: me, piece }, &mut said);
+        world.member(to).take_peer(&said, now_ns).unwrap();
+        world.step();
+    }
+    assert!(world.places[to].error.is_none());
+    let status = world.call(to, &Ask::Status, 10);
+    assert!(status.is_some());
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    let open = |name: &str, peers: &[(&str, &str)]| {
+        let peers = peers.iter().map(|(name, address)| ((*name).to_owned(), (*address).to_owned())).collect();
+        let random = Box::new(SeededGenerator::new(1));
+        let opened: Result<Member<KvStore, SimDisk>, _> =
+            Member::open(MemberConfig::default(), name, peers, KvStore::new(), None, random, 0);
+        opened.map(|_| ()).unwrap_err().to_string()
+    };
+    assert!(open("a", &[("a", "x"), ("a", "y")]).contains("one name"));
+    assert!(open("a", &[("b", "x")]).contains("not among"));
+    assert!(open("a", &[("a", "")]).contains("address"));
+}

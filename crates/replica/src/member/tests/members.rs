@@ -1,0 +1,177 @@
+//! Members come and go.
+
+use super::world::*;
+use crate::client_wire::{Answer, Ask, Role};
+use crate::wire;
+
+fn add(name: &str) -> Ask<'static> {
+    Ask::Add { name: name.into(), address: format!("sim://{name}"), learner: false }
+}
+
+#[track_caller]
+fn done(answer: &[u8]) {
+    assert_eq!(wire::decode(answer), Ok(Answer::Done));
+}
+
+/// Each in turn, with the same command: it waits until it is added again, and votes for nobody before.
+#[test]
+fn a_member_that_comes_back_empty_waits_to_be_added() {
+    for seed in 0..5 {
+        let mut world = World::new(3, false, seed * 100);
+        let mut session = world.open(7);
+        for at in 0..3 {
+            world.put(&mut session, "k", &at.to_string());
+            world.crash(at);
+            world.pass_ms(10);
+            world.start(at);
+            world.pass_ms(500);
+            let status = world.status(at);
+            assert_eq!((status.role, status.applied), (Role::Outside, 0), "seed {seed}");
+            // Of the two that are left one more dies: there is no majority, whatever the empty one would say.
+            let name = world.places[at].name.clone();
+            done(&world.ask_leader(&add(&name)));
+            world.until("it is up to date", |world| world.member(at).machine().len() == 1);
+            world.pass_ms(50);
+            let status = world.status(at);
+            assert!(matches!(status.role, Role::Follower | Role::Leader), "{status:?}");
+            assert_eq!(status.members.len(), 3, "{status:?}");
+        }
+        assert_eq!(world.get("k").as_deref(), Some("2"));
+    }
+}
+
+#[test]
+fn an_empty_member_makes_no_majority() {
+    let mut world = World::new(3, false, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let leader = world.elect();
+    let (one, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    world.crash(one);
+    world.start(one);
+    world.crash(leader);
+    world.start(leader);
+    world.pass_ms(5000);
+    assert_eq!(world.leader(), None);
+    assert!(!world.member(other).is_leader());
+}
+
+#[test]
+fn a_fourth_and_fifth_member_are_added_while_the_cluster_serves() {
+    let mut world = World::new(3, true, 3);
+    let mut session = world.open(7);
+    for index in 0..200 {
+        world.put(&mut session, &format!("k{index}"), "v");
+    }
+    for name in ["x", "y"] {
+        let at = world.add_place(name, true);
+        done(&world.ask_leader(&add(name)));
+        world.put(&mut session, name, "v");
+        world.until("it has all", |world| world.member(at).machine().len() >= 201);
+    }
+    let leader = world.elect();
+    assert_eq!(world.status(leader).members.iter().filter(|member| member.votes).count(), 5);
+    // Two of five may go.
+    world.crash(0);
+    world.crash(1);
+    assert_eq!(world.get("k0").as_deref(), Some("v"));
+    // And one of those that were added, later.
+    world.start(0);
+    world.pass_ms(200);
+    world.crash(4);
+    world.put(&mut session, "k", "w");
+}
+
+#[test]
+fn a_learner_learns_and_votes_once_it_is_promoted() {
+    let mut world = World::new(3, false, 5);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let at = world.add_place("x", false);
+    done(&world.ask_leader(&Ask::Add { name: "x".into(), address: "sim://x".into(), learner: true }));
+    world.until("it has all", |world| world.member(at).machine().len() == 1);
+    assert_eq!(world.status(at).role, Role::Learner);
+    done(&world.ask_leader(&Ask::Promote { name: "x".into() }));
+    world.until("it votes", |world| world.status(at).role == Role::Follower);
+}
+
+#[test]
+fn a_removed_member_disturbs_nobody() {
+    let mut world = World::new(3, false, 7);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let leader = world.elect();
+    let gone = (leader + 1) % 3;
+    let name = world.places[gone].name.clone();
+    done(&world.ask_leader(&Ask::Remove { name }));
+    let term = world.member(leader).term();
+    world.pass_ms(2000);
+    assert_eq!((world.leader(), world.member(leader).term()), (Some(leader), term));
+    world.put(&mut session, "k", "w");
+}
+
+#[test]
+fn a_leader_that_is_removed_hands_over_first() {
+    let mut world = World::new(3, false, 9);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let leader = world.elect();
+    let name = world.places[leader].name.clone();
+    done(&world.ask_leader(&Ask::Remove { name }));
+    assert!(!world.member(leader).is_leader());
+    world.put(&mut session, "k", "w");
+    world.pass_ms(1000);
+    assert!(world.leader().is_some_and(|now| now != leader));
+    let now = world.elect();
+    assert_eq!(world.status(now).members.len(), 2);
+}
+
+#[test]
+fn leadership_goes_to_whom_it_is_given() {
+    let mut world = World::new(3, false, 11);
+    world.open(7);
+    let leader = world.elect();
+    for at in (0..3).cycle().skip(leader + 1).take(5) {
+        let name = world.places[at].name.clone();
+        done(&world.ask_leader(&Ask::Transfer { name: Some(name) }));
+        world.until("it leads", |world| world.leader() == Some(at));
+    }
+    let answer = world.ask_leader(&Ask::Transfer { name: Some("nobody".into()) });
+    assert!(matches!(wire::decode(&answer), Ok(Answer::Refused(_))));
+}
+
+#[test]
+fn two_members_of_one_name_are_not_taken_for_each_other() {
+    let mut world = World::new(3, false, 13);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let leader = world.elect();
+    // The second one answers at the address of the first.
+    let double = (leader + 1) % 3;
+    let first = world.places[double].member.take();
+    world.start(double);
+    world.pass_ms(300);
+    assert_eq!(world.status(double).role, Role::Outside);
+    assert!(world.member(leader).dropped().member > 0);
+    world.put(&mut session, "k", "w");
+    assert_eq!(world.member(double).machine().len(), 0);
+    // It goes, and the first is there again.
+    world.places[double].member = first;
+    world.until("the first has it", |world| world.member(double).machine().revision() == 2);
+}
+
+#[test]
+fn a_large_state_goes_to_a_new_member_without_a_change_of_leader() {
+    let mut world = World::new(3, false, 15);
+    let mut session = world.open(7);
+    let value = "x".repeat(500_000);
+    for index in 0..8 {
+        world.put(&mut session, &format!("k{index}"), &value);
+    }
+    let leader = world.elect();
+    let term = world.member(leader).term();
+    let at = world.add_place("x", false);
+    done(&world.ask_leader(&add("x")));
+    world.until("it has all", |world| world.member(at).machine().len() == 8);
+    assert_eq!(world.member(leader).term(), term);
+}

@@ -1,0 +1,353 @@
+//! Members, a network and clients in a time that tests move: messages take a step, unless they are cut off.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use sinew_fabric::SeededGenerator;
+use sinew_journal::disk::SimDisk;
+
+use super::super::*;
+use crate::client_wire::{Answer, Ask, Freshness, Status};
+use crate::kv::{Command, Done, Found, KvStore, Query};
+use crate::wire;
+
+pub const STEP_NS: u64 = 500_000;
+
+type Kv = Member<KvStore, SimDisk>;
+
+struct Sent {
+    to: Option<MemberId>,
+    address: Option<String>,
+    bytes: Vec<u8>,
+    is_piece: bool,
+}
+
+/// By whom, to whom, whether it was a piece, and its answer if there is one already.
+type Called = (usize, Option<MemberId>, bool, Option<Vec<u8>>);
+
+#[derive(Default)]
+struct Outbox(Vec<Sent>);
+
+impl Transport for Outbox {
+    fn send(&mut self, to: Receiver<'_>, say: &Say<'_>) {
+        let mut bytes = Vec::new();
+        wire::to_bytes(say, &mut bytes);
+        let (to, address) = match to {
+            Receiver::Member(to, address) => (Some(to), address.map(str::to_owned)),
+            Receiver::Address(address) => (None, Some(address.to_owned())),
+        };
+        self.0.push(Sent { to, address, bytes, is_piece: matches!(say, Say::Piece { .. }) });
+    }
+
+    fn flush(&mut self) {}
+}
+
+pub struct Place {
+    pub name: String,
+    pub member: Option<Kv>,
+    pub disk: Option<SimDisk>,
+    pub error: Option<MemberError>,
+    inbox: VecDeque<(usize, Sent)>,
+    answers: BTreeMap<u64, Vec<u8>>,
+}
+
+pub struct World {
+    pub now_ns: u64,
+    pub places: Vec<Place>,
+    pub config: MemberConfig,
+    peers: Vec<(String, String)>,
+    /// From whom to whom nothing gets through.
+    pub cut: BTreeSet<(usize, usize)>,
+    seed: u64,
+}
+
+fn address(name: &str) -> String {
+    format!("sim://{name}")
+}
+
+impl World {
+    pub fn new(members: usize, on_disk: bool, seed: u64) -> Self {
+        let names: Vec<String> = (0..members).map(|index| char::from(b'a' + index as u8).to_string()).collect();
+        let peers: Vec<_> = names.iter().map(|name| (name.clone(), address(name))).collect();
+        let mut world = Self {
+            now_ns: 1_000_000_000,
+            places: Vec::new(),
+            config: MemberConfig::default(),
+            peers,
+            cut: BTreeSet::new(),
+            seed,
+        };
+        for name in names {
+            world.add_place(&name, on_disk);
+        }
+        world
+    }
+
+    pub fn add_place(&mut self, name: &str, on_disk: bool) -> usize {
+        let disk = on_disk.then(SimDisk::new);
+        let name = name.to_owned();
+        let (inbox, answers) = Default::default();
+        self.places.push(Place { name, member: None, disk, error: None, inbox, answers });
+        let at = self.places.len() - 1;
+        self.start(at);
+        at
+    }
+
+    /// Starts a member with the same command as before.
+    pub fn start(&mut self, at: usize) {
+        self.seed += 1;
+        let place = &mut self.places[at];
+        let mut peers = self.peers.clone();
+        if !peers.iter().any(|(name, _)| *name == place.name) {
+            peers.push((place.name.clone(), address(&place.name)));
+        }
+        let random = Box::new(SeededGenerator::new(self.seed));
+        let disk = place.disk.clone();
+        match Member::open(self.config.clone(), &place.name, peers, KvStore::new(), disk, random, self.now_ns) {
+            Ok(member) => place.member = Some(member),
+            Err(error) => place.error = Some(error),
+        }
+    }
+
+    pub fn crash(&mut self, at: usize) {
+        self.seed += 1;
+        let place = &mut self.places[at];
+        place.member = None;
+        place.inbox.clear();
+        place.answers.clear();
+        if let Some(disk) = &place.disk {
+            disk.crash(self.seed);
+        }
+    }
+
+    pub fn member(&mut self, at: usize) -> &mut Kv {
+        self.places[at].member.as_mut().expect("it runs")
+    }
+
+    /// Nothing passes between these and the others.
+    pub fn isolate(&mut self, apart: &[usize]) {
+        for one in 0..self.places.len() {
+            for other in 0..self.places.len() {
+                if apart.contains(&one) != apart.contains(&other) {
+                    self.cut.insert((one, other));
+                }
+            }
+        }
+    }
+
+    fn place_of(&self, sent: &Sent) -> Option<usize> {
+        self.places.iter().position(|place| sent.address.as_deref() == Some(&address(&place.name)))
+    }
+
+    /// Half a millisecond.
+    pub fn step(&mut self) {
+        self.now_ns += STEP_NS;
+        for at in 0..self.places.len() {
+            self.turn(at);
+        }
+    }
+
+    fn turn(&mut self, at: usize) {
+        let now_ns = self.now_ns;
+        let place = &mut self.places[at];
+        let Some(member) = &mut place.member else { return };
+        let mut calls: Vec<Called> = Vec::new();
+        let mut failed = None;
+        for (from, sent) in place.inbox.drain(..) {
+            match member.take_peer(&sent.bytes, now_ns) {
+                Ok(PeerAnswer::Now(say)) => {
+                    let mut bytes = Vec::new();
+                    wire::to_bytes(&say, &mut bytes);
+                    calls.push((from, sent.to, sent.is_piece, Some(bytes)));
+                }
+                // The answer is what the turn has for it; found below by the place.
+                Ok(PeerAnswer::AfterTurn(_)) => calls.push((from, sent.to, sent.is_piece, None)),
+                Err(error) => failed = Some(error),
+            }
+        }
+        let mut outbox = Outbox::default();
+        if let Err(error) = member.turn(now_ns, &mut outbox) {
+            failed = Some(error);
+        }
+        let mut answers = Vec::new();
+        member.poll_answers(&mut answers);
+        place.answers.extend(answers);
+        if failed.is_some() {
+            place.error = failed;
+            place.member = None;
+        }
+        let id_of = |world: &Self, at: usize| world.places[at].member.as_ref().map(|member| member.me().id);
+        for (from, to, is_piece, answer) in calls {
+            let answer = answer.unwrap_or_else(|| {
+                let found = outbox.0.iter().position(|sent| sent.to.is_some() && sent.to == id_of(self, from));
+                found.map_or_else(
+                    || {
+                        let mut bytes = Vec::new();
+                        wire::to_bytes(&Say::Nothing, &mut bytes);
+                        bytes
+                    },
+                    |found| outbox.0.remove(found).bytes,
+                )
+            });
+            if self.cut.contains(&(at, from)) {
+                continue;
+            }
+            if let Some(member) = &mut self.places[from].member
+                && let Err(error) = member.take_answer(to, is_piece, &answer, now_ns)
+            {
+                self.places[from].error = Some(error);
+            }
+        }
+        for sent in outbox.0 {
+            match self.place_of(&sent) {
+                Some(to) if !self.cut.contains(&(at, to)) && self.places[to].member.is_some() => {
+                    self.places[to].inbox.push_back((at, sent));
+                }
+                _ => {
+                    if let Some(member) = &mut self.places[at].member {
+                        member.call_failed(sent.to, sent.is_piece);
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn pass_ms(&mut self, ms: u64) {
+        for _ in 0..ms * 1_000_000 / STEP_NS {
+            self.step();
+        }
+    }
+
+    /// Steps until something holds.
+    #[track_caller]
+    pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+        let end_ns = self.now_ns + 10_000_000_000;
+        while !holds(self) {
+            assert!(self.now_ns < end_ns, "never: {what}\n{}", self.describe());
+            self.step();
+        }
+    }
+
+    pub fn describe(&self) -> String {
+        let states = self.places.iter().map(|place| match (&place.member, &place.error) {
+            (Some(member), _) => format!("{}: {:?}", place.name, member.status(self.now_ns)),
+            (None, error) => format!("{}: {error:?}", place.name),
+        });
+        states.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Who leads in the latest term.
+    pub fn leader(&self) -> Option<usize> {
+        let running = self.places.iter().enumerate().filter_map(|(at, place)| Some((at, place.member.as_ref()?)));
+        running.filter(|(_, member)| member.is_leader()).max_by_key(|(_, member)| member.term()).map(|(at, _)| at)
+    }
+
+    #[track_caller]
+    pub fn elect(&mut self) -> usize {
+        self.until("a leader", |world| world.leader().is_some());
+        self.leader().unwrap()
+    }
+
+    pub fn ask(&mut self, at: usize, ask: &Ask<'_>) -> Option<Taken> {
+        let now_ns = self.now_ns;
+        let mut bytes = Vec::new();
+        wire::encode(ask, &mut bytes);
+        Some(self.places[at].member.as_mut()?.take_client(&bytes, now_ns))
+    }
+
+    /// An answer that was held.
+    pub fn answer(&mut self, at: usize, held: u64) -> Option<Vec<u8>> {
+        self.places[at].answers.remove(&held)
+    }
+
+    /// Asks one member, and waits for up to this long.
+    pub fn call(&mut self, at: usize, ask: &Ask<'_>, ms: u64) -> Option<Vec<u8>> {
+        match self.ask(at, ask)? {
+            Taken::Answer(answer) => Some(answer),
+            Taken::Held(held) => {
+                let end_ns = self.now_ns + ms * 1_000_000;
+                while self.now_ns < end_ns {
+                    self.step();
+                    if let Some(answer) = self.answer(at, held) {
+                        return Some(answer);
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// Asks whoever leads until there is an answer other than to ask elsewhere.
+    #[track_caller]
+    pub fn ask_leader(&mut self, ask: &Ask<'_>) -> Vec<u8> {
+        let end_ns = self.now_ns + 60_000_000_000;
+        while self.now_ns < end_ns {
+            let at = self.elect();
+            if let Some(bytes) = self.call(at, ask, 200)
+                && !matches!(wire::decode(&bytes), Ok(Answer::Elsewhere { .. } | Answer::Busy))
+            {
+                return bytes;
+            }
+            self.step();
+        }
+        panic!("no answer to {ask:?}\n{}", self.describe())
+    }
+
+    #[track_caller]
+    pub fn open(&mut self, nonce: u64) -> Session {
+        let answer = self.ask_leader(&Ask::Open { nonce });
+        let Ok(Answer::Opened { session }) = wire::decode(&answer) else { panic!("{answer:?}") };
+        Session { name: session, next: 0 }
+    }
+
+    #[track_caller]
+    pub fn put(&mut self, session: &mut Session, key: &str, value: &str) -> u64 {
+        let command = put(key, value);
+        let answer = self.ask_leader(&session.run(&command));
+        session.next += 1;
+        let Ok(Answer::Ran(done)) = wire::decode(&answer) else { panic!("{:?}", wire::decode::<Answer<'_>>(&answer)) };
+        let Ok(Done::Changed { revision }) = wire::decode(done) else { panic!("{done:?}") };
+        revision
+    }
+
+    #[track_caller]
+    pub fn get(&mut self, key: &str) -> Option<String> {
+        let query = get(key);
+        let answer = self.ask_leader(&Ask::Read { freshness: Freshness::Linear, query: &query });
+        found(&answer)
+    }
+
+    pub fn status(&mut self, at: usize) -> Status {
+        let now_ns = self.now_ns;
+        self.member(at).status(now_ns)
+    }
+}
+
+pub struct Session {
+    pub name: u64,
+    pub next: u64,
+}
+
+impl Session {
+    pub fn run<'a>(&self, command: &'a [u8]) -> Ask<'a> {
+        Ask::Run { session: self.name, number: self.next, done_below: self.next, command }
+    }
+}
+
+pub fn put(key: &str, value: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    wire::encode(&Command::Put { key: key.as_bytes(), value: value.as_bytes() }, &mut bytes);
+    bytes
+}
+
+pub fn get(key: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    wire::encode(&Query::Get { key: key.as_bytes() }, &mut bytes);
+    bytes
+}
+
+#[track_caller]
+pub fn found(answer: &[u8]) -> Option<String> {
+    let Ok(Answer::Found(found)) = wire::decode(answer) else { panic!("{:?}", wire::decode::<Answer<'_>>(answer)) };
+    let Ok(Found::Item { item, .. }) = wire::decode(found) else { panic!("{found:?}") };
+    item.map(|item| String::from_utf8_lossy(item.value).into_owned())
+}

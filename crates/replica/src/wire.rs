@@ -1,0 +1,509 @@
+//! What members say to each other, as values and as bytes.
+//!
+//! A call between members carries what gathered for its receiver in a turn; the answer carries what the receiver has for the caller. Bytes are postcard's,
+//! behind a version. The engine's own encoding is never read: what it is made of comes from here, field by field, checked.
+
+use bytes::Bytes;
+use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType, Snapshot};
+use serde::{Deserialize, Serialize};
+use sinew_rpc::RequestType;
+
+/// Calls between members.
+pub const PEER: RequestType = RequestType::new(64);
+/// Calls of clients.
+pub const CLIENT: RequestType = RequestType::new(65);
+/// Of both protocols.
+pub const VERSION: u8 = 1;
+/// Terms and indices stay below this, so that adding to them cannot overflow.
+const NUMBER_MAX: u64 = 1 << 62;
+/// Members that a configuration can have, learners and those that are leaving included.
+pub const MEMBERS_MAX: usize = 16;
+/// The longest name of a member, and address, in bytes.
+pub const NAME_LEN_MAX: usize = 64;
+/// See [`NAME_LEN_MAX`].
+pub const ADDRESS_LEN_MAX: usize = 256;
+
+/// One life of a member. A member that starts without what it knew has another one, so what an older life promised is never asked of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MemberId(pub u64);
+
+/// A cluster, drawn by lot as it is founded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ClusterId(pub u64);
+
+/// A member as others know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberInfo {
+    /// Its life.
+    pub id: MemberId,
+    /// As people call it.
+    pub name: String,
+    /// Where others reach it.
+    pub address: String,
+}
+
+impl MemberInfo {
+    /// Whether its strings have lengths that can be.
+    pub fn is_sane(&self) -> bool {
+        self.id.0 != 0
+            && (1..=NAME_LEN_MAX).contains(&self.name.len())
+            && (1..=ADDRESS_LEN_MAX).contains(&self.address.len())
+    }
+}
+
+/// How a cluster was founded: with which members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Founding {
+    /// Its name.
+    pub cluster: ClusterId,
+    /// The first members.
+    pub members: Vec<MemberInfo>,
+}
+
+impl Founding {
+    /// Whether it can be one.
+    pub fn is_sane(&self) -> bool {
+        let ids: std::collections::BTreeSet<_> = self.members.iter().map(|member| member.id).collect();
+        (1..=MEMBERS_MAX).contains(&self.members.len())
+            && ids.len() == self.members.len()
+            && self.members.iter().all(MemberInfo::is_sane)
+    }
+}
+
+/// How far a member is in life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// It knows of no cluster.
+    New,
+    /// It is, or was, of this one.
+    Of(ClusterId),
+}
+
+/// Who says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The member.
+    pub me: MemberInfo,
+    /// How far it is.
+    pub phase: Phase,
+    /// A hash of the names that it was started with.
+    pub peers_hash: u64,
+    /// For a member that is new and was there at the founding.
+    pub founding: Option<Founding>,
+}
+
+/// A log entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireEntry<'a> {
+    /// Which kind: 0 a command, 2 a change of the configuration.
+    pub kind: u8,
+    /// Its term.
+    pub term: u64,
+    /// Its place.
+    pub index: u64,
+    /// What it says.
+    #[serde(borrow, with = "serde_bytes")]
+    pub data: &'a [u8],
+    /// Of a change of the configuration: what we made of it.
+    #[serde(borrow, with = "serde_bytes")]
+    pub context: &'a [u8],
+}
+
+/// Members by their roles, as a snapshot has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roles {
+    /// Who votes.
+    pub voters: Vec<u64>,
+    /// Who does not.
+    pub learners: Vec<u64>,
+    /// Who votes, too, until a change is over.
+    pub voters_outgoing: Vec<u64>,
+    /// Who will be a learner when it is over.
+    pub learners_next: Vec<u64>,
+    /// Whether it ends by itself.
+    pub auto_leave: bool,
+}
+
+impl Roles {
+    /// Of the engine's form.
+    pub fn of(state: &ConfState) -> Self {
+        Self {
+            voters: state.voters.clone(),
+            learners: state.learners.clone(),
+            voters_outgoing: state.voters_outgoing.clone(),
+            learners_next: state.learners_next.clone(),
+            auto_leave: state.auto_leave,
+        }
+    }
+
+    /// In the engine's form; none when it cannot be.
+    pub fn to_state(&self) -> Option<ConfState> {
+        let mut seen = std::collections::BTreeSet::new();
+        let is_distinct = [&self.voters, &self.learners].into_iter().flatten().all(|id| *id != 0 && seen.insert(*id));
+        let outgoing: std::collections::BTreeSet<_> = self.voters_outgoing.iter().collect();
+        let is_sane = is_distinct
+            && !self.voters.is_empty()
+            && seen.len() <= MEMBERS_MAX
+            && outgoing.len() == self.voters_outgoing.len()
+            && outgoing.len() <= MEMBERS_MAX
+            && !outgoing.contains(&0)
+            && !self.learners.iter().any(|id| outgoing.contains(id))
+            && self.learners_next.iter().all(|id| outgoing.contains(id) && !seen.contains(id))
+            && self.learners_next.iter().collect::<std::collections::BTreeSet<_>>().len() == self.learners_next.len()
+            && (!self.auto_leave || !outgoing.is_empty());
+        is_sane.then(|| {
+            let mut state = ConfState::default();
+            state.set_voters(self.voters.clone());
+            state.set_learners(self.learners.clone());
+            state.set_voters_outgoing(self.voters_outgoing.clone());
+            state.set_learners_next(self.learners_next.clone());
+            state.set_auto_leave(self.auto_leave);
+            state
+        })
+    }
+}
+
+/// Where a snapshot is in the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotPlace {
+    /// Of the last entry that is in it.
+    pub index: u64,
+    /// That entry's term.
+    pub term: u64,
+    /// The configuration there.
+    pub roles: Roles,
+}
+
+impl SnapshotPlace {
+    /// Of the engine's form.
+    pub fn of(snapshot: &Snapshot) -> Self {
+        let meta = snapshot.get_metadata();
+        Self { index: meta.index, term: meta.term, roles: Roles::of(meta.get_conf_state()) }
+    }
+
+    /// In the engine's form; none when it cannot be.
+    pub fn to_snapshot(&self, data: Bytes) -> Option<Snapshot> {
+        if self.index == 0 || self.index >= NUMBER_MAX || self.term == 0 || self.term >= NUMBER_MAX {
+            return None;
+        }
+        let mut snapshot = Snapshot { data, ..Snapshot::default() };
+        snapshot.mut_metadata().index = self.index;
+        snapshot.mut_metadata().term = self.term;
+        snapshot.mut_metadata().set_conf_state(self.roles.to_state()?);
+        Some(snapshot)
+    }
+}
+
+/// A message of the engine's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireMessage<'a> {
+    kind: u8,
+    term: u64,
+    log_term: u64,
+    index: u64,
+    commit: u64,
+    commit_term: u64,
+    reject: bool,
+    reject_hint: u64,
+    priority: i64,
+    #[serde(borrow, with = "serde_bytes")]
+    context: &'a [u8],
+    #[serde(borrow)]
+    entries: Vec<WireEntry<'a>>,
+}
+
+/// A part of a snapshot that is on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece<'a> {
+    /// The leader's term.
+    pub term: u64,
+    /// Which snapshot.
+    pub place: SnapshotPlace,
+    /// Bytes of all of it.
+    pub len: u64,
+    /// Where this part begins.
+    pub at: u64,
+    /// The part.
+    #[serde(borrow, with = "serde_bytes")]
+    pub bytes: &'a [u8],
+}
+
+/// What a member tells another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Say<'a> {
+    /// Who it is.
+    Hello(Hello),
+    /// What the engine says.
+    Messages {
+        /// The cluster.
+        cluster: ClusterId,
+        /// Who says it.
+        from: MemberId,
+        /// To which life.
+        to: MemberId,
+        /// In order.
+        #[serde(borrow)]
+        messages: Vec<WireMessage<'a>>,
+    },
+    /// A part of a snapshot.
+    Piece {
+        /// The cluster.
+        cluster: ClusterId,
+        /// Who says it.
+        from: MemberId,
+        /// To which life.
+        to: MemberId,
+        /// The part.
+        #[serde(borrow)]
+        piece: Piece<'a>,
+    },
+    /// Nothing, or that a part has arrived.
+    Nothing,
+    /// The message was for another life, cluster or member.
+    Wrong {
+        /// Who is here.
+        here: MemberInfo,
+    },
+    /// The sender is no member (any more).
+    NoMember,
+}
+
+/// As bytes.
+pub fn to_bytes(say: &Say<'_>, buffer: &mut Vec<u8>) {
+    encode(say, buffer);
+}
+
+/// Appends a value behind the version.
+pub fn encode(value: &impl Serialize, buffer: &mut Vec<u8>) {
+    buffer.push(VERSION);
+    let taken = std::mem::take(buffer);
+    // A vector takes everything.
+    *buffer = postcard::to_extend(value, taken).unwrap_or_default();
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nonsense {
+    /// Of another version.
+    Version(u8),
+    /// Something else.
+    Other,
+}
+
+/// A value from its bytes, all of them.
+///
+/// # Errors
+///
+/// [`Nonsense`].
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Nonsense> {
+    match bytes.split_first() {
+        Some((&VERSION, rest)) => match postcard::take_from_bytes(rest) {
+            Ok((value, [])) => Ok(value),
+            _ => Err(Nonsense::Other),
+        },
+        Some((&version, _)) => Err(Nonsense::Version(version)),
+        None => Err(Nonsense::Other),
+    }
+}
+
+/// Which messages travel, by their numbers. Proposals and requests to lead or to read are for the member's own program to make.
+fn kind_of(number: u8) -> Option<MessageType> {
+    Some(match number {
+        0 => MessageType::MsgAppend,
+        1 => MessageType::MsgAppendResponse,
+        2 => MessageType::MsgRequestVote,
+        3 => MessageType::MsgRequestVoteResponse,
+        4 => MessageType::MsgHeartbeat,
+        5 => MessageType::MsgHeartbeatResponse,
+        6 => MessageType::MsgTimeoutNow,
+        7 => MessageType::MsgRequestPreVote,
+        8 => MessageType::MsgRequestPreVoteResponse,
+        _ => return None,
+    })
+}
+
+fn number_of(kind: MessageType) -> Option<u8> {
+    (0..=8).find(|number| kind_of(*number) == Some(kind))
+}
+
+impl<'a> WireEntry<'a> {
+    /// Of the engine's form.
+    pub fn of(entry: &'a Entry) -> Self {
+        Self {
+            kind: if entry.get_entry_type() == EntryType::EntryNormal { 0 } else { 2 },
+            term: entry.term,
+            index: entry.index,
+            data: &entry.data,
+            context: &entry.context,
+        }
+    }
+
+    /// In the engine's form; none when it cannot be.
+    pub fn to_entry(self) -> Option<Entry> {
+        let entry_type = match self.kind {
+            0 => EntryType::EntryNormal,
+            2 => EntryType::EntryConfChangeV2,
+            _ => return None,
+        };
+        if self.index == 0 || self.index >= NUMBER_MAX || self.term == 0 || self.term >= NUMBER_MAX {
+            return None;
+        }
+        Some(Entry {
+            entry_type,
+            term: self.term,
+            index: self.index,
+            data: Bytes::copy_from_slice(self.data),
+            context: Bytes::copy_from_slice(self.context),
+            ..Entry::default()
+        })
+    }
+}
+
+impl<'a> WireMessage<'a> {
+    /// Of the engine's form; none for those that do not travel this way.
+    pub fn of(message: &'a Message) -> Option<Self> {
+        Some(Self {
+            kind: number_of(message.get_msg_type())?,
+            term: message.term,
+            log_term: message.log_term,
+            index: message.index,
+            commit: message.commit,
+            commit_term: message.commit_term,
+            reject: message.reject,
+            reject_hint: message.reject_hint,
+            priority: message.priority,
+            context: &message.context,
+            entries: message.entries.iter().map(WireEntry::of).collect(),
+        })
+    }
+
+    /// In the engine's form; none when no engine can have said so.
+    pub fn to_message(&self, from: MemberId, to: MemberId) -> Option<Message> {
+        let kind = kind_of(self.kind)?;
+        let numbers = [self.term, self.log_term, self.index, self.commit, self.commit_term, self.reject_hint];
+        if numbers.iter().any(|number| *number >= NUMBER_MAX) || self.term == 0 {
+            return None;
+        }
+        if kind != MessageType::MsgAppend && !self.entries.is_empty() {
+            return None;
+        }
+        let (mut index, mut term) = (self.index, self.log_term);
+        let mut entries = Vec::with_capacity(self.entries.len());
+        for entry in &self.entries {
+            if entry.index != index + 1 || entry.term < term || entry.term > self.term {
+                return None;
+            }
+            (index, term) = (entry.index, entry.term);
+            entries.push(entry.to_entry()?);
+        }
+        let mut message = Message {
+            msg_type: kind,
+            from: from.0,
+            to: to.0,
+            term: self.term,
+            log_term: self.log_term,
+            index: self.index,
+            commit: self.commit,
+            commit_term: self.commit_term,
+            reject: self.reject,
+            reject_hint: self.reject_hint,
+            priority: self.priority,
+            context: Bytes::copy_from_slice(self.context),
+            ..Message::default()
+        };
+        message.set_entries(entries.into());
+        Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn append(entries: Vec<WireEntry<'_>>) -> WireMessage<'_> {
+        WireMessage {
+            kind: 0,
+            term: 5,
+            log_term: 3,
+            index: 10,
+            commit: 9,
+            commit_term: 0,
+            reject: false,
+            reject_hint: 0,
+            priority: 0,
+            context: &[],
+            entries,
+        }
+    }
+
+    fn entry(index: u64, term: u64) -> WireEntry<'static> {
+        WireEntry { kind: 0, term, index, data: b"x", context: b"" }
+    }
+
+    #[test]
+    fn a_message_survives_its_bytes() {
+        let wire = append(vec![entry(11, 3), entry(12, 5)]);
+        let message = wire.to_message(MemberId(1), MemberId(2)).unwrap();
+        assert_eq!(WireMessage::of(&message), Some(wire.clone()));
+        let say = Say::Messages { cluster: ClusterId(9), from: MemberId(1), to: MemberId(2), messages: vec![wire] };
+        let mut bytes = Vec::new();
+        to_bytes(&say, &mut bytes);
+        assert_eq!(decode::<Say<'_>>(&bytes), Ok(say));
+        bytes[0] = 9;
+        assert_eq!(decode::<Say<'_>>(&bytes), Err(Nonsense::Version(9)));
+    }
+
+    #[test]
+    fn entries_out_of_order_or_from_the_future_are_no_message() {
+        let (from, to) = (MemberId(1), MemberId(2));
+        for entries in [
+            vec![entry(12, 3)],
+            vec![entry(11, 2)],
+            vec![entry(11, 6)],
+            vec![entry(11, 3), entry(13, 3)],
+            vec![entry(11, 5), entry(12, 4)],
+            vec![WireEntry { kind: 1, ..entry(11, 3) }],
+        ] {
+            assert_eq!(append(entries.clone()).to_message(from, to), None, "{entries:?}");
+        }
+        for wire in [
+            WireMessage { kind: 9, ..append(vec![]) },
+            WireMessage { kind: 4, ..append(vec![entry(11, 3)]) },
+            WireMessage { index: u64::MAX, ..append(vec![]) },
+            WireMessage { term: 0, ..append(vec![]) },
+        ] {
+            assert_eq!(wire.to_message(from, to), None, "{wire:?}");
+        }
+    }
+
+    #[test]
+    fn roles_that_contradict_each_other_are_none() {
+        let sane = Roles { voters: vec![1, 2], learners: vec![3], ..Roles::default() };
+        assert!(sane.to_state().is_some());
+        assert_eq!(Roles::of(&sane.to_state().unwrap()), sane);
+        for roles in [
+            Roles { voters: vec![], ..sane.clone() },
+            Roles { voters: vec![0, 1], ..sane.clone() },
+            Roles { voters: vec![1, 1], ..sane.clone() },
+            Roles { learners: vec![1], ..sane.clone() },
+            Roles { voters: (1..40).collect(), learners: vec![], ..sane.clone() },
+            Roles { learners_next: vec![4], ..sane.clone() },
+            Roles { voters_outgoing: vec![3], ..sane.clone() },
+            Roles { auto_leave: true, ..sane.clone() },
+        ] {
+            assert!(roles.to_state().is_none(), "{roles:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_none(mut bytes in proptest::collection::vec(0_u8.., 0..200)) {
+            if let Some(first) = bytes.first_mut() { *first = VERSION; }
+            if let Ok(Say::Messages { from, to, messages, .. }) = decode::<Say<'_>>(&bytes) {
+                for message in messages {
+                    let _ = message.to_message(from, to);
+                }
+            }
+        }
+    }
+}
