@@ -10,7 +10,9 @@ use crate::sessions::IN_FLIGHT_MAX;
 use crate::wire::{self, CLIENT, MemberInfo};
 
 /// A try that has not been answered in this time is given up for another.
-const TRY_NS: u64 = 60_000_000;
+const TRY_NS: u64 = 20_000_000;
+/// A member that did not answer a try counts as gone for so long, whoever says that it leads.
+const SUSPECT_NS: u64 = 60_000_000;
 /// As [`TRY_NS`], for what takes longer: watches, and changes of the members.
 const LONG_TRY_NS: u64 = 35_000_000_000;
 /// Time before the next try.
@@ -113,6 +115,8 @@ pub struct Client<E> {
     /// Where the next try goes, in [`Self::addresses`].
     at: usize,
     ways: BTreeMap<String, Way>,
+    /// Until when places of [`Self::addresses`] count as gone.
+    suspects: BTreeMap<usize, u64>,
     nonce: u64,
     session: Option<u64>,
     is_opening: bool,
@@ -138,6 +142,7 @@ impl<E: Endpoint> Client<E> {
             addresses,
             at: 0,
             ways: BTreeMap::new(),
+            suspects: BTreeMap::new(),
             nonce,
             session: None,
             is_opening: false,
@@ -370,6 +375,7 @@ impl<E: Endpoint> Client<E> {
 
     /// A try came to nothing.
     fn failed(&mut self, id: u64, at: usize, may_have_run: bool, now_ns: u64) {
+        self.suspects.insert(at, now_ns + SUSPECT_NS);
         self.look_elsewhere(at);
         if let Some(pending) = self.pending.get_mut(&id) {
             pending.may_have_run |= may_have_run;
@@ -409,7 +415,7 @@ impl<E: Endpoint> Client<E> {
             Answer::Refused(why) => self.finish(id, Err(ClientError::Refused(why))),
             Answer::Elsewhere { leader, members, silent } => {
                 let is_of_any = self.pending.get(&id).is_some_and(|pending| pending.request.is_of_any());
-                self.learn(at, leader.filter(|_| !is_of_any), &members, silent);
+                self.learn(at, leader.filter(|_| !is_of_any), &members, silent, now_ns);
                 let wait_ns = if self.at % self.addresses.len().max(1) == at { AGAIN_NS } else { 0 };
                 self.again(id, now_ns + wait_ns.max(AGAIN_NS / 4));
             }
@@ -417,7 +423,14 @@ impl<E: Endpoint> Client<E> {
     }
 
     /// What a member that does not lead said.
-    fn learn(&mut self, at: usize, leader: Option<MemberInfo>, members: &[MemberInfo], silent: Vec<String>) {
+    fn learn(
+        &mut self,
+        at: usize,
+        leader: Option<MemberInfo>,
+        members: &[MemberInfo],
+        silent: Vec<String>,
+        now_ns: u64,
+    ) {
         let here = self.addresses.get(at).cloned().unwrap_or_default();
         if !self.reached.contains(&here) {
             self.reached.push(here);
@@ -429,13 +442,8 @@ impl<E: Endpoint> Client<E> {
             }
         }
         match leader.and_then(|leader| self.addresses.iter().position(|address| *address == leader.address)) {
-            // It is known to be gone; whoever told does not know yet.
-            Some(leader)
-                if self
-                    .ways
-                    .get(&self.addresses[leader])
-                    .is_some_and(|way| way.session.is_none() && way.until_ns > 0) =>
-            {
+            // It is gone; whoever told does not know yet.
+            Some(leader) if self.suspects.get(&leader).is_some_and(|until_ns| now_ns < *until_ns) => {
                 self.look_elsewhere(at);
             }
             Some(leader) => self.at = leader,

@@ -1,0 +1,267 @@
+//! Members and clients on a simulated cluster, over the RPC layer, in virtual time.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use sinew_fabric::{Clock, SeededGenerator};
+use sinew_journal::disk::SimDisk;
+use sinew_replica::client::{Answered, Client, ClientError};
+use sinew_replica::client_wire::Freshness;
+use sinew_replica::host::Host;
+use sinew_replica::kv::{Command, Done, Found, KvStore, Query};
+use sinew_replica::member::{Member, MemberConfig};
+use sinew_replica::wire;
+use sinew_rpc::{Config, Endpoint, Nexus, Rpc};
+use sinew_sim::{Actor, ActorId, Cluster, Doing, HostId, Network, PortConfig, SimClock, SimPort, Topology};
+
+type SimRpc = Rpc<SimPort, SimClock>;
+const MS: u64 = 1_000_000;
+
+fn config() -> Config {
+    Config { peer_timeout_ns: 300 * MS, probe_interval_ns: 50 * MS, connect_timeout_ns: 100 * MS, ..Config::default() }
+}
+
+struct Server {
+    host: Host<SimRpc, KvStore, SimDisk>,
+    leads: Rc<RefCell<BTreeMap<usize, (u64, bool)>>>,
+    at: usize,
+}
+
+impl Actor for Server {
+    fn turn(&mut self) -> Doing {
+        let busy = self.host.turn().unwrap();
+        self.leads.borrow_mut().insert(self.at, (self.host.member().term(), self.host.member().is_leader()));
+        rest(busy, self.host.member().next_turn_ns(), self.host.rpc())
+    }
+}
+
+fn rest(busy: bool, next_ns: u64, rpc: &mut SimRpc) -> Doing {
+    if busy {
+        return Doing::Work;
+    }
+    match rpc.wait(None) {
+        Ok(false) => Doing::Work,
+        _ => Doing::IdleUntil(next_ns),
+    }
+}
+
+/// Puts the same key again and again, and reads it now and then.
+struct Writer {
+    client: Client<SimRpc>,
+    log: Rc<RefCell<Vec<Event>>>,
+    next: u64,
+    end: u64,
+    /// Between two requests.
+    pause_ns: u64,
+    begin_ns: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Event {
+    Put { value: u64, revision: u64, at_ns: u64 },
+    Got { value: Option<u64>, at_ns: u64 },
+    Failed(ClientError),
+}
+
+const PATIENCE_NS: u64 = 5_000 * MS;
+
+impl Writer {
+    fn begin(&mut self) {
+        let mut bytes = Vec::new();
+        if self.next.is_multiple_of(4) {
+            wire::encode(&Query::Get { key: b"k" }, &mut bytes);
+            self.client.read(self.next, Freshness::Linear, &bytes, PATIENCE_NS).unwrap();
+        } else {
+            let value = self.next.to_le_bytes();
+            wire::encode(&Command::Put { key: b"k", value: &value }, &mut bytes);
+            self.client.run(self.next, &bytes, PATIENCE_NS).unwrap();
+        }
+        self.next += 1;
+    }
+}
+
+impl Actor for Writer {
+    fn turn(&mut self) -> Doing {
+        let mut busy = self.client.turn();
+        let at_ns = self.client.rpc().now_ns();
+        while let Some((tag, result)) = self.client.poll() {
+            busy = true;
+            let event = match result {
+                Ok(Answered::Ran(done)) => match wire::decode(&done) {
+                    Ok(Done::Changed { revision }) => Event::Put { value: tag, revision, at_ns },
+                    other => panic!("{other:?}"),
+                },
+                Ok(Answered::Found(found)) => match wire::decode(&found) {
+                    Ok(Found::Item { item, .. }) => {
+                        let value = item.map(|item| u64::from_le_bytes(*item.value.first_chunk().unwrap()));
+                        Event::Got { value, at_ns }
+                    }
+                    other => panic!("{other:?}"),
+                },
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => Event::Failed(error),
+            };
+            self.log.borrow_mut().push(event);
+        }
+        if self.client.in_flight() == 0 && self.next < self.end && at_ns >= self.begin_ns {
+            self.begin();
+            self.begin_ns = at_ns + self.pause_ns;
+            busy = true;
+        }
+        rest(busy, self.client.next_turn_ns().unwrap_or(self.begin_ns.max(at_ns + 1000)), self.client.rpc())
+    }
+}
+
+struct Sim {
+    cluster: Cluster,
+    actors: Vec<ActorId>,
+    disks: Vec<Option<SimDisk>>,
+    leads: Rc<RefCell<BTreeMap<usize, (u64, bool)>>>,
+    nexus: Nexus,
+    lives: u64,
+}
+
+fn name(at: usize) -> String {
+    char::from(b'a' + at as u8).to_string()
+}
+
+impl Sim {
+    fn new(members: usize, on_disk: bool, seed: u64) -> Self {
+        let network = Network::new(Topology::star(members + 2, 25.0, 200, 1500), seed).unwrap();
+        let nexus = Nexus::builder().config(config()).build().unwrap();
+        let disks = (0..members).map(|_| on_disk.then(SimDisk::new)).collect();
+        let mut sim =
+            Self { cluster: Cluster::new(&network), actors: vec![], disks, leads: Rc::default(), nexus, lives: 0 };
+        for at in 0..members {
+            let actor = sim.start(at);
+            sim.actors.push(actor);
+        }
+        sim
+    }
+
+    fn endpoint(&mut self, host: usize, name: &str) -> SimRpc {
+        let network = self.cluster.network();
+        let port = network.open(HostId(host), name, PortConfig { arena_bytes: 64 << 20, ..PortConfig::default() });
+        let random = Box::new(SeededGenerator::new(network.random()));
+        Rpc::new(&self.nexus, port.unwrap(), network.clock(), random)
+    }
+
+    fn start(&mut self, at: usize) -> ActorId {
+        self.lives += 1;
+        let members = self.disks.len();
+        let peers = (0..members).map(|at| (name(at), format!("sim://{}", name(at)))).collect();
+        let rpc = self.endpoint(at, &name(at));
+        let place = rpc.port().place();
+        let random = Box::new(SeededGenerator::new(self.cluster.network().random()));
+        let (disk, now_ns) = (self.disks[at].clone(), self.cluster.clock().now_ns());
+        let member = Member::open(MemberConfig::default(), &name(at), peers, KvStore::new(), disk, random, now_ns);
+        let host = Host::new(rpc, member.unwrap()).unwrap();
+        let server = Server { host, leads: Rc::clone(&self.leads), at };
+        self.cluster.add(&format!("{}-{}", name(at), self.lives), [place], Box::new(server))
+    }
+
+    fn crash(&mut self, at: usize) {
+        self.cluster.crash(self.actors[at]);
+        self.leads.borrow_mut().remove(&at);
+        if let Some(disk) = &self.disks[at] {
+            disk.crash(self.lives);
+        }
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let leads = self.leads.borrow();
+        leads.iter().filter(|(_, (_, leads))| *leads).max_by_key(|(_, (term, _))| *term).map(|(at, _)| *at)
+    }
+
+    fn pass_ms(&mut self, ms: u64) {
+        let end_ns = self.cluster.network().now_ns() + ms * MS;
+        self.cluster.run_until(end_ns);
+    }
+
+    fn writer(&mut self, end: u64, pause_ns: u64) -> Rc<RefCell<Vec<Event>>> {
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let rpc = self.endpoint(self.disks.len(), "client");
+        let place = rpc.port().place();
+        let addresses = (0..self.disks.len()).map(|at| format!("sim://{}", name(at))).collect();
+        let client = Client::new(rpc, addresses, Box::new(SeededGenerator::new(5)));
+        let writer = Writer { client, log: Rc::clone(&log), next: 1, end, pause_ns, begin_ns: 0 };
+        self.cluster.add("client", [place], Box::new(writer));
+        log
+    }
+}
+
+/// One client alone: each read sees the last put, and each put has a revision of its own, one more than the last.
+fn check(log: &[Event]) {
+    let (mut last, mut revisions) = (None, 0);
+    for event in log {
+        match event {
+            Event::Put { value, revision, .. } => {
+                revisions += 1;
+                assert_eq!(*revision, revisions, "a put ran twice, or was lost: {event:?}");
+                last = Some(*value);
+            }
+            Event::Got { value, .. } => assert_eq!(*value, last),
+            Event::Failed(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_cluster_serves_and_a_put_takes_microseconds() {
+    let mut sim = Sim::new(3, false, 1);
+    let log = sim.writer(400, 0);
+    sim.pass_ms(1000);
+    let log = log.borrow();
+    assert_eq!(log.len(), 399);
+    check(&log);
+    let times: Vec<u64> = log[200..]
+        .windows(2)
+        .filter_map(|pair| match pair {
+            [Event::Put { at_ns: before, .. }, Event::Put { at_ns, .. }] => Some(at_ns - before),
+            _ => None,
+        })
+        .collect();
+    let median = {
+        let mut times = times.clone();
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
+    assert!(median < 20_000, "{median} ns for a put");
+}
+
+#[test]
+fn the_leader_is_killed_again_and_again_and_nothing_is_lost_or_runs_twice() {
+    for seed in 0..10 {
+        let mut sim = Sim::new(3, true, seed);
+        let log = sim.writer(100_000, MS / 2);
+        sim.pass_ms(200);
+        for _ in 0..8 {
+            let Some(leader) = sim.leader() else { panic!("nobody leads") };
+            sim.crash(leader);
+            let before = log.borrow().len();
+            sim.pass_ms(150);
+            assert!(log.borrow().len() > before, "seed {seed}: writes do not go on");
+            sim.actors[leader] = sim.start(leader);
+            sim.pass_ms(150);
+        }
+        check(&log.borrow());
+    }
+}
+
+#[test]
+fn a_simulated_cluster_does_the_same_from_the_same_seed() {
+    let run = |seed| {
+        let mut sim = Sim::new(3, true, seed);
+        let log = sim.writer(100_000, MS / 2);
+        sim.pass_ms(200);
+        if let Some(leader) = sim.leader() {
+            sim.crash(leader);
+        }
+        sim.pass_ms(150);
+        let events = log.borrow().clone();
+        (events, sim.cluster.network().trace_hash())
+    };
+    assert_eq!(run(3), run(3));
+    assert_ne!(run(3).1, run(4).1);
+}
