@@ -163,6 +163,13 @@ impl<E: Endpoint> Client<E> {
         &mut self.rpc
     }
 
+    /// Adds an address that a member may be at.
+    pub fn learn_address(&mut self, address: &str) {
+        if !self.addresses.iter().any(|known| known == address) {
+            self.addresses.push(address.to_owned());
+        }
+    }
+
     /// Requests that are not over.
     pub fn in_flight(&self) -> usize {
         self.pending.values().filter(|pending| !matches!(pending.request, Request::Open)).count() + self.done.len()
@@ -329,7 +336,7 @@ impl<E: Endpoint> Client<E> {
                 }
             }
             // Somebody else may be there.
-            Some(at) if !only_there && self.is_gone(at) => self.look_elsewhere(at),
+            Some(at) if !only_there && self.is_gone(at) => self.look_elsewhere(at, now_ns),
             _ => {}
         }
         sent
@@ -340,10 +347,15 @@ impl<E: Endpoint> Client<E> {
         way.is_none_or(|way| way.session.is_none())
     }
 
-    fn look_elsewhere(&mut self, from: usize) {
-        if self.at % self.addresses.len().max(1) == from {
-            self.at = (from + 1) % self.addresses.len().max(1);
+    /// Goes on to the next member that does not count as gone.
+    fn look_elsewhere(&mut self, from: usize, now_ns: u64) {
+        let count = self.addresses.len().max(1);
+        if self.at % count != from {
+            return;
         }
+        let is_suspect = |at: &usize| self.suspects.get(at).is_some_and(|until_ns| now_ns < *until_ns);
+        let next = (1..count).map(|step| (from + step) % count).find(|at| !is_suspect(at));
+        self.at = next.unwrap_or((from + 1) % count);
     }
 
     /// Commands below this are over.
@@ -376,7 +388,7 @@ impl<E: Endpoint> Client<E> {
     /// A try came to nothing.
     fn failed(&mut self, id: u64, at: usize, may_have_run: bool, now_ns: u64) {
         self.suspects.insert(at, now_ns + SUSPECT_NS);
-        self.look_elsewhere(at);
+        self.look_elsewhere(at, now_ns);
         if let Some(pending) = self.pending.get_mut(&id) {
             pending.may_have_run |= may_have_run;
             pending.next_ns = Some(now_ns);
@@ -444,10 +456,10 @@ impl<E: Endpoint> Client<E> {
         match leader.and_then(|leader| self.addresses.iter().position(|address| *address == leader.address)) {
             // It is gone; whoever told does not know yet.
             Some(leader) if self.suspects.get(&leader).is_some_and(|until_ns| now_ns < *until_ns) => {
-                self.look_elsewhere(at);
+                self.look_elsewhere(at, now_ns);
             }
             Some(leader) => self.at = leader,
-            None => self.look_elsewhere(at),
+            None => self.look_elsewhere(at, now_ns),
         }
     }
 

@@ -2,4 +2,5 @@ mod classics;
 mod durable;
 mod hostile;
 mod members;
+mod swarm;
 mod world;

@@ -46,6 +46,8 @@ pub struct Place {
     pub member: Option<Kv>,
     pub disk: Option<SimDisk>,
     pub error: Option<MemberError>,
+    /// How fast its clock runs, against the world's.
+    pub drift_ppm: i64,
     inbox: VecDeque<(usize, Sent)>,
     answers: BTreeMap<u64, Vec<u8>>,
 }
@@ -86,15 +88,22 @@ impl World {
         let disk = on_disk.then(SimDisk::new);
         let name = name.to_owned();
         let (inbox, answers) = Default::default();
-        self.places.push(Place { name, member: None, disk, error: None, inbox, answers });
+        self.places.push(Place { name, member: None, disk, error: None, drift_ppm: 0, inbox, answers });
         let at = self.places.len() - 1;
         self.start(at);
         at
     }
 
+    /// What a member's clock says.
+    fn local_ns(&self, at: usize) -> u64 {
+        let ahead = self.now_ns as i64 / 1_000_000 * self.places[at].drift_ppm;
+        self.now_ns.saturating_add_signed(ahead)
+    }
+
     /// Starts a member with the same command as before.
     pub fn start(&mut self, at: usize) {
         self.seed += 1;
+        let now_ns = self.local_ns(at);
         let place = &mut self.places[at];
         let mut peers = self.peers.clone();
         if !peers.iter().any(|(name, _)| *name == place.name) {
@@ -102,7 +111,7 @@ impl World {
         }
         let random = Box::new(SeededGenerator::new(self.seed));
         let disk = place.disk.clone();
-        match Member::open(self.config.clone(), &place.name, peers, KvStore::new(), disk, random, self.now_ns) {
+        match Member::open(self.config.clone(), &place.name, peers, KvStore::new(), disk, random, now_ns) {
             Ok(member) => place.member = Some(member),
             Err(error) => place.error = Some(error),
         }
@@ -147,7 +156,7 @@ impl World {
     }
 
     fn turn(&mut self, at: usize) {
-        let now_ns = self.now_ns;
+        let now_ns = self.local_ns(at);
         let place = &mut self.places[at];
         let Some(member) = &mut place.member else { return };
         let mut calls: Vec<Called> = Vec::new();
@@ -191,6 +200,7 @@ impl World {
             if self.cut.contains(&(at, from)) {
                 continue;
             }
+            let now_ns = self.local_ns(from);
             if let Some(member) = &mut self.places[from].member
                 && let Err(error) = member.take_answer(to, is_piece, &answer, now_ns)
             {
@@ -248,7 +258,7 @@ impl World {
     }
 
     pub fn ask(&mut self, at: usize, ask: &Ask<'_>) -> Option<Taken> {
-        let now_ns = self.now_ns;
+        let now_ns = self.local_ns(at);
         let mut bytes = Vec::new();
         wire::encode(ask, &mut bytes);
         Some(self.places[at].member.as_mut()?.take_client(&bytes, now_ns))

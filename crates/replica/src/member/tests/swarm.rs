@@ -1,0 +1,365 @@
+//! The hunt: clients at work while members crash, are cut off, come and go, and clocks drift up to the bound. Each key's history is checked by somebody else's
+//! checker of linearizability, which is itself shown histories that are wrong first.
+
+use sinew_fabric::{Generator, SeededGenerator};
+use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
+
+use super::world::*;
+use crate::client_wire::{Answer, Ask, Freshness};
+use crate::kv::{Command, Done, Expect, Found, Query};
+use crate::member::Taken;
+use crate::wire;
+
+/// What is done to one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Op {
+    Put(u64),
+    Get,
+    Swap { expect: Option<u64>, value: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Ret {
+    Put,
+    Got(Option<u64>),
+    Swapped(bool),
+}
+
+/// One key, as it should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Key(Option<u64>);
+
+impl SequentialSpec for Key {
+    type Op = Op;
+    type Ret = Ret;
+
+    fn invoke(&mut self, op: &Op) -> Ret {
+        match *op {
+            Op::Put(value) => {
+                self.0 = Some(value);
+                Ret::Put
+            }
+            Op::Get => Ret::Got(self.0),
+            Op::Swap { expect, value } => {
+                let is_so = self.0 == expect;
+                if is_so {
+                    self.0 = Some(value);
+                }
+                Ret::Swapped(is_so)
+            }
+        }
+    }
+}
+
+type Tester = LinearizabilityTester<u64, Key>;
+
+#[test]
+fn the_checker_finds_histories_that_are_wrong() {
+    let history = |events: &[(u64, Result<Op, Ret>)]| {
+        let mut tester = Tester::new(Key::default());
+        for (thread, event) in events {
+            match event.clone() {
+                Ok(op) => _ = tester.on_invoke(*thread, op).unwrap(),
+                Err(ret) => _ = tester.on_return(*thread, ret).unwrap(),
+            }
+        }
+        tester.is_consistent()
+    };
+    let put = |thread, value| [(thread, Ok(Op::Put(value))), (thread, Err(Ret::Put))];
+    let get = |thread, value| [(thread, Ok(Op::Get)), (thread, Err(Ret::Got(value)))];
+    let all = |parts: &[&[(u64, Result<Op, Ret>)]]| parts.concat();
+    assert!(history(&all(&[&put(1, 1), &put(1, 2), &get(2, Some(2))])));
+    // A stale read, a lost put, a value from nowhere, and one that was seen and is unseen again.
+    assert!(!history(&all(&[&put(1, 1), &put(1, 2), &get(2, Some(1))])));
+    assert!(!history(&all(&[&put(1, 1), &get(2, None)])));
+    assert!(!history(&all(&[&get(2, Some(7))])));
+    let open = [(3, Ok(Op::Put(3)))];
+    assert!(history(&all(&[&put(1, 1), &open, &get(2, Some(1)), &get(2, Some(3))])));
+    assert!(!history(&all(&[&put(1, 1), &open, &get(2, Some(3)), &get(2, Some(1))])));
+    // Two of which one alone can have succeeded.
+    let swap = |thread, value| [(thread, Ok(Op::Swap { expect: None, value })), (thread, Err(Ret::Swapped(true)))];
+    assert!(history(&swap(1, 1)) && !history(&all(&[&swap(1, 1), &swap(2, 2)])));
+}
+
+const KEYS: usize = 2;
+const CLIENTS: usize = 3;
+/// Of one run, so that the checker comes to an end.
+const OPS: u64 = 36;
+/// Steps after which a request is repeated somewhere, and after which nobody waits for it any more.
+const AGAIN: u64 = 60;
+const GIVE_UP: u64 = 600;
+
+struct UnderWay {
+    key: usize,
+    op: Op,
+    number: u64,
+    freshness: Freshness,
+    at: usize,
+    held: Option<u64>,
+    again: u64,
+    give_up: u64,
+}
+
+struct Client {
+    thread: u64,
+    session: u64,
+    next: u64,
+    under_way: Option<UnderWay>,
+}
+
+struct Hunt {
+    world: World,
+    random: SeededGenerator,
+    testers: Vec<Tester>,
+    clients: Vec<Client>,
+    threads: u64,
+    begun: u64,
+    done: u64,
+    on_disk: bool,
+    step: u64,
+}
+
+impl Hunt {
+    fn new(seed: u64) -> Self {
+        let mut random = SeededGenerator::new(seed);
+        let members = if random.next_u64().is_multiple_of(3) { 5 } else { 3 };
+        let on_disk = !random.next_u64().is_multiple_of(3);
+        let mut world = World::new(members, on_disk, random.next_u64() >> 1);
+        if random.next_u64().is_multiple_of(2) {
+            world.config.log_len_max = 2000;
+            world.config.entries_kept = random.next_u64() % 20;
+            world.config.piece_len = 200;
+        }
+        for at in 0..members {
+            // Before the times are long enough for it to matter: what clocks may differ by.
+            world.places[at].drift_ppm = (random.next_u64() % 10_000) as i64;
+            world.crash(at);
+            world.start(at);
+        }
+        let mut clients = Vec::new();
+        for thread in 0..CLIENTS as u64 {
+            let session = world.open(seed * 10 + thread).name;
+            clients.push(Client { thread, session, next: 0, under_way: None });
+        }
+        let testers = (0..KEYS).map(|_| Tester::new(Key::default())).collect();
+        let threads = CLIENTS as u64;
+        Self { world, random, testers, clients, threads, begun: 0, done: 0, on_disk, step: 0 }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random.next_u64() % below
+    }
+
+    fn live(mut self) -> u64 {
+        let faults_end = 1500 + self.draw(2500);
+        while self.step < faults_end + 4000 {
+            self.step += 1;
+            self.world.step();
+            if self.step < faults_end {
+                self.go_wrong();
+            } else if self.step == faults_end {
+                self.heal();
+            }
+            for client in 0..CLIENTS {
+                self.turn(client);
+            }
+            let is_over = self.begun >= OPS && self.clients.iter().all(|client| client.under_way.is_none());
+            if is_over && self.step > faults_end {
+                break;
+            }
+        }
+        for (at, place) in self.world.places.iter().enumerate() {
+            assert_eq!(place.error, None, "member {at} at step {}", self.step);
+        }
+        for (key, tester) in self.testers.iter().enumerate() {
+            assert!(tester.is_consistent(), "key {key} is not linearizable: {tester:?}");
+        }
+        self.done
+    }
+
+    fn go_wrong(&mut self) {
+        if self.draw(150) != 0 {
+            return;
+        }
+        let members = self.world.places.len() as u64;
+        let (one, other) = (self.draw(members) as usize, self.draw(members) as usize);
+        let is_up = |hunt: &Self| hunt.world.places.iter().filter(|place| place.member.is_some()).count();
+        match self.draw(10) {
+            0 | 1 if self.on_disk => {
+                self.world.crash(one);
+                // At times all are down.
+                if self.draw(3) == 0 {
+                    self.world.crash(other);
+                }
+            }
+            2 | 3 => {
+                for at in 0..members as usize {
+                    if self.world.places[at].member.is_none() {
+                        self.world.start(at);
+                    }
+                }
+            }
+            4 => self.world.isolate(&[one]),
+            5 => self.world.isolate(&[one, other]),
+            // One way alone.
+            6 => _ = self.world.cut.insert((one, other)),
+            7 => self.world.cut.clear(),
+            8 if is_up(self) > 0 => {
+                if let Some(leader) = self.world.leader() {
+                    let name = self.world.places[one].name.clone();
+                    self.world.ask(leader, &Ask::Transfer { name: Some(name) });
+                }
+            }
+            9 => {
+                if let Some(leader) = self.world.leader() {
+                    let name = self.world.places[one].name.clone();
+                    let address = format!("sim://{name}");
+                    // One that lost its memory, in a cluster without disks, is another from then on.
+                    if !self.on_disk && self.world.cut.is_empty() && one != leader {
+                        self.world.crash(one);
+                        self.world.start(one);
+                    }
+                    self.world.ask(leader, &Ask::Add { name, address, learner: false });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn heal(&mut self) {
+        self.world.cut.clear();
+        for at in 0..self.world.places.len() {
+            if self.world.places[at].member.is_none() && self.world.places[at].error.is_none() {
+                self.world.start(at);
+            }
+        }
+    }
+
+    fn turn(&mut self, client: usize) {
+        let Some(under_way) = &self.clients[client].under_way else {
+            if self.begun < OPS && self.draw(20) == 0 {
+                self.begin(client);
+            }
+            return;
+        };
+        let (at, held) = (under_way.at, under_way.held);
+        if let Some(answer) = held.and_then(|held| self.world.answer(at, held)) {
+            return self.take(client, &answer);
+        }
+        if self.step >= under_way.give_up {
+            // Whether it happened nobody knows; another client goes on.
+            self.threads += 1;
+            self.clients[client].thread = self.threads;
+            self.clients[client].next += 1;
+            self.clients[client].under_way = None;
+        } else if self.step >= under_way.again {
+            self.send(client);
+        }
+    }
+
+    fn begin(&mut self, client: usize) {
+        self.begun += 1;
+        let key = self.draw(KEYS as u64) as usize;
+        let value = self.begun;
+        let op = match self.draw(5) {
+            0 | 1 => Op::Put(value),
+            2 => Op::Swap { expect: Some(self.draw(value)).filter(|expect| *expect > 0), value },
+            _ => Op::Get,
+        };
+        let freshness = if self.draw(2) == 0 { Freshness::Lease } else { Freshness::Linear };
+        let Client { thread, next, under_way, .. } = &mut self.clients[client];
+        self.testers[key].on_invoke(*thread, op.clone()).unwrap();
+        let number = *next;
+        *under_way =
+            Some(UnderWay { key, op, number, freshness, at: 0, held: None, again: 0, give_up: self.step + GIVE_UP });
+        self.send(client);
+    }
+
+    fn send(&mut self, client: usize) {
+        let members = self.world.places.len() as u64;
+        let at = match self.world.leader() {
+            Some(leader) if self.draw(3) > 0 => leader,
+            _ => self.draw(members) as usize,
+        };
+        let step = self.step;
+        let Client { session, under_way: Some(under_way), .. } = &mut self.clients[client] else { return };
+        (under_way.at, under_way.held, under_way.again) = (at, None, step + AGAIN);
+        let key = [b'k', under_way.key as u8];
+        let mut bytes = Vec::new();
+        let (session, number) = (*session, under_way.number);
+        match under_way.op {
+            Op::Get => wire::encode(&Query::Get { key: &key }, &mut bytes),
+            Op::Put(value) => wire::encode(&Command::Put { key: &key, value: &value.to_le_bytes() }, &mut bytes),
+            Op::Swap { expect, value } => {
+                let expect = expect.map(u64::to_le_bytes);
+                let expect = expect.as_ref().map_or(Expect::Nothing, |expect| Expect::Value(expect));
+                let value = value.to_le_bytes();
+                wire::encode(&Command::Swap { key: &key, expect, value: Some(&value) }, &mut bytes);
+            }
+        }
+        let freshness = under_way.freshness;
+        let ask = match under_way.op {
+            Op::Get => Ask::Read { freshness, query: &bytes },
+            _ => Ask::Run { session, number, done_below: number, command: &bytes },
+        };
+        match self.world.ask(at, &ask) {
+            Some(Taken::Answer(answer)) => self.take(client, &answer),
+            Some(Taken::Held(held)) => {
+                if let Some(under_way) = &mut self.clients[client].under_way {
+                    under_way.held = Some(held);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn take(&mut self, client: usize, answer: &[u8]) {
+        let step = self.step;
+        let Client { thread, next, under_way, .. } = &mut self.clients[client];
+        let Some(UnderWay { key, op, again, held, .. }) = under_way else { return };
+        let ret = match wire::decode(answer).unwrap() {
+            Answer::Ran(done) => match (wire::decode(done).unwrap(), op) {
+                (Done::Changed { .. }, Op::Put(_)) => Ret::Put,
+                (done, Op::Swap { .. }) => Ret::Swapped(matches!(done, Done::Changed { .. })),
+                other => panic!("{other:?}"),
+            },
+            Answer::Found(found) => match wire::decode(found).unwrap() {
+                Found::Item { item, .. } => {
+                    Ret::Got(item.map(|item| u64::from_le_bytes(*item.value.first_chunk().unwrap())))
+                }
+                other => panic!("{other:?}"),
+            },
+            Answer::Elsewhere { .. } | Answer::Busy => {
+                (*again, *held) = (step + 2, None);
+                return;
+            }
+            other => panic!("{other:?}"),
+        };
+        self.testers[*key].on_return(*thread, ret).unwrap();
+        *next += 1;
+        *under_way = None;
+        self.done += 1;
+    }
+}
+
+/// So many runs; `SINEW_REPLICA_SEEDS=FROM..TO` has others.
+const SEEDS: std::ops::Range<u64> = 0..150;
+
+#[test]
+fn histories_are_linearizable_whatever_goes_wrong() {
+    let drawn = std::env::var("SINEW_REPLICA_SEEDS").ok().and_then(|text| {
+        let (from, to) = text.split_once("..")?;
+        Some(from.parse().ok()?..to.parse().ok()?)
+    });
+    let (mut done, mut runs) = (0, 0);
+    for seed in drawn.unwrap_or(SEEDS) {
+        let outcome = std::panic::catch_unwind(|| Hunt::new(seed).live());
+        match outcome {
+            Ok(ops) => (done, runs) = (done + ops, runs + 1),
+            Err(_) => panic!("seed {seed}"),
+        }
+    }
+    println!("{runs} runs, {done} operations done");
+    // Most of what is asked for is answered: a hunt in which nothing happens finds nothing.
+    assert!(done > runs * OPS / 2, "{done} operations in {runs} runs");
+}
