@@ -47,6 +47,7 @@ mod outfile;
 mod output;
 mod own_pair;
 mod paging;
+mod replica;
 mod rpc;
 mod seq;
 mod serve;
@@ -155,6 +156,9 @@ enum Command {
     /// Take numbers from a sequencer, and measure sequencers
     #[command(subcommand)]
     Seq(Box<seq::Command>),
+    /// Ask a replicated key-value store, change its members, measure it
+    #[command(subcommand)]
+    Replica(Box<replica::Command>),
     /// Run simulated clusters
     #[command(subcommand)]
     Sim(sim::Command),
@@ -187,6 +191,8 @@ enum ServeCommand {
     Index(index::serve::Args),
     /// Give memory to volumes of others
     Memory(memory::serve::Args),
+    /// Serve as a member of a replicated key-value store
+    Replica(replica::serve::Args),
     /// Hand out unique, increasing numbers
     Sequencer(seq::serve::Args),
 }
@@ -300,12 +306,14 @@ pub fn main() -> ExitCode {
             ServeCommand::Herd(args) => kv::herd::serve::run(&args),
             ServeCommand::Index(args) => index::serve::run(&args),
             ServeCommand::Memory(args) => memory::serve::run(&args),
+            ServeCommand::Replica(args) => replica::serve::run(&args),
             ServeCommand::Sequencer(args) => seq::serve::run(&args),
         },
         Some(Command::Swap(command)) => swap::run(&command),
         Some(Command::Files(command)) => files::run(&command),
         Some(Command::Mount(args)) => mount::run(&args),
         Some(Command::MountWatch(args)) => mount::watch(args),
+        Some(Command::Replica(command)) => replica::run(&command),
         Some(Command::Seq(command)) => seq::run(&command),
         Some(Command::Sim(command)) => sim::run(&command),
         Some(Command::Lab(command)) => lab::run(&command),

@@ -63,6 +63,7 @@
 //! - [`kv`]: key-value services, over the tables of [`store`].
 //! - [`remote_memory`]: memory of other hosts; [`remote_block`]: that as a block device; [`far_memory`]: as vectors and mappings.
 //! - [`forward`]: a router, a switch, and what else forwards Ethernet frames.
+//! - [`replica`]: replicated state, and a key-value store of it.
 //! - [`sequencer`]: unique, increasing numbers.
 //! - [`host`]: the real clock, randomness, threads.
 //! - [`herd`]: calls over verbs, requests by WRITE and answers by datagram.
@@ -98,6 +99,7 @@ pub use sinew_kv as kv;
 pub use sinew_mem as mem;
 pub use sinew_remote_block as remote_block;
 pub use sinew_remote_memory as remote_memory;
+pub use sinew_replica as replica;
 pub use sinew_rpc as rpc;
 pub use sinew_rpc::{Channel, Endpoint, Pending, RpcHandle, SharedEndpoint};
 pub use sinew_sequencer as sequencer;

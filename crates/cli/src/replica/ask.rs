@@ -1,0 +1,237 @@
+//! `sinew replica put`, `get` and `delete`.
+
+use std::io::Read;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use sinew::replica::client_wire::Freshness;
+use sinew::replica::kv::{Command, Done, Expect, Found, Item, Query};
+use sinew::replica::wire;
+
+use super::cluster::ClusterArgs;
+use crate::{Outcome, output};
+
+const PUT_HELP: &str = "\
+With --if-revision or --if-absent the key is changed only if what is there is as expected; else the command ends with 5.
+
+JSON: revision; or, where what is there is something else, found (revision, value) or null.
+
+Examples:
+  sinew replica put colour blue
+  sinew replica put config - < config.json
+  sinew replica put lock me --if-absent
+  sinew replica put colour green --if-revision 7 --at udp://10.0.0.1:7401,udp://10.0.0.2:7401";
+
+/// Give a key a value.
+#[derive(clap::Args)]
+#[command(after_help = PUT_HELP)]
+pub struct PutArgs {
+    /// The key, up to 64 KiB
+    key: String,
+    /// The value, up to 1 MiB; - reads it from standard input
+    value: String,
+    /// Only if the key's value has this revision
+    #[arg(long, value_name = "REVISION", conflicts_with = "if_absent")]
+    if_revision: Option<u64>,
+    /// Only if there is no such key
+    #[arg(long)]
+    if_absent: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const GET_HELP: &str = "\
+A read sees all that was acknowledged before it began: the leader asks a majority whether it still leads. With --lease it answers by itself when a majority
+has said so a moment ago, which is as good as long as no member's clock runs 1 % faster than another's. With --stale any member answers, with what it has.
+
+A key that is not there ends the command with 5.
+
+JSON: revision (of the store), and key, value, item_revision, created, or items, a list of these, and more.
+
+Examples:
+  sinew replica get colour
+  sinew replica get config/ --prefix --limit 10
+  sinew replica get colour --stale --at udp://10.0.0.3:7401";
+
+/// Print a key's value, or those of several keys.
+#[derive(clap::Args)]
+#[command(after_help = GET_HELP)]
+pub struct GetArgs {
+    /// The key
+    key: String,
+    /// All keys that begin so, as KEY=VALUE
+    #[arg(long)]
+    prefix: bool,
+    /// The most keys that are printed, with --prefix
+    #[arg(long, default_value_t = 1000, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// Trust clocks to run at nearly the same rate
+    #[arg(long, conflicts_with = "stale")]
+    lease: bool,
+    /// Take what any member has
+    #[arg(long)]
+    stale: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Take a key away.
+#[derive(clap::Args)]
+#[command(
+    after_help = "A key that is not there ends the command with 5.\n\nJSON: revision, or null.\n\nExample:\n  sinew replica delete colour"
+)]
+pub struct DeleteArgs {
+    /// The key
+    key: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn item_json(item: &Item<'_>, key: &[u8]) -> Value {
+    json!({ "key": shown(key), "value": shown(item.value), "item_revision": item.revision, "created": item.created })
+}
+
+/// Puts.
+pub fn put(args: &PutArgs) -> anyhow::Result<Outcome> {
+    let value = if args.value == "-" {
+        let mut value = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut value).context("reading the value")?;
+        value
+    } else {
+        args.value.clone().into_bytes()
+    };
+    let key = args.key.as_bytes();
+    let expect = match args.if_revision {
+        Some(revision) => Some(Expect::Revision(revision)),
+        None => args.if_absent.then_some(Expect::Nothing),
+    };
+    let command = match expect {
+        Some(expect) => Command::Swap { key, expect, value: Some(&value) },
+        None => Command::Put { key, value: &value },
+    };
+    let answer = args.cluster.open()?.command(&command)?;
+    match wire::decode(&answer) {
+        Ok(Done::Changed { revision }) => {
+            let text = format!("revision {revision}");
+            output::print(if args.json { json!({ "revision": revision }).to_string() } else { text })?;
+            Ok(Outcome::Done)
+        }
+        Ok(Done::Differs { found }) => {
+            if args.json {
+                let found = found.map(|found| json!({ "revision": found.revision, "value": shown(found.value) }));
+                output::print(json!({ "found": found }))?;
+            } else {
+                output::complain(match found {
+                    Some(found) => format!("{} has revision {}: nothing was changed", args.key, found.revision),
+                    None => format!("there is no {}: nothing was changed", args.key),
+                });
+            }
+            Ok(Outcome::FoundWrong)
+        }
+        _ => bail!("an answer that makes no sense: use the same release everywhere"),
+    }
+}
+
+/// The first key behind all that begin so.
+fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return Some(end);
+        }
+    }
+    None
+}
+
+/// Gets.
+pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
+    let freshness = match (args.lease, args.stale) {
+        (true, _) => Freshness::Lease,
+        (_, true) => Freshness::Stale,
+        _ => Freshness::Linear,
+    };
+    let key = args.key.as_bytes();
+    let end = end_of(key);
+    let query = match args.prefix {
+        true => Query::Range { from: key, to: end.as_deref(), limit: args.limit },
+        false => Query::Get { key },
+    };
+    let answer = args.cluster.open()?.query(freshness, &query)?;
+    match wire::decode(&answer) {
+        Ok(Found::Item { item: Some(item), revision }) => {
+            if args.json {
+                let mut told = item_json(&item, key);
+                told["revision"] = revision.into();
+                output::print(told)?;
+            } else {
+                let line = [item.value, b"\n"].concat();
+                output::print_bytes(&line)?;
+            }
+            Ok(Outcome::Done)
+        }
+        Ok(Found::Item { item: None, revision }) => {
+            match args.json {
+                true => _ = output::print(json!({ "revision": revision, "key": args.key, "value": null }))?,
+                false => output::complain(format_args!("there is no {}", args.key)),
+            }
+            Ok(Outcome::FoundWrong)
+        }
+        Ok(Found::Items { revision, items, more }) => {
+            if args.json {
+                let items: Vec<_> = items.iter().map(|item| item_json(item, item.key)).collect();
+                output::print(json!({ "revision": revision, "items": items, "more": more }))?;
+            } else {
+                for item in &items {
+                    output::print_bytes(&[item.key, b"=", item.value, b"\n"].concat())?;
+                }
+                if more {
+                    output::note("there are more: raise --limit, or name a longer prefix");
+                }
+            }
+            Ok(Outcome::Done)
+        }
+        _ => bail!("an answer that makes no sense: use the same release everywhere"),
+    }
+}
+
+/// Deletes.
+pub fn delete(args: &DeleteArgs) -> anyhow::Result<Outcome> {
+    let answer = args.cluster.open()?.command(&Command::Delete { key: args.key.as_bytes() })?;
+    let revision = match wire::decode(&answer) {
+        Ok(Done::Changed { revision }) => Some(revision),
+        Ok(Done::NotThere) => None,
+        _ => bail!("an answer that makes no sense: use the same release everywhere"),
+    };
+    match revision {
+        _ if args.json => _ = output::print(json!({ "revision": revision }))?,
+        Some(revision) => _ = output::print(format_args!("revision {revision}"))?,
+        None => output::complain(format_args!("there is no {}", args.key)),
+    }
+    Ok(if revision.is_some() { Outcome::Done } else { Outcome::FoundWrong })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_behind_all_that_begin_so() {
+        assert_eq!(end_of(b"a/"), Some(b"a0".to_vec()));
+        assert_eq!(end_of(&[1, 255, 255]), Some(vec![2]));
+        assert_eq!((end_of(&[255]), end_of(&[])), (None, None));
+    }
+}

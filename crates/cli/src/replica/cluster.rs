@@ -1,0 +1,128 @@
+//! Where a cluster is, and how it is asked.
+
+use anyhow::{Context, bail, ensure};
+use sinew::host::SystemEntropy;
+use sinew::prelude::*;
+use sinew::replica::client::{Answered, Client, ClientError};
+use sinew::replica::client_wire::Ask;
+use sinew::replica::kv::{Command, Done};
+use sinew::replica::wire;
+
+use crate::fabrics::{self, Purpose};
+use crate::{Usage, interrupted};
+
+/// Where members are, and how long they are waited for.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ClusterArgs {
+    /// Where members are, one or more: shm://NAME or udp://HOST:PORT; the others are learned from them
+    #[arg(long = "at", value_name = "URL", value_delimiter = ',', default_values_t = [DEFAULT.to_owned()])]
+    pub at: Vec<String>,
+    /// How long an answer is waited for, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 5000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    pub timeout_ms: u64,
+}
+
+/// Where the first member of the examples is.
+pub const DEFAULT: &str = "udp://127.0.0.1:7401";
+
+impl ClusterArgs {
+    /// A client of the cluster.
+    pub fn open(&self) -> anyhow::Result<Cluster> {
+        let nexus = Nexus::builder().config(config()).build()?;
+        self.open_with(&nexus)
+    }
+
+    fn open_with(&self, nexus: &Nexus) -> anyhow::Result<Cluster> {
+        let first = self.at.first().context("--at: name a member")?;
+        let fabric = fabrics::check(first, Purpose::Call).map_err(Usage::of)?;
+        for address in &self.at {
+            let other = fabrics::check(address, Purpose::Call).map_err(Usage::of)?;
+            ensure!(other == fabric, "{first} and {address}: members are on one fabric");
+        }
+        interrupted::ends()?;
+        let rpc = Rpc::open_with(nexus, &fabric.client_address("", Some(first)))?;
+        let random = Box::new(SystemEntropy::new()?);
+        let client = Client::new(rpc, self.at.clone(), random);
+        Ok(Cluster { client, timeout_ns: self.timeout_ms * 1_000_000 })
+    }
+}
+
+/// The limits of members' endpoints and clients'.
+pub fn config() -> Config {
+    const MS: u64 = 1_000_000;
+    Config {
+        poller: sinew::fabric::PollerConfig::SLEEP,
+        slots: 64,
+        peer_timeout_ns: 1000 * MS,
+        probe_interval_ns: 100 * MS,
+        connect_timeout_ns: 300 * MS,
+        connect_retry_ns: 5 * MS,
+        ..Config::default()
+    }
+}
+
+/// A cluster, as one client has it.
+pub struct Cluster {
+    pub client: Client<Rpc>,
+    pub timeout_ns: u64,
+}
+
+impl Cluster {
+    /// Turns the client until something is over.
+    pub fn next(&mut self) -> anyhow::Result<(u64, Result<Answered, ClientError>)> {
+        loop {
+            let busy = self.client.turn();
+            if let Some(done) = self.client.poll() {
+                return Ok(done);
+            }
+            self.rest(busy)?;
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    pub fn rest(&mut self, busy: bool) -> anyhow::Result<()> {
+        let next_ns = self.client.next_turn_ns();
+        let rpc = self.client.rpc();
+        let wait_ns = next_ns.map(|next_ns| next_ns.saturating_sub(rpc.now_ns()));
+        Ok(rpc.rest(busy, wait_ns)?)
+    }
+
+    fn one(&mut self) -> anyhow::Result<Answered> {
+        Ok(self.next()?.1?)
+    }
+
+    /// Runs a command.
+    pub fn command(&mut self, command: &Command<'_>) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        wire::encode(command, &mut bytes);
+        self.client.run(0, &bytes, self.timeout_ns)?;
+        match self.one()? {
+            Answered::Ran(done) => {
+                ensure!(wire::decode(&done) != Ok(Done::Malformed), "the members are of another release");
+                Ok(done)
+            }
+            other => bail!("an answer to something else: {other:?}"),
+        }
+    }
+
+    /// Finds something.
+    pub fn query(
+        &mut self,
+        freshness: sinew::replica::client_wire::Freshness,
+        query: &sinew::replica::kv::Query<'_>,
+    ) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        wire::encode(query, &mut bytes);
+        self.client.read(0, freshness, &bytes, self.timeout_ns)?;
+        match self.one()? {
+            Answered::Found(found) => Ok(found),
+            other => bail!("an answer to something else: {other:?}"),
+        }
+    }
+
+    /// Asks for something else.
+    pub fn ask(&mut self, ask: &Ask<'_>, at: Option<&str>) -> anyhow::Result<Answered> {
+        self.client.ask(0, ask, at, self.timeout_ns)?;
+        self.one()
+    }
+}

@@ -1,0 +1,182 @@
+//! `sinew serve replica`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+use sinew::host::{Interrupt, SystemEntropy};
+use sinew::prelude::*;
+use sinew::replica::client_wire::{Role, Status};
+use sinew::replica::disk::HostDisk;
+use sinew::replica::host::Host;
+use sinew::replica::kv::KvStore;
+use sinew::replica::member::{Member, MemberConfig};
+
+use super::cluster;
+use crate::fabrics::{self, Purpose};
+use crate::memory::reach::is_of_this_host;
+use crate::serve::{TellArgs, begin};
+use crate::{Outcome, Usage, advice, output};
+
+/// Whoever is to lead after a planned stop has this long to do so.
+const HAND_OVER_NS: u64 = 100_000_000;
+
+const AFTER_HELP: &str = "\
+Three members survive the loss of any one, five of any two, seven of any three. All are started with the same --peers, and found the cluster when all of them are
+there and new. What a client has been told is done lies with a majority of them.
+
+Without --data all is in memory, as in nsdi19: it is gone when a majority is gone at once, and a member that is started again knows nothing: it waits
+until it is added again (`sinew replica add NAME=URL`), and votes for nobody before. With --data a member goes on where it was.
+
+A dead leader is replaced after --election-ms to twice that of silence. A member that is stopped with Ctrl-C hands its leadership over first.
+
+JSON: first `serving`, a list of one address; at the end `status`: role, term, applied.
+
+Examples: three terminals, and a fourth
+  sinew serve replica --name a --peers a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
+  sinew serve replica --name b --peers a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
+  sinew serve replica --name c --peers a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
+  sinew replica put colour blue";
+
+/// Serve as a member of a replicated key-value store, until Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// This member, one of --peers
+    #[arg(long)]
+    name: String,
+    /// All members, this one too: NAME=URL, with commas; shm://NAME or udp://HOST:PORT
+    #[arg(long, value_name = "NAME=URL", value_delimiter = ',', required = true, value_parser = parse_peer)]
+    peers: Vec<(String, String)>,
+    /// A directory for the log, which nothing else uses
+    #[arg(long, value_name = "DIRECTORY")]
+    data: Option<PathBuf>,
+    /// Silence of the leader after which another is elected, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 24, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(6..=60_000))]
+    election_ms: u64,
+    /// Spin for up to 50 us before sleeping
+    #[arg(long)]
+    spin: bool,
+    /// Let anybody in who reaches the addresses
+    #[arg(long)]
+    open: bool,
+    #[command(flatten)]
+    tells: TellArgs,
+}
+
+/// Reads NAME=URL.
+pub fn parse_peer(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, address)) if !name.is_empty() && !address.is_empty() => Ok((name.to_owned(), address.to_owned())),
+        _ => Err("NAME=URL is needed, as a=udp://127.0.0.1:7401".to_owned()),
+    }
+}
+
+impl Args {
+    fn check(&self) -> anyhow::Result<&str> {
+        for (_, address) in &self.peers {
+            fabrics::check(address, Purpose::Serve)?;
+            ensure!(
+                self.open || is_of_this_host(address),
+                "{address}: others than programs of this host reach it, and could read and write everything. Where only those do who may, say so with --open"
+            );
+        }
+        let own = self.peers.iter().find(|(name, _)| *name == self.name);
+        let (_, address) =
+            own.with_context(|| format!("--name {0}: --peers does not say where it is; add {0}=URL", self.name))?;
+        Ok(address)
+    }
+
+    fn member_config(&self) -> MemberConfig {
+        let default = MemberConfig::default();
+        MemberConfig { tick_ns: self.election_ms * 1_000_000 / default.election_ticks as u64, ..default }
+    }
+}
+
+type Kv = Host<Rpc, KvStore, HostDisk>;
+
+/// Serves until a signal, or, as a child, until standard input ends.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let address = args.check().map_err(Usage::of)?;
+    let ended = begin(args.tells.is_child(), |interrupt| {
+        let disk = args.data.as_deref().map(HostDisk::open).transpose()?;
+        let mut config = cluster::config();
+        if args.spin {
+            config.poller = sinew::fabric::PollerConfig::ADAPTIVE;
+        }
+        let nexus = Nexus::builder().config(config).build()?;
+        let rpc = Rpc::open_with(&nexus, address)?;
+        let random = Box::new(SystemEntropy::new()?);
+        let now_ns = sinew::Endpoint::now_ns(&rpc);
+        let peers = args.peers.clone();
+        let member = Member::open(args.member_config(), &args.name, peers, KvStore::new(), disk, random, now_ns);
+        let member = member.map_err(|error| match &args.data {
+            Some(data) => anyhow::Error::from(error).context(format!("opening what {} keeps", data.display())),
+            None => error.into(),
+        })?;
+        let mut host = Host::new(rpc, member)?;
+        let address = host.rpc().address().to_string();
+        let ask =
+            format!("Stop with Ctrl-C. See who leads with: sinew replica status --at {}", advice::quoted(&address));
+        args.tells.tell_ready(&[address], ask)?;
+        let _guard = interrupt.wake_on_interrupt(host.rpc().waker());
+        drive(&mut host, interrupt, &args.tells)?;
+        let now_ns = sinew::Endpoint::now_ns(host.rpc());
+        let status = host.member().status(now_ns);
+        let told = json!({ "role": format!("{:?}", status.role), "term": status.term, "applied": status.applied });
+        args.tells.tell_end("status", told, format_args!("{} entries were applied", status.applied))?;
+        Ok(Outcome::Done)
+    })?;
+    Ok(ended.unwrap_or(Outcome::Failed))
+}
+
+/// Serves until the interrupt, and then until somebody else leads.
+fn drive(host: &mut Kv, interrupt: Interrupt, tells: &TellArgs) -> anyhow::Result<()> {
+    let mut said = String::new();
+    let mut look_ns = 0;
+    while !interrupt.is_set() {
+        step(host)?;
+        let now_ns = sinew::Endpoint::now_ns(host.rpc());
+        if now_ns >= look_ns && !tells.is_child() {
+            look_ns = now_ns + 100_000_000;
+            let says = says(&host.member().status(now_ns));
+            if says != said {
+                output::note(&says);
+                said = says;
+            }
+        }
+    }
+    if host.member_mut().begin_stop() {
+        let end_ns = sinew::Endpoint::now_ns(host.rpc()) + HAND_OVER_NS;
+        while host.member().is_leader() && sinew::Endpoint::now_ns(host.rpc()) < end_ns {
+            step(host)?;
+        }
+        // What it still has to say to its clients.
+        for _ in 0..4 {
+            host.turn()?;
+        }
+    }
+    Ok(())
+}
+
+fn step(host: &mut Kv) -> anyhow::Result<()> {
+    let busy = host.turn()?;
+    let rest_ns = host.rest_ns();
+    Ok(host.rpc().rest(busy, Some(rest_ns))?)
+}
+
+/// What people are told when it changes.
+fn says(status: &Status) -> String {
+    let leader = status.leader.as_ref().map(|leader| leader.name.as_str());
+    match (status.role, leader) {
+        (Role::Founding, _) => "waits until all of --peers are there".to_owned(),
+        (Role::Outside, _) => format!(
+            "knows nothing, and the others have a cluster: add it with: sinew replica add {}={}",
+            status.me.name, status.me.address
+        ),
+        (Role::Leader, _) => format!("leads, in term {}", status.term),
+        (Role::Learner, Some(leader)) => format!("learns from {leader}"),
+        (_, Some(leader)) => format!("follows {leader}, in term {}", status.term),
+        (_, None) => "looks for a leader".to_owned(),
+    }
+}

@@ -1,0 +1,126 @@
+//! `sinew replica status`.
+
+use serde_json::{Value, json};
+use sinew::replica::client::{Answered, ClientError};
+use sinew::replica::client_wire::{Ask, Role, Status};
+
+use super::cluster::ClusterArgs;
+use crate::{Outcome, output, table};
+
+const AFTER_HELP: &str = "\
+Each member is asked, and says it itself. Behind: entries that its state lacks of what the leader knows to be decided. When no member leads, the command ends
+with 5.
+
+JSON: leader (a name, or null), members, a list of: name, address, role, term, committed, applied, behind, snapshot, sessions, durable, disk_full, dropped;
+or, of one that does not answer: name, address, error.
+
+Example:
+  sinew replica status --at udp://10.0.0.1:7401";
+
+/// Say who leads, and how far each member is.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+struct Line {
+    name: String,
+    address: String,
+    status: Option<Status>,
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::Founding => "waits for the others",
+        Role::Outside => "outside: add it",
+        Role::Follower => "follows",
+        Role::Candidate => "asks for votes",
+        Role::Leader => "leads",
+        Role::Learner => "learns",
+    }
+}
+
+/// Asks all.
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let mut cluster = args.cluster.open()?;
+    // Whoever does not answer in this time is shown so.
+    cluster.timeout_ns = cluster.timeout_ns.min(500_000_000);
+    let mut lines: Vec<Line> = Vec::new();
+    let mut to_ask: Vec<(String, String)> =
+        args.cluster.at.iter().map(|address| (String::new(), address.clone())).collect();
+    while let Some((name, address)) = to_ask.pop() {
+        if lines.iter().any(|line| line.address == address) {
+            continue;
+        }
+        cluster.client.learn_address(&address);
+        cluster.client.ask(0, &Ask::Status, Some(&address), cluster.timeout_ns)?;
+        let status = match cluster.next()?.1 {
+            Ok(Answered::Status(status)) => Some(*status),
+            Ok(_) | Err(ClientError::NoAnswer { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(status) = &status {
+            to_ask.extend(status.members.iter().map(|member| (member.info.name.clone(), member.info.address.clone())));
+        }
+        let name = status.as_ref().map_or(name, |status| status.me.name.clone());
+        lines.push(Line { name, address, status });
+    }
+    lines.sort_by(|one, other| one.name.cmp(&other.name));
+    let statuses = || lines.iter().filter_map(|line| line.status.as_ref());
+    let leader = statuses().filter(|status| status.role == Role::Leader).max_by_key(|status| status.term).cloned();
+    let committed = statuses().map(|status| status.committed).max().unwrap_or(0);
+    if args.json {
+        let members: Vec<Value> = lines.iter().map(|line| told(line, committed)).collect();
+        output::print(json!({ "leader": leader.as_ref().map(|leader| &leader.me.name), "members": members }))?;
+    } else {
+        let rows = lines.iter().map(|line| row(line, committed));
+        output::print(table::of(&["member", "at", "role", "term", "applied", "behind", "disk"], rows, table::FIGURES))?;
+        output::print(match &leader {
+            Some(leader) => format!(
+                "\n{} leads in term {}; {} entries are decided; {} sessions",
+                leader.me.name, leader.term, leader.committed, leader.sessions
+            ),
+            None => "\nnobody leads: a majority of the members has to run and reach each other".to_owned(),
+        })?;
+    }
+    Ok(if leader.is_some() { Outcome::Done } else { Outcome::FoundWrong })
+}
+
+fn told(line: &Line, committed: u64) -> Value {
+    let Some(status) = &line.status else {
+        return json!({ "name": line.name, "address": line.address, "error": "no answer" });
+    };
+    let dropped = status.dropped;
+    json!({
+        "name": line.name, "address": line.address, "role": role(status.role), "term": status.term, "committed": status.committed,
+        "applied": status.applied, "behind": committed.saturating_sub(status.applied), "snapshot": status.snapshot,
+        "sessions": status.sessions, "durable": status.is_durable, "disk_full": status.is_full,
+        "dropped": { "nonsense": dropped.nonsense, "version": dropped.version, "cluster": dropped.cluster, "member": dropped.member,
+            "contradiction": dropped.contradiction, "disk_full": dropped.disk_full },
+    })
+}
+
+fn row(line: &Line, committed: u64) -> Vec<String> {
+    let start = [line.name.clone(), line.address.clone()];
+    let rest = match &line.status {
+        Some(status) => [
+            role(status.role).to_owned(),
+            status.term.to_string(),
+            status.applied.to_string(),
+            committed.saturating_sub(status.applied).to_string(),
+            match (status.is_durable, status.is_full) {
+                (_, true) => "full",
+                (true, _) => "yes",
+                (false, _) => "no",
+            }
+            .to_owned(),
+        ],
+        None => ["no answer", "", "", "", ""].map(str::to_owned),
+    };
+    start.into_iter().chain(rest).collect()
+}

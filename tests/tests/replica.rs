@@ -1,0 +1,253 @@
+//! A replicated store in processes of their own, of which the leader is killed while clients write.
+
+mod common;
+
+use std::net::UdpSocket;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Folder, Server, eventually, run, sinew, text};
+use rustix::process::Signal;
+use serde_json::Value;
+use sinew::host::SystemEntropy;
+use sinew::prelude::*;
+use sinew::replica::client::{Answered, Client};
+use sinew::replica::client_wire::Freshness;
+use sinew::replica::kv::{Command as Change, Done, Found, Query};
+use sinew::replica::wire;
+
+/// Members at ports of this host that nobody has.
+struct Members {
+    peers: String,
+    addresses: Vec<String>,
+    data: Option<Folder>,
+    servers: Vec<Option<Server>>,
+}
+
+fn name(at: usize) -> String {
+    char::from(b'a' + at as u8).to_string()
+}
+
+impl Members {
+    fn start(count: usize, on_disk: bool) -> Self {
+        let sockets: Vec<_> = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let address = |socket: &UdpSocket| format!("udp://{}", socket.local_addr().unwrap());
+        let addresses: Vec<_> = sockets.iter().map(address).collect();
+        let peers: Vec<_> =
+            addresses.iter().enumerate().map(|(at, address)| format!("{}={address}", name(at))).collect();
+        drop(sockets);
+        let mut members =
+            Self { peers: peers.join(","), addresses, data: on_disk.then(Folder::new), servers: Vec::new() };
+        for at in 0..count {
+            members.servers.push(None);
+            members.begin(at);
+        }
+        members
+    }
+
+    /// With the same command as before.
+    fn begin(&mut self, at: usize) {
+        let name = name(at);
+        let mut command = sinew(&["serve", "replica", "--child", "--name", &name, "--peers", &self.peers]);
+        // A machine that runs many tests at once is slower than hosts in one room.
+        command.args(["--election-ms", "60"]);
+        if let Some(data) = &self.data {
+            command.arg("--data").arg(data.0.join(&name));
+        }
+        self.servers[at] = Some(Server::of(&mut command));
+    }
+
+    fn kill(&mut self, at: usize) {
+        if let Some(mut server) = self.servers[at].take() {
+            server.process.signal(Signal::KILL);
+            server.process.wait();
+        }
+    }
+
+    fn at(&self) -> String {
+        self.addresses.join(",")
+    }
+
+    fn ask(&self, args: &[&str]) -> (i32, String, String) {
+        let at = self.at();
+        let args: Vec<&str> = ["replica"].iter().chain(args).copied().chain(["--at", &at]).collect();
+        let output = run(&mut sinew(&args));
+        (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.ask(&["status", "--json"]).1).unwrap_or_default()
+    }
+
+    fn leader(&self) -> usize {
+        let mut leader = None;
+        eventually("a leader", || {
+            let status = self.status();
+            leader = status["leader"].as_str().map(|name| usize::from(name.as_bytes()[0] - b'a'));
+            leader.is_some()
+        });
+        leader.unwrap()
+    }
+}
+
+fn client(addresses: Vec<String>) -> Client<Rpc> {
+    let config = Config { connect_timeout_ns: 300_000_000, ..common::config() };
+    let nexus = Nexus::builder().config(config).build().unwrap();
+    let rpc = Rpc::open_with(&nexus, "udp://127.0.0.1:0").unwrap();
+    Client::new(rpc, addresses, Box::new(SystemEntropy::new().unwrap()))
+}
+
+fn wait(client: &mut Client<Rpc>) -> Answered {
+    loop {
+        let busy = client.turn();
+        if let Some((_, result)) = client.poll() {
+            return result.unwrap();
+        }
+        let next_ns = client.next_turn_ns();
+        let now_ns = client.rpc().now_ns();
+        client.rpc().rest(busy, next_ns.map(|next_ns| next_ns.saturating_sub(now_ns))).unwrap();
+    }
+}
+
+const PATIENCE_NS: u64 = 30_000_000_000;
+
+fn put(client: &mut Client<Rpc>, key: &[u8], value: &[u8]) -> u64 {
+    let mut bytes = Vec::new();
+    wire::encode(&Change::Put { key, value }, &mut bytes);
+    client.run(0, &bytes, PATIENCE_NS).unwrap();
+    let Answered::Ran(done) = wait(client) else { panic!() };
+    match wire::decode(&done).unwrap() {
+        Done::Changed { revision } => revision,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn get(client: &mut Client<Rpc>, key: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    wire::encode(&Query::Get { key }, &mut bytes);
+    client.read(0, Freshness::Linear, &bytes, PATIENCE_NS).unwrap();
+    let Answered::Found(found) = wait(client) else { panic!() };
+    match wire::decode(&found).unwrap() {
+        Found::Item { item, .. } => item.map(|item| item.value.to_vec()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_person_does_with_three_members() {
+    let mut members = Members::start(3, false);
+    assert_eq!(members.ask(&["put", "colour", "blue"]).1, "revision 1\n");
+    assert_eq!(members.ask(&["get", "colour"]).1, "blue\n");
+    assert_eq!(members.ask(&["get", "colour", "--lease"]).1, "blue\n");
+    let (status, _, complaint) = members.ask(&["put", "colour", "red", "--if-absent"]);
+    assert_eq!(status, 5, "{complaint}");
+    assert_eq!(members.ask(&["put", "colour", "red", "--if-revision", "1"]).1, "revision 2\n");
+    assert_eq!(members.ask(&["put", "shape", "round"]).1, "revision 3\n");
+    assert_eq!(members.ask(&["get", "", "--prefix"]).1, "colour=red\nshape=round\n");
+    assert_eq!(members.ask(&["delete", "shape"]).1, "revision 4\n");
+    assert_eq!(members.ask(&["get", "shape"]).0, 5);
+    let watched = members.ask(&["watch", "", "--from", "1", "--count", "4"]).1;
+    assert_eq!(watched, "1 colour=blue\n2 colour=red\n3 shape=round\n4 shape\n");
+    // One that is started again knows nothing until it is added.
+    let leader = members.leader();
+    let (away, name_of_it) = ((leader + 1) % 3, name((leader + 1) % 3));
+    members.kill(away);
+    assert_eq!(members.ask(&["put", "colour", "green"]).0, 0);
+    members.begin(away);
+    let role = |members: &Members| {
+        let status = members.status();
+        let own = status["members"].as_array().unwrap().iter().find(|member| member["name"] == name_of_it);
+        own.map(|own| own["role"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
+    };
+    eventually("it is outside", || role(&members) == "outside: add it");
+    let (status, _, complaint) = members.ask(&["add", &format!("{name_of_it}={}", members.addresses[away])]);
+    assert_eq!(status, 0, "{complaint}");
+    eventually("it follows", || role(&members) == "follows");
+    assert_eq!(members.ask(&["transfer", &name_of_it]).0, 0);
+    eventually("it leads", || role(&members) == "leads");
+    assert_eq!(members.ask(&["get", "colour"]).1, "green\n");
+    let (status, _, complaint) = members.ask(&["remove", "nobody"]);
+    assert!(status == 1 && complaint.contains("no member nobody"), "{complaint}");
+}
+
+/// Writes go on, none that was acknowledged is lost, and none runs twice: each has a revision of its own.
+#[test]
+fn the_leader_is_killed_under_load() {
+    let mut members = Members::start(3, true);
+    members.leader();
+    let mut client = client(members.addresses.clone());
+    put(&mut client, b"count", b"0");
+    let (mut revision, mut gaps_ms) = (1, Vec::new());
+    for _ in 0..6 {
+        let leader = members.leader();
+        let addresses = members.addresses.clone();
+        let load = thread::spawn(move || {
+            let mut client_of_load = self::client(addresses);
+            for index in 0_u32..300 {
+                put(&mut client_of_load, b"load", &index.to_le_bytes());
+            }
+        });
+        thread::sleep(Duration::from_millis(30));
+        members.kill(leader);
+        let since = Instant::now();
+        let later = put(&mut client, b"count", b"x");
+        gaps_ms.push(since.elapsed().as_millis());
+        assert!(later > revision);
+        load.join().unwrap();
+        members.begin(leader);
+        revision = put(&mut client, b"count", b"y");
+    }
+    println!("writes went on after {gaps_ms:?} ms");
+    // 1 before, and 302 of each round.
+    assert_eq!(revision, 1 + 6 * 302);
+    assert_eq!(get(&mut client, b"load"), Some(299_u32.to_le_bytes().to_vec()));
+}
+
+#[test]
+fn all_are_killed_at_once_and_go_on_from_their_disks() {
+    let mut members = Members::start(3, true);
+    members.leader();
+    let mut client = client(members.addresses.clone());
+    for index in 0_u32..100 {
+        put(&mut client, &index.to_le_bytes(), b"v");
+    }
+    for at in 0..3 {
+        members.kill(at);
+    }
+    for at in 0..3 {
+        members.begin(at);
+    }
+    for index in 0_u32..100 {
+        assert_eq!(get(&mut client, &index.to_le_bytes()).as_deref(), Some(&b"v"[..]));
+    }
+    // Somebody else's directory is refused.
+    let data = members.data.as_ref().unwrap().0.join("a").display().to_string();
+    members.kill(0);
+    let address = &members.addresses[0];
+    let peers = format!("z={address}");
+    let output = run(&mut sinew(&["serve", "replica", "--name", "z", "--peers", &peers, "--data", &data]));
+    assert!(text(&output.stderr).contains("those of member a"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_quorum_that_is_lost_is_said_so() {
+    let mut members = Members::start(3, false);
+    members.leader();
+    members.kill(0);
+    members.kill(1);
+    let (status, _, complaint) = members.ask(&["put", "k", "v", "--timeout-ms", "1000"]);
+    assert!(status == 1 && complaint.contains("no answer in time"), "{complaint}");
+}
+
+#[test]
+fn arguments_that_cannot_be_are_refused() {
+    for (args, what) in [
+        ("serve replica --name a --peers b=udp://127.0.0.1:1", "does not say where it is"),
+        ("serve replica --name a --peers a=udp://10.0.0.1:1", "--open"),
+        ("serve replica --name a --peers a", "NAME=URL"),
+        ("replica get k --at nothing", "nothing"),
+    ] {
+        let complaint = common::complaint(args);
+        assert!(complaint.contains(what), "{args}: {complaint}");
+    }
+}
