@@ -84,7 +84,7 @@ fn the_checker_finds_histories_that_are_wrong() {
 const KEYS: usize = 2;
 const CLIENTS: usize = 3;
 /// Of one run, so that the checker comes to an end.
-const OPS: u64 = 36;
+const OPS: u64 = 60;
 /// Steps after which a request is repeated somewhere, and after which nobody waits for it any more.
 const AGAIN: u64 = 60;
 const GIVE_UP: u64 = 600;
@@ -104,6 +104,8 @@ struct Client {
     thread: u64,
     session: u64,
     next: u64,
+    /// Who leads, as far as it knows: whoever answered last.
+    believed: usize,
     under_way: Option<UnderWay>,
 }
 
@@ -139,7 +141,7 @@ impl Hunt {
         let mut clients = Vec::new();
         for thread in 0..CLIENTS as u64 {
             let session = world.open(seed * 10 + thread).name;
-            clients.push(Client { thread, session, next: 0, under_way: None });
+            clients.push(Client { thread, session, next: 0, believed: 0, under_way: None });
         }
         let testers = (0..KEYS).map(|_| Tester::new(Key::default())).collect();
         let threads = CLIENTS as u64;
@@ -178,11 +180,15 @@ impl Hunt {
     }
 
     fn go_wrong(&mut self) {
-        if self.draw(150) != 0 {
+        if self.draw(40) != 0 {
             return;
         }
         let members = self.world.places.len() as u64;
-        let (one, other) = (self.draw(members) as usize, self.draw(members) as usize);
+        let (mut one, other) = (self.draw(members) as usize, self.draw(members) as usize);
+        // It is the leader that matters most.
+        if self.draw(2) == 0 {
+            one = self.world.leader().unwrap_or(one);
+        }
         let is_up = |hunt: &Self| hunt.world.places.iter().filter(|place| place.member.is_some()).count();
         match self.draw(10) {
             0 | 1 if self.on_disk => {
@@ -237,7 +243,7 @@ impl Hunt {
 
     fn turn(&mut self, client: usize) {
         let Some(under_way) = &self.clients[client].under_way else {
-            if self.begun < OPS && self.draw(20) == 0 {
+            if self.begun < OPS && self.draw(30) == 0 {
                 self.begin(client);
             }
             return;
@@ -277,10 +283,8 @@ impl Hunt {
 
     fn send(&mut self, client: usize) {
         let members = self.world.places.len() as u64;
-        let at = match self.world.leader() {
-            Some(leader) if self.draw(3) > 0 => leader,
-            _ => self.draw(members) as usize,
-        };
+        let is_again = self.clients[client].under_way.as_ref().is_some_and(|under_way| under_way.again > 0);
+        let at = if is_again { self.draw(members) as usize } else { self.clients[client].believed };
         let step = self.step;
         let Client { session, under_way: Some(under_way), .. } = &mut self.clients[client] else { return };
         (under_way.at, under_way.held, under_way.again) = (at, None, step + AGAIN);
@@ -315,8 +319,9 @@ impl Hunt {
 
     fn take(&mut self, client: usize, answer: &[u8]) {
         let step = self.step;
-        let Client { thread, next, under_way, .. } = &mut self.clients[client];
-        let Some(UnderWay { key, op, again, held, .. }) = under_way else { return };
+        let Client { thread, next, believed, under_way, .. } = &mut self.clients[client];
+        let Some(UnderWay { key, op, again, held, at, .. }) = under_way else { return };
+        let at = *at;
         let ret = match wire::decode(answer).unwrap() {
             Answer::Ran(done) => match (wire::decode(done).unwrap(), op) {
                 (Done::Changed { .. }, Op::Put(_)) => Ret::Put,
@@ -337,6 +342,7 @@ impl Hunt {
         };
         self.testers[*key].on_return(*thread, ret).unwrap();
         *next += 1;
+        *believed = at;
         *under_way = None;
         self.done += 1;
     }
