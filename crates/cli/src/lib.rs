@@ -37,7 +37,6 @@ mod interleave;
 mod interrupted;
 mod kv;
 mod lab;
-mod last_copy;
 mod limits;
 mod measure;
 mod memory;
