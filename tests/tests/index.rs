@@ -74,6 +74,15 @@ fn sums_of_many_answers_are_those_of_the_values() {
     assert_eq!(seen, 500);
 }
 
+/// Lets others end, also when an assertion fails.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Two threads serve one index; a writer changes odd keys at the one while a reader scans at the other.
 #[test]
 fn scans_in_workers_see_every_key_that_stands_beside_writers() {
@@ -87,6 +96,7 @@ fn scans_in_workers_see_every_key_that_stands_beside_writers() {
     }
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _ends = SetAtEnd(&over);
         let (other, over) = (format!("{address}.1"), &over);
         scope.spawn(move || {
             let mut writer = Client::connect(client(&other), &other).unwrap();
@@ -113,7 +123,6 @@ fn scans_in_workers_see_every_key_that_stands_beside_writers() {
                 .unwrap();
             assert!(missing.is_empty(), "{missing:?}");
         }
-        over.store(true, Ordering::Relaxed);
     });
 }
 

@@ -4,7 +4,7 @@
 //! that insert, overwrite and remove among 20,000 keys, scans and GETs of `masstree` 0.9.5 missed keys that stood throughout, and those of
 //! `crossbeam-skiplist` 0.1.3 missed keys while they were overwritten. `tests/ordered.rs` holds it to that.
 //!
-//! What is added here is the layout of keys and values ([`key`], [`value`]), exact counts, and a bound on memory. The tree does not tell what an
+//! What is added here is the layout of keys and values ([`key`], [`value`]), exact counts, and a bound on what they add up to. The tree does not tell what an
 //! insertion replaced, so changes of one key take turns by a lock that keys share by their hash; readers never look at it.
 
 mod key;
@@ -86,8 +86,8 @@ pub struct Stats {
 }
 
 impl OrderedIndex {
-    /// An empty index whose entries take at most `memory_bytes` bytes, [`ENTRY_BYTES`] for each included. What was removed or replaced is freed once
-    /// no reader can see it any more, which is a little later.
+    /// An empty index whose entries count at most `memory_bytes` bytes, [`ENTRY_BYTES`] for each included. What was removed or replaced counts no longer, and is
+    /// freed when the tree next rewrites its leaf, which has 15 places: a key that is overwritten again and again keeps up to 14 of its older values in memory.
     pub fn new(memory_bytes: u64) -> Self {
         Self {
             tree: TreeIndex::new(),

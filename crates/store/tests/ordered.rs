@@ -196,10 +196,9 @@ fn standing_keys_are_always_seen(prefix_len: usize, rounds: u64) {
                 }
             });
         }
-        for writer in writing {
-            writer.join().unwrap();
-        }
+        let ended: Vec<_> = writing.into_iter().map(thread::ScopedJoinHandle::join).collect();
         over.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok), "a writer panicked");
     });
     let all = scan(&index, (Bound::Unbounded, Bound::Unbounded), usize::MAX);
     let used: usize = all.iter().map(|(key, value)| ENTRY_BYTES + key.len() + value.len()).sum();

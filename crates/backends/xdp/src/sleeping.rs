@@ -48,7 +48,11 @@ impl Sleeping {
             // Also where one of several fails: `clear` takes out whichever are in.
             self.watches = true;
             for socket in self.sockets.iter().filter_map(std::sync::Weak::upgrade) {
-                self.alarm.watch(&*socket)?;
+                if let Err(error) = self.alarm.watch(&*socket) {
+                    // Whoever arms again must not find a port that takes itself for watched.
+                    self.clear();
+                    return Err(error);
+                }
             }
         }
         Ok(true)

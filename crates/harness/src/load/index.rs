@@ -117,7 +117,7 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
             // Sums are known where there are scans.
             sums: Sums::new(if shape.scan_share > 0.0 { shape.keys } else { 0 }),
             random: SmallRng::seed_from_u64(seed),
-            scans: (shape.scan_share * f64::from(PARTS)) as u32,
+            scans: (shape.scan_share * f64::from(PARTS)).round() as u32,
             idle: (0..shape.window as u32).collect(),
             in_flight: vec![nothing; shape.window],
             filling: 0..0,
