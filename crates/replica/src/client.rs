@@ -402,6 +402,10 @@ impl<E: Endpoint> Client<E> {
     }
 
     fn take_answer(&mut self, id: u64, at: usize, bytes: &[u8], now_ns: u64) {
+        // What is over already says nothing about the session that there is now.
+        if !self.pending.contains_key(&id) {
+            return;
+        }
         let Ok(answer) = wire::decode::<Answer<'_>>(bytes) else {
             return self.finish(id, Err(ClientError::BadAnswer(bytes.len())));
         };
@@ -426,7 +430,12 @@ impl<E: Endpoint> Client<E> {
             Answer::DiskFull => self.finish(id, Err(ClientError::DiskFull)),
             Answer::Refused(why) => self.finish(id, Err(ClientError::Refused(why))),
             Answer::Elsewhere { leader, members, silent } => {
-                let is_of_any = self.pending.get(&id).is_some_and(|pending| pending.request.is_of_any());
+                let mut is_of_any = false;
+                if let Some(pending) = self.pending.get_mut(&id) {
+                    is_of_any = pending.request.is_of_any();
+                    // A leader that took it and lost its office says so, too, and the command may still be decided.
+                    pending.may_have_run |= matches!(pending.request, Request::Run { .. });
+                }
                 self.learn(at, leader.filter(|_| !is_of_any), &members, silent, now_ns);
                 let wait_ns = if self.at % self.addresses.len().max(1) == at { AGAIN_NS } else { 0 };
                 self.again(id, now_ns + wait_ns.max(AGAIN_NS / 4));
@@ -465,6 +474,8 @@ impl<E: Endpoint> Client<E> {
 
     fn begin_session_anew(&mut self) {
         (self.session, self.is_opening, self.nonce) = (None, false, self.random.next_u64());
+        // One that is being opened would be a second session, under which commands could run again.
+        self.pending.retain(|_, pending| !matches!(pending.request, Request::Open));
         let commands = self.pending.iter().filter(|(_, pending)| matches!(pending.request, Request::Run { .. }));
         let ids: Vec<u64> = commands.map(|(id, _)| *id).collect();
         for id in ids {

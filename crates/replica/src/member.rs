@@ -289,8 +289,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.node.tick();
         let raft = &mut self.node.raft;
         if raft.state != StateRole::Leader && raft.election_elapsed >= self.patience && now_ns >= self.quiet_until_ns {
-            raft.election_elapsed = 0;
             if raft.promotable() {
+                raft.election_elapsed = 0;
                 // What it says when it cannot is that it leads, or has a change to apply first.
                 let _ = self.node.campaign();
             }
@@ -392,7 +392,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     fn install(&mut self, snapshot: Snapshot) -> Result<(), MemberError> {
         self.restore(&snapshot)?;
         self.node.mut_store().install(snapshot);
-        self.replace_journal()
+        self.replace_journal()?;
+        // What is told the leader next is that the snapshot is kept. A member that has no room for it must not say so, and its old journal has a gap.
+        let is_kept = self.journal.is_none() || self.has_base && !self.is_full;
+        if is_kept { Ok(()) } else { Err(MemberError::Disk(sinew_journal::disk::DiskError::Full)) }
     }
 
     /// The journal begins anew, with the log's latest snapshot.

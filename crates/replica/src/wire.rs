@@ -15,7 +15,7 @@ pub const CLIENT: RequestType = RequestType::new(65);
 /// Of both protocols.
 pub const VERSION: u8 = 1;
 /// Terms and indices stay below this, so that adding to them cannot overflow.
-const NUMBER_MAX: u64 = 1 << 62;
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 /// Members that a configuration can have, learners and those that are leaving included.
 pub const MEMBERS_MAX: usize = 16;
 /// The longest name of a member, and address, in bytes.

@@ -28,7 +28,8 @@ there and new. What a client has been told is done lies with a majority of them.
 Without --data all is in memory, as in nsdi19: it is gone when a majority is gone at once, and a member that is started again knows nothing: it waits
 until it is added again (`sinew replica add NAME=URL`), and votes for nobody before. With --data a member goes on where it was.
 
-A dead leader is replaced after --election-ms to twice that of silence. A member that is stopped with Ctrl-C hands its leadership over first.
+Members ask for votes after --election-ms to twice that of silence, and a dead leader is usually replaced soon after. Give all members the same
+--election-ms: reads with --lease rely on it. A member that is stopped with Ctrl-C hands its leadership over first.
 
 JSON: first `serving`, a list of one address; at the end `status`: role, term, applied.
 

@@ -74,7 +74,7 @@ pub enum MemberError {
     Snapshot(#[from] crate::machine::BadSnapshot),
     /// The engine does not do what it should.
     #[error(
-        "the log contradicts itself: {0}; bring back a copy of the whole directory, or remove the member and add it again"
+        "the log contradicts itself: {0}; empty the directory, start the member, and add it again (no copy of the directory: it has forgotten votes)"
     )]
     Engine(String),
 }

@@ -78,6 +78,10 @@ pub fn is_bearable(node: &RawNode<Log>, message: &Message) -> bool {
                 || log.term(entry.index).is_ok_and(|term| term == entry.term)
         }),
         MessageType::MsgAppendResponse => message.reject || message.index <= log.last_index(),
+        // Whoever becomes leader has kept all that it has; others' votes come again.
+        MessageType::MsgTimeoutNow | MessageType::MsgRequestVoteResponse | MessageType::MsgRequestPreVoteResponse => {
+            log.last_index() == log.persisted
+        }
         _ => true,
     }
 }

@@ -37,7 +37,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             Some(Say::Piece { cluster, from, to, piece }) => match self.check_names(cluster, to) {
                 Some(wrong) => PeerAnswer::Now(wrong),
                 None => {
-                    self.heard_ns.insert(from, now_ns);
+                    self.note_heard(from, now_ns);
                     let taken = self.take_piece(from, &piece);
                     PeerAnswer::Now(if taken { Say::Nothing } else { Say::NoMember })
                 }
@@ -116,8 +116,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         None
     }
 
+    /// Strangers are not remembered: there may be any number of them.
+    fn note_heard(&mut self, from: MemberId, now_ns: u64) {
+        if self.members.contains_key(&from) {
+            self.heard_ns.insert(from, now_ns);
+        }
+    }
+
     fn take_messages(&mut self, from: MemberId, messages: &[WireMessage<'_>], now_ns: u64) {
-        self.heard_ns.insert(from, now_ns);
+        self.note_heard(from, now_ns);
         for wire in messages {
             let Some(message) = wire.to_message(from, self.me.id) else {
                 self.dropped.nonsense += 1;

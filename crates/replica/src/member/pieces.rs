@@ -102,7 +102,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     pub(super) fn take_piece(&mut self, from: MemberId, piece: &Piece<'_>) -> bool {
         let is_first = piece.at == 0;
         let end = piece.at.saturating_add(piece.bytes.len() as u64);
-        if piece.term < self.node.raft.term || piece.len > LEN_MAX || end > piece.len {
+        let is_sane = piece.term >= self.node.raft.term && piece.term < wire::NUMBER_MAX;
+        if !is_sane || piece.len > LEN_MAX || end > piece.len {
             self.dropped.contradiction += 1;
             return false;
         }
