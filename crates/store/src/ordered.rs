@@ -4,7 +4,7 @@
 //! that insert, overwrite and remove among 20,000 keys, scans and GETs of `masstree` 0.9.5 missed keys that stood throughout, and those of
 //! `crossbeam-skiplist` 0.1.3 missed keys while they were overwritten. `tests/ordered.rs` holds it to that.
 //!
-//! What is added here is the layout of keys and values ([`key`], [`value`]), exact counts, and a bound on what they add up to. The tree does not tell what an
+//! What is added here is the layout of keys and values (`key`, `value`), exact counts, and a bound on what they add up to. The tree does not tell what an
 //! insertion replaced, so changes of one key take turns by a lock that keys share by their hash; readers never look at it.
 
 mod key;

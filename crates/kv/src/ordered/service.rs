@@ -27,7 +27,7 @@ const NUMBER_LEN: usize = 8;
 /// use sinew_kv::ordered::{POINTS, RANGES, Service};
 /// use sinew_rpc::Nexus;
 ///
-/// # fn f(workers: Arc<dyn sinew_rpc::WorkerPool>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn f(workers: Arc<dyn sinew_fabric::WorkerPool>) -> Result<(), Box<dyn std::error::Error>> {
 /// let service = Service::new(1 << 30, 1 << 20);
 /// let nexus = Nexus::builder()
 ///     .handle_burst(POINTS, service.points())
