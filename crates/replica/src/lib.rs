@@ -10,9 +10,9 @@
 //! # What holds
 //!
 //! - What a client has been told is done lies with a majority of the members that vote, on their disks where they have any.
-//! - Commands and reads are linearizable: each seems to happen at one moment between its beginning and its answer. Reads by lease are so as long as no member's
-//!   clock runs faster than another's by more than [`member::MemberConfig::drift_max_ppm`]; stale reads are not.
-//! - A command of a session runs once, whatever is repeated. Of a session that has expired nobody knows any more.
+//! - Commands and reads are linearizable: each seems to happen at one moment between its beginning and its answer. Reads by lease are so as long as all
+//!   members have the same election time-out and no member's clock runs faster than another's by more than [`member::MemberConfig::drift_max_ppm`]; stale reads are not.
+//! - A command of a session runs once, whatever is repeated. After a session expires, whether its last commands ran is unknown.
 //! - A member that lost what it knew is another member: it votes for nobody until it is added again.
 //!
 //! # What it costs

@@ -30,7 +30,7 @@ const STRIPES: usize = 64;
 
 /// An ordered map from byte strings to byte strings, shared by threads.
 ///
-/// GETs are linearizable with PUTs and DELETEs. A scan sees each key that stood from its beginning to its end, in order and once; of keys that
+/// GETs, PUTs and DELETEs are linearizable, as the tree says of its methods. A scan sees each key that stood from its beginning to its end, in order and once; of keys that
 /// come or go meanwhile it sees some.
 ///
 /// ```

@@ -12,7 +12,7 @@ use super::cluster::ClusterArgs;
 use crate::{Outcome, output};
 
 const PUT_HELP: &str = "\
-With --if-revision or --if-absent the key is changed only if what is there is as expected; else the command ends with 5.
+With --if-revision or --if-absent the key is changed only if what is there is as expected; else the command exits with status 5.
 
 JSON: revision; or, where what is there is something else, found (revision, value) or null.
 
@@ -45,9 +45,9 @@ pub struct PutArgs {
 
 const GET_HELP: &str = "\
 A read sees all that was acknowledged before it began: the leader asks a majority whether it still leads. With --lease it answers by itself when a majority
-has said so a moment ago, which is as good as long as no member's clock runs 1 % faster than another's. With --stale any member answers, with what it has.
+has said so a moment ago, which is as good as long as all members have the same --election-ms and no clock runs 1 % faster than another's. With --stale any member answers, with what it has.
 
-A key that is not there ends the command with 5.
+When there is no such key, the command exits with status 5.
 
 JSON: revision (of the store), and key, value, item_revision, created, or items, a list of these, and more.
 

@@ -13,7 +13,7 @@ use super::cluster::ClusterArgs;
 use crate::{Outcome, output};
 
 const AFTER_HELP: &str = "\
-Puts random ones of --keys keys of 16 bytes (nsdi19 7.1: one million), from one client, --in-flight at a time, each counted once its answer is there.
+Puts keys drawn at random from --keys keys of 16 bytes (nsdi19 7.1: one million), from one client, --in-flight at a time, each counted once its answer is there.
 
 JSON: puts, seconds, rate_per_s, p50_us, p99_us, longest_us, in_flight, value_len.
 

@@ -29,7 +29,7 @@ Examples:
   sinew replica add d=udp://10.0.0.4:7401
   sinew replica add c=udp://127.0.0.1:7403       after it was started again with nothing";
 
-/// Take a member in, or one that has lost its memory again.
+/// Add a member, or add one again that lost its state.
 #[derive(clap::Args)]
 #[command(after_help = ADD_HELP)]
 pub struct AddArgs {

@@ -8,7 +8,7 @@ use super::cluster::ClusterArgs;
 use crate::{Outcome, output, table};
 
 const AFTER_HELP: &str = "\
-Each member is asked, and says it itself. Behind: entries that its state lacks of what the leader knows to be decided. When no member leads, the command ends
+Each member reports on itself. Behind: entries that its state lacks of what the leader knows to be decided. When no member leads, the command ends
 with 5.
 
 JSON: leader (a name, or null), members, a list of: name, address, role, term, committed, applied, behind, snapshot, sessions, durable, disk_full, dropped;

@@ -11,8 +11,8 @@ use crate::{Outcome, output};
 
 const AFTER_HELP: &str = "\
 Prints each change as REVISION KEY=VALUE, or REVISION KEY for one that is gone, in order, without a gap, until Ctrl-C or --count changes. Any member
-answers; when one dies, another goes on. Members keep the last 65536 changes, or 32 MiB of them: from an older revision on, the command fails and
-says from which one there are any.
+answers; when one dies, another goes on. Members keep the last 65536 changes, or 32 MiB of them, and a member that was started
+again keeps none from before: from an older revision on, the command fails and says from which one there are any.
 
 JSON: an object a line: revision, key, value (null when it is gone).
 

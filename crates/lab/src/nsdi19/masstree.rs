@@ -22,7 +22,8 @@ const MEMORY_NS: f64 = 90.0;
 /// What two hyper-threads of a core do together, in multiples of what one does alone: an estimate. One of two takes 2 / 1.3 times as long to
 /// compute, and as long as alone to wait for memory.
 const HYPER_THREADS: f64 = 1.3;
-/// What a call costs a thread that has a core to itself, beside the index: `nsdi19-nics` has 5 M/s of calls and answers.
+/// What a call costs a thread that has a core to itself, beside the index: an estimate from above, since `nsdi19-nics` has 5 M/s of calls and of
+/// answers to others' in this time.
 const CALL_NS: f64 = 200.0;
 /// Taking a job from a queue that another core has written, and the answer back: four lines from core to core, of 70 ns each.
 const JOB_NS: u64 = 280;

@@ -53,8 +53,8 @@ pub enum MemberError {
     #[error("{0}")]
     Arguments(String),
     /// The log is damaged, or the disk does not do what it should.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
+    #[error("{}", told(.0))]
+    Journal(JournalError),
     /// The disk does not do what it should; what was acknowledged lies there, and at a majority of the members.
     #[error("{0}: the member has stopped; see to the disk, and start it again")]
     Disk(#[from] DiskError),
@@ -77,4 +77,25 @@ pub enum MemberError {
         "the log contradicts itself: {0}; empty the directory, start the member, and add it again (no copy of the directory: it has forgotten votes)"
     )]
     Engine(String),
+}
+
+impl From<JournalError> for MemberError {
+    fn from(error: JournalError) -> Self {
+        Self::Journal(error)
+    }
+}
+
+/// What is wrong with a member's log, and what to do. What the journal itself advises, to cut a file off or to bring back a copy, is for those who have
+/// promised nobody anything: a member would forget votes and entries that others count on.
+fn told(error: &JournalError) -> String {
+    let what = match error {
+        JournalError::Missing { missing, .. } => format!("{missing} is not there"),
+        JournalError::Corrupt { file, at } => format!("{file} is damaged at byte {at}"),
+        JournalError::BadSnapshot { file } => format!("{file} is damaged"),
+        other => return other.to_string(),
+    };
+    format!(
+        "{what}: empty the directory, start the member, and add it again as a new one; with a shortened file or an old copy it would forget what it has \
+         acknowledged"
+    )
 }
