@@ -140,6 +140,8 @@ fn miri_test(package: &str) -> Command {
     // default, so a failure repeats.
     let flags = std::env::var("MIRIFLAGS").unwrap_or_default();
     command.env("MIRIFLAGS", format!("{flags} -Zmiri-disable-isolation"));
+    // A random case takes up to a second; what these look for is in the first ones or, natively, in all.
+    command.env("PROPTEST_CASES", std::env::var("PROPTEST_CASES").unwrap_or_else(|_| "8".into()));
     command
 }
 

@@ -387,6 +387,10 @@ impl<'a> WireMessage<'a> {
         if kind != MessageType::MsgAppend && !self.entries.is_empty() {
             return None;
         }
+        // The engine takes term 0 for that of any entry past its log's end.
+        if kind == MessageType::MsgAppend && self.index > 0 && self.log_term == 0 {
+            return None;
+        }
         let (mut index, mut term) = (self.index, self.log_term);
         let mut entries = Vec::with_capacity(self.entries.len());
         for entry in &self.entries {
@@ -471,6 +475,7 @@ mod tests {
             WireMessage { kind: 4, ..append(vec![entry(11, 3)]) },
             WireMessage { index: u64::MAX, ..append(vec![]) },
             WireMessage { term: 0, ..append(vec![]) },
+            WireMessage { log_term: 0, ..append(vec![]) },
         ] {
             assert_eq!(wire.to_message(from, to), None, "{wire:?}");
         }

@@ -186,6 +186,9 @@ impl Core {
                 Frame::Dropped(reason) => rx_stats.count_dropped(reason, 1),
                 Frame::Neighbour(Said::Answer(Neighbour { address, mac })) => {
                     neighbours.tell(address, MacAddress(mac), now_ns);
+                    if local.gateway == Some(address) {
+                        neighbours.tell_gateway(MacAddress(mac), now_ns);
+                    }
                 }
                 Frame::Neighbour(Said::Question { about, from }) if about == local.address => {
                     if !from.address.is_unspecified() && from.address != local.address {
@@ -313,7 +316,10 @@ impl Core {
             return;
         }
         let hop = self.local.gateway.unwrap_or(to);
-        if let Some(mac) = self.neighbours.get(hop).filter(|_| hop != to) {
+        // A host that is unknown goes the way that is known. Of one that is doubted, it is the gateway that may have changed.
+        let is_unknown = self.neighbours.get(to).is_none();
+        let way = if is_unknown && hop != to { self.neighbours.way_to(hop, self.now_ns) } else { None };
+        if let Some(mac) = way {
             self.neighbours.tell(to, mac, self.now_ns);
         } else if let Some(question) = neighbour::question(self.local.neighbour(), hop) {
             send_written(&mut self.sender, &self.memory, question.bytes());
@@ -327,13 +333,17 @@ impl Core {
         self.neighbours.get(to).is_some()
     }
 
-    /// Asks again for whoever seems to have moved, or was not heard of for long.
+    /// Asks again for neighbours that seem to have moved, or were not heard of for long.
     #[inline]
     pub fn ask_doubted(&mut self) {
-        if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS
-            && let Some(address) = self.neighbours.take_doubted()
-        {
-            self.ask(address);
+        if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS {
+            while let Some(address) = self.neighbours.take_doubted() {
+                self.ask(address);
+                if self.local.gateway.is_some() {
+                    // It was asked for all of them.
+                    self.neighbours.doubt_nobody();
+                }
+            }
         }
     }
 }

@@ -13,6 +13,8 @@ const FRESH_NS: u64 = 5_000_000_000;
 const AGAIN_NS: u64 = 1_000_000_000;
 /// It was asked for so often in vain when it counts as unknown.
 const IN_VAIN: u8 = 3;
+/// Neighbours that can be doubted at once. Further ones are doubted when they are used again.
+const DOUBTED_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
@@ -31,8 +33,8 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     slots: Vec<Option<Entry>>,
-    /// Somebody whom we had asked for sends from elsewhere now, or was not heard of for long.
-    doubted: Option<IpAddr>,
+    /// Neighbours that we had asked for and that send from elsewhere now, or that were not heard of for long.
+    doubted: Vec<IpAddr>,
 }
 
 fn slot_of(address: IpAddr) -> usize {
@@ -46,7 +48,7 @@ fn slot_of(address: IpAddr) -> usize {
 
 impl Neighbours {
     pub fn new() -> Self {
-        Self { slots: vec![None; SLOTS], doubted: None }
+        Self { slots: vec![None; SLOTS], doubted: Vec::with_capacity(DOUBTED_MAX) }
     }
 
     /// Where packets to an address go.
@@ -70,8 +72,9 @@ impl Neighbours {
                 *slot = None;
                 return None;
             }
-            (entry.in_vain, entry.asked_ns) = (IN_VAIN.min(entry.in_vain + 1), now_ns);
-            self.doubted = Some(address);
+            if doubt(&mut self.doubted, address) {
+                (entry.in_vain, entry.asked_ns) = (IN_VAIN.min(entry.in_vain + 1), now_ns);
+            }
         }
         Some(mac)
     }
@@ -82,6 +85,13 @@ impl Neighbours {
             Some(Entry { address, mac, asked: true, confirmed_ns: now_ns, asked_ns: 0, in_vain: 0 });
     }
 
+    /// The gateway, by which all goes that was asked for, was told.
+    pub fn tell_gateway(&mut self, mac: MacAddress, now_ns: u64) {
+        for entry in self.slots.iter_mut().flatten().filter(|entry| entry.asked) {
+            *entry = Entry { mac, confirmed_ns: now_ns, in_vain: 0, ..*entry };
+        }
+    }
+
     /// A packet came from an address. Its sender can be answered there, unless we know better or have the place for somebody whom we had to ask for.
     #[inline]
     pub fn learn(&mut self, address: IpAddr, mac: MacAddress, now_ns: u64) {
@@ -90,16 +100,33 @@ impl Neighbours {
             Some(entry) if entry.address == address && entry.mac == mac => {
                 (entry.confirmed_ns, entry.in_vain) = (now_ns, 0);
             }
-            Some(entry) if entry.address == address && entry.asked => self.doubted = Some(address),
+            Some(entry) if entry.address == address && entry.asked => {
+                doubt(&mut self.doubted, address);
+            }
             Some(entry) if entry.address != address && entry.asked => {}
             _ => *slot = Some(Entry { address, mac, asked: false, confirmed_ns: now_ns, asked_ns: 0, in_vain: 0 }),
         }
     }
 
-    /// Whom to ask for again, if there is somebody.
+    /// A neighbour to ask for again, if there is one.
     pub fn take_doubted(&mut self) -> Option<IpAddr> {
-        self.doubted.take()
+        self.doubted.pop()
     }
+
+    /// Forgets whom to ask for again.
+    pub fn doubt_nobody(&mut self) {
+        self.doubted.clear();
+    }
+}
+
+/// Notes that a neighbour is to be asked for again, if there is room for the note.
+fn doubt(doubted: &mut Vec<IpAddr>, address: IpAddr) -> bool {
+    let is_noted = doubted.contains(&address);
+    if !is_noted && doubted.len() < DOUBTED_MAX {
+        doubted.push(address);
+        return true;
+    }
+    is_noted
 }
 
 #[cfg(test)]
@@ -153,6 +180,34 @@ mod tests {
         }
         assert_eq!(use_at(&mut neighbours, 19 * S), (None, None));
         assert_eq!(neighbours.get(one), None);
+    }
+
+    #[test]
+    fn each_of_many_that_are_doubted_at_once_is_asked_for_and_what_has_no_room_is_not_counted_as_asked() {
+        const S: u64 = 1_000_000_000;
+        let mut neighbours = Neighbours::new();
+        let all: Vec<IpAddr> = (1..=2 * DOUBTED_MAX as u8).map(|last| IpAddr::from([10, 0, 0, last])).collect();
+        all.iter().for_each(|one| neighbours.tell(*one, A, 0));
+        let all: Vec<_> = all.into_iter().filter(|one| neighbours.get(*one).is_some()).collect();
+        assert!(all.len() > DOUBTED_MAX);
+        let mut asked = Vec::new();
+        for _ in 0..2 {
+            all.iter().for_each(|one| assert_eq!(neighbours.way_to(*one, 6 * S), Some(A)));
+            asked.extend(std::iter::from_fn(|| neighbours.take_doubted()));
+        }
+        let distinct: std::collections::HashSet<_> = asked.iter().collect();
+        assert_eq!((asked.len(), distinct.len()), (all.len(), all.len()));
+    }
+
+    #[test]
+    fn what_the_gateway_told_holds_for_all_that_was_asked_for_and_for_nothing_else() {
+        let mut neighbours = Neighbours::new();
+        let (behind, beside) = ("10.9.0.1".parse().unwrap(), "10.0.0.1".parse().unwrap());
+        neighbours.tell(behind, A, 0);
+        neighbours.learn(beside, A, 0);
+        neighbours.tell_gateway(B, 5_000_000_000);
+        assert_eq!(neighbours.way_to(behind, 9_000_000_000), Some(B));
+        assert_eq!((neighbours.take_doubted(), neighbours.get(beside)), (None, Some(A)));
     }
 
     #[test]

@@ -456,6 +456,27 @@ fn seen(port: &mut XdpFrames) -> (usize, Vec<MacAddress>) {
     (arp.len(), datagrams.iter().map(|frame| to(frame.bytes())).collect())
 }
 
+/// Answers what a port at B asked: this Ethernet address has 10.83.0.250.
+fn answer(a: &mut XdpFrames, own: [u8; 6], mac: [u8; 6]) {
+    let head = [&own[..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &mac, &[10, 83, 0, 250], &own, &[10, 83, 0, 66]];
+    a.split().1.push(&head.concat(), &[0; 18]);
+    a.split().1.submit();
+}
+
+/// Sends when a time has come, and does what is due.
+fn send_at(port: &mut XdpPort, to: Peer, ms: u64) {
+    let mut burst = RxBurst::new(ms * 1_000_000);
+    port.split().0.receive(&mut burst);
+    drop(burst);
+    send(port, to, b"hello");
+    // What is due is done at the next turn at the latest.
+    let mut burst = RxBurst::new(ms * 1_000_000);
+    port.split().0.receive(&mut burst);
+}
+
+const FIRST: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const SECOND: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
 #[test]
 fn a_neighbour_that_gets_another_ethernet_address_is_found_again() {
     let Some(pair) = common::pair(PairOptions { addresses: false, ..PairOptions::default() }) else { return };
@@ -463,40 +484,47 @@ fn a_neighbour_that_gets_another_ethernet_address_is_found_again() {
     let mut port = common::port(&pair, Side::B, "10.83.0.66:7000");
     let to = sinew_fabric::sockets::pack("10.83.0.250:9".parse().unwrap());
     let own = pair.at(Side::B).within(|| common::mac(Side::B)).unwrap();
-    let answer = |a: &mut XdpFrames, mac: [u8; 6]| {
-        let head = [&own[..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &mac, &[10, 83, 0, 250], &own, &[10, 83, 0, 66]];
-        a.split().1.push(&head.concat(), &[0; 18]);
-        a.split().1.submit();
-    };
-    let at = |port: &mut XdpPort, ms: u64| {
-        let mut burst = RxBurst::new(ms * 1_000_000);
-        port.split().0.receive(&mut burst);
-        drop(burst);
-        send(port, to, b"hello");
-        // What is due is done at the next turn at the latest.
-        let mut burst = RxBurst::new(ms * 1_000_000);
-        port.split().0.receive(&mut burst);
-    };
-    let [first, second] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-    at(&mut port, 10);
+    send_at(&mut port, to, 10);
     assert_eq!(seen(&mut a), (1, vec![]));
-    answer(&mut a, first);
-    at(&mut port, 11);
-    assert_eq!(seen(&mut a), (0, vec![MacAddress(first); 2]));
-    at(&mut port, 5_012);
-    assert_eq!(seen(&mut a), (1, vec![MacAddress(first)]), "it is asked for, and used meanwhile");
-    answer(&mut a, second);
-    at(&mut port, 5_013);
-    assert_eq!(seen(&mut a), (0, vec![MacAddress(second)]));
+    answer(&mut a, own, FIRST);
+    send_at(&mut port, to, 11);
+    assert_eq!(seen(&mut a), (0, vec![MacAddress(FIRST); 2]));
+    send_at(&mut port, to, 5_012);
+    assert_eq!(seen(&mut a), (1, vec![MacAddress(FIRST)]), "it is asked for, and used meanwhile");
+    answer(&mut a, own, SECOND);
+    send_at(&mut port, to, 5_013);
+    assert_eq!(seen(&mut a), (0, vec![MacAddress(SECOND)]));
     // It is gone: after three questions nothing is sent where it was.
     for (ms, sent) in [(10_100, 1), (11_100, 1), (12_100, 1), (13_100, 0)] {
-        at(&mut port, ms);
+        send_at(&mut port, to, ms);
         let (arp, to) = seen(&mut a);
         assert!(arp >= 1 && to.len() == sent, "after {ms} ms: {arp} questions, {to:?}");
     }
-    answer(&mut a, first);
-    at(&mut port, 13_101);
-    assert_eq!(seen(&mut a), (0, vec![MacAddress(first); 2]), "and is found again");
+    answer(&mut a, own, FIRST);
+    send_at(&mut port, to, 13_101);
+    assert_eq!(seen(&mut a), (0, vec![MacAddress(FIRST); 2]), "and is found again");
+}
+
+#[test]
+fn a_gateway_that_gets_another_ethernet_address_is_found_again_by_all_behind_it() {
+    let Some(pair) = common::pair(PairOptions { addresses: false, ..PairOptions::default() }) else { return };
+    let mut a = common::frames(&pair, Side::A);
+    let mut port = common::port(&pair, Side::B, "10.83.0.66:7000?gateway=10.83.0.250");
+    let [one, other] = ["10.99.0.9:9", "10.99.0.10:9"].map(|to| sinew_fabric::sockets::pack(to.parse().unwrap()));
+    let own = pair.at(Side::B).within(|| common::mac(Side::B)).unwrap();
+    send_at(&mut port, one, 10);
+    assert_eq!(seen(&mut a), (1, vec![]));
+    answer(&mut a, own, FIRST);
+    send_at(&mut port, one, 12);
+    send_at(&mut port, other, 13);
+    send_at(&mut port, other, 15);
+    assert_eq!(seen(&mut a), (0, vec![MacAddress(FIRST); 4]), "it is asked for once");
+    send_at(&mut port, one, 5_100);
+    assert_eq!(seen(&mut a), (1, vec![MacAddress(FIRST)]), "it is asked for again, and used meanwhile");
+    answer(&mut a, own, SECOND);
+    send_at(&mut port, one, 5_101);
+    send_at(&mut port, other, 5_101);
+    assert_eq!(seen(&mut a), (0, vec![MacAddress(SECOND); 2]));
 }
 
 #[test]
