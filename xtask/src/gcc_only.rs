@@ -51,8 +51,16 @@ const TOOLS: &[&str] = &["gcc", "cc", "ld", "as", "ar"];
 const SYSTEM_LIBRARIES: &[&str] =
     &["linux-vdso", "libc.", "libm.", "libgcc_s.", "libpthread.", "libdl.", "librt.", "ld-linux", "/ld-linux", "/lib"];
 
+/// Where to build.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where this workspace has no optimised build yet, keep this one for what comes after it.
+    #[arg(long)]
+    keep: bool,
+}
+
 /// Checks the graph, then builds.
-pub fn run() -> anyhow::Result<()> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let metadata = Metadata::of_build()?;
     let graph = metadata.default_build()?;
     let findings = check(&graph);
@@ -68,10 +76,12 @@ pub fn run() -> anyhow::Result<()> {
     let path = scratch.join("path");
     fill_path(&path)?;
     let started = Instant::now();
-    process::run(&mut build(&path, &scratch.join("target"))?)?;
+    let is_kept = args.keep && !process::target_dir().join("release").exists();
+    let target = if is_kept { process::target_dir() } else { scratch.join("target") };
+    process::run(&mut build(&path, &target)?)?;
     println!("gcc-only: cold build in {:.0} s", started.elapsed().as_secs_f64());
 
-    let program = scratch.join("target/release/sinew");
+    let program = target.join("release/sinew");
     process::output(Command::new(&program).arg("--help").env("PATH", &path).stdin(std::process::Stdio::null()))
         .context("the program that was built does not run")?;
     let foreign = foreign_libraries(&program);

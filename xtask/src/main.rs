@@ -39,7 +39,7 @@ enum Task {
     /// Check the style that rustfmt and clippy do not know.
     Tidy,
     /// Build cold with nothing but Rust and gcc in reach, and link a program.
-    GccOnly,
+    GccOnly(gcc_only::Args),
     /// Run the tests of the unsafe and the hostile-input rooms under miri, and count them.
     Miri(miri::Args),
     /// Let loom try the interleavings of the lock-free code.
@@ -80,7 +80,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Deps => deps::run(),
         Task::Tidy => tidy::run(),
-        Task::GccOnly => gcc_only::run(),
+        Task::GccOnly(args) => gcc_only::run(&args),
         Task::Miri(args) => miri::run(args),
         Task::Loom => loom::run(),
         Task::Test(args) => test::run(args),

@@ -26,6 +26,9 @@ pub struct Args {
     /// Only this package.
     #[arg(long)]
     package: Option<String>,
+    /// Also the programs that take many minutes.
+    #[arg(long)]
+    long: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,6 +49,9 @@ struct Listed {
     /// Files that hide tests from miri.
     #[serde(default)]
     hidden: Vec<Hidden>,
+    /// Programs of tests that run with `--long` only.
+    #[serde(default)]
+    long: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -82,11 +88,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mut updated = text;
     for listed in list.package.iter().filter(|listed| args.package.as_ref().is_none_or(|name| *name == listed.name)) {
-        let passed = run_package(listed)?;
+        let passed = run_package(listed, args.long)?;
         if let Some(fall) = shortfall(listed, passed) {
             findings.push(fall);
         }
-        if passed > listed.tests_min {
+        if passed > listed.tests_min && !args.long {
             updated = with_minimum(&updated, &listed.name, passed);
         }
     }
@@ -99,12 +105,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run_package(listed: &Listed) -> anyhow::Result<usize> {
+fn run_package(listed: &Listed, long: bool) -> anyhow::Result<usize> {
     println!("miri: {}", listed.name);
     process::run(miri_test(&listed.name).args(["--lib", "--tests", "--no-run"]))?;
     // Miri runs all threads of a program on one core.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let programs = Mutex::new(test_programs(&listed.name)?);
+    let mut programs = test_programs(&listed.name)?;
+    let strange: Vec<_> =
+        listed.long.iter().filter(|name| !programs.iter().any(|program| program.contains(name))).collect();
+    if !strange.is_empty() {
+        bail!("{}: {strange:?} are left for --long, and are no programs", listed.name);
+    }
+    programs.retain(|program| long || !listed.long.iter().any(|name| program.contains(name)));
+    let programs = Mutex::new(programs);
     let results = std::thread::scope(|threads| {
         let worker = || {
             let mut results = Vec::new();
@@ -141,7 +154,7 @@ fn miri_test(package: &str) -> Command {
     let flags = std::env::var("MIRIFLAGS").unwrap_or_default();
     command.env("MIRIFLAGS", format!("{flags} -Zmiri-disable-isolation"));
     // A random case takes up to a second; what these look for is in the first ones or, natively, in all.
-    command.env("PROPTEST_CASES", std::env::var("PROPTEST_CASES").unwrap_or_else(|_| "8".into()));
+    command.env("PROPTEST_CASES", std::env::var("PROPTEST_CASES").unwrap_or_else(|_| "4".into()));
     command
 }
 
@@ -162,7 +175,7 @@ fn test_programs(package: &str) -> anyhow::Result<Vec<Vec<String>>> {
 fn run_program(listed: &Listed, program: &[String]) -> anyhow::Result<usize> {
     let began = Instant::now();
     let mut command = miri_test(&listed.name);
-    command.args(program).arg("--");
+    command.args(program).args(["--", "-Z", "unstable-options", "--report-time"]);
     for excluded in &listed.exclude {
         command.args(["--skip", &excluded.test]);
     }
@@ -267,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_fall_in_the_number_of_tests_is_an_error_and_a_rise_is_not() {
-        let listed = Listed { name: "p".into(), tests_min: 3, exclude: vec![], hidden: vec![] };
+        let listed = Listed { name: "p".into(), tests_min: 3, exclude: vec![], hidden: vec![], long: vec![] };
         assert!(shortfall(&listed, 2).unwrap().contains("2 tests ran under miri where there were 3"));
         assert_eq!(shortfall(&listed, 3), None);
         assert_eq!(shortfall(&listed, 4), None);

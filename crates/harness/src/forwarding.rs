@@ -3,6 +3,7 @@
 //! Frames are drawn ahead, and where each goes is known by then: every one is compared inside the timed run. Before each burst its frames' first bytes are written anew,
 //! as a network card would, since routers change them.
 
+mod latency;
 mod loads;
 
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use sinew::fabric::MAX_BURST;
 use sinew::fabric::frames::LentFrame;
 use sinew::forward::{Application, Fate, Fates, Form, Outbox};
 
+pub use latency::{AtLoad, Latencies};
 pub use loads::{echo, ipv4, ipv6, names, switch};
 
 /// Bytes of a frame: the least that Ethernet has, without its check sequence, or what its headers need.

@@ -46,6 +46,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &nsdi15::fig4::Fig4,
     &nsdi15::fig8::Fig8,
     &nsdi15::fig10::Fig10,
+    &nsdi15::fig11::Fig11,
     &nsdi15::fig12::Fig12,
     &nsdi19::fig1::Fig1,
     &nsdi19::fig4::Fig4,

@@ -1,6 +1,7 @@
 //! Raising the Bar for Using GPUs in Software Packet Processing: what needs neither a GPU nor a network card. (Figures 2 and 3 are of a GPU alone.)
 
 pub mod fig10;
+pub mod fig11;
 pub mod fig12;
 pub mod fig4;
 pub mod fig8;

@@ -18,7 +18,7 @@ use super::Pipeline;
 use crate::lookups::{NAME_LEN, ipv4_prefix, ipv6_prefix, mixed, name_text, station};
 
 /// Ports of each.
-const PORTS: u16 = 4;
+pub(super) const PORTS: u16 = 4;
 /// Routers behind each port.
 const GATEWAYS: u64 = 16;
 const HOST: MacAddress = MacAddress([2, 0xFF, 0, 0, 0, 1]);

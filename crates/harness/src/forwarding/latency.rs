@@ -1,0 +1,228 @@
+//! How long frames take through an application on another core (nsdi15 4.5): over cables in shared memory, sent at a rate, and stamped with when they were due.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use hdrhistogram::Histogram;
+use sinew::fabric::frames::cable::Cable;
+use sinew::fabric::frames::{FrameBurst, FramePort, FrameRx, FrameTx, LentFrame, MacAddress};
+use sinew::fabric::{MAX_BURST, PacketPort};
+use sinew::forward::{Application, Fate, Form, Forwarder};
+use sinew::shm::{Hub, ShmPort};
+
+use super::Pipeline;
+use super::loads::PORTS;
+use crate::histogram;
+use crate::machine::{Idle, Pair, two_threads};
+
+/// Frames in flight, where as many are sent as can be.
+const WINDOW: u64 = 256;
+/// Frames in flight at most at any rate: less than the rings hold.
+const IN_FLIGHT_MAX: u64 = 512;
+/// What does not come within so long is lost.
+const LOST_AFTER: Duration = Duration::from_millis(20);
+/// Of a stamp, the bits that are a time; above are the frame's number.
+const TIME_BITS: u32 = 40;
+const STAMP_LEN: usize = 8;
+
+/// What was found at a rate.
+#[derive(Clone, Debug)]
+pub struct AtLoad {
+    /// Millions of frames a second that came back.
+    pub mops: f64,
+    /// Nanoseconds from when each was due to when it was back.
+    pub trips: Histogram<u64>,
+}
+
+/// The most that comes back in a second, and round trips at parts of it.
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    /// With as many frames in flight as make sense.
+    pub peak: AtLoad,
+    /// For each part that was asked for.
+    pub at: Vec<AtLoad>,
+}
+
+struct Client<'a> {
+    cables: Vec<Cable<ShmPort>>,
+    frame: Vec<u8>,
+    at: usize,
+    len: usize,
+    differences: &'a [u8],
+    expected: &'a [Fate],
+    next: usize,
+    began: Instant,
+    sent: u64,
+    came: u64,
+    stray: u64,
+    trips: Histogram<u64>,
+}
+
+fn mac(end: u8, port: u16) -> MacAddress {
+    MacAddress([2, end, 0, 0, 0, port as u8])
+}
+
+impl Client<'_> {
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Sends so many frames, of which the `nth` is due at `due_ns(nth)`.
+    fn send(&mut self, count: u64, due_ns: impl Fn(u64) -> u64) {
+        let (_, tx) = self.cables[0].split();
+        for _ in 0..count {
+            let index = self.next;
+            self.next = (index + 1) % self.expected.len();
+            let difference = &self.differences[index * self.len..][..self.len];
+            self.frame[self.at..self.at + self.len].copy_from_slice(difference);
+            let stamp = (index as u64) << TIME_BITS | due_ns(self.sent) & ((1 << TIME_BITS) - 1);
+            tx.push(&self.frame, &stamp.to_le_bytes());
+            self.sent += 1;
+        }
+        tx.submit();
+    }
+
+    /// Takes what came; returns whether that is anything.
+    fn receive(&mut self) -> bool {
+        let now_ns = self.began.elapsed().as_nanos() as u64;
+        let before = self.came;
+        for (port, cable) in (0..).zip(&mut self.cables) {
+            let mut burst = FrameBurst::new(now_ns);
+            cable.split().0.receive(&mut burst);
+            for frame in &burst.frames {
+                let stamp = frame.bytes().last_chunk::<STAMP_LEN>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                let (index, due_ns) = ((stamp >> TIME_BITS) as usize, stamp & ((1 << TIME_BITS) - 1));
+                if self.expected.get(index) == Some(&Fate::Forward(port)) {
+                    self.came += 1;
+                    self.trips.saturating_record(now_ns.saturating_sub(due_ns).max(1));
+                } else {
+                    self.stray += 1;
+                }
+            }
+        }
+        self.came > before
+    }
+
+    fn wait_for_all(&mut self) {
+        let mut last = Instant::now();
+        while self.came < self.sent && last.elapsed() < LOST_AFTER {
+            if self.receive() {
+                last = Instant::now();
+            }
+        }
+    }
+
+    /// Makes the links: the other end of a cable is whoever first sends a frame over it.
+    fn begin(&mut self) {
+        for cable in &mut self.cables {
+            let (_, tx) = cable.split();
+            tx.push(&self.frame, &[0xFF; STAMP_LEN]);
+            tx.submit();
+        }
+        let began = Instant::now();
+        while began.elapsed() < LOST_AFTER {
+            self.receive();
+        }
+    }
+
+    /// Sends at `rate` frames a second, or as many as can be, and takes what comes.
+    fn load(&mut self, rate: Option<f64>, duration: Duration, idle: Idle) -> anyhow::Result<AtLoad> {
+        (self.sent, self.came, self.stray, self.trips, self.began) = (0, 0, 0, histogram(), Instant::now());
+        let window = if rate.is_some() { IN_FLIGHT_MAX } else { WINDOW };
+        loop {
+            let now_ns = self.now_ns();
+            if now_ns >= duration.as_nanos() as u64 {
+                break;
+            }
+            let due = rate.map_or(u64::MAX, |rate| (now_ns as f64 * rate * 1e-9) as u64);
+            let room = window.saturating_sub(self.sent - self.came);
+            let count = due.saturating_sub(self.sent).min(room).min(MAX_BURST as u64);
+            // Whole bursts where nobody waits for the next frame.
+            if count > 0 && (rate.is_some() || count == MAX_BURST as u64) {
+                self.send(count, |nth| rate.map_or(now_ns, |rate| (nth as f64 / rate * 1e9) as u64));
+            }
+            if !self.receive() {
+                idle.pass();
+            }
+        }
+        let mops = self.came as f64 / self.began.elapsed().as_secs_f64() * 1e-6;
+        self.wait_for_all();
+        let (sent, came, stray) = (self.sent, self.came, self.stray);
+        ensure!(stray == 0, "{stray} of {sent} frames went elsewhere than they should");
+        ensure!(sent - came <= sent / 100, "{} of {sent} frames did not come back", sent - came);
+        Ok(AtLoad { mops, trips: self.trips.clone() })
+    }
+}
+
+impl<A: Application + Send> Pipeline<A> {
+    /// The application forwards on the second of two processors what the first sends it: first as much as passes, then at each of these parts of that, each for so long.
+    ///
+    /// # Errors
+    ///
+    /// A frame that went elsewhere than it should, or one in a hundred lost; no memory for the cables; no such processors.
+    pub fn latencies(self, cpus: Pair, form: Form, parts: &[f64], duration: Duration) -> anyhow::Result<Latencies> {
+        let Self { mut application, template, at, len, differences, expected, .. } = self;
+        application.set_form(form);
+        let (hub, idle) = (Hub::new(), Idle::new());
+        let open = |end: &str| (0..PORTS).map(|port| hub.port(&format!("{end}{port}"))).collect::<Result<Vec<_>, _>>();
+        let (here, there) = (open("client").context("opening cables")?, open("forwarder").context("opening cables")?);
+        let addresses: Vec<_> = there.iter().map(PacketPort::address).collect();
+        let measure = || {
+            let cables = (0..).zip(here).zip(&addresses).map(|((port, end), to)| Cable::to(end, to, mac(1, port)));
+            let mut client = Client {
+                cables: cables.collect::<Result<_, _>>()?,
+                frame: template,
+                at,
+                len,
+                differences: &differences,
+                expected: &expected,
+                next: 0,
+                began: Instant::now(),
+                sent: 0,
+                came: 0,
+                stray: 0,
+                trips: histogram(),
+            };
+            client.begin();
+            let peak = client.load(None, duration, idle)?;
+            let at = parts.iter().map(|part| client.load(Some(part * peak.mops * 1e6), duration, idle));
+            let at = at.collect::<anyhow::Result<_>>()?;
+            anyhow::Ok(Latencies { peak, at })
+        };
+        let forward = |stop: &AtomicBool| {
+            let cables = (0..).zip(there).map(|(port, end)| Cable::answering(end, mac(2, port))).collect();
+            let mut forwarder = Forwarder::new(cables, application)?;
+            while !stop.load(Ordering::Relaxed) {
+                // Time stands still: nobody has to be asked for again.
+                if forwarder.turn(0) == 0 {
+                    idle.pass();
+                }
+            }
+            anyhow::Ok(())
+        };
+        let (measured, forwarded) = two_threads(cpus, measure, forward)?;
+        // Where the forwarder failed, that is why the client did.
+        forwarded.and(measured)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{echo, ipv6};
+    use super::*;
+
+    #[test]
+    fn frames_come_back_at_every_rate_and_those_that_go_astray_are_noticed() {
+        const SHORT: Duration = Duration::from_millis(20);
+        for part in [0.1, 0.5] {
+            let found = echo(1000).unwrap().latencies(None, Form::default(), &[part], SHORT).unwrap();
+            assert!(found.peak.mops > 0.0 && found.at[0].mops < found.peak.mops * 0.8 && !found.at[0].trips.is_empty());
+        }
+        let found = ipv6(100, 1000).unwrap().latencies(None, Form::Plain, &[], SHORT).unwrap();
+        assert!(found.at.is_empty() && found.peak.mops > 0.0);
+        let mut wrong = echo(1000).unwrap();
+        wrong.expected.iter_mut().for_each(|fate| *fate = Fate::Drop);
+        assert!(wrong.latencies(None, Form::Plain, &[], SHORT).unwrap_err().to_string().contains("elsewhere"));
+    }
+}
