@@ -80,7 +80,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Deps => deps::run(),
         Task::Tidy => tidy::run(),
-        Task::GccOnly(args) => gcc_only::run(&args),
+        Task::GccOnly(args) => gcc_only::run(args),
         Task::Miri(args) => miri::run(args),
         Task::Loom => loom::run(),
         Task::Test(args) => test::run(args),

@@ -87,6 +87,8 @@ pub struct Member<S, D> {
     /// Its journal has a beginning, if there is one.
     has_base: bool,
     is_full: bool,
+    /// Entries, and bytes of theirs, that the engine was given since it was last asked what to write.
+    let_in: (usize, usize),
     clients: Clients,
     reads: Reads,
     wishes: Wishes,
@@ -147,6 +149,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             has_base: journal.is_none(),
             journal,
             is_full: false,
+            let_in: (0, 0),
             clients: Clients::default(),
             reads: Reads::default(),
             wishes: Wishes::default(),
@@ -339,6 +342,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.apply(&committed)?;
             self.node.advance_apply();
         }
+        self.let_in = (0, 0);
         self.answer_reads();
         self.compact_if_long()?;
         Ok(busy)

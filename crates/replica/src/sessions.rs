@@ -23,7 +23,7 @@ pub enum Verdict<'a> {
     Forgotten,
     /// There is no such session (any more).
     Expired,
-    /// More commands are in flight than [`IN_FLIGHT_MAX`].
+    /// It is [`IN_FLIGHT_MAX`] or more behind the first whose answer the client has not got.
     TooMany,
 }
 
@@ -31,8 +31,6 @@ pub enum Verdict<'a> {
 struct Session {
     /// Of the last use.
     used: u64,
-    /// What opened it: asked for twice, it is opened once.
-    nonce: u64,
     /// Commands below this have run, and their answers have arrived.
     done_below: u64,
     answers: BTreeMap<u64, Vec<u8>>,
@@ -70,21 +68,19 @@ impl Sessions {
         self.sessions.is_empty()
     }
 
-    /// Opens a session, by a log entry's index, which becomes its name. A nonce that opened one gives the same one again.
-    pub fn open(&mut self, index: u64, nonce: u64) -> u64 {
-        if let Some((name, _)) = self.sessions.iter().find(|(_, session)| session.nonce == nonce) {
-            let name = *name;
-            self.touch(name, index);
-            return name;
+    /// Opens a session, by the log entry `index`. Its name is the number that its client drew, so that it is opened once however often that is asked for, and
+    /// so that no other cluster has one of that name: a client may outlive a cluster that was in memory.
+    pub fn open(&mut self, index: u64, name: u64) {
+        if self.sessions.contains_key(&name) {
+            return self.touch(name, index);
         }
         if self.sessions.len() >= SESSIONS_MAX
             && let Some((_, oldest)) = self.by_use.pop_first()
         {
             self.sessions.remove(&oldest);
         }
-        self.sessions.insert(index, Session { used: index, nonce, ..Session::default() });
-        self.by_use.insert(index, index);
-        index
+        self.sessions.insert(name, Session { used: index, ..Session::default() });
+        self.by_use.insert(index, name);
     }
 
     /// Ends a session.
@@ -117,7 +113,8 @@ impl Sessions {
         if number < session.done_below {
             return Verdict::Forgotten;
         }
-        if session.answers.len() >= IN_FLIGHT_MAX && !session.answers.contains_key(&number) {
+        // By numbers, not by answers that are kept: the first of those in flight can always run, and with it the others.
+        if number - session.done_below >= IN_FLIGHT_MAX as u64 {
             return Verdict::TooMany;
         }
         match session.answers.get(&number) {
@@ -146,6 +143,11 @@ impl Sessions {
 mod tests {
     use super::*;
 
+    fn open(sessions: &mut Sessions, index: u64, name: u64) -> u64 {
+        sessions.open(index, name);
+        name
+    }
+
     fn run(sessions: &mut Sessions, index: u64, name: u64, number: u64, done_below: u64) -> Option<Vec<u8>> {
         match sessions.begin(index, name, number, done_below) {
             Verdict::Run => {
@@ -160,7 +162,7 @@ mod tests {
     #[test]
     fn a_repeated_command_gets_its_first_answer() {
         let mut sessions = Sessions::default();
-        let name = sessions.open(5, 77);
+        let name = open(&mut sessions, 5, 77);
         let first = run(&mut sessions, 6, name, 0, 0);
         assert_eq!(run(&mut sessions, 9, name, 0, 0), first);
         assert_eq!(run(&mut sessions, 10, name, 1, 1), Some(10_u64.to_le_bytes().to_vec()));
@@ -168,9 +170,30 @@ mod tests {
     }
 
     #[test]
-    fn opening_with_the_same_nonce_opens_once() {
+    fn a_session_that_is_opened_twice_keeps_its_answers() {
         let mut sessions = Sessions::default();
-        assert_eq!((sessions.open(5, 77), sessions.open(6, 77), sessions.open(7, 78)), (5, 5, 7));
+        let name = open(&mut sessions, 5, 77);
+        let first = run(&mut sessions, 6, name, 0, 0);
+        assert_eq!(open(&mut sessions, 7, 77), name);
+        assert_eq!((run(&mut sessions, 8, name, 0, 0), sessions.len()), (first, 1));
+    }
+
+    #[test]
+    fn a_session_of_another_cluster_is_not_known() {
+        let mut sessions = Sessions::default();
+        open(&mut sessions, 5, 77);
+        assert_eq!(sessions.begin(6, 5, 0, 0), Verdict::Expired);
+    }
+
+    #[test]
+    fn the_oldest_command_runs_however_many_later_ones_have() {
+        let mut sessions = Sessions::default();
+        let name = open(&mut sessions, 1, 1);
+        for number in 1..IN_FLIGHT_MAX as u64 {
+            assert!(run(&mut sessions, number + 2, name, number, 0).is_some());
+        }
+        assert_eq!(sessions.begin(1000, name, IN_FLIGHT_MAX as u64, 0), Verdict::TooMany);
+        assert!(run(&mut sessions, 1001, name, 0, 0).is_some());
     }
 
     #[test]
@@ -189,7 +212,7 @@ mod tests {
     #[test]
     fn a_session_keeps_no_more_answers_than_it_may() {
         let mut sessions = Sessions::default();
-        let name = sessions.open(1, 1);
+        let name = open(&mut sessions, 1, 1);
         for number in 0..IN_FLIGHT_MAX as u64 {
             assert!(run(&mut sessions, number + 2, name, number, 0).is_some());
         }
@@ -202,7 +225,7 @@ mod tests {
         #[test]
         fn each_command_runs_once(tries in proptest::collection::vec((0_u64..3, 0_u64..20, 0_u64..20), 0..200)) {
             let mut sessions = Sessions::default();
-            let names: Vec<_> = (0..3).map(|nonce| sessions.open(nonce + 1, nonce)).collect();
+            let names: Vec<_> = (0..3).map(|name| open(&mut sessions, name + 1, name)).collect();
             let mut ran = std::collections::BTreeSet::new();
             let mut done = [0; 3];
             for (index, (client, number, done_below)) in tries.into_iter().enumerate() {

@@ -50,8 +50,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let Ok(order) = wire::decode(&entry.data) else { return };
         match order {
             Order::Open { nonce } => {
-                let session = self.sessions.open(entry.index, nonce);
-                self.clients.opened(nonce, &Answer::Opened { session });
+                self.sessions.open(entry.index, nonce);
+                self.clients.opened(nonce, &Answer::Opened { session: nonce });
             }
             Order::Close { session } => {
                 self.sessions.close(session);

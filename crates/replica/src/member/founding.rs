@@ -4,10 +4,11 @@
 //! cluster already is new to nobody: it waits to be added, and until then votes for nobody, whatever an earlier life of it promised.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hasher;
 
 use bytes::Bytes;
 use sinew_journal::disk::Disk;
+use siphasher::sip::SipHasher13;
 
 use super::kept::Replicated;
 use super::{FIRST, Member, MemberError, Promise, Receiver, Transport, engine};
@@ -36,8 +37,12 @@ impl FoundingState {
     pub fn new(peers: &[(String, String)]) -> Self {
         let mut names: Vec<_> = peers.iter().map(|(name, _)| name).collect();
         names.sort();
-        let mut hasher = DefaultHasher::new();
-        names.hash(&mut hasher);
+        // The same of every build.
+        let mut hasher = SipHasher13::new();
+        for name in names {
+            hasher.write(&(name.len() as u64).to_le_bytes());
+            hasher.write(name.as_bytes());
+        }
         Self { hash: hasher.finish(), next_hello_ns: 0, new: BTreeMap::new(), is_late: false }
     }
 }
@@ -76,13 +81,16 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(())
     }
 
-    /// Takes in what another said of itself.
-    pub(super) fn take_hello(&mut self, hello: Hello, now_ns: u64) -> Result<(), MemberError> {
+    /// Takes in what another said of itself, perhaps because it was asked.
+    pub(super) fn take_hello(&mut self, hello: Hello, is_answer: bool, now_ns: u64) -> Result<(), MemberError> {
         if !hello.me.is_sane() || !hello.founding.as_ref().is_none_or(Founding::is_sane) {
             self.dropped.nonsense += 1;
             return Ok(());
         }
-        self.take_hello_of_wish(&hello);
+        // What comes by itself may be of an earlier life, and was long under way.
+        if is_answer {
+            self.take_hello_of_wish(&hello);
+        }
         if self.cluster.is_some() {
             return Ok(());
         }

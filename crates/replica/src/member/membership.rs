@@ -86,6 +86,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 if !info.is_sane() {
                     return Err(Answer::Refused("a name has 1 to 64 bytes, an address 1 to 256".into()));
                 }
+                if *name == self.me.name {
+                    return Err(Answer::Refused(format!(
+                        "{name} is the name of the member that leads: for another life of it, `transfer` first"
+                    )));
+                }
                 if self.members.len() + 2 > MEMBERS_MAX {
                     return Err(Answer::Refused(format!("{} members are many: remove one first", self.members.len())));
                 }

@@ -20,7 +20,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(match self.read(bytes) {
             Some(Say::Hello(hello)) => {
                 let to = hello.me.id;
-                self.take_hello(hello, now_ns)?;
+                self.take_hello(hello, false, now_ns)?;
                 PeerAnswer::Now(Say::Hello(self.hello(Some(to))))
             }
             Some(Say::Messages { cluster, from, to, messages }) => match self.check_names(cluster, to) {
@@ -59,7 +59,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         now_ns: u64,
     ) -> Result<(), MemberError> {
         match (self.read(bytes), of) {
-            (Some(Say::Hello(hello)), _) => self.take_hello(hello, now_ns)?,
+            (Some(Say::Hello(hello)), _) => self.take_hello(hello, true, now_ns)?,
             (Some(Say::Messages { cluster, from, to, messages }), Some(of)) if from == of => {
                 if self.check_names(cluster, to).is_none() {
                     self.take_messages(from, &messages, now_ns);
@@ -154,11 +154,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Whether so many entries of so many bytes in all find room on the disk.
+    /// Whether so many entries of so many bytes in all find room on the disk, beside those that this turn has let in before.
     pub(super) fn has_room(&mut self, entries: usize, len: usize) -> bool {
         let Some(journal) = &mut self.journal else { return true };
-        let reserved = journal.reserve(entries + 2, len + 64 * entries + SPARE);
+        let (more, more_len) = (self.let_in.0 + entries, self.let_in.1 + len);
+        let reserved = journal.reserve(more + 2, more_len + 64 * more + SPARE);
         self.is_full = reserved == Err(DiskError::Full);
+        if !self.is_full {
+            self.let_in = (more, more_len);
+        }
         // A disk that has failed says so when it is written to.
         !self.is_full
     }

@@ -104,6 +104,28 @@ fn a_full_disk_stops_writes_and_lets_reads_go_on() {
     assert_eq!(world.get("k").as_deref(), Some("w"));
 }
 
+#[test]
+fn proposals_of_one_turn_do_not_take_the_same_room() {
+    let mut world = World::new(3, true, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let leader = world.elect();
+    for at in 0..3 {
+        world.places[at].disk.as_ref().unwrap().fail_at(1, Fault::Full);
+    }
+    let command = put("k", &"x".repeat(500_000));
+    let mut refused = 0;
+    for _ in 0..40 {
+        match world.ask(leader, &session.run(&command)) {
+            Some(Taken::Answer(answer)) => refused += usize::from(wire::decode(&answer) == Ok(Answer::DiskFull)),
+            _ => session.next += 1,
+        }
+    }
+    assert!((1..40).contains(&refused), "{refused} of 40 were refused");
+    world.pass_ms(50);
+    assert!(world.places.iter().all(|place| place.error.is_none()));
+}
+
 fn reopen(name: &str, disk: SimDisk) -> Result<(), MemberError> {
     let peers = vec![(name.to_owned(), "sim://x".to_owned())];
     let random = Box::new(SeededGenerator::new(1));

@@ -13,6 +13,16 @@ fn done(answer: &[u8]) {
     assert_eq!(wire::decode(answer), Ok(Answer::Done));
 }
 
+#[test]
+fn nobody_is_added_under_the_name_of_the_member_that_leads() {
+    let mut world = World::new(3, false, 1);
+    let leader = world.elect();
+    let name = world.places[leader].name.clone();
+    let answer = world.call(leader, &add(&name), 10).unwrap();
+    assert!(matches!(wire::decode(&answer), Ok(Answer::Refused(why)) if why.contains("transfer")));
+    assert_eq!(world.status(leader).members.len(), 3);
+}
+
 /// Each in turn, with the same command: it waits until it is added again, and votes for nobody before.
 #[test]
 fn a_member_that_comes_back_empty_waits_to_be_added() {
