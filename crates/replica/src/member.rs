@@ -415,7 +415,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             result => {
                 result?;
-                self.has_base = true;
+                (self.has_base, self.is_full) = (true, false);
                 Ok(())
             }
         }

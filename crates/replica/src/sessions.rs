@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use crate::wire::ClusterId;
+
 /// Sessions that there can be. Opening one more ends the one that was used longest ago.
 pub const SESSIONS_MAX: usize = 4096;
 /// Answers that a session keeps: commands that a client may have in flight.
@@ -31,6 +33,8 @@ pub enum Verdict<'a> {
 struct Session {
     /// Of the last use.
     used: u64,
+    /// What opened it: asked for twice, it is opened once.
+    nonce: u64,
     /// Commands below this have run, and their answers have arrived.
     done_below: u64,
     answers: BTreeMap<u64, Vec<u8>>,
@@ -68,19 +72,23 @@ impl Sessions {
         self.sessions.is_empty()
     }
 
-    /// Opens a session, by the log entry `index`. Its name is the number that its client drew, so that it is opened once however often that is asked for, and
-    /// so that no other cluster has one of that name: a client may outlive a cluster that was in memory.
-    pub fn open(&mut self, index: u64, name: u64) {
-        if self.sessions.contains_key(&name) {
-            return self.touch(name, index);
+    /// Opens a session, by the log entry `index`. A nonce that opened one gives the same one again. Its name is that of no other session, of this cluster or another:
+    /// a client may outlive a cluster that was in memory, and what opened a session long ago may come once more.
+    pub fn open(&mut self, cluster: ClusterId, index: u64, nonce: u64) -> u64 {
+        if let Some((name, _)) = self.sessions.iter().find(|(_, session)| session.nonce == nonce) {
+            let name = *name;
+            self.touch(name, index);
+            return name;
         }
+        let name = cluster.0 ^ index;
         if self.sessions.len() >= SESSIONS_MAX
             && let Some((_, oldest)) = self.by_use.pop_first()
         {
             self.sessions.remove(&oldest);
         }
-        self.sessions.insert(name, Session { used: index, ..Session::default() });
+        self.sessions.insert(name, Session { used: index, nonce, ..Session::default() });
         self.by_use.insert(index, name);
+        name
     }
 
     /// Ends a session.
@@ -143,9 +151,10 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    fn open(sessions: &mut Sessions, index: u64, name: u64) -> u64 {
-        sessions.open(index, name);
-        name
+    const CLUSTER: ClusterId = ClusterId(0xC0FF_EE00_0000_0000);
+
+    fn open(sessions: &mut Sessions, index: u64, nonce: u64) -> u64 {
+        sessions.open(CLUSTER, index, nonce)
     }
 
     fn run(sessions: &mut Sessions, index: u64, name: u64, number: u64, done_below: u64) -> Option<Vec<u8>> {
@@ -182,7 +191,17 @@ mod tests {
     fn a_session_of_another_cluster_is_not_known() {
         let mut sessions = Sessions::default();
         open(&mut sessions, 5, 77);
-        assert_eq!(sessions.begin(6, 5, 0, 0), Verdict::Expired);
+        let elsewhere = Sessions::default().open(ClusterId(1 << 40), 5, 78);
+        assert_eq!(sessions.begin(6, elsewhere, 0, 0), Verdict::Expired);
+    }
+
+    #[test]
+    fn what_opened_a_session_that_is_over_opens_another() {
+        let mut sessions = Sessions::default();
+        let name = open(&mut sessions, 5, 77);
+        sessions.close(name);
+        assert_ne!(open(&mut sessions, 6, 77), name);
+        assert_eq!(sessions.begin(7, name, 0, 0), Verdict::Expired);
     }
 
     #[test]
@@ -199,13 +218,11 @@ mod tests {
     #[test]
     fn the_session_used_longest_ago_expires_and_says_so() {
         let mut sessions = Sessions::default();
-        for index in 1..=SESSIONS_MAX as u64 {
-            sessions.open(index, index);
-        }
-        assert_eq!(sessions.begin(5000, 1, 0, 0), Verdict::Run);
-        sessions.open(5001, 5001);
-        assert_eq!(sessions.begin(5002, 2, 0, 0), Verdict::Expired);
-        assert_eq!(sessions.begin(5003, 1, 1, 0), Verdict::Run);
+        let names: Vec<_> = (1..=SESSIONS_MAX as u64).map(|index| open(&mut sessions, index, index)).collect();
+        assert_eq!(sessions.begin(5000, names[0], 0, 0), Verdict::Run);
+        open(&mut sessions, 5001, 5001);
+        assert_eq!(sessions.begin(5002, names[1], 0, 0), Verdict::Expired);
+        assert_eq!(sessions.begin(5003, names[0], 1, 0), Verdict::Run);
         assert_eq!(sessions.len(), SESSIONS_MAX);
     }
 
@@ -225,7 +242,7 @@ mod tests {
         #[test]
         fn each_command_runs_once(tries in proptest::collection::vec((0_u64..3, 0_u64..20, 0_u64..20), 0..200)) {
             let mut sessions = Sessions::default();
-            let names: Vec<_> = (0..3).map(|name| open(&mut sessions, name + 1, name)).collect();
+            let names: Vec<_> = (0..3).map(|nonce| open(&mut sessions, nonce + 1, nonce)).collect();
             let mut ran = std::collections::BTreeSet::new();
             let mut done = [0; 3];
             for (index, (client, number, done_below)) in tries.into_iter().enumerate() {

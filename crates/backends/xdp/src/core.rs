@@ -185,10 +185,10 @@ impl Core {
                 }
                 Frame::Dropped(reason) => rx_stats.count_dropped(reason, 1),
                 Frame::Neighbour(Said::Answer(Neighbour { address, mac })) => {
-                    neighbours.tell(address, MacAddress(mac), now_ns);
                     if local.gateway == Some(address) {
-                        neighbours.tell_gateway(MacAddress(mac), now_ns);
+                        neighbours.tell_gateway(neighbours.get(address), MacAddress(mac), now_ns);
                     }
+                    neighbours.tell(address, MacAddress(mac), now_ns);
                 }
                 Frame::Neighbour(Said::Question { about, from }) if about == local.address => {
                     if !from.address.is_unspecified() && from.address != local.address {
@@ -333,16 +333,12 @@ impl Core {
         self.neighbours.get(to).is_some()
     }
 
-    /// Asks again for neighbours that seem to have moved, or were not heard of for long.
+    /// Asks again for a neighbour that seems to have moved, or was not heard of for long: for one in a while, since each may take several calls of the kernel.
     #[inline]
     pub fn ask_doubted(&mut self) {
         if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS {
-            while let Some(address) = self.neighbours.take_doubted() {
+            if let Some(address) = self.neighbours.take_doubted() {
                 self.ask(address);
-                if self.local.gateway.is_some() {
-                    // It was asked for all of them.
-                    self.neighbours.doubt_nobody();
-                }
             }
         }
     }

@@ -85,11 +85,14 @@ impl Neighbours {
             Some(Entry { address, mac, asked: true, confirmed_ns: now_ns, asked_ns: 0, in_vain: 0 });
     }
 
-    /// The gateway, by which all goes that was asked for, was told.
-    pub fn tell_gateway(&mut self, mac: MacAddress, now_ns: u64) {
-        for entry in self.slots.iter_mut().flatten().filter(|entry| entry.asked) {
+    /// The gateway was told, which was at `before` if it was known. All that was asked for goes by it, and so does what came from there.
+    pub fn tell_gateway(&mut self, before: Option<MacAddress>, mac: MacAddress, now_ns: u64) {
+        let is_behind = |entry: &&mut Entry| entry.asked || entry.mac == mac || Some(entry.mac) == before;
+        for entry in self.slots.iter_mut().flatten().filter(is_behind) {
             *entry = Entry { mac, confirmed_ns: now_ns, in_vain: 0, ..*entry };
         }
+        // Whoever of them was doubted is not any more.
+        self.doubted.clear();
     }
 
     /// A packet came from an address. Its sender can be answered there, unless we know better or have the place for somebody whom we had to ask for.
@@ -110,12 +113,7 @@ impl Neighbours {
 
     /// A neighbour to ask for again, if there is one.
     pub fn take_doubted(&mut self) -> Option<IpAddr> {
-        self.doubted.pop()
-    }
-
-    /// Forgets whom to ask for again.
-    pub fn doubt_nobody(&mut self) {
-        self.doubted.clear();
+        (!self.doubted.is_empty()).then(|| self.doubted.remove(0))
     }
 }
 
@@ -200,14 +198,18 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gateway_told_holds_for_all_that_was_asked_for_and_for_nothing_else() {
+    fn what_the_gateway_told_holds_for_all_that_is_behind_it_and_for_nothing_else() {
         let mut neighbours = Neighbours::new();
-        let (behind, beside) = ("10.9.0.1".parse().unwrap(), "10.0.0.1".parse().unwrap());
-        neighbours.tell(behind, A, 0);
-        neighbours.learn(beside, A, 0);
-        neighbours.tell_gateway(B, 5_000_000_000);
-        assert_eq!(neighbours.way_to(behind, 9_000_000_000), Some(B));
-        assert_eq!((neighbours.take_doubted(), neighbours.get(beside)), (None, Some(A)));
+        let [asked, heard, beside] = ["10.9.0.1", "10.9.0.2", "10.0.0.1"].map(|address| address.parse().unwrap());
+        let other = MacAddress([2, 0, 0, 0, 0, 3]);
+        neighbours.tell(asked, A, 0);
+        neighbours.learn(heard, A, 0);
+        neighbours.learn(beside, other, 0);
+        neighbours.tell_gateway(Some(A), B, 5_000_000_000);
+        for behind in [asked, heard] {
+            assert_eq!(neighbours.way_to(behind, 9_000_000_000), Some(B));
+        }
+        assert_eq!((neighbours.take_doubted(), neighbours.get(beside)), (None, Some(other)));
     }
 
     #[test]

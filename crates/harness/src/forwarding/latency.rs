@@ -18,13 +18,21 @@ use crate::machine::{Idle, Pair, two_threads};
 
 /// Frames in flight, where as many are sent as can be.
 const WINDOW: u64 = 256;
-/// Frames in flight at most at any rate: less than the rings hold.
+/// Frames in flight at most at any rate, if the rings hold as many.
 const IN_FLIGHT_MAX: u64 = 512;
-/// What does not come within so long is lost.
-const LOST_AFTER: Duration = Duration::from_millis(20);
+/// What does not come so long after the last that came is lost: the other thread may wait for its processor.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+/// The links have to be there by then.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a burst is waited for before there are links.
+const PAUSE: Duration = Duration::from_millis(5);
+/// When nothing has come for so long, nothing is under way.
+const QUIET: Duration = Duration::from_millis(100);
 /// Of a stamp, the bits that are a time; above are the frame's number.
 const TIME_BITS: u32 = 40;
 const STAMP_LEN: usize = 8;
+/// In place of a stamp, of frames that only make links: wherever they go is well.
+const HELLO: u64 = u64::MAX;
 
 /// What was found at a rate.
 #[derive(Clone, Debug)]
@@ -56,6 +64,8 @@ struct Client<'a> {
     sent: u64,
     came: u64,
     stray: u64,
+    /// A bit for each port that a frame came from.
+    ports: u64,
     trips: Histogram<u64>,
 }
 
@@ -95,8 +105,9 @@ impl Client<'_> {
                 let (index, due_ns) = ((stamp >> TIME_BITS) as usize, stamp & ((1 << TIME_BITS) - 1));
                 if self.expected.get(index) == Some(&Fate::Forward(port)) {
                     self.came += 1;
+                    self.ports |= 1 << port;
                     self.trips.saturating_record(now_ns.saturating_sub(due_ns).max(1));
-                } else {
+                } else if stamp != HELLO {
                     self.stray += 1;
                 }
             }
@@ -113,30 +124,45 @@ impl Client<'_> {
         }
     }
 
-    /// Makes the links: the other end of a cable is whoever first sends a frame over it.
-    fn begin(&mut self) {
-        for cable in &mut self.cables {
-            let (_, tx) = cable.split();
-            tx.push(&self.frame, &[0xFF; STAMP_LEN]);
-            tx.submit();
-        }
+    /// Makes the links: the other end of a cable is whoever first sends a frame over it. They are there when frames have come from all ports.
+    fn begin(&mut self) -> anyhow::Result<()> {
         let began = Instant::now();
-        while began.elapsed() < LOST_AFTER {
-            self.receive();
+        while self.ports.count_ones() < self.cables.len() as u32 {
+            ensure!(self.stray == 0, "{} frames went elsewhere than they should", self.stray);
+            ensure!(began.elapsed() < PATIENCE, "no frames come back, or not from all ports");
+            for cable in &mut self.cables {
+                let (_, tx) = cable.split();
+                tx.push(&self.frame, &HELLO.to_le_bytes());
+                tx.submit();
+            }
+            self.send(MAX_BURST as u64, |_| 0);
+            let sent = Instant::now();
+            while sent.elapsed() < PAUSE {
+                self.receive();
+            }
         }
+        // Those that are still under way are none of the measurement's.
+        let mut last = Instant::now();
+        while last.elapsed() < QUIET {
+            if self.receive() {
+                last = Instant::now();
+            }
+        }
+        Ok(())
     }
 
     /// Sends at `rate` frames a second, or as many as can be, and takes what comes.
     fn load(&mut self, rate: Option<f64>, duration: Duration, idle: Idle) -> anyhow::Result<AtLoad> {
         (self.sent, self.came, self.stray, self.trips, self.began) = (0, 0, 0, histogram(), Instant::now());
-        let window = if rate.is_some() { IN_FLIGHT_MAX } else { WINDOW };
+        let held = self.cables.iter().map(|cable| cable.caps().receive_frames as u64).min().unwrap_or(0);
+        let window = if rate.is_some() { IN_FLIGHT_MAX } else { WINDOW }.min(held.max(MAX_BURST as u64));
         loop {
             let now_ns = self.now_ns();
             if now_ns >= duration.as_nanos() as u64 {
                 break;
             }
             let due = rate.map_or(u64::MAX, |rate| (now_ns as f64 * rate * 1e-9) as u64);
-            let room = window.saturating_sub(self.sent - self.came);
+            let room = window.saturating_sub(self.sent.saturating_sub(self.came));
             let count = due.saturating_sub(self.sent).min(room).min(MAX_BURST as u64);
             // Whole bursts where nobody waits for the next frame.
             if count > 0 && (rate.is_some() || count == MAX_BURST as u64) {
@@ -150,7 +176,8 @@ impl Client<'_> {
         self.wait_for_all();
         let (sent, came, stray) = (self.sent, self.came, self.stray);
         ensure!(stray == 0, "{stray} of {sent} frames went elsewhere than they should");
-        ensure!(sent - came <= sent / 100, "{} of {sent} frames did not come back", sent - came);
+        let lost = sent.saturating_sub(came);
+        ensure!(lost <= sent / 100, "{lost} of {sent} frames did not come back");
         Ok(AtLoad { mops, trips: self.trips.clone() })
     }
 }
@@ -182,9 +209,10 @@ impl<A: Application + Send> Pipeline<A> {
                 sent: 0,
                 came: 0,
                 stray: 0,
+                ports: 0,
                 trips: histogram(),
             };
-            client.begin();
+            client.begin()?;
             let peak = client.load(None, duration, idle)?;
             let at = parts.iter().map(|part| client.load(Some(part * peak.mops * 1e6), duration, idle));
             let at = at.collect::<anyhow::Result<_>>()?;
@@ -192,10 +220,9 @@ impl<A: Application + Send> Pipeline<A> {
         };
         let forward = |stop: &AtomicBool| {
             let cables = (0..).zip(there).map(|(port, end)| Cable::answering(end, mac(2, port))).collect();
-            let mut forwarder = Forwarder::new(cables, application)?;
+            let (mut forwarder, began) = (Forwarder::new(cables, application)?, Instant::now());
             while !stop.load(Ordering::Relaxed) {
-                // Time stands still: nobody has to be asked for again.
-                if forwarder.turn(0) == 0 {
+                if forwarder.turn(began.elapsed().as_nanos() as u64) == 0 {
                     idle.pass();
                 }
             }

@@ -50,8 +50,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let Ok(order) = wire::decode(&entry.data) else { return };
         match order {
             Order::Open { nonce } => {
-                self.sessions.open(entry.index, nonce);
-                self.clients.opened(nonce, &Answer::Opened { session: nonce });
+                let cluster = self.cluster.unwrap_or(wire::ClusterId(0));
+                let session = self.sessions.open(cluster, entry.index, nonce);
+                self.clients.opened(nonce, &Answer::Opened { session });
             }
             Order::Close { session } => {
                 self.sessions.close(session);

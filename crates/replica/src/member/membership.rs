@@ -99,6 +99,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             Ask::Promote { name } => {
                 let id = self.learner(name).ok_or_else(|| unknown(name))?;
+                if *name == self.me.name && id != self.me.id {
+                    return Err(Answer::Refused(format!(
+                        "{name} is the name of the member that leads, too: `transfer` first"
+                    )));
+                }
                 if self.node.raft.prs().conf().voters().contains(id.0) {
                     return Err(Answer::Refused(format!("{name} votes already")));
                 }
