@@ -336,10 +336,10 @@ impl Core {
     /// Asks again for a neighbour that seems to have moved, or was not heard of for long: for one in a while, since each may take several calls of the kernel.
     #[inline]
     pub fn ask_doubted(&mut self) {
-        if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS {
-            if let Some(address) = self.neighbours.take_doubted() {
-                self.ask(address);
-            }
+        if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS
+            && let Some(address) = self.neighbours.take_doubted()
+        {
+            self.ask(address);
         }
     }
 }
