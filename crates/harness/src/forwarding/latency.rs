@@ -95,7 +95,7 @@ impl Client<'_> {
 
     /// Takes what came; returns whether that is anything.
     fn receive(&mut self) -> bool {
-        let now_ns = self.began.elapsed().as_nanos() as u64;
+        let now_ns = self.now_ns();
         let before = self.came;
         for (port, cable) in (0..).zip(&mut self.cables) {
             let mut burst = FrameBurst::new(now_ns);
