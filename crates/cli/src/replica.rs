@@ -6,6 +6,7 @@ mod change;
 mod cluster;
 pub mod serve;
 mod status;
+pub mod tour;
 mod watch;
 
 use clap::Subcommand;

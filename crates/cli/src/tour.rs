@@ -19,7 +19,7 @@ use crate::endpoint_args::LimitArgs;
 use crate::fabrics::Fabric;
 use crate::rpc::{self, Kind, RpcPlan};
 use crate::verbs::{self, Carried};
-use crate::{Outcome, forward, kv, memory, output, seq, sim};
+use crate::{Outcome, forward, kv, memory, output, replica, seq, sim};
 
 /// Messages of these sizes are sent and checked byte for byte before anything is measured.
 const CHECKED_SIZES: [usize; 9] = [0, 1, 31, 32, 1_000, 4_097, 100_000, 1 << 20, 8 << 20];
@@ -55,12 +55,13 @@ const VERBS: [(Carried, &str); 2] =
 /// Starts a service, checks its answers and measures them for a time.
 type Measure = fn(Duration, &mut dyn FnMut(&str, f64)) -> anyhow::Result<Figure>;
 
-const SERVICES: [(&str, Measure); 6] = [
+const SERVICES: [(&str, Measure); 7] = [
     ("cache, shared memory", |duration, progress| kv::tour::over_rpc(Fabric::Shm, duration, progress)),
     ("cache, UDP", |duration, progress| kv::tour::over_rpc(Fabric::Udp, duration, progress)),
     ("cache, memcached's protocol, TCP", kv::tour::memcached),
     ("sequencer, shared memory", seq::tour::over_shm),
     ("memory of two donors, a copy at each", memory::tour::volume),
+    ("store of three members, shared memory", replica::tour::puts),
     ("router, without ports: ", forward::for_tour),
 ];
 

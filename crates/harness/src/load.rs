@@ -9,6 +9,7 @@ pub mod index;
 pub mod memcached;
 pub mod memory;
 pub mod one_sided;
+pub mod replica;
 pub mod sequencer;
 pub mod store;
 pub mod verbs;
@@ -178,6 +179,11 @@ pub(crate) struct Span {
 impl Span {
     pub(crate) fn begin(now_ns: u64, end_ns: u64) -> Self {
         Self { began_ns: now_ns, end_ns, elapsed_ns: None }
+    }
+
+    /// As long, from this time on.
+    pub(crate) fn begun_anew(self, now_ns: u64) -> Self {
+        Self::begin(now_ns, now_ns + (self.end_ns - self.began_ns))
     }
 
     /// Whether more may be started. At least one request comes back, however little of the time others leave us.

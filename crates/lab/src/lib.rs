@@ -55,6 +55,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &nsdi19::table3::Table3,
     &nsdi19::table4::Table4,
     &nsdi19::table5::Table5,
+    &nsdi19::table6::Table6,
     &nsdi19::incast_background::IncastBackground,
     &nsdi19::modelled_nics::ModelledNics,
     &nsdi19::masstree::Masstree,

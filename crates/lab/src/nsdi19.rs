@@ -11,6 +11,7 @@ pub mod modelled_nics;
 pub mod table3;
 pub mod table4;
 pub mod table5;
+pub mod table6;
 
 use sinew_rpc::Congestion;
 

@@ -72,13 +72,20 @@ pub fn measuring(rate_gbps: f64) -> Congestion {
 
 /// Turns the loop once; an endpoint that found nothing waits.
 pub fn turn<P: PacketPort>(rpc: &mut Rpc<P, SimClock>) -> Doing {
-    if rpc.turn() {
+    let busy = rpc.turn();
+    wait(busy, rpc, None)
+}
+
+/// What a program does next that was busy or not. One that was not waits, until this time at the latest.
+pub fn wait<P: PacketPort>(busy: bool, rpc: &mut Rpc<P, SimClock>, until_ns: Option<u64>) -> Doing {
+    if busy {
         return Doing::Work;
     }
-    // A simulated port only notes when it wants to be woken. Who has to do something at once is not to wait for that.
-    match rpc.wait(None) {
-        Ok(false) => Doing::Work,
-        _ => Doing::Idle,
+    // A simulated port only notes when it wants to be woken. A program that has something to do at once is not to wait for that.
+    match (rpc.wait(None), until_ns) {
+        (Ok(false), _) => Doing::Work,
+        (_, Some(until_ns)) => Doing::IdleUntil(until_ns),
+        (_, None) => Doing::Idle,
     }
 }
 

@@ -3,11 +3,13 @@
 //! What a member has for another goes with the answer to a call of that other's, where there is one, and else as a call. So an append and its
 //! acknowledgement are one call, as in nsdi19 7.1.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 
 use sinew_fabric::Address;
 use sinew_journal::disk::Disk;
 use sinew_rpc::{CallOptions, DeferredCall, Endpoint, NexusError, SessionEvent, SessionId};
+use siphasher::sip::SipHasher13;
 
 use crate::machine::StateMachine;
 use crate::member::{Member, MemberError, PeerAnswer, Receiver, Taken, Transport};
@@ -24,23 +26,35 @@ const ANSWER_LEN: usize = 1024;
 /// Requests whose clients have gone are looked for so often.
 const LOOK_NS: u64 = 100_000_000;
 
-enum Way {
+/// By numbers that are this program's own. Its order is the same in every run.
+type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<SipHasher13>>;
+
+enum State {
     Closed { until_ns: u64 },
     Opening(SessionId),
     Open(SessionId),
 }
 
+/// The way to an address.
+struct Way {
+    address: String,
+    state: State,
+    in_flight: usize,
+}
+
 /// A message that is on its way.
 struct Sent {
     to: Option<MemberId>,
-    address: String,
+    /// Its place among the ways.
+    way: usize,
     is_piece: bool,
 }
 
 #[derive(Default)]
 struct Ways {
-    by_address: BTreeMap<String, (Way, usize)>,
-    sent: BTreeMap<u64, Sent>,
+    /// One for each address that there was ever a message for. They come from the cluster's configurations, and are few.
+    ways: Vec<Way>,
+    sent: ByNumber<Sent>,
     next_tag: u64,
     /// Calls of members that wait for the turn's end.
     waiting: VecDeque<(MemberId, DeferredCall)>,
@@ -55,8 +69,7 @@ pub struct Host<E, S, D> {
     rpc: E,
     member: Member<S, D>,
     ways: Ways,
-    held: BTreeMap<u64, DeferredCall>,
-    answers: Vec<(u64, Vec<u8>)>,
+    held: ByNumber<DeferredCall>,
     look_ns: u64,
 }
 
@@ -69,34 +82,32 @@ struct Sender<'a, E> {
 }
 
 impl<E: Endpoint> Sender<'_, E> {
-    /// The session to an address, if it is open.
-    fn session(&mut self, address: &str) -> Option<SessionId> {
-        let way = match self.ways.by_address.get_mut(address) {
-            Some((way, in_flight)) if *in_flight < IN_FLIGHT_MAX => way,
-            Some(_) => return None,
-            None => {
-                let way = (Way::Closed { until_ns: 0 }, 0);
-                &mut self.ways.by_address.entry(address.to_owned()).or_insert(way).0
-            }
-        };
-        match way {
-            Way::Open(session) => Some(*session),
-            Way::Opening(_) => None,
-            Way::Closed { until_ns } if self.now_ns >= *until_ns => {
+    /// The way to an address, and its session if that is open.
+    fn session(&mut self, address: &str) -> Option<(usize, SessionId)> {
+        let ways = &mut self.ways.ways;
+        let at = ways.iter().position(|way| way.address == address).unwrap_or_else(|| {
+            ways.push(Way { address: address.to_owned(), state: State::Closed { until_ns: 0 }, in_flight: 0 });
+            ways.len() - 1
+        });
+        let way = &mut ways[at];
+        match way.state {
+            _ if way.in_flight >= IN_FLIGHT_MAX => None,
+            State::Open(session) => Some((at, session)),
+            State::Closed { until_ns } if self.now_ns >= until_ns => {
                 let opened = address.parse::<Address>().ok().and_then(|address| self.rpc.begin_connect(&address).ok());
-                *way = match opened {
-                    Some(session) => Way::Opening(session),
-                    None => Way::Closed { until_ns: self.now_ns + AGAIN_NS },
+                way.state = match opened {
+                    Some(session) => State::Opening(session),
+                    None => State::Closed { until_ns: self.now_ns + AGAIN_NS },
                 };
                 self.is_busy = true;
                 None
             }
-            Way::Closed { .. } => None,
+            State::Opening(_) | State::Closed { .. } => None,
         }
     }
 
     fn call(&mut self, address: &str, to: Option<MemberId>, is_piece: bool) -> bool {
-        let Some(session) = self.session(address) else { return false };
+        let Some((way, session)) = self.session(address) else { return false };
         let bytes = &self.ways.scratch;
         let Ok(mut request) = self.rpc.alloc(bytes.len()) else { return false };
         let Ok(response) = self.rpc.alloc(ANSWER_LEN) else { return false };
@@ -109,10 +120,8 @@ impl<E: Endpoint> Sender<'_, E> {
             return false;
         }
         self.ways.next_tag += 1;
-        self.ways.sent.insert(tag, Sent { to, address: address.to_owned(), is_piece });
-        if let Some((_, in_flight)) = self.ways.by_address.get_mut(address) {
-            *in_flight += 1;
-        }
+        self.ways.sent.insert(tag, Sent { to, way, is_piece });
+        self.ways.ways[way].in_flight += 1;
         true
     }
 }
@@ -153,8 +162,8 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     pub fn new(mut rpc: E, member: Member<S, D>) -> Result<Self, NexusError> {
         rpc.handle_polled(PEER)?;
         rpc.handle_polled(CLIENT)?;
-        let (held, answers, ways) = Default::default();
-        Ok(Self { rpc, member, ways, held, answers, look_ns: 0 })
+        let (held, ways) = Default::default();
+        Ok(Self { rpc, member, ways, held, look_ns: 0 })
     }
 
     /// The member.
@@ -210,13 +219,12 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
                 busy = true;
             }
         }
-        self.member.poll_answers(&mut self.answers);
-        for (held, answer) in self.answers.drain(..) {
+        self.member.take_answers(|held, answer| {
             if let Some(call) = self.held.remove(&held) {
-                self.rpc.reply(call, &answer);
+                self.rpc.reply(call, answer);
                 busy = true;
             }
-        }
+        });
         if now_ns >= self.look_ns {
             self.look_ns = now_ns + LOOK_NS;
             self.held.retain(|_, call| !call.is_abandoned());
@@ -248,9 +256,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         while let Some(completion) = self.rpc.poll_completion() {
             busy = true;
             let Some(sent) = self.ways.sent.remove(&completion.tag) else { continue };
-            if let Some((_, in_flight)) = self.ways.by_address.get_mut(&sent.address) {
-                *in_flight = in_flight.saturating_sub(1);
-            }
+            self.ways.ways[sent.way].in_flight -= 1;
             match completion.result {
                 Ok(()) => self.member.take_answer(sent.to, sent.is_piece, &completion.response, now_ns)?,
                 Err(_) => self.member.call_failed(sent.to, sent.is_piece),
@@ -262,11 +268,11 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     fn take_events(&mut self, now_ns: u64) {
         while let Some(event) = self.rpc.poll_event() {
             let session = event.session();
-            let is_of = |way: &Way| matches!(way, Way::Opening(of) | Way::Open(of) if *of == session);
-            let Some((way, _)) = self.ways.by_address.values_mut().find(|(way, _)| is_of(way)) else { continue };
-            *way = match event {
-                SessionEvent::Connected(session) => Way::Open(session),
-                _ => Way::Closed { until_ns: now_ns + AGAIN_NS },
+            let is_of = |way: &Way| matches!(way.state, State::Opening(of) | State::Open(of) if of == session);
+            let Some(way) = self.ways.ways.iter_mut().find(|way| is_of(way)) else { continue };
+            way.state = match event {
+                SessionEvent::Connected(session) => State::Open(session),
+                _ => State::Closed { until_ns: now_ns + AGAIN_NS },
             };
         }
         while self.rpc.poll_client_event().is_some() {}

@@ -22,6 +22,7 @@
 
 pub mod client;
 pub mod client_wire;
+mod few;
 pub mod host;
 pub mod kv;
 mod log;

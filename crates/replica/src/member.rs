@@ -386,6 +386,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             let say = Say::Messages { cluster, from: self.me.id, to: *to, messages: said };
             let address = self.members.get(to).map(|member| member.address.as_str());
             transport.send(Receiver::Member(*to, address), &say);
+            drop(say);
             messages.clear();
         }
         let members = &self.members;

@@ -37,7 +37,15 @@ struct Session {
     nonce: u64,
     /// Commands below this have run, and their answers have arrived.
     done_below: u64,
-    answers: BTreeMap<u64, Vec<u8>>,
+    /// By the commands' numbers, in order.
+    answers: VecDeque<(u64, Vec<u8>)>,
+}
+
+impl Session {
+    /// Where the answer to a command is, or is to be put.
+    fn place(&self, number: u64) -> Result<usize, usize> {
+        self.answers.binary_search_by_key(&number, |(number, _)| *number)
+    }
 }
 
 /// All sessions.
@@ -110,8 +118,8 @@ impl Sessions {
     pub fn begin(&mut self, index: u64, name: u64, number: u64, done_below: u64) -> Verdict<'_> {
         self.touch(name, index);
         let Some(session) = self.sessions.get_mut(&name) else { return Verdict::Expired };
-        while session.answers.first_key_value().is_some_and(|(number, _)| *number < done_below) {
-            if let Some((_, answer)) = session.answers.pop_first()
+        while session.answers.front().is_some_and(|(number, _)| *number < done_below) {
+            if let Some((_, answer)) = session.answers.pop_front()
                 && self.spare.0.len() < IN_FLIGHT_MAX
             {
                 self.spare.0.push_back(answer);
@@ -125,9 +133,9 @@ impl Sessions {
         if number - session.done_below >= IN_FLIGHT_MAX as u64 {
             return Verdict::TooMany;
         }
-        match session.answers.get(&number) {
-            Some(answer) => Verdict::Ran(answer),
-            None => Verdict::Run,
+        match session.place(number) {
+            Ok(place) => Verdict::Ran(&session.answers[place].1),
+            Err(_) => Verdict::Run,
         }
     }
 
@@ -140,10 +148,12 @@ impl Sessions {
 
     /// Keeps the answer of a command that [`Self::begin`] said to run.
     pub fn keep(&mut self, name: u64, number: u64, answer: Vec<u8>) -> &[u8] {
-        match self.sessions.get_mut(&name) {
-            Some(session) => session.answers.entry(number).or_insert(answer),
-            None => &[],
-        }
+        let Some(session) = self.sessions.get_mut(&name) else { return &[] };
+        let place = session.place(number).unwrap_or_else(|place| {
+            session.answers.insert(place, (number, answer));
+            place
+        });
+        &session.answers[place].1
     }
 }
 

@@ -8,6 +8,8 @@ use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType, Snapshot}
 use serde::{Deserialize, Serialize};
 use sinew_rpc::RequestType;
 
+use crate::few::{self, Few};
+
 /// Calls between members.
 pub const PEER: RequestType = RequestType::new(64);
 /// Calls of clients.
@@ -208,8 +210,8 @@ pub struct WireMessage<'a> {
     priority: i64,
     #[serde(borrow, with = "serde_bytes")]
     context: &'a [u8],
-    #[serde(borrow)]
-    entries: Vec<WireEntry<'a>>,
+    #[serde(borrow, with = "few")]
+    entries: Few<WireEntry<'a>>,
 }
 
 /// A part of a snapshot that is on its way.
@@ -242,8 +244,8 @@ pub enum Say<'a> {
         /// To which life.
         to: MemberId,
         /// In order.
-        #[serde(borrow)]
-        messages: Vec<WireMessage<'a>>,
+        #[serde(borrow, with = "few")]
+        messages: Few<WireMessage<'a>>,
     },
     /// A part of a snapshot.
     Piece {
@@ -436,7 +438,7 @@ mod tests {
             reject_hint: 0,
             priority: 0,
             context: &[],
-            entries,
+            entries: entries.into(),
         }
     }
 
@@ -446,15 +448,26 @@ mod tests {
 
     #[test]
     fn a_message_survives_its_bytes() {
-        let wire = append(vec![entry(11, 3), entry(12, 5)]);
-        let message = wire.to_message(MemberId(1), MemberId(2)).unwrap();
-        assert_eq!(WireMessage::of(&message), Some(wire.clone()));
-        let say = Say::Messages { cluster: ClusterId(9), from: MemberId(1), to: MemberId(2), messages: vec![wire] };
+        fn say<'a>() -> (WireMessage<'a>, Say<'a>) {
+            let wire = append(vec![entry(11, 3), entry(12, 5)]);
+            let (cluster, from, to) = (ClusterId(9), MemberId(1), MemberId(2));
+            (wire.clone(), Say::Messages { cluster, from, to, messages: [wire].into() })
+        }
+        let message = say().0.to_message(MemberId(1), MemberId(2)).unwrap();
+        assert_eq!(WireMessage::of(&message), Some(say().0));
         let mut bytes = Vec::new();
-        to_bytes(&say, &mut bytes);
-        assert_eq!(decode::<Say<'_>>(&bytes), Ok(say));
+        to_bytes(&say().1, &mut bytes);
+        assert_eq!(decode::<Say<'_>>(&bytes), Ok(say().1));
         bytes[0] = 9;
         assert_eq!(decode::<Say<'_>>(&bytes), Err(Nonsense::Version(9)));
+    }
+
+    #[test]
+    fn a_list_shorter_than_it_says_is_no_message() {
+        let mut bytes = vec![VERSION, 1, 9, 1, 2];
+        // So many messages, and none of them.
+        bytes.extend([0xFF, 0xFF, 0xFF, 0xFF, 0x0F]);
+        assert_eq!(decode::<Say<'_>>(&bytes), Err(Nonsense::Other));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! `sinew replica bench`.
 
-use std::time::Instant;
+use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde_json::json;
-use sinew::fabric::{Generator, SeededGenerator};
-use sinew::replica::kv::Command;
-use sinew::replica::wire;
+use sinew::host::{HostClock, Interrupt};
+use sinew_harness::load::Drive;
+use sinew_harness::load::replica::{Replica, Shape};
 use sinew_harness::units::parse_size;
 
 use super::cluster::ClusterArgs;
@@ -48,55 +48,31 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     ensure!(args.seconds > 0.0 && args.seconds <= 3600.0, "--seconds: more than none, an hour at most");
     ensure!(args.value_len <= 1 << 20, "--value-len: 1 MiB at most");
-    let mut cluster = args.cluster.open()?;
-    let mut random = SeededGenerator::new(1);
-    let (value, mut bytes) = (vec![b'v'; args.value_len], Vec::new());
-    let mut begun = vec![Instant::now(); usize::from(args.in_flight)];
-    let mut times_ns: Vec<u64> = Vec::new();
-    // Who leads is found out before.
-    cluster.command(&Command::Put { key: b"bench", value: &value })?;
-    let start = Instant::now();
-    let mut put = |cluster: &mut super::cluster::Cluster, tag: usize| {
-        let key = format!("{:016x}", random.next_u64() % args.keys);
-        bytes.clear();
-        wire::encode(&Command::Put { key: key.as_bytes(), value: &value }, &mut bytes);
-        cluster.client.run(tag as u64, &bytes, cluster.timeout_ns)
+    let cluster = args.cluster.open()?;
+    let interrupt = Interrupt::install().context("catching Ctrl-C")?;
+    let shape = Shape {
+        window: usize::from(args.in_flight),
+        keys: args.keys,
+        value_len: args.value_len,
+        timeout_ns: cluster.timeout_ns,
     };
-    for (tag, begun) in begun.iter_mut().enumerate() {
-        *begun = Instant::now();
-        put(&mut cluster, tag)?;
-    }
-    let mut under_way = usize::from(args.in_flight);
-    while under_way > 0 {
-        let (tag, result) = cluster.next()?;
-        result?;
-        let now = Instant::now();
-        let at = tag as usize;
-        times_ns.push((now - begun[at]).as_nanos() as u64);
-        if (now - start).as_secs_f64() < args.seconds {
-            begun[at] = now;
-            put(&mut cluster, at)?;
-        } else {
-            under_way -= 1;
-        }
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    times_ns.sort_unstable();
-    let at = |part: f64| times_ns[((times_ns.len() - 1) as f64 * part) as usize] as f64 / 1000.0;
+    let clock = HostClock::new();
+    let mut load = Replica::new(cluster.client, clock.clone(), shape, 1);
+    let slice = load.drive(&clock, Duration::from_secs_f64(args.seconds), interrupt)?;
+    let (puts, seconds) = (slice.done, slice.elapsed_ns as f64 / 1e9);
+    let at = |part: f64| slice.latency.value_at_quantile(part) as f64 / 1e3;
     let (p50_us, p99_us, longest_us) = (at(0.5), at(0.99), at(1.0));
-    let rate_per_s = times_ns.len() as f64 / seconds;
+    let rate_per_s = puts as f64 / seconds;
     output::print(if args.json {
         json!({
-            "puts": times_ns.len(), "seconds": seconds, "rate_per_s": rate_per_s, "p50_us": p50_us, "p99_us": p99_us,
+            "puts": puts, "seconds": seconds, "rate_per_s": rate_per_s, "p50_us": p50_us, "p99_us": p99_us,
             "longest_us": longest_us, "in_flight": args.in_flight, "value_len": args.value_len,
         })
         .to_string()
     } else {
         format!(
-            "{} PUTs of 16 B + {} B, {} at a time: {rate_per_s:.0} a second; each took {p50_us:.1} us (median), {p99_us:.1} us (99 %), {longest_us:.0} us at most",
-            times_ns.len(),
-            args.value_len,
-            args.in_flight
+            "{puts} PUTs of 16 B + {} B, {} at a time: {rate_per_s:.0} a second; each took {p50_us:.1} us (median), {p99_us:.1} us (99 %), {longest_us:.0} us at most",
+            args.value_len, args.in_flight
         )
     })?;
     Ok(Outcome::Done)

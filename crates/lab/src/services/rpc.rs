@@ -50,15 +50,16 @@ impl Layer for Protocol {
 /// An endpoint on a modelled NIC.
 pub(super) type Endpoint = Rpc<Layered<UdPort<SimDomain>, Protocol>, SimClock>;
 
-/// Opens an endpoint on a queue pair of its own, of a device of `hosts`.
+/// Opens an endpoint on a queue pair of its own, of a device of `hosts`. Each packet that it receives costs its core `packet_ns` beside the protocol.
 ///
 /// # Panics
 ///
 /// When the NIC does not take it: experiments stay within its limits.
-pub(super) fn open(hosts: &mut Hosts, device: &SimVerbs, nexus: &Nexus) -> Endpoint {
+pub(super) fn open(hosts: &mut Hosts, device: &SimVerbs, nexus: &Nexus, packet_ns: u64) -> Endpoint {
     let config = UdPortConfig { arena_bytes: 64 << 20, ..UdPortConfig::default() };
     let port = UdPort::open(device, &config).expect("the NIC takes it");
-    let (clock, costs) = (hosts.clock(), Costs::default().beside(&hosts.profile().core));
+    let (clock, mut costs) = (hosts.clock(), Costs::default().beside(&hosts.profile().core));
+    costs.receive_ns += packet_ns;
     let port = Layered::around(port, Protocol { clock: clock.clone(), costs }).expect("it adds nothing");
     Rpc::new(nexus, port, clock, Box::new(SeededGenerator::new(hosts.network.random())))
 }
@@ -121,7 +122,7 @@ impl RpcRun {
         let mut endpoints = Vec::new();
         for host in 0..self.hosts {
             let device = if host == 0 { hosts.server() } else { hosts.client(host - 1) };
-            let rpc = open(&mut hosts, &device, &nexus);
+            let rpc = open(&mut hosts, &device, &nexus, 0);
             endpoints.push((device.place(), rpc));
         }
         let addresses: Vec<_> = endpoints.iter().map(|(_, rpc)| rpc.port().address()).collect();

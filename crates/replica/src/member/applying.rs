@@ -46,17 +46,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     fn apply_order(&mut self, entry: &Entry) {
+        let place = (entry.term, entry.index);
         // What nobody understands changes nothing, here as elsewhere.
         let Ok(order) = wire::decode(&entry.data) else { return };
         match order {
             Order::Open { nonce } => {
                 let cluster = self.cluster.unwrap_or(wire::ClusterId(0));
                 let session = self.sessions.open(cluster, entry.index, nonce);
-                self.clients.opened(nonce, &Answer::Opened { session });
+                self.clients.applied(place, &Answer::Opened { session });
             }
             Order::Close { session } => {
                 self.sessions.close(session);
-                self.clients.closed(session);
+                self.clients.applied(place, &Answer::Done);
             }
             Order::Run { session, number, done_below, command } => {
                 let answer = match self.sessions.begin(entry.index, session, number, done_below) {
@@ -71,7 +72,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     Verdict::Expired => Answer::Expired,
                     Verdict::TooMany => Answer::Busy,
                 };
-                self.clients.ran(session, number, &answer);
+                self.clients.applied(place, &answer);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What clients ask for, and who waits for which answer.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::ops::Range;
 
 use raft::StateRole;
 use sinew_journal::disk::Disk;
@@ -19,8 +20,14 @@ const WATCH_NS: u64 = 5_000_000_000;
 pub enum Taken {
     /// It is answered so.
     Answer(Vec<u8>),
-    /// The answer comes later, under this number, by [`Member::poll_answers`].
+    /// The answer comes later, under this number, by [`Member::take_answers`].
     Held(u64),
+}
+
+/// A request that waits for its entry of the log.
+struct Proposed {
+    place: Place,
+    held: u64,
 }
 
 struct Watch {
@@ -29,18 +36,22 @@ struct Watch {
     end_ns: u64,
 }
 
+/// Term and index of an entry. No two entries of a cluster have the same.
+pub type Place = (u64, u64);
+
 /// Requests that wait.
 #[derive(Default)]
 pub struct Clients {
     next: u64,
     waiting: usize,
-    opens: BTreeMap<u64, Vec<u64>>,
-    closes: BTreeMap<u64, Vec<u64>>,
-    runs: BTreeMap<(u64, u64), Vec<u64>>,
+    /// In the log's order.
+    proposed: VecDeque<Proposed>,
     watches: Vec<Watch>,
     /// The machine's state is another than watches have seen.
     pub has_changed: bool,
-    answers: Vec<(u64, Vec<u8>)>,
+    /// Answers that are ready: where in `bytes` they are.
+    answers: Vec<(u64, Range<usize>)>,
+    bytes: Vec<u8>,
 }
 
 impl Clients {
@@ -53,43 +64,31 @@ impl Clients {
 
     /// Answers one.
     pub fn answer(&mut self, held: u64, answer: &Answer<'_>) {
-        let mut bytes = Vec::with_capacity(96);
-        wire::encode(answer, &mut bytes);
-        self.answers.push((held, bytes));
+        let begin = self.bytes.len();
+        wire::encode(answer, &mut self.bytes);
+        self.answers.push((held, begin..self.bytes.len()));
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    fn answer_all(&mut self, held: Vec<u64>, answer: &Answer<'_>) {
-        for held in held {
-            self.answer(held, answer);
-        }
+    /// A number for a request that has given the log the entry at this place, the last one.
+    pub fn hold_for(&mut self, place: Place) -> u64 {
+        let held = self.hold();
+        self.proposed.push_back(Proposed { place, held });
+        held
     }
 
-    pub fn opened(&mut self, nonce: u64, answer: &Answer<'_>) {
-        if let Some(held) = self.opens.remove(&nonce) {
-            self.answer_all(held, answer);
-        }
-    }
-
-    pub fn closed(&mut self, session: u64) {
-        if let Some(held) = self.closes.remove(&session) {
-            self.answer_all(held, &Answer::Done);
-        }
-    }
-
-    pub fn ran(&mut self, session: u64, number: u64, answer: &Answer<'_>) {
-        if let Some(held) = self.runs.remove(&(session, number)) {
-            self.answer_all(held, answer);
+    /// The entry at a place has been applied, with this answer to the request behind it.
+    pub fn applied(&mut self, place: Place, answer: &Answer<'_>) {
+        while let Some(first) = self.proposed.pop_front_if(|first| first.place <= place) {
+            // Another entry in the place of a request's own does not say what became of the request: its client asks again.
+            self.answer(first.held, if first.place == place { answer } else { &Answer::Busy });
         }
     }
 
     /// All that wait for the log are sent elsewhere.
     pub fn turn_away(&mut self, elsewhere: &Answer<'_>) {
-        let opens = std::mem::take(&mut self.opens).into_values();
-        let closes = std::mem::take(&mut self.closes).into_values();
-        let runs = std::mem::take(&mut self.runs).into_values();
-        for held in opens.chain(closes).chain(runs) {
-            self.answer_all(held, elsewhere);
+        while let Some(Proposed { held, .. }) = self.proposed.pop_front() {
+            self.answer(held, elsewhere);
         }
     }
 
@@ -177,31 +176,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 self.hold_read(held, query);
                 held
             }
-            Ask::Open { nonce } => {
-                self.propose(Order::Open { nonce })?;
-                let held = self.clients.hold();
-                self.clients.opens.entry(nonce).or_default().push(held);
-                held
-            }
-            Ask::Close { session } => {
-                self.propose(Order::Close { session })?;
-                let held = self.clients.hold();
-                self.clients.closes.entry(session).or_default().push(held);
-                held
-            }
+            Ask::Open { nonce } => self.propose(Order::Open { nonce })?,
+            Ask::Close { session } => self.propose(Order::Close { session })?,
             Ask::Run { session, number, done_below, command } => {
-                self.propose(Order::Run { session, number, done_below, command })?;
-                let held = self.clients.hold();
-                self.clients.runs.entry((session, number)).or_default().push(held);
-                held
+                self.propose(Order::Run { session, number, done_below, command })?
             }
             _ => self.begin_wish(ask, now_ns)?,
         };
         Ok(Taken::Held(held))
     }
 
-    /// Gives the log an entry.
-    fn propose(&mut self, order: Order<'_>) -> Result<(), Answer<'static>> {
+    /// Gives the log an entry, and has a request wait for it.
+    fn propose(&mut self, order: Order<'_>) -> Result<u64, Answer<'static>> {
         let mut data = Vec::with_capacity(match order {
             Order::Run { command, .. } => command.len() + 40,
             _ => 16,
@@ -211,12 +197,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return Err(Answer::DiskFull);
         }
         // It says no while leadership is being handed over, or too much is undecided.
-        self.node.propose(Vec::new(), data).map_err(|_| Answer::Busy)
+        self.node.propose(Vec::new(), data).map_err(|_| Answer::Busy)?;
+        let raft = &self.node.raft;
+        Ok(self.clients.hold_for((raft.term, raft.raft_log.last_index())))
     }
 
-    /// Answers that have become ready, by their numbers.
-    pub fn poll_answers(&mut self, answers: &mut Vec<(u64, Vec<u8>)>) {
-        answers.append(&mut self.clients.answers);
+    /// Hands over the answers that have become ready, with the numbers of their requests.
+    pub fn take_answers(&mut self, mut take: impl FnMut(u64, &[u8])) {
+        let Clients { answers, bytes, .. } = &mut self.clients;
+        for (held, place) in answers.drain(..) {
+            take(held, &bytes[place]);
+        }
+        bytes.clear();
     }
 
     pub(super) fn elsewhere(&self) -> Answer<'static> {

@@ -20,7 +20,10 @@ fn messages_for_another_cluster_or_life_are_dropped_and_counted() {
     let now_ns = world.now_ns;
     let mut tell = |cluster, to| {
         let mut bytes = Vec::new();
-        wire::to_bytes(&Say::Messages { cluster: ClusterId(cluster), from, to, messages: vec![] }, &mut bytes);
+        wire::to_bytes(
+            &Say::Messages { cluster: ClusterId(cluster), from, to, messages: Default::default() },
+            &mut bytes,
+        );
         let answer = world.member(0).take_peer(&bytes, now_ns).unwrap();
         (answer, world.member(0).dropped())
     };
@@ -73,7 +76,7 @@ proptest! {
         for message in messages {
             let (me, cluster) = (world.member(to).me().id, world.status(to).cluster.unwrap());
             let Ok(message) = postcard::from_bytes::<WireMessage<'_>>(&message) else { continue };
-            let say = Say::Messages { cluster: ClusterId(cluster), from, to: me, messages: vec![message] };
+            let say = Say::Messages { cluster: ClusterId(cluster), from, to: me, messages: [message].into() };
             let mut bytes = Vec::new();
             wire::to_bytes(&say, &mut bytes);
             let now_ns = world.now_ns;

@@ -177,9 +177,7 @@ impl World {
         if let Err(error) = member.turn(now_ns, &mut outbox) {
             failed = Some(error);
         }
-        let mut answers = Vec::new();
-        member.poll_answers(&mut answers);
-        place.answers.extend(answers);
+        member.take_answers(|held, answer| drop(place.answers.insert(held, answer.to_vec())));
         if failed.is_some() {
             place.error = failed;
             place.member = None;
