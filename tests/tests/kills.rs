@@ -1,7 +1,9 @@
-//! Whatever is killed at random moments (donors, servers of a volume, mounts, the service of a file system) takes nothing with it that was acknowledged. `cargo xtask soak` does it for longer.
+//! Whatever is killed at random moments (donors, servers of a volume, mounts, the service of a file system, members of a replicated store) takes nothing with it that was acknowledged. `cargo xtask soak` does it for longer.
 
 mod common;
 mod killing;
+#[path = "common/members.rs"]
+mod members;
 #[allow(dead_code)] // Much of it is for other tests.
 mod mounts {
     pub mod remote;
@@ -13,7 +15,7 @@ mod nbd;
 mod pressure;
 
 use killing::plan::Plan;
-use killing::{files, swap, volumes};
+use killing::{files, replica, swap, volumes};
 
 /// Kills in an ordinary run.
 const KILLS: u64 = 8;
@@ -26,6 +28,11 @@ fn what_was_written_is_in_the_volume_whoever_is_killed() {
 #[test]
 fn what_was_synced_is_in_the_files_whoever_is_killed() {
     files::run_plan(Plan::new("files", KILLS / 2));
+}
+
+#[test]
+fn a_replicated_store_is_linearizable_whichever_member_is_killed() {
+    replica::run_plan(Plan::new("replica", KILLS));
 }
 
 #[test]

@@ -1,113 +1,19 @@
 //! A replicated store in processes of their own, of which the leader is killed while clients write.
 
 mod common;
+#[path = "common/members.rs"]
+mod members;
 
-use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Folder, Server, eventually, run, sinew, text};
-use rustix::process::Signal;
-use serde_json::Value;
-use sinew::host::SystemEntropy;
+use common::{eventually, run, sinew, text};
+use members::{Members, client, name, wait};
 use sinew::prelude::*;
 use sinew::replica::client::{Answered, Client};
 use sinew::replica::client_wire::Freshness;
 use sinew::replica::kv::{Command as Change, Done, Found, Query};
 use sinew::replica::wire;
-
-/// Members at ports of this host that nobody has.
-struct Members {
-    peers: String,
-    addresses: Vec<String>,
-    data: Option<Folder>,
-    servers: Vec<Option<Server>>,
-}
-
-fn name(at: usize) -> String {
-    char::from(b'a' + at as u8).to_string()
-}
-
-impl Members {
-    fn start(count: usize, on_disk: bool) -> Self {
-        let sockets: Vec<_> = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-        let address = |socket: &UdpSocket| format!("udp://{}", socket.local_addr().unwrap());
-        let addresses: Vec<_> = sockets.iter().map(address).collect();
-        let peers: Vec<_> =
-            addresses.iter().enumerate().map(|(at, address)| format!("{}={address}", name(at))).collect();
-        drop(sockets);
-        let mut members =
-            Self { peers: peers.join(","), addresses, data: on_disk.then(Folder::new), servers: Vec::new() };
-        for at in 0..count {
-            members.servers.push(None);
-            members.begin(at);
-        }
-        members
-    }
-
-    /// With the same command as before.
-    fn begin(&mut self, at: usize) {
-        let name = name(at);
-        let mut command = sinew(&["serve", "replica", "--child", "--name", &name, "--peers", &self.peers]);
-        // A machine that runs many tests at once is slower than hosts in one room.
-        command.args(["--election-ms", "60"]);
-        if let Some(data) = &self.data {
-            command.arg("--data").arg(data.0.join(&name));
-        }
-        self.servers[at] = Some(Server::of(&mut command));
-    }
-
-    fn kill(&mut self, at: usize) {
-        if let Some(mut server) = self.servers[at].take() {
-            server.process.signal(Signal::KILL);
-            server.process.wait();
-        }
-    }
-
-    fn at(&self) -> String {
-        self.addresses.join(",")
-    }
-
-    fn ask(&self, args: &[&str]) -> (i32, String, String) {
-        let at = self.at();
-        let args: Vec<&str> = ["replica"].iter().chain(args).copied().chain(["--at", &at]).collect();
-        let output = run(&mut sinew(&args));
-        (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
-    }
-
-    fn status(&self) -> Value {
-        serde_json::from_str(&self.ask(&["status", "--json"]).1).unwrap_or_default()
-    }
-
-    fn leader(&self) -> usize {
-        let mut leader = None;
-        eventually("a leader", || {
-            let status = self.status();
-            leader = status["leader"].as_str().map(|name| usize::from(name.as_bytes()[0] - b'a'));
-            leader.is_some()
-        });
-        leader.unwrap()
-    }
-}
-
-fn client(addresses: Vec<String>) -> Client<Rpc> {
-    let config = Config { connect_timeout_ns: 300_000_000, ..common::config() };
-    let nexus = Nexus::builder().config(config).build().unwrap();
-    let rpc = Rpc::open_with(&nexus, "udp://127.0.0.1:0").unwrap();
-    Client::new(rpc, addresses, Box::new(SystemEntropy::new().unwrap()))
-}
-
-fn wait(client: &mut Client<Rpc>) -> Answered {
-    loop {
-        let busy = client.turn();
-        if let Some((_, result)) = client.poll() {
-            return result.unwrap();
-        }
-        let next_ns = client.next_turn_ns();
-        let now_ns = client.rpc().now_ns();
-        client.rpc().rest(busy, next_ns.map(|next_ns| next_ns.saturating_sub(now_ns))).unwrap();
-    }
-}
 
 const PATIENCE_NS: u64 = 30_000_000_000;
 
@@ -115,7 +21,7 @@ fn put(client: &mut Client<Rpc>, key: &[u8], value: &[u8]) -> u64 {
     let mut bytes = Vec::new();
     wire::encode(&Change::Put { key, value }, &mut bytes);
     client.run(0, &bytes, PATIENCE_NS).unwrap();
-    let Answered::Ran(done) = wait(client) else { panic!() };
+    let Answered::Ran(done) = wait(client).unwrap() else { panic!() };
     match wire::decode(&done).unwrap() {
         Done::Changed { revision } => revision,
         other => panic!("{other:?}"),
@@ -126,7 +32,7 @@ fn get(client: &mut Client<Rpc>, key: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     wire::encode(&Query::Get { key }, &mut bytes);
     client.read(0, Freshness::Linear, &bytes, PATIENCE_NS).unwrap();
-    let Answered::Found(found) = wait(client) else { panic!() };
+    let Answered::Found(found) = wait(client).unwrap() else { panic!() };
     match wire::decode(&found).unwrap() {
         Found::Item { item, .. } => item.map(|item| item.value.to_vec()),
         other => panic!("{other:?}"),

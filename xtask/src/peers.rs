@@ -7,9 +7,11 @@
 mod block;
 mod contest;
 mod files;
+mod index;
 mod mounts;
 pub mod paging;
 pub mod perftest;
+mod replica;
 mod rust;
 mod stats;
 mod tables;
@@ -41,7 +43,7 @@ pub struct Args {
     /// Measurements of each side; at least 3.
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// Only these peers: ucx, tonic, tarpc, nbdkit, dpdk, tmpfs, bindfs, nbdfuse, zram, disk (may be given more than once).
+    /// Only these peers: ucx, tonic, tarpc, nbdkit, dpdk, etcd, redis, tmpfs, bindfs, nbdfuse, zram, disk (may be given more than once).
     #[arg(long)]
     peer: Vec<String>,
     /// Only contests whose name contains this, as "paging" (may be given more than once).
@@ -99,12 +101,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         missing.extend(redis.err().map(|remedy| ("paging of redis", remedy)));
     }
     contests.retain(|contest| args.only.is_empty() || args.only.iter().any(|text| contest.what.contains(text)));
-    let peers: [Peer; 5] = [
+    let peers: [Peer; 7] = [
         ("ucx", ucx::present),
         ("tonic", rust::build),
         ("tarpc", rust::build),
         ("nbdkit", block::present),
         tables::PEER,
+        ("redis", index::present),
+        ("etcd", replica::present),
     ];
     for (name, check) in peers.into_iter().chain(files::PEERS).chain(paging::PEERS) {
         if !contests.iter().any(|contest| contest.peers.iter().any(|peer| peer.system == name)) {
@@ -162,6 +166,13 @@ impl Drop for Server {
     }
 }
 
+/// Keeps this thread on a processor.
+fn pin(core: usize) -> anyhow::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("pinning to processor {core}"))
+}
+
 /// How many programs wanted to run during the last minute, where the system tells.
 fn busy_cores() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -216,6 +227,8 @@ fn contests() -> Vec<Contest> {
         peers: rust::sides("bandwidth", &["--size", "8388608", "--window", "2"], Unit::GigabitPerSecond),
     });
     contests.extend(block::contests());
+    contests.extend(index::contests());
+    contests.extend(replica::contests());
     contests.extend(tables::contests());
     contests
 }

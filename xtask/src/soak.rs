@@ -58,6 +58,9 @@ struct Killed {
     /// Instead: kill donors, the service and mounts of a file system, and look whether all that was synced is there.
     #[arg(long)]
     files: bool,
+    /// Instead: kill and stop members of a replicated store, and look whether what its clients saw is linearizable, and each write ran once.
+    #[arg(long)]
+    replica: bool,
     /// Instead: kill donors and the service of a file system that a program's memory is swapped to, and look whether each page is right (as root).
     #[arg(long)]
     swap: bool,
@@ -69,6 +72,7 @@ impl Killed {
         [
             (self.volumes, "what_was_written_is_in_the_volume_whoever_is_killed"),
             (self.files, "what_was_synced_is_in_the_files_whoever_is_killed"),
+            (self.replica, "a_replicated_store_is_linearizable_whichever_member_is_killed"),
             (self.swap, "what_was_swapped_out_comes_back_whichever_donor_is_killed"),
         ]
         .into_iter()

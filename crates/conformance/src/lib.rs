@@ -1,15 +1,17 @@
-//! What every packet port, every frame port and every verbs device must satisfy, whatever carries the packets, as suites of tests.
+//! What every packet port, every frame port, every verbs device and every replicated store must satisfy, whatever carries the packets, as suites of tests.
 //!
 //! - [`ports`]: the facts about [packet ports](sinew_fabric::PacketPort).
 //! - [`frames`]: the facts about [frame ports](sinew_fabric::frames).
 //! - [`verbs`]: the facts about [verbs devices](sinew_fabric::verbs).
+//! - [`history`]: what clients of a key-value store saw, and whether it is linearizable.
 //! - [`sealing`]: a layer that transforms every packet, to put around ports under test.
 //! - [`skipped`] and [`unique`]: what tests of backends need beside.
 //!
-//! It is for the tests of crates that implement ports or stand on them; no program depends on it.
+//! It is for the tests of crates that implement these or stand on them; no program depends on it.
 #![forbid(unsafe_code)]
 
 pub mod frames;
+pub mod history;
 pub mod ports;
 mod rounds;
 pub mod sealing;

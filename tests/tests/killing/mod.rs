@@ -7,6 +7,7 @@ mod names;
 mod own_files;
 mod pages;
 pub mod plan;
+pub mod replica;
 mod running;
 mod shadow;
 pub mod swap;

@@ -12,8 +12,8 @@ pub struct Shadow {
     wrong: Option<String>,
 }
 
-pub fn lock(shadow: &Mutex<Shadow>) -> MutexGuard<'_, Shadow> {
-    shadow.lock().unwrap()
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
 }
 
 impl Shadow {

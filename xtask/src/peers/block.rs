@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::contest::{Contest, Runner, Side, Unit};
-use super::{Server, Setting};
+use super::{Server, Setting, pin};
 use crate::process;
 use client::Load;
 
@@ -122,11 +122,4 @@ fn measure_at(path: &Path, load: Load, unit: Unit, setting: &Setting, is_stored:
         Unit::GigabitPerSecond => measured.rate * f64::from(load.len) * 8.0 / 1e9,
         other => bail!("a block device has no figure in {}", other.name()),
     })
-}
-
-/// Keeps this thread on a processor.
-fn pin(core: usize) -> anyhow::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(core);
-    rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("pinning to processor {core}"))
 }

@@ -1,4 +1,4 @@
-//! tonic and tarpc: small programs in `xtask/peers`, a workspace of its own.
+//! tonic, tarpc and a client of etcd's: small programs in `xtask/peers`, a workspace of its own.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use super::contest::{Runner, Side, Unit};
 use super::{Setting, figure};
 use crate::process;
 
-/// Builds both programs, or says why not.
+/// Builds the programs, or says why not.
 pub fn build() -> Result<(), String> {
     let mut command = process::cargo();
     command.args(["build", "--release", "--quiet", "--manifest-path", "xtask/peers/Cargo.toml"]);
@@ -16,6 +16,11 @@ pub fn build() -> Result<(), String> {
 
 fn target_dir() -> std::path::PathBuf {
     process::target_dir().join("peers")
+}
+
+/// A program that was built.
+pub fn program(name: &str) -> std::path::PathBuf {
+    target_dir().join("release").join(name)
 }
 
 /// Both systems at the same measurement.
@@ -33,7 +38,7 @@ fn side(system: &'static str, what: &'static str, args: &[&str], unit: Unit) -> 
     };
     let measure = move |setting: &Setting| {
         let [server, client] = setting.cores;
-        let mut command = Command::new(target_dir().join("release").join(system));
+        let mut command = Command::new(program(system));
         command.arg(what).args(&words).args(["--seconds", &setting.seconds.to_string()]);
         command.args(["--cores", &format!("{server},{client}")]).stdin(Stdio::null());
         figure(&process::output(&mut command)?, key)

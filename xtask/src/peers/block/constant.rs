@@ -20,7 +20,7 @@ impl Constant {
     pub fn start(path: &Path, len: usize, core: usize) -> anyhow::Result<Self> {
         let listener = UnixListener::bind(path).context("listening")?;
         let serve = move || {
-            let _ = super::pin(core);
+            let _ = crate::peers::pin(core);
             // Its client is gone when it fails.
             let _ = listener.accept().and_then(|(socket, _)| serve(socket, len));
         };

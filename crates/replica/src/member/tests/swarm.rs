@@ -1,85 +1,14 @@
 //! The hunt: clients at work while members crash, are cut off, come and go, and clocks drift up to the bound. Each key's history is checked by somebody else's
-//! checker of linearizability, which is itself shown histories that are wrong first.
+//! checker of linearizability.
 
+use sinew_conformance::history::{History, Op, Ret};
 use sinew_fabric::{Generator, SeededGenerator};
-use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 
 use super::world::*;
 use crate::client_wire::{Answer, Ask, Freshness};
 use crate::kv::{Command, Done, Expect, Found, Query};
 use crate::member::Taken;
 use crate::wire;
-
-/// What is done to one key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Op {
-    Put(u64),
-    Get,
-    Swap { expect: Option<u64>, value: u64 },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Ret {
-    Put,
-    Got(Option<u64>),
-    Swapped(bool),
-}
-
-/// One key, as it should be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Key(Option<u64>);
-
-impl SequentialSpec for Key {
-    type Op = Op;
-    type Ret = Ret;
-
-    fn invoke(&mut self, op: &Op) -> Ret {
-        match *op {
-            Op::Put(value) => {
-                self.0 = Some(value);
-                Ret::Put
-            }
-            Op::Get => Ret::Got(self.0),
-            Op::Swap { expect, value } => {
-                let is_so = self.0 == expect;
-                if is_so {
-                    self.0 = Some(value);
-                }
-                Ret::Swapped(is_so)
-            }
-        }
-    }
-}
-
-type Tester = LinearizabilityTester<u64, Key>;
-
-#[test]
-fn the_checker_finds_histories_that_are_wrong() {
-    let history = |events: &[(u64, Result<Op, Ret>)]| {
-        let mut tester = Tester::new(Key::default());
-        for (thread, event) in events {
-            match event.clone() {
-                Ok(op) => _ = tester.on_invoke(*thread, op).unwrap(),
-                Err(ret) => _ = tester.on_return(*thread, ret).unwrap(),
-            }
-        }
-        tester.is_consistent()
-    };
-    let put = |thread, value| [(thread, Ok(Op::Put(value))), (thread, Err(Ret::Put))];
-    let get = |thread, value| [(thread, Ok(Op::Get)), (thread, Err(Ret::Got(value)))];
-    let all = |parts: &[&[(u64, Result<Op, Ret>)]]| parts.concat();
-    assert!(history(&all(&[&put(1, 1), &put(1, 2), &get(2, Some(2))])));
-    // A stale read, a lost put, a value from nowhere, and one that was seen and is unseen again.
-    assert!(!history(&all(&[&put(1, 1), &put(1, 2), &get(2, Some(1))])));
-    assert!(!history(&all(&[&put(1, 1), &get(2, None)])));
-    assert!(!history(&all(&[&get(2, Some(7))])));
-    let open = [(3, Ok(Op::Put(3)))];
-    assert!(history(&all(&[&put(1, 1), &open, &get(2, Some(1)), &get(2, Some(3))])));
-    assert!(!history(&all(&[&put(1, 1), &open, &get(2, Some(3)), &get(2, Some(1))])));
-    // Two of which one alone can have succeeded.
-    let swap = |thread, value| [(thread, Ok(Op::Swap { expect: None, value })), (thread, Err(Ret::Swapped(true)))];
-    assert!(history(&swap(1, 1)) && !history(&all(&[&swap(1, 1), &swap(2, 2)])));
-}
 
 const KEYS: usize = 2;
 const CLIENTS: usize = 3;
@@ -112,7 +41,7 @@ struct Client {
 struct Hunt {
     world: World,
     random: SeededGenerator,
-    testers: Vec<Tester>,
+    histories: Vec<History>,
     clients: Vec<Client>,
     threads: u64,
     begun: u64,
@@ -143,9 +72,9 @@ impl Hunt {
             let session = world.open(seed * 10 + thread).name;
             clients.push(Client { thread, session, next: 0, believed: 0, under_way: None });
         }
-        let testers = (0..KEYS).map(|_| Tester::new(Key::default())).collect();
+        let histories = vec![History::default(); KEYS];
         let threads = CLIENTS as u64;
-        Self { world, random, testers, clients, threads, begun: 0, done: 0, on_disk, step: 0 }
+        Self { world, random, histories, clients, threads, begun: 0, done: 0, on_disk, step: 0 }
     }
 
     fn draw(&mut self, below: u64) -> u64 {
@@ -173,8 +102,8 @@ impl Hunt {
         for (at, place) in self.world.places.iter().enumerate() {
             assert_eq!(place.error, None, "member {at} at step {}", self.step);
         }
-        for (key, tester) in self.testers.iter().enumerate() {
-            assert!(tester.is_consistent(), "key {key} is not linearizable: {tester:?}");
+        for (key, history) in self.histories.iter().enumerate() {
+            assert!(history.is_linearizable(), "key {key}: {history:?}");
         }
         self.done
     }
@@ -274,7 +203,7 @@ impl Hunt {
         };
         let freshness = if self.draw(2) == 0 { Freshness::Lease } else { Freshness::Linear };
         let Client { thread, next, under_way, .. } = &mut self.clients[client];
-        self.testers[key].on_invoke(*thread, op.clone()).unwrap();
+        self.histories[key].asked(*thread, op.clone());
         let number = *next;
         *under_way =
             Some(UnderWay { key, op, number, freshness, at: 0, held: None, again: 0, give_up: self.step + GIVE_UP });
@@ -340,7 +269,7 @@ impl Hunt {
             }
             other => panic!("{other:?}"),
         };
-        self.testers[*key].on_return(*thread, ret).unwrap();
+        self.histories[*key].answered(*thread, ret);
         *next += 1;
         *believed = at;
         *under_way = None;

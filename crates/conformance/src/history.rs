@@ -1,0 +1,137 @@
+//! What clients of a key-value store saw, key by key, for a checker of linearizability that somebody else wrote (stateright's).
+
+use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
+
+/// What is asked of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Gives it a value.
+    Put(u64),
+    /// Asks for its value.
+    Get,
+    /// Gives it a value if it has this one.
+    Swap {
+        /// What it must have.
+        expect: Option<u64>,
+        /// What it gets.
+        value: u64,
+    },
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ret {
+    /// It was put.
+    Put,
+    /// Its value.
+    Got(Option<u64>),
+    /// Whether it had the value.
+    Swapped(bool),
+}
+
+/// One key, as it should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Key(Option<u64>);
+
+impl SequentialSpec for Key {
+    type Op = Op;
+    type Ret = Ret;
+
+    fn invoke(&mut self, op: &Op) -> Ret {
+        match *op {
+            Op::Put(value) => {
+                self.0 = Some(value);
+                Ret::Put
+            }
+            Op::Get => Ret::Got(self.0),
+            Op::Swap { expect, value } => {
+                let is_so = self.0 == expect;
+                if is_so {
+                    self.0 = Some(value);
+                }
+                Ret::Swapped(is_so)
+            }
+        }
+    }
+}
+
+/// The history of a key that nobody has put yet. Each client has one request at a time under way; one whose outcome is unknown stays open, and its client
+/// goes on under another number.
+#[derive(Clone, Debug)]
+pub struct History(LinearizabilityTester<u64, Key>);
+
+impl Default for History {
+    fn default() -> Self {
+        Self(LinearizabilityTester::new(Key::default()))
+    }
+}
+
+impl History {
+    /// A client asks.
+    ///
+    /// # Panics
+    ///
+    /// When it has a request under way.
+    pub fn asked(&mut self, client: u64, op: Op) {
+        self.0.on_invoke(client, op).expect("a client has one request under way");
+    }
+
+    /// A client is answered.
+    ///
+    /// # Panics
+    ///
+    /// When it has asked for nothing.
+    pub fn answered(&mut self, client: u64, ret: Ret) {
+        self.0.on_return(client, ret).expect("a client that is answered has asked");
+    }
+
+    /// Whether there is an order of all this that a single key could have had. How long that takes to find out grows fast with the requests that
+    /// overlap.
+    pub fn is_linearizable(&self) -> bool {
+        self.0.is_consistent()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Event = (u64, Result<Op, Ret>);
+
+    fn is_linearizable(parts: &[&[Event]]) -> bool {
+        let mut history = History::default();
+        for (client, event) in parts.concat() {
+            match event {
+                Ok(op) => history.asked(client, op),
+                Err(ret) => history.answered(client, ret),
+            }
+        }
+        history.is_linearizable()
+    }
+
+    fn put(client: u64, value: u64) -> [Event; 2] {
+        [(client, Ok(Op::Put(value))), (client, Err(Ret::Put))]
+    }
+
+    fn get(client: u64, value: Option<u64>) -> [Event; 2] {
+        [(client, Ok(Op::Get)), (client, Err(Ret::Got(value)))]
+    }
+
+    fn swap(client: u64, value: u64) -> [Event; 2] {
+        [(client, Ok(Op::Swap { expect: None, value })), (client, Err(Ret::Swapped(true)))]
+    }
+
+    #[test]
+    fn the_checker_finds_histories_that_are_wrong() {
+        assert!(is_linearizable(&[&put(1, 1), &put(1, 2), &get(2, Some(2))]));
+        // A stale read, a lost put, a value from nowhere, and one that was seen and is unseen again.
+        assert!(!is_linearizable(&[&put(1, 1), &put(1, 2), &get(2, Some(1))]));
+        assert!(!is_linearizable(&[&put(1, 1), &get(2, None)]));
+        assert!(!is_linearizable(&[&get(2, Some(7))]));
+        let open = [(3, Ok(Op::Put(3)))];
+        assert!(is_linearizable(&[&put(1, 1), &open, &get(2, Some(1)), &get(2, Some(3))]));
+        assert!(!is_linearizable(&[&put(1, 1), &open, &get(2, Some(3)), &get(2, Some(1))]));
+        // Two of which one alone can have succeeded.
+        assert!(is_linearizable(&[&swap(1, 1)]) && !is_linearizable(&[&swap(1, 1), &swap(2, 2)]));
+    }
+}

@@ -1,0 +1,107 @@
+//! Members of a replicated store, in processes of their own.
+#![allow(dead_code)] // Each test program uses some of it.
+
+use std::net::UdpSocket;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use sinew::host::SystemEntropy;
+use sinew::prelude::*;
+use sinew::replica::client::{Answered, Client, ClientError};
+
+use crate::common::{self, Folder, Server, eventually, run, sinew, text};
+
+/// Members at ports of this host that nobody has.
+pub struct Members {
+    peers: String,
+    pub addresses: Vec<String>,
+    pub data: Option<Folder>,
+    pub servers: Vec<Option<Server>>,
+}
+
+pub fn name(at: usize) -> String {
+    char::from(b'a' + at as u8).to_string()
+}
+
+impl Members {
+    pub fn start(count: usize, on_disk: bool) -> Self {
+        let sockets: Vec<_> = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let address = |socket: &UdpSocket| format!("udp://{}", socket.local_addr().unwrap());
+        let addresses: Vec<_> = sockets.iter().map(address).collect();
+        let peers: Vec<_> =
+            addresses.iter().enumerate().map(|(at, address)| format!("{}={address}", name(at))).collect();
+        drop(sockets);
+        let mut members =
+            Self { peers: peers.join(","), addresses, data: on_disk.then(Folder::new), servers: Vec::new() };
+        for at in 0..count {
+            members.servers.push(None);
+            members.begin(at);
+        }
+        members
+    }
+
+    /// With the same command as before.
+    pub fn begin(&mut self, at: usize) {
+        let name = name(at);
+        let mut command = sinew(&["serve", "replica", "--child", "--name", &name, "--peers", &self.peers]);
+        // A machine that runs many tests at once is slower than hosts in one room.
+        command.args(["--election-ms", "60"]);
+        if let Some(data) = &self.data {
+            command.arg("--data").arg(data.0.join(&name));
+        }
+        self.servers[at] = Some(Server::of(&mut command));
+    }
+
+    pub fn kill(&mut self, at: usize) {
+        if let Some(mut server) = self.servers[at].take() {
+            server.process.signal(Signal::KILL);
+            server.process.wait();
+        }
+    }
+
+    pub fn at(&self) -> String {
+        self.addresses.join(",")
+    }
+
+    pub fn ask(&self, args: &[&str]) -> (i32, String, String) {
+        let at = self.at();
+        let args: Vec<&str> = ["replica"].iter().chain(args).copied().chain(["--at", &at]).collect();
+        let output = run(&mut sinew(&args));
+        (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+    }
+
+    pub fn status(&self) -> Value {
+        serde_json::from_str(&self.ask(&["status", "--json"]).1).unwrap_or_default()
+    }
+
+    pub fn leader(&self) -> usize {
+        let mut leader = None;
+        eventually("a leader", || {
+            let status = self.status();
+            leader = status["leader"].as_str().map(|name| usize::from(name.as_bytes()[0] - b'a'));
+            leader.is_some()
+        });
+        leader.unwrap()
+    }
+}
+
+/// A client of members at these addresses.
+pub fn client(addresses: Vec<String>) -> Client<Rpc> {
+    let config = Config { connect_timeout_ns: 300_000_000, ..common::config() };
+    let nexus = Nexus::builder().config(config).build().unwrap();
+    let rpc = Rpc::open_with(&nexus, "udp://127.0.0.1:0").unwrap();
+    Client::new(rpc, addresses, Box::new(SystemEntropy::new().unwrap()))
+}
+
+/// Waits for the next request that is over.
+pub fn wait(client: &mut Client<Rpc>) -> Result<Answered, ClientError> {
+    loop {
+        let busy = client.turn();
+        if let Some((_, result)) = client.poll() {
+            return result;
+        }
+        let next_ns = client.next_turn_ns();
+        let now_ns = client.rpc().now_ns();
+        client.rpc().rest(busy, next_ns.map(|next_ns| next_ns.saturating_sub(now_ns))).unwrap();
+    }
+}

@@ -1,0 +1,254 @@
+//! A replicated store: its members are killed, stopped and continued while clients write, read and swap. What the clients saw is checked for linearizability,
+//! and revisions are counted: none that was acknowledged is lost, and none ran twice.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use sinew::prelude::*;
+use sinew::replica::client::{Answered, Client, ClientError};
+use sinew::replica::client_wire::Freshness;
+use sinew::replica::kv::{Command, Done, Expect, Found, Query};
+use sinew::replica::wire;
+use sinew_conformance::history::{History, Op, Ret};
+use sinew_fabric::SeededGenerator;
+
+use super::plan::Plan;
+use super::shadow::lock;
+use crate::common;
+use crate::members::{Members, client, name, wait};
+
+const MEMBERS: usize = 3;
+const CLIENTS: u64 = 3;
+const KEYS: usize = 2;
+/// Requests of a round, so that the checker comes to an end.
+const OPS: u64 = 60;
+/// What clients wait for an answer, after which its outcome is unknown.
+const PATIENCE_NS: u64 = 3_000_000_000;
+/// How long the checker may take.
+const CHECK_MAX: Duration = Duration::from_secs(60);
+
+/// What the clients of a round share.
+struct Shared {
+    addresses: Vec<String>,
+    round: u64,
+    histories: Mutex<Vec<History>>,
+    begun: AtomicU64,
+    /// Numbers for clients, and for those that they go on as.
+    numbers: AtomicU64,
+    /// Changes that may have run, and those that did.
+    changes: Mutex<Range<u64>>,
+}
+
+impl Shared {
+    fn key(&self, key: usize) -> String {
+        format!("{}-{key}", self.round)
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::SeqCst)
+    }
+}
+
+/// Asks for one thing. None where the outcome is unknown.
+fn ask(client: &mut Client<Rpc>, key: &str, op: &Op, freshness: Freshness) -> Option<Ret> {
+    let (mut bytes, key) = (Vec::new(), key.as_bytes());
+    match *op {
+        Op::Get => wire::encode(&Query::Get { key }, &mut bytes),
+        Op::Put(value) => wire::encode(&Command::Put { key, value: &value.to_le_bytes() }, &mut bytes),
+        Op::Swap { expect, value } => {
+            let expect = expect.map(u64::to_le_bytes);
+            let expect = expect.as_ref().map_or(Expect::Nothing, |expect| Expect::Value(expect));
+            wire::encode(&Command::Swap { key, expect, value: Some(&value.to_le_bytes()) }, &mut bytes);
+        }
+    }
+    match op {
+        Op::Get => client.read(0, freshness, &bytes, PATIENCE_NS).unwrap(),
+        _ => client.run(0, &bytes, PATIENCE_NS).unwrap(),
+    }
+    match (wait(client), op) {
+        (Ok(Answered::Ran(done)), _) => match (wire::decode(&done).unwrap(), op) {
+            (Done::Changed { .. }, Op::Put(_)) => Some(Ret::Put),
+            (Done::Changed { .. }, Op::Swap { .. }) => Some(Ret::Swapped(true)),
+            (Done::Differs { .. }, Op::Swap { .. }) => Some(Ret::Swapped(false)),
+            other => panic!("{other:?}"),
+        },
+        (Ok(Answered::Found(found)), Op::Get) => match wire::decode(&found).unwrap() {
+            Found::Item { item, .. } => {
+                let value = item.map(|item| u64::from_le_bytes(*item.value.first_chunk().unwrap()));
+                Some(Ret::Got(value))
+            }
+            other => panic!("{other:?}"),
+        },
+        (Err(ClientError::NoAnswer { .. } | ClientError::Expired), _) => None,
+        (other, _) => panic!("{op:?}: {other:?}"),
+    }
+}
+
+/// Does its part of a round's requests.
+fn use_store(shared: &Shared, seed: u64) {
+    let mut random = SeededGenerator::new(seed);
+    let mut client = client(shared.addresses.clone());
+    let mut number = shared.number();
+    loop {
+        let value = shared.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        if value > OPS {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(random.below(30)));
+        let key = random.below(KEYS as u64) as usize;
+        let op = match random.below(5) {
+            0 | 1 => Op::Put(value),
+            2 => Op::Swap { expect: Some(random.below(value)).filter(|expect| *expect > 0), value },
+            _ => Op::Get,
+        };
+        let freshness = if random.below(2) == 0 { Freshness::Lease } else { Freshness::Linear };
+        let may_change = op != Op::Get;
+        if may_change {
+            lock(&shared.changes).end += 1;
+        }
+        lock(&shared.histories)[key].asked(number, op.clone());
+        match ask(&mut client, &shared.key(key), &op, freshness) {
+            Some(ret) => {
+                if matches!(ret, Ret::Put | Ret::Swapped(true)) {
+                    lock(&shared.changes).start += 1;
+                }
+                if ret == Ret::Swapped(false) {
+                    lock(&shared.changes).end -= 1;
+                }
+                lock(&shared.histories)[key].answered(number, ret);
+            }
+            // Whether it happened nobody knows: it stays open.
+            None => number = shared.number(),
+        }
+    }
+}
+
+/// Whether these histories are linearizable, found out in time.
+fn check(histories: Vec<History>, round: u64) {
+    let (say, hear) = channel();
+    std::thread::spawn(move || {
+        let wrong = histories.iter().find(|history| !history.is_linearizable()).cloned();
+        let _ = say.send(wrong);
+    });
+    match hear.recv_timeout(CHECK_MAX) {
+        Ok(None) => {}
+        Ok(Some(wrong)) => panic!("round {round} is not linearizable: {wrong:?}"),
+        Err(_) => panic!("round {round}: the checker does not come to an end"),
+    }
+}
+
+struct World {
+    plan: Plan,
+    members: Members,
+    on_disk: bool,
+}
+
+impl World {
+    /// The leader, half of the time.
+    fn draw(&mut self) -> usize {
+        if self.plan.below(2) == 0 { self.members.leader() } else { self.plan.below(MEMBERS as u64) as usize }
+    }
+
+    fn signal(&self, at: usize, signal: Signal) {
+        if let Some(server) = &self.members.servers[at] {
+            server.process.signal(signal);
+        }
+    }
+
+    /// Something goes wrong, and is over when this returns.
+    fn go_wrong(&mut self) {
+        let at = self.draw();
+        let pause = self.plan.ms(0, 300);
+        match self.plan.below(6) {
+            0 | 1 => {
+                self.signal(at, Signal::STOP);
+                self.plan.killed(&format!("{} is stopped for {} ms", name(at), pause.as_millis()));
+                std::thread::sleep(pause);
+                self.signal(at, Signal::CONT);
+            }
+            2 if self.on_disk => {
+                for at in 0..MEMBERS {
+                    self.members.kill(at);
+                    self.plan.killed(&name(at));
+                }
+                std::thread::sleep(pause);
+                (0..MEMBERS).for_each(|at| self.members.begin(at));
+            }
+            _ => {
+                self.members.kill(at);
+                self.plan.killed(&name(at));
+                std::thread::sleep(pause);
+                self.members.begin(at);
+                if !self.on_disk {
+                    self.add_again(at);
+                }
+            }
+        }
+    }
+
+    /// A member in memory has forgotten all, and votes for nobody until it is added.
+    fn add_again(&mut self, at: usize) {
+        let member = format!("{}={}", name(at), self.members.addresses[at]);
+        common::eventually("a member is added again", || self.members.ask(&["add", &member]).0 == 0);
+    }
+
+    /// Requests of all clients while things go wrong, and what came of them. Returns how many changes there were: at least, and at most.
+    fn round(&mut self, round: u64) -> Range<u64> {
+        let shared = Arc::new(Shared {
+            addresses: self.members.addresses.clone(),
+            round,
+            histories: Mutex::new(vec![History::default(); KEYS]),
+            begun: AtomicU64::new(0),
+            numbers: AtomicU64::new(0),
+            changes: Mutex::new(0..0),
+        });
+        let seeds: Vec<u64> = (0..CLIENTS).map(|_| self.plan.below(u64::MAX)).collect();
+        let use_it = |seed: u64| {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || use_store(&shared, seed))
+        };
+        let clients: Vec<_> = seeds.into_iter().map(use_it).collect();
+        for _ in 0..=self.plan.below(3) {
+            if self.plan.goes_on() {
+                let pause = self.plan.ms(20, 200);
+                std::thread::sleep(pause);
+                self.go_wrong();
+            }
+        }
+        clients.into_iter().for_each(|client| client.join().expect("a client goes on to its end"));
+        check(lock(&shared.histories).clone(), round);
+        lock(&shared.changes).clone()
+    }
+}
+
+/// Members come and go until the plan is over.
+pub fn run_plan(mut plan: Plan) {
+    let on_disk = plan.below(3) > 0;
+    plan.say(if on_disk { "members have disks" } else { "members are in memory" });
+    let members = Members::start(MEMBERS, on_disk);
+    let mut world = World { plan, members, on_disk };
+    let mut changes = 0..0;
+    let mut rounds = 0;
+    while world.plan.goes_on() {
+        let more = world.round(rounds);
+        rounds += 1;
+        // This one, too.
+        (changes.start, changes.end) = (changes.start + more.start + 1, changes.end + more.end + 1);
+        let mut client = client(world.members.addresses.clone());
+        let mut bytes = Vec::new();
+        wire::encode(&Command::Put { key: b"revision", value: b"" }, &mut bytes);
+        client.run(0, &bytes, 10 * PATIENCE_NS).unwrap();
+        let Ok(Answered::Ran(done)) = wait(&mut client) else { panic!("no write is answered once all is well") };
+        let Ok(Done::Changed { revision }) = wire::decode(&done) else { panic!("a PUT changes something") };
+        let is_right = (changes.start..=changes.end).contains(&revision);
+        assert!(is_right, "{revision} changes, where {changes:?} were acknowledged and begun");
+    }
+    println!(
+        "replica: {rounds} rounds, {} killed or stopped, {changes:?} changes acknowledged and begun",
+        world.plan.done()
+    );
+}

@@ -1,0 +1,132 @@
+//! Replicated stores: three members of ours and three of etcd's, which lie in memory or on this folder's disk, with the same PUTs.
+//!
+//! Nobody is pinned and nobody spins: four processes share two cores.
+
+use std::net::{TcpListener, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+
+use super::contest::{Contest, Runner, Side, Unit};
+use super::mounts::{require, start};
+use super::{Server, Setting, figure, rust};
+use crate::process;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const VALUE_LEN: &str = "64";
+
+/// Where members keep what they know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lies {
+    Memory,
+    Disk,
+}
+
+/// Whether etcd is here, and its client can be built.
+pub fn present() -> Result<(), String> {
+    require(&["etcd"]).map_err(|_| "there is no etcd: apt-get install etcd-server".to_owned())?;
+    rust::build()
+}
+
+/// What is measured.
+pub fn contests() -> Vec<Contest> {
+    let contest = |lies: Lies, in_flight: usize| {
+        let unit = if in_flight == 1 { Unit::Nanoseconds } else { Unit::ThousandPerSecond };
+        let side = |system: &'static str, name: &str, measure: fn(Lies, usize, &Setting) -> anyhow::Result<f64>| Side {
+            system,
+            name: name.into(),
+            counts: 1.0,
+            measure: Runner::new(move |setting: &Setting| measure(lies, in_flight, setting)),
+        };
+        let place = if lies == Lies::Memory { "in memory" } else { "on disk" };
+        let load = if in_flight == 1 { "one at a time, p50".to_owned() } else { format!("{in_flight} in flight") };
+        Contest {
+            what: format!("replicated PUTs, three members {place}, {load}"),
+            unit,
+            ours: side("sinew", "sinew", ours),
+            peers: vec![side("etcd", "etcd", etcd)],
+        }
+    };
+    [Lies::Memory, Lies::Disk].into_iter().flat_map(|lies| [1, 64].map(|load| contest(lies, load))).collect()
+}
+
+/// A folder that goes when this is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(lies: Lies) -> anyhow::Result<Self> {
+        let path = match lies {
+            Lies::Memory => PathBuf::from(format!("/dev/shm/sinew-peers-{}", std::process::id())),
+            // Where this is built, and not in a folder for passing things, which may be memory.
+            Lies::Disk => process::target_dir().join(format!("peers/replica-{}", std::process::id())),
+        };
+        std::fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn ours(lies: Lies, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> {
+    let folder = Folder::new(Lies::Disk)?;
+    let program = process::target_dir().join("release/sinew");
+    let sockets = NAMES.map(|_| UdpSocket::bind("127.0.0.1:0"));
+    let mut addresses = Vec::new();
+    for socket in sockets {
+        addresses.push(format!("udp://{}", socket?.local_addr()?));
+    }
+    let peers: Vec<String> = NAMES.iter().zip(&addresses).map(|(name, address)| format!("{name}={address}")).collect();
+    let mut members = Vec::new();
+    for name in NAMES {
+        let mut member = Command::new(&program);
+        member.args(["serve", "replica", "--name", name, "--peers", &peers.join(",")]);
+        if lies == Lies::Disk {
+            member.arg("--data").arg(folder.0.join(name));
+        }
+        members.push(Server(start(&mut member)?));
+    }
+    let mut bench = Command::new(program);
+    bench.args(["replica", "bench", "--at", &addresses.join(","), "--timeout-ms", "20000", "--json"]);
+    let measured = run(&mut bench, in_flight, setting)?;
+    let key = if in_flight == 1 { "p50_us" } else { "rate_per_s" };
+    let value = figure(&measured, key)?;
+    Ok(if in_flight == 1 { value * 1e3 } else { value / 1e3 })
+}
+
+fn etcd(lies: Lies, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> {
+    let folder = Folder::new(lies)?;
+    let (clients, peers) = (free_ports()?, free_ports()?);
+    let url = |address: &String| format!("http://{address}");
+    let cluster: Vec<String> = NAMES.iter().zip(&peers).map(|(name, peer)| format!("{name}={}", url(peer))).collect();
+    let mut members = Vec::new();
+    for ((name, client), peer) in NAMES.iter().zip(&clients).zip(&peers) {
+        let mut member = Command::new("etcd");
+        member.args(["--name", name, "--initial-cluster", &cluster.join(",")]);
+        member.args(["--listen-client-urls", &url(client), "--advertise-client-urls", &url(client)]);
+        member.args(["--listen-peer-urls", &url(peer), "--initial-advertise-peer-urls", &url(peer)]);
+        member.arg("--data-dir").arg(folder.0.join(name));
+        members.push(Server(start(&mut member)?));
+    }
+    let mut bench = Command::new(rust::program("etcd"));
+    bench.args(["--at", &clients.join(",")]);
+    let measured = run(&mut bench, in_flight, setting)?;
+    let key = if in_flight == 1 { "p50_ns" } else { "rate_per_s" };
+    let value = figure(&measured, key)?;
+    Ok(if in_flight == 1 { value } else { value / 1e3 })
+}
+
+fn run(bench: &mut Command, in_flight: usize, setting: &Setting) -> anyhow::Result<String> {
+    bench.args(["--in-flight", &in_flight.to_string(), "--seconds", &setting.seconds.to_string()]);
+    process::output(bench.args(["--value-len", VALUE_LEN]).stdin(Stdio::null()))
+}
+
+/// Addresses at which nothing listens, one for each member.
+fn free_ports() -> anyhow::Result<Vec<String>> {
+    let listeners = NAMES.map(|_| TcpListener::bind("127.0.0.1:0"));
+    listeners.into_iter().map(|listener| Ok(listener?.local_addr()?.to_string())).collect()
+}
