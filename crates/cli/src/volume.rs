@@ -61,23 +61,23 @@ impl NewArgs {
     }
 }
 
-/// Opens a volume, or makes it where there is none of its name.
+/// Opens a volume, or makes it where there is none of its name. Returns whether it made it.
 pub fn open_or_make<D: Donors>(
     donors: D,
     names: &Names,
     args: &VolumeArgs,
     new: &NewArgs,
     interrupt: Interrupt,
-) -> anyhow::Result<Volume<D>> {
-    let volume = match open(donors, names, args, interrupt)? {
+) -> anyhow::Result<(Volume<D>, bool)> {
+    let (volume, is_new) = match open(donors, names, args, interrupt)? {
         Ok(mut volume) => {
             if let Err(error) = check_found(&volume, args, new) {
                 leave(&mut volume);
                 return Err(error);
             }
-            volume
+            (volume, false)
         }
-        Err(donors) => make(donors, names, args, new, interrupt)?,
+        Err(donors) => (make(donors, names, args, new, interrupt)?, true),
     };
     if names.count() < 3 {
         output::complain(format_args!(
@@ -86,7 +86,7 @@ pub fn open_or_make<D: Donors>(
             names.count()
         ));
     }
-    Ok(volume)
+    Ok((volume, is_new))
 }
 
 /// Opens a volume. Where no donor knows it, the donors come back.
@@ -230,15 +230,17 @@ pub fn counters<D: Donors>(volume: &Volume<D>, names: &Names) -> Value {
 
 /// Waits until all that was written has reached all its places; not longer than `patience`.
 pub fn flush<D: Donors>(volume: &mut Volume<D>, patience: Duration) -> anyhow::Result<()> {
+    // What was under way before has other tags.
+    const TAG: u64 = u64::MAX;
     let mut finished = Vec::new();
     let began = std::time::Instant::now();
-    if volume.submit(Request { tag: 0, job: Job::Flush }).is_err() {
+    if volume.submit(Request { tag: TAG, job: Job::Flush }).is_err() {
         bail!("the volume has more to do than it can tell of");
     }
     while began.elapsed() < patience {
         let busy = volume.turn();
         volume.poll(&mut finished, usize::MAX);
-        if let Some(flushed) = finished.pop() {
+        if let Some(flushed) = finished.drain(..).find(|finished| finished.tag == TAG) {
             return Ok(flushed.result?);
         }
         if !busy {
