@@ -142,7 +142,7 @@ fn a_device_over_udp_survives_a_donor_and_its_server() {
 }
 
 #[test]
-fn what_all_donors_took_along_is_read_from_the_last_copy() {
+fn what_all_donors_took_along_is_read_from_the_last_copy_of_that_volume_alone() {
     let folder = Folder::new();
     let donors: Vec<Server> = (0..3).map(|_| donor("shm")).collect();
     let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
@@ -171,11 +171,16 @@ fn what_all_donors_took_along_is_read_from_the_last_copy() {
     assert!(bytes.chunks(PAGE).zip(&shadow.0).all(|(page, shadow)| page.iter().all(|byte| byte == shadow)));
     // And nobody takes it for the one of a volume that begins anew.
     let fresh: Vec<Server> = (0..3).map(|_| self::donor("shm")).collect();
-    let mut command = sinew(&["serve", "block", "--at", &format!("unix:{}", folder.0.join("other").display())]);
-    command.args(fresh.iter().map(|donor| &donor.address)).args(["--size", "16M", "--last-copy", path]);
-    let refused = run(&mut command);
-    assert!(text(&refused.stderr).contains("is the last copy of a volume that was there before"), "{refused:?}");
-    assert_eq!(std::fs::read(&file).unwrap(), bytes);
+    let at = format!("unix:{}", folder.0.join("other").display());
+    // The first makes the volume, and the second finds it.
+    for _ in 0..2 {
+        let mut command = sinew(&["serve", "block", "--at", &at]);
+        command.args(fresh.iter().map(|donor| &donor.address)).args(["--size", "16M", "--last-copy", path]);
+        let refused = run(&mut command);
+        assert!(!refused.status.success());
+        assert!(text(&refused.stderr).contains("is the last copy of another volume of this name"), "{refused:?}");
+        assert_eq!(std::fs::read(&file).unwrap(), bytes);
+    }
 }
 
 #[test]

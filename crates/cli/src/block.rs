@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde_json::{Map, Value};
 use sinew::host::{HostClock, Interrupt, lengthen_backlog, raise_descriptor_limit};
-use sinew::remote_block::{Config, Counters, LastCopy, LastCopyFile, Listener, Server};
+use sinew::remote_block::{Config, Counters, LastCopy, Listener, Server};
 use sinew::remote_memory::volume::Donors;
 use sinew::remote_memory::{RamStore, Store};
 use sinew_harness::units::{self, parse_size};
 
 use crate::donors::{DonorArgs, Names, WithDonors};
-use crate::last_copy::{OfVolume, Told};
+use crate::last_copy::{self, OfVolume, Told};
 use crate::serve::{TellArgs, begin};
 use crate::socket_args::{self, parse_mode};
 use crate::volume::{self, Health, NewArgs, VolumeArgs};
@@ -34,15 +34,20 @@ is found again by who opens the volume next under its name. A volume that is not
 whoever opens it waits until the last one has been silent for three seconds, and is refused while that lives, unless --force takes the volume from it.
 What a writer that was replaced still writes never appears.
 With --last-copy FILE all of it is in a file of this host as well, which is the device's bytes and a trailer of 4 KB: what no donor has any more is read from
-there, while what is written is an error. A write is done when the donors have it and the file's cache does; what a loss of power takes from the file is
-with the donors. When the server begins, the file is copied anew from the donors, and nothing that it had before is read. A server that is cut off
-from all donors goes on reading its own, though another may have taken the volume over there. Name the donors alike on all hosts: a donor is known by its address as it is written.
+there, while what is written is an error. It costs the volume's size on a disk, a second write of all that is written, and a sync of the file with each flush. A write is
+done when the donors have it and the file's cache does; a flush when the donors have flushed and then the file is synced. When the server begins, the file is copied
+anew from the donors, and nothing that it had before is read. The file belongs to one volume, by a number that the volume got by lot when it was made: the file of another, of
+the same name or not, is refused and stays as it is, and so is what is no regular file. Too few donors that answer end the volume after ten seconds; then the server
+reads its own file as long as they are silent, though another may have taken the volume over there, and no longer: when enough of them answer again, or one says that
+another has it, every request fails until the server is started anew.
+
+Name the donors alike on all hosts: a donor is known by its address as it is written.
 
 The device has no key: whoever reaches the server reads and writes all of it. So it listens on this host alone, unless --open says that whoever
 reaches the port may have it. --key-file is the key of the donors.
 
 JSON: first `serving`, a list of one address; at the end `counters`: what was asked for, by kind, and what was refused or closed, by reason; of a
-volume also `volume`: its status, and what it did; with --last-copy `last_copy`: whether it has everything, and how much was read from it.
+volume also `volume`: its status, and what it did; with --last-copy `last_copy`: whether it has everything, why it was given up, how much was read from it and copied to it, and how often it was synced.
 
 Examples:
   sinew serve block --memory 1G --at unix:/run/memory.sock
@@ -79,7 +84,7 @@ pub struct Args {
     /// Let other hosts in: whoever reaches the port reads and writes all of the device
     #[arg(long)]
     open: bool,
-    /// A file of this host that has all of the volume, too: what no donor has any more is read from it
+    /// A regular file of this host that has all of the volume, too: what no donor has any more is read from it. Costs as much room, a second write of everything, and a sync with each flush
     #[arg(long, value_name = "FILE", conflicts_with = "for_paging")]
     last_copy: Option<PathBuf>,
     /// Be fit to be swapped to by this host: memory is locked, and the kernel never ends this process
@@ -190,14 +195,16 @@ impl WithDonors for Serving<'_> {
     fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
         let listener = args.listen()?;
-        let (volume, is_new) = volume::open_or_make(donors, names, &args.volume, &args.new, interrupt)?;
+        let mut volume = volume::open_or_make(donors, names, &args.volume, &args.new, interrupt)?;
         let Some(path) = &args.last_copy else { return args.serve_volume(listener, volume, names, interrupt) };
-        let (id, mut volume) = (volume.id(), volume);
-        match LastCopyFile::open(path, id, volume.len(), is_new) {
-            Ok(file) => args.serve_volume(listener, LastCopy::new(volume, file), names, interrupt),
+        match last_copy::open(&volume, path) {
+            Ok((file, pool)) => {
+                let store = LastCopy::new(volume, file, HostClock::new(), pool).context("--last-copy")?;
+                args.serve_volume(listener, store, names, interrupt)
+            }
             Err(error) => {
                 volume::leave(&mut volume);
-                Err(error).context("--last-copy")
+                Err(error)
             }
         }
     }
@@ -219,19 +226,21 @@ impl Args {
             store.look(&mut told);
         })?;
         let counters = server.counters().clone();
-        let store = server.into_store();
+        let mut store = server.into_store();
+        // The last copy hears of what was written last as it is flushed, and is made to last when nothing can come any more.
+        if let Err(error) = volume::flush(&mut store, FLUSH) {
+            output::complain(format_args!("ending the volume in order: {}", names.told(output::describe(&error))));
+            outcome = Outcome::Failed;
+        }
+        health.look(store.volume(), names);
+        store.look(&mut told);
+        volume::leave(store.volume_mut());
         let last_copy = store.last_copy();
-        let (mut volume, synced) = store.into_volume();
+        let (volume, synced) = store.into_volume();
         if let Err(error) = synced {
             output::complain(output::describe(&error));
             outcome = Outcome::Failed;
         }
-        if let Err(error) = volume::flush(&mut volume, FLUSH) {
-            output::complain(format_args!("ending the volume in order: {}", names.told(output::describe(&error))));
-            outcome = Outcome::Failed;
-        }
-        health.look(&volume, names);
-        volume::leave(&mut volume);
         let mut told = all(&counters);
         told.insert("volume".to_owned(), volume::counters(&volume, names));
         told.extend(last_copy.map(|last_copy| ("last_copy".to_owned(), last_copy)));

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
-use sinew::host::Interrupt;
+use sinew::fabric::Generator;
+use sinew::host::{Interrupt, SystemEntropy};
 use sinew::remote_memory::pool::{Survey, place};
 use sinew::remote_memory::store::{BLOCK, Job, Request, Status, Store};
 use sinew::remote_memory::volume::{Donors, NewVolume, OpenError, Opening, Volume, VolumeConfig, id_of};
@@ -61,23 +62,23 @@ impl NewArgs {
     }
 }
 
-/// Opens a volume, or makes it where there is none of its name. Returns whether it made it.
+/// Opens a volume, or makes it where there is none of its name.
 pub fn open_or_make<D: Donors>(
     donors: D,
     names: &Names,
     args: &VolumeArgs,
     new: &NewArgs,
     interrupt: Interrupt,
-) -> anyhow::Result<(Volume<D>, bool)> {
-    let (volume, is_new) = match open(donors, names, args, interrupt)? {
+) -> anyhow::Result<Volume<D>> {
+    let volume = match open(donors, names, args, interrupt)? {
         Ok(mut volume) => {
             if let Err(error) = check_found(&volume, args, new) {
                 leave(&mut volume);
                 return Err(error);
             }
-            (volume, false)
+            volume
         }
-        Err(donors) => (make(donors, names, args, new, interrupt)?, true),
+        Err(donors) => make(donors, names, args, new, interrupt)?,
     };
     if names.count() < 3 {
         output::complain(format_args!(
@@ -86,7 +87,7 @@ pub fn open_or_make<D: Donors>(
             names.count()
         ));
     }
-    Ok((volume, is_new))
+    Ok(volume)
 }
 
 /// Opens a volume. Where no donor knows it, the donors come back.
@@ -156,7 +157,8 @@ fn make<D: Donors>(
     );
     let size = new.size.with_context(|| format!("no donor knows the volume \"{name}\": --size BYTES makes it"))?;
     let rooms: Vec<_> = survey.said().filter_map(|said| said.as_ref().ok().copied()).collect();
-    let placed = place(size as u64, new.copies.unwrap_or(COPIES), slab_len(size as u64), &rooms);
+    let number = SystemEntropy::new().context("drawing the volume's number by lot")?.next_u64();
+    let placed = place(size as u64, new.copies.unwrap_or(COPIES), slab_len(size as u64), number, &rooms);
     let placed: NewVolume = placed.with_context(|| format!("making the volume \"{name}\""))?;
     let mut opening = Opening::create(survey.into_donors(), id_of(name), placed, VolumeConfig::default());
     match turn_opening(&mut opening, interrupt)? {
@@ -229,7 +231,7 @@ pub fn counters<D: Donors>(volume: &Volume<D>, names: &Names) -> Value {
 }
 
 /// Waits until all that was written has reached all its places; not longer than `patience`.
-pub fn flush<D: Donors>(volume: &mut Volume<D>, patience: Duration) -> anyhow::Result<()> {
+pub fn flush(volume: &mut impl Store, patience: Duration) -> anyhow::Result<()> {
     // What was under way before has other tags.
     const TAG: u64 = u64::MAX;
     let mut finished = Vec::new();

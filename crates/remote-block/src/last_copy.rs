@@ -1,27 +1,43 @@
-//! A file of this host as one more copy of a store: what no donor has any more is read from it.
+//! A file of this host as one more copy of a volume: what no donor has any more is read from it.
 //!
-//! The file is the store's bytes, as any tool reads them, and a trailer of 4 KB that says whose they are. A change goes to the file when the store has done it, and
-//! before its caller is told. It is the system's to bring it to the disk, which nobody waits for: what a loss of power takes from the file is with the donors. When
-//! it is opened, the file may be older than the store, so all of it is copied anew in the background, and of what is not copied yet nothing is read.
+//! The file is the volume's bytes, as any tool reads them, and a trailer of 4 KB that says whose they are. A change goes to the file when the volume has done it, and
+//! before its caller is told; a flush is over when the volume has flushed and then the file was synced. When it is opened, the file may be older than the volume, so all of
+//! it is copied anew in the background, and of what is neither copied nor written since nothing is read.
+//!
+//! What the trailer says is for people and for the next who opens the file. It says that all is there only when all was copied, was synced, and nothing failed since: then
+//! a loss of power leaves in the file, of each block, what was there at the last flush or something later, as any disk does.
 
-mod chunks;
 mod file;
+mod marks;
+mod medium;
+mod syncing;
+mod trailer;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
+use sinew_fabric::readiness::Alarm;
 use sinew_fabric::verbs::Slice;
-use sinew_fabric::{Armed, Descriptor, Readiness};
+use sinew_fabric::{Armed, Clock, Descriptor, Readiness, WorkerPool};
 use sinew_mem::Arena;
 use sinew_remote_memory::{Extent, Finished, Job, Refused, Request, Status, Store, StoreError};
 
-use chunks::Chunks;
 pub use file::{LastCopyError, LastCopyFile};
+use marks::Marks;
+use medium::Medium;
+use syncing::Syncing;
+pub use trailer::Whose;
 
 /// Reads of what is copied to the file that are under way at once.
 const COPYING_MAX: usize = 2;
 /// What is taken of the store at once.
 const POLL_MAX: usize = 256;
+/// Time between two tries to read what could not be read.
+const RETRY_NS: u64 = 5_000_000_000;
 
 /// What a request was.
 #[derive(Debug)]
@@ -42,6 +58,8 @@ enum Asked {
     /// A chunk that goes to the file. Nobody asked for it.
     Copy {
         chunk: usize,
+        /// Whether it could not be read before.
+        is_retry: bool,
     },
 }
 
@@ -52,49 +70,78 @@ pub struct LastCopyStats {
     pub reads: u64,
     /// Bytes that were copied to the file in the background.
     pub copied_bytes: u64,
+    /// Times that the file was synced.
+    pub syncs: u64,
 }
 
 /// A store with a last copy; see [the module](self).
 ///
-/// A read that the store has lost ([`StoreError::Lost`], [`StoreError::Unavailable`]) is answered from the file. One that the store refuses since another writer has
-/// taken it over ([`StoreError::Fenced`]) is not. A host that is cut off from all donors reads what it wrote itself, whoever may have taken the store over there:
-/// it cannot know. Changes need the store: without it they fail as before. A file that fails is given up, and the store goes on without.
-#[derive(Debug)]
-pub struct LastCopy<S> {
+/// A read of what the store has lost ([`StoreError::Lost`]) is answered from the file. So is one while too few donors answer to say whose the store is
+/// ([`StoreError::Silent`]): a host that is cut off reads what it wrote itself, whoever may have taken the store over there. As soon as they say that another writer has it,
+/// or that it is over, that is what its requests get. Changes need the store: without it they fail as before. A file that fails is given up, and the store goes on without.
+pub struct LastCopy<S, C> {
     inner: S,
+    clock: C,
+    pool: Arc<dyn WorkerPool>,
+    alarm: Alarm,
     file: Option<LastCopyFile>,
     /// Why there is none any more.
     given_up: Option<String>,
-    chunks: Chunks,
+    marks: Marks,
     asked: Vec<Option<(u64, Asked)>>,
     free: Vec<usize>,
     /// Chunks that are on their way to the file.
     copying: usize,
+    /// When a chunk that could not be read is tried again.
+    retry_ns: u64,
+    /// Flushes that the store has done, and that wait for the next sync.
+    flushed: Vec<Finished>,
+    syncing: Option<Syncing>,
     came: Vec<Finished>,
     finished: VecDeque<Finished>,
     stats: LastCopyStats,
 }
 
-impl<S: Store> LastCopy<S> {
-    /// Adds a file to a store, whose it is.
+impl<S: std::fmt::Debug, C> std::fmt::Debug for LastCopy<S, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LastCopy").field("inner", &self.inner).field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl<S: Store, C: Clock> LastCopy<S, C> {
+    /// Adds a file to a store, whose it is. The file is synced by `pool`, since that takes long.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no descriptors.
     ///
     /// # Panics
     ///
     /// When the file is of another length.
-    pub fn new(inner: S, file: LastCopyFile) -> Self {
+    pub fn new(inner: S, file: LastCopyFile, clock: C, pool: Arc<dyn WorkerPool>) -> io::Result<Self> {
         assert_eq!(file.len(), inner.len(), "the file was opened for a store of this length");
-        Self {
-            chunks: Chunks::new(inner.len()),
+        let alarm = Alarm::new()?;
+        if let Some(descriptor) = inner.descriptor() {
+            alarm.watch(descriptor)?;
+        }
+        Ok(Self {
+            marks: Marks::new(inner.len()),
             file: Some(file),
+            alarm,
             given_up: None,
             asked: Vec::new(),
             free: Vec::new(),
             copying: 0,
+            retry_ns: 0,
+            flushed: Vec::new(),
+            syncing: None,
             came: Vec::new(),
             finished: VecDeque::new(),
             stats: LastCopyStats::default(),
             inner,
-        }
+            clock,
+            pool,
+        })
     }
 
     /// The store below.
@@ -107,13 +154,13 @@ impl<S: Store> LastCopy<S> {
         &mut self.inner
     }
 
-    /// The store below, without the file, which is made to last.
+    /// The store below, without the file, which is made to last. What is not flushed is not in the file: flush first, and have the store end.
     ///
     /// # Errors
     ///
     /// What the system says; then the file may not have all.
     pub fn into_inner(self) -> (S, io::Result<()>) {
-        (self.inner, self.file.map_or(Ok(()), |file| file.sync()))
+        (self.inner, self.file.map_or(Ok(()), |file| file.medium().sync()))
     }
 
     /// What it did.
@@ -121,9 +168,9 @@ impl<S: Store> LastCopy<S> {
         self.stats
     }
 
-    /// Whether the file has all that the store has.
+    /// Whether the file has all that the store has, and says so.
     pub fn is_complete(&self) -> bool {
-        self.file.is_some() && self.chunks.are_all_copied()
+        self.file.as_ref().is_some_and(LastCopyFile::is_marked)
     }
 
     /// Why the file is not used any more, if so.
@@ -147,15 +194,47 @@ impl<S: Store> LastCopy<S> {
     }
 
     /// Does something with the file, if it is there still.
-    fn with_file<T>(&mut self, what: impl FnOnce(&LastCopyFile) -> io::Result<T>) -> Option<T> {
-        let file = self.file.as_ref()?;
-        match what(file) {
+    fn with_file<T>(&mut self, what: impl FnOnce(&mut LastCopyFile) -> io::Result<T>) -> Option<T> {
+        match what(self.file.as_mut()?) {
             Ok(value) => Some(value),
             Err(error) => {
-                self.given_up = Some(format!("{}: {error}", file.path().display()));
-                self.file = None;
+                self.give_up(&error);
                 None
             }
+        }
+    }
+
+    fn with_medium<T>(&mut self, what: impl FnOnce(&dyn Medium) -> io::Result<T>) -> Option<T> {
+        self.with_file(|file| what(&**file.medium()))
+    }
+
+    /// Goes on without the file, which lacks what comes from now on, and says so before anybody is told of that.
+    fn give_up(&mut self, error: &dyn std::fmt::Display) {
+        let Some(mut file) = self.file.take() else { return };
+        let marked = file.mark(false).and_then(|()| file.medium().sync());
+        let path = file.path().display();
+        self.given_up = Some(match marked {
+            Ok(()) => format!("{path}: {error}"),
+            Err(again) => format!(
+                "{path}: {error}; and it cannot be marked as incomplete ({again}): remove it, or it may pass for a whole copy"
+            ),
+        });
+        // The donors have flushed them, which is all that there is now.
+        let waiting = self.syncing.take().map(|syncing| syncing.flushes);
+        self.finished.extend(waiting.into_iter().flatten().chain(self.flushed.drain(..)));
+    }
+
+    /// Has the file say that not all is there, as soon as that is so.
+    fn unmark(&mut self) {
+        if self.marks.is_complete() {
+            return;
+        }
+        // What makes it complete again is not in the sync that is under way.
+        if let Some(syncing) = &mut self.syncing {
+            syncing.was_complete = false;
+        }
+        if self.is_complete() {
+            self.with_file(|file| file.mark(false));
         }
     }
 
@@ -163,14 +242,14 @@ impl<S: Store> LastCopy<S> {
     fn copy(&mut self) -> bool {
         let mut any = false;
         while self.file.is_some() && self.copying < COPYING_MAX {
-            let Some(chunk) = self.chunks.next_missing() else { break };
-            let range = self.chunks.range(chunk);
+            let Some((chunk, is_retry)) = self.next_chunk() else { break };
+            let range = self.marks.range(chunk);
             let len = (range.end - range.start) as usize;
             let Ok(target) = self.inner.arena().alloc(len, len) else {
-                self.chunks.put_back(chunk);
+                self.marks.put_back(chunk);
                 break;
             };
-            let tag = self.note(0, Asked::Copy { chunk });
+            let tag = self.note(0, Asked::Copy { chunk, is_retry });
             match self.inner.submit(Request { tag, job: Job::Read { at: range.start, target } }) {
                 Ok(()) => {
                     self.copying += 1;
@@ -178,7 +257,7 @@ impl<S: Store> LastCopy<S> {
                 }
                 Err(_) => {
                     self.forget(tag);
-                    self.chunks.put_back(chunk);
+                    self.marks.put_back(chunk);
                     break;
                 }
             }
@@ -186,21 +265,42 @@ impl<S: Store> LastCopy<S> {
         any
     }
 
-    fn copied(&mut self, chunk: usize, finished: &Finished) {
-        self.copying -= 1;
-        let range = self.chunks.range(chunk);
-        let (Ok(()), Some(bytes)) = (&finished.result, &finished.target) else { return self.chunks.fail(chunk) };
-        let (at, is_zero) = (range.start, bytes.iter().all(|byte| *byte == 0));
-        let written = self.with_file(|file| match is_zero {
-            true => file.clear(at, bytes.len() as u64),
-            false => file.write(at, bytes),
-        });
-        if written.is_none() {
-            return;
+    /// A chunk that is to be copied: one that could not be read only now and then, since reading it may fail for ever.
+    fn next_chunk(&mut self) -> Option<(usize, bool)> {
+        if let Some(chunk) = self.marks.next_missing() {
+            return Some((chunk, false));
         }
-        self.stats.copied_bytes += range.end - range.start;
-        if self.chunks.copied(chunk) {
-            self.with_file(LastCopyFile::note_complete);
+        if !self.marks.has_aside() {
+            return None;
+        }
+        let now_ns = self.clock.now_ns();
+        if now_ns < self.retry_ns {
+            return None;
+        }
+        self.retry_ns = now_ns.saturating_add(RETRY_NS);
+        Some((self.marks.next_aside()?, true))
+    }
+
+    fn copied(&mut self, chunk: usize, is_retry: bool, finished: &Finished) {
+        self.copying -= 1;
+        let range = self.marks.range(chunk);
+        let (Ok(()), Some(bytes)) = (&finished.result, &finished.target) else {
+            if !self.marks.has_aside() {
+                self.retry_ns = self.clock.now_ns().saturating_add(RETRY_NS);
+            }
+            return self.marks.put_aside(chunk);
+        };
+        let (at, is_zero) = (range.start, bytes.iter().all(|byte| *byte == 0));
+        let written = self.with_medium(|medium| match is_zero {
+            true => medium.clear(at, bytes.len() as u64),
+            false => medium.write(at, bytes),
+        });
+        if written.is_some() {
+            self.stats.copied_bytes += range.end - range.start;
+            self.marks.copied(chunk);
+            if is_retry {
+                self.marks.take_back_aside();
+            }
         }
     }
 
@@ -208,63 +308,111 @@ impl<S: Store> LastCopy<S> {
     fn take(&mut self, mut finished: Finished) {
         let Some((tag, asked)) = self.forget(finished.tag) else { return };
         finished.tag = tag;
+        let is_done = finished.result.is_ok();
         match asked {
-            Asked::Copy { chunk } => return self.copied(chunk, &finished),
+            Asked::Copy { chunk, is_retry } => return self.copied(chunk, is_retry, &finished),
+            // All that was submitted before it is over, and has come to the file.
+            Asked::Flush if is_done && self.file.is_some() => return self.flushed.push(finished),
             Asked::Flush => {}
             Asked::Read { at, len } => match finished.result {
-                Ok(()) => self.chunks.answers(at, len as u64),
-                Err(StoreError::Lost { .. } | StoreError::Unavailable(_)) => self.read(at, len, &mut finished),
+                Ok(()) => self.marks.answers(at, len as u64),
+                Err(StoreError::Lost { .. } | StoreError::Silent(_)) => self.read(at, len, &mut finished),
                 Err(_) => {}
             },
-            Asked::Write { at, source } => {
-                let len = source.len as u64;
-                if finished.result.is_err() {
-                    self.chunks.doubt(at, len);
-                } else if self.chunks.touches_copied(at, len) {
-                    self.with_file(|file| file.write(at, source.bytes()));
+            Asked::Write { at, source } if is_done => {
+                if self.with_medium(|medium| medium.write(at, source.bytes())).is_some() {
+                    self.marks.changed(at, source.len as u64);
                 }
             }
-            Asked::Discard { at, len } => {
-                if finished.result.is_err() {
-                    self.chunks.doubt(at, len);
-                } else if self.chunks.touches_copied(at, len) {
-                    self.with_file(|file| file.clear(at, len));
+            Asked::Discard { at, len } if is_done => {
+                if self.with_medium(|medium| medium.clear(at, len)).is_some() {
+                    self.marks.changed(at, len);
                 }
             }
+            Asked::Write { at, source } => self.marks.doubt(at, source.len as u64),
+            Asked::Discard { at, len } => self.marks.doubt(at, len),
         }
+        self.unmark();
         self.finished.push_back(finished);
     }
 
     fn read(&mut self, at: u64, len: usize, finished: &mut Finished) {
-        if !self.chunks.has(at, len as u64) {
+        if !self.marks.has(at, len as u64) {
             return;
         }
         // A store may lose the buffer with the operation that failed.
         let target = finished.target.take().or_else(|| self.inner.arena().alloc(len, len).ok());
         let Some(mut target) = target else { return };
-        if self.with_file(|file| file.read(at, &mut target)).is_some() {
+        if self.with_medium(|medium| medium.read(at, &mut target)).is_some() {
             finished.result = Ok(());
             self.stats.reads += 1;
         }
         finished.target = Some(target);
     }
+
+    /// Ends a sync that is over, and begins the next one if somebody waits for it. Returns whether there was anything.
+    fn sync(&mut self) -> bool {
+        let mut any = false;
+        if let Some(result) = self.syncing.as_ref().and_then(Syncing::result)
+            && let Some(Syncing { flushes, was_complete, .. }) = self.syncing.take()
+        {
+            any = true;
+            self.finished.extend(flushes);
+            match result {
+                // What has changed since is as it may be on any disk. What has failed since is not.
+                Ok(()) if was_complete && self.marks.is_complete() && !self.is_complete() => {
+                    self.with_file(|file| file.mark(true));
+                }
+                Ok(()) => {}
+                Err(error) => self.give_up(&error),
+            }
+        }
+        let is_complete = self.marks.is_complete();
+        let is_wanted = !self.flushed.is_empty() || is_complete && !self.is_complete();
+        if self.syncing.is_none()
+            && is_wanted
+            && let Some(file) = &self.file
+        {
+            let flushes = std::mem::take(&mut self.flushed);
+            self.stats.syncs += 1;
+            self.syncing = Some(Syncing::begin(file.medium(), &*self.pool, self.alarm.waker(), flushes, is_complete));
+            any = true;
+        }
+        any
+    }
 }
 
-impl<S: Store> Readiness for LastCopy<S> {
+impl<S: Store, C: Clock> Readiness for LastCopy<S, C> {
     fn descriptor(&self) -> Option<Descriptor> {
-        self.inner.descriptor()
+        self.inner.descriptor().map(|_| self.alarm.descriptor())
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
-        if self.finished.is_empty() { self.inner.arm(now_ns) } else { Ok(Armed::Ready) }
+        if !self.finished.is_empty() || !self.alarm.set() {
+            return Ok(Armed::Ready);
+        }
+        // A sync that ended before the alarm was set woke nobody.
+        let is_over = self.syncing.as_ref().is_some_and(|syncing| syncing.result().is_some());
+        let armed = if is_over { Ok(Armed::Ready) } else { self.inner.arm(now_ns) };
+        let retry_ns = (self.file.is_some() && self.marks.has_aside()).then_some(self.retry_ns);
+        let retry = Armed::Sleep { until_ns: retry_ns }.on_clock(self.clock.now_ns(), now_ns);
+        match (armed, retry) {
+            (Ok(Armed::Sleep { until_ns }), Armed::Sleep { until_ns: retry_ns }) => {
+                Ok(Armed::Sleep { until_ns }.by(retry_ns))
+            }
+            (other, _) => {
+                self.alarm.clear();
+                other
+            }
+        }
     }
 
     fn disarm(&mut self) -> bool {
-        self.inner.disarm()
+        self.alarm.clear() | self.inner.disarm()
     }
 }
 
-impl<S: Store> Store for LastCopy<S> {
+impl<S: Store, C: Clock> Store for LastCopy<S, C> {
     fn len(&self) -> u64 {
         self.inner.len()
     }
@@ -297,6 +445,7 @@ impl<S: Store> Store for LastCopy<S> {
         found |= self.inner.poll(&mut came, POLL_MAX) > 0;
         came.drain(..).for_each(|finished| self.take(finished));
         self.came = came;
+        found |= self.sync();
         found | self.copy()
     }
 

@@ -1,16 +1,15 @@
-//! The file: the store's bytes, and a trailer.
+//! The file: the store's bytes, and a trailer. Which files become a last copy, and which are refused.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::OFlags;
 
-/// Bytes of the trailer: a page, so that the file is a whole number of them.
-const TRAILER: usize = 4096;
-const MAGIC: [u8; 16] = *b"sinew last copy\n";
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+use super::medium::Medium;
+use super::trailer::{TRAILER, Trailer, Whose};
 
 /// Why a file does not become a last copy.
 #[derive(Debug, thiserror::Error)]
@@ -24,94 +23,143 @@ pub enum LastCopyError {
         /// What it says.
         source: io::Error,
     },
+    /// It is a device, a directory or the like.
+    #[error("{} is {what}, and a last copy is a regular file: name one, or a path where nothing is yet", path.display())]
+    NotAFile {
+        /// What was named.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
     /// Another process has it open as its last copy.
     #[error("{} is the last copy of a server that runs: name another file, or stop that one", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// It has contents, which are not this store's.
-    #[error("{} has contents, and is not this volume's last copy: name another file, or remove it", path.display())]
+    /// It has contents, and does not say that they are a volume's.
+    #[error(
+        "{} has contents, and is no volume's last copy, or a damaged one: name another file, or move it away",
+        path.display()
+    )]
     Other {
         /// The file.
         path: PathBuf,
     },
-    /// The store is new, and the file may be all that is left of one before.
+    /// It is the copy of a volume of another name.
+    #[error("{} is the last copy of another volume ({}): name another file, or move it away", path.display(), told(*len, *is_complete))]
+    Another {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of that volume.
+        len: u64,
+        /// Whether all of them are there.
+        is_complete: bool,
+    },
+    /// It is the copy of an older or newer volume of the same name, and may be all that is left of it.
     #[error(
-        "{} is the last copy of a volume that was there before, and this one is new and empty: to keep what it holds, move it away and write it to the new volume (its first {len} bytes are the device), or remove it",
-        path.display()
+        "{} is the last copy of another volume of this name, which may be gone, and is not copied over ({}): to keep what it holds, move it away and write it to this volume; or name another file",
+        path.display(),
+        told(*len, *is_complete)
     )]
     Precious {
         /// The file.
         path: PathBuf,
-        /// Bytes of the device that it was a copy of.
+        /// Bytes of that volume.
         len: u64,
+        /// Whether all of them are there.
+        is_complete: bool,
     },
 }
 
-/// Whose the bytes are, and how many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Trailer {
-    id: u64,
-    len: u64,
-    /// All of it was copied since it was opened. For people: it is copied anew whatever this says.
-    is_complete: bool,
+/// What can be had of the copy of another volume.
+fn told(len: u64, is_complete: bool) -> String {
+    let how = if is_complete {
+        "as it was when it was flushed last, or later"
+    } else {
+        "of which parts may be old or missing"
+    };
+    format!("its first {len} bytes are that volume's, {how}")
 }
 
-impl Trailer {
-    fn to_bytes(self) -> [u8; TRAILER] {
-        let mut bytes = [0; TRAILER];
-        bytes[..16].copy_from_slice(&MAGIC);
-        bytes[16..24].copy_from_slice(&self.id.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
-        bytes[32] = self.is_complete.into();
-        bytes
-    }
-
-    fn read(bytes: &[u8; TRAILER]) -> Option<Self> {
-        let word = |at: usize| bytes[at..].first_chunk().copied().map(u64::from_le_bytes);
-        let is_known = bytes[..16] == MAGIC && bytes[32] <= 1 && bytes[33..].iter().all(|byte| *byte == 0);
-        is_known.then_some(Self { id: word(16)?, len: word(24)?, is_complete: bytes[32] == 1 })
+/// What something is that is no regular file.
+fn kind(metadata: &fs::Metadata) -> Option<&'static str> {
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_file() => None,
+        () if kind.is_dir() => Some("a directory"),
+        () if kind.is_fifo() => Some("a FIFO"),
+        () if kind.is_socket() => Some("a socket"),
+        () if kind.is_block_device() => Some("a block device"),
+        () if kind.is_char_device() => Some("a character device"),
+        () => Some("nothing that keeps bytes"),
     }
 }
 
 /// The file of a [`LastCopy`](super::LastCopy), which no other process has open as such.
 #[derive(Debug)]
 pub struct LastCopyFile {
-    file: fs::File,
+    medium: Arc<dyn Medium>,
     path: PathBuf,
     trailer: Trailer,
 }
 
 impl LastCopyFile {
-    /// Opens or makes the file at `path`, for a store that is called `id` and has `len` bytes. `is_new`: the store was made a moment ago, and holds nothing.
+    /// Opens or makes the file at `path`, for a volume of `len` bytes. From now on it says that it is not complete.
     ///
     /// # Errors
     ///
-    /// [`LastCopyError`]: the file is another's, or what the system says. It is as it was then.
-    pub fn open(path: &Path, id: u64, len: u64, is_new: bool) -> Result<Self, LastCopyError> {
+    /// [`LastCopyError`]: the file is another's, or none, or what the system says. It is as it was then.
+    pub fn open(path: &Path, whose: Whose, len: u64) -> Result<Self, LastCopyError> {
         let path = path.to_owned();
-        let options = |create| fs::OpenOptions::new().read(true).write(true).create(create).mode(0o600).open(&path);
         let failed = |source| LastCopyError::System { path: path.clone(), source };
-        let file = options(true).map_err(failed)?;
+        let not_a_file = |metadata: &fs::Metadata| {
+            kind(metadata).map_or(Ok(()), |what| Err(LastCopyError::NotAFile { path: path.clone(), what }))
+        };
+        // To open a device may do something already, so the path is looked at first.
+        if let Ok(metadata) = fs::metadata(&path) {
+            not_a_file(&metadata)?;
+        }
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        // What took the file's place since is not waited for, and becomes no terminal of this process.
+        options.custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32);
+        let file = options.open(&path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        not_a_file(&metadata)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Err(LastCopyError::InUse { path }),
             Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
         }
+        // Whoever had it may have made it longer meanwhile.
         let found = file.metadata().map_err(failed)?.len();
         if found > 0 {
-            let mut bytes = [0; TRAILER];
-            let start = found.checked_sub(TRAILER as u64);
-            let read = start.map(|start| file.read_exact_at(&mut bytes, start)).transpose().map_err(failed)?;
-            match read.and_then(|()| Trailer::read(&bytes)) {
-                Some(Trailer { len, .. }) if is_new => return Err(LastCopyError::Precious { path, len }),
-                Some(trailer) if (trailer.id, trailer.len, Some(len)) == (id, len, start) => {}
-                _ => return Err(LastCopyError::Other { path }),
+            let trailer = read_trailer(&file, found).map_err(failed)?;
+            let Some(Trailer { whose: theirs, len: their_len, is_complete }) = trailer else {
+                return Err(LastCopyError::Other { path });
+            };
+            if (theirs, their_len) != (whose, len) {
+                let (is_same_name, len) = (theirs.id == whose.id, their_len);
+                return Err(match is_same_name {
+                    true => LastCopyError::Precious { path, len, is_complete },
+                    false => LastCopyError::Another { path, len, is_complete },
+                });
             }
         }
-        let file = Self { file, trailer: Trailer { id, len, is_complete: false }, path: path.clone() };
-        file.write_trailer(file.trailer).map_err(failed)?;
+        let file = Self::on(Arc::new(file), path.clone(), whose, len).map_err(failed)?;
+        if found == 0 {
+            sync_folder(&path).map_err(failed)?;
+        }
+        Ok(file)
+    }
+
+    /// On a medium that is empty, or has a copy of the same volume.
+    pub(super) fn on(medium: Arc<dyn Medium>, path: PathBuf, whose: Whose, len: u64) -> io::Result<Self> {
+        let file = Self { medium, trailer: Trailer { whose, len, is_complete: false }, path };
+        file.write_trailer()?;
+        // Before the first byte is changed: else a loss of power could leave old bytes and new ones, and say that all is there.
+        file.medium.sync()?;
         Ok(file)
     }
 
@@ -124,38 +172,43 @@ impl LastCopyFile {
         &self.path
     }
 
-    fn write_trailer(&self, trailer: Trailer) -> io::Result<()> {
-        self.file.write_all_at(&trailer.to_bytes(), trailer.len)
+    pub(super) fn medium(&self) -> &Arc<dyn Medium> {
+        &self.medium
     }
 
-    /// Notes that all of it was copied.
-    pub(super) fn note_complete(&self) -> io::Result<()> {
-        self.write_trailer(Trailer { is_complete: true, ..self.trailer })
+    /// Whether it says that all is there.
+    pub(super) fn is_marked(&self) -> bool {
+        self.trailer.is_complete
     }
 
-    pub(super) fn read(&self, at: u64, target: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(target, at)
+    /// Has it say whether all is there. That lasts when it is synced.
+    pub(super) fn mark(&mut self, is_complete: bool) -> io::Result<()> {
+        self.trailer.is_complete = is_complete;
+        self.write_trailer()
     }
 
-    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, at)
+    fn write_trailer(&self) -> io::Result<()> {
+        self.medium.write(self.trailer.len, &self.trailer.to_bytes())
     }
+}
 
-    /// Has a range be zeros, and take no room where the file system can.
-    pub(super) fn clear(&self, at: u64, len: u64) -> io::Result<()> {
-        if len == 0 || fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len).is_ok() {
-            return Ok(());
-        }
-        let (mut at, end) = (at, at + len);
-        while at < end {
-            let step = (end - at).min(ZEROS.len() as u64);
-            self.file.write_all_at(&ZEROS[..step as usize], at)?;
-            at += step;
-        }
-        Ok(())
-    }
+/// The trailer at the end of a file of `found` bytes; none where it has none that fits.
+fn read_trailer(file: &fs::File, found: u64) -> io::Result<Option<Trailer>> {
+    let Some(start) = found.checked_sub(TRAILER as u64) else { return Ok(None) };
+    let mut bytes = [0; TRAILER];
+    file.read(start, &mut bytes)?;
+    Ok(Trailer::read(&bytes).filter(|trailer| trailer.len == start))
+}
 
-    pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+/// Has the name of a new file last.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    match fs::File::open(folder).and_then(|folder| folder.sync_all()) {
+        // A file system that cannot do that needs none, and a folder may be one that this user cannot read.
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied) => Ok(()),
+        done => done,
     }
 }
