@@ -4,7 +4,7 @@
 //! before its caller is told; a flush is over when the volume has flushed and then the file was synced. When it is opened, the file may be older than the volume, so all of
 //! it is copied anew in the background, and of what is neither copied nor written since nothing is read.
 //!
-//! What the trailer says is for people and for the next who opens the file. It says that all is there only when all was copied, was synced, and nothing failed since: then
+//! What the trailer says is for people and for the next who opens the file. It says that all is there only when all was copied and synced, and the store has said nothing since that the file lacks: then
 //! a loss of power leaves in the file, of each block, what was there at the last flush or something later, as any disk does.
 
 mod file;

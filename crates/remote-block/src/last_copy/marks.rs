@@ -33,8 +33,10 @@ pub struct Marks {
     missing: VecDeque<usize>,
     /// Chunks that could not be read. One is tried now and then, and the others when it could be read.
     aside: VecDeque<usize>,
+    /// Chunks of which the file does not have all.
+    lacking: usize,
     /// Chunks of which the file does not have all for certain.
-    left: usize,
+    unsure: usize,
 }
 
 /// Bits from one to another.
@@ -50,7 +52,14 @@ impl Marks {
     pub fn new(len: u64) -> Self {
         let count = len.div_ceil(CHUNK) as usize;
         let chunk = Chunk { is_queued: true, ..Chunk::default() };
-        Self { len, chunks: vec![chunk; count], missing: (0..count).collect(), aside: VecDeque::new(), left: count }
+        Self {
+            len,
+            chunks: vec![chunk; count],
+            missing: (0..count).collect(),
+            aside: VecDeque::new(),
+            lacking: count,
+            unsure: count,
+        }
     }
 
     /// Bytes of the store that a chunk has.
@@ -78,17 +87,20 @@ impl Marks {
         })
     }
 
-    fn is_good(&self, chunk: usize) -> bool {
+    /// Whether the file has all of a chunk, and whether that is certain.
+    fn state(&self, chunk: usize) -> (bool, bool) {
         let Chunk { has, doubt, .. } = self.chunks[chunk];
-        has == self.all(chunk) && doubt == 0
+        let is_whole = has == self.all(chunk);
+        (is_whole, is_whole && doubt == 0)
     }
 
     fn change(&mut self, chunk: usize, change: impl FnOnce(&mut Chunk)) {
-        let was_good = self.is_good(chunk);
+        let (was_whole, was_sure) = self.state(chunk);
         change(&mut self.chunks[chunk]);
-        let is_good = self.is_good(chunk);
-        self.left = self.left + usize::from(was_good) - usize::from(is_good);
-        if !is_good && !std::mem::replace(&mut self.chunks[chunk].is_queued, true) {
+        let (is_whole, is_sure) = self.state(chunk);
+        self.lacking = self.lacking + usize::from(was_whole) - usize::from(is_whole);
+        self.unsure = self.unsure + usize::from(was_sure) - usize::from(is_sure);
+        if !is_sure && !std::mem::replace(&mut self.chunks[chunk].is_queued, true) {
             self.missing.push_back(chunk);
         }
     }
@@ -96,7 +108,7 @@ impl Marks {
     /// A chunk that is to be copied, which is on its way from now on.
     pub fn next_missing(&mut self) -> Option<usize> {
         while let Some(chunk) = self.missing.pop_front() {
-            if !self.is_good(chunk) {
+            if !self.state(chunk).1 {
                 return Some(chunk);
             }
             self.chunks[chunk].is_queued = false;
@@ -135,9 +147,9 @@ impl Marks {
         self.change(chunk, |chunk| *chunk = Chunk { has: all, doubt: 0, is_queued: false });
     }
 
-    /// Whether the file has everything, for certain.
+    /// Whether the file has everything. What is in doubt counts: it is as it was before a change of which nobody heard that it was done.
     pub fn is_complete(&self) -> bool {
-        self.left == 0
+        self.lacking == 0
     }
 
     /// Whether all of a range can be read from the file.
@@ -161,7 +173,7 @@ impl Marks {
 
     /// The store has answered for a range. Blocks of it that were in doubt are not read from the file before they are copied anew: that could take back what the store said.
     pub fn answers(&mut self, at: u64, len: u64) {
-        if self.left == 0 {
+        if self.unsure == 0 {
             return;
         }
         for (chunk, touched, _) in self.parts(at, len) {
@@ -190,16 +202,19 @@ mod tests {
         let mut marks = copied(2 * CHUNK + 1);
         assert!(marks.has(0, 2 * CHUNK + 1) && marks.is_complete());
         marks.doubt(CHUNK - 1, 2);
-        assert!(marks.has(0, 2 * CHUNK + 1) && !marks.is_complete(), "what was there before counts");
+        assert!(marks.has(0, 2 * CHUNK + 1) && marks.is_complete(), "what was there before counts");
         marks.answers(0, CHUNK - BLOCK_LEN);
         marks.answers(CHUNK + BLOCK_LEN, 1);
         assert!(marks.has(0, 2 * CHUNK + 1), "nothing was said of what is in doubt");
         marks.answers(CHUNK, 1);
+        assert!(!marks.is_complete());
         assert!(marks.has(0, CHUNK) && !marks.has(CHUNK, 1) && marks.has(CHUNK + BLOCK_LEN, CHUNK + 1 - BLOCK_LEN));
         assert_eq!((marks.next_missing(), marks.next_missing(), marks.next_missing()), (Some(0), Some(1), None));
         marks.copied(1);
-        assert!(marks.has(0, 2 * CHUNK + 1) && !marks.is_complete(), "the last block of the first is in doubt still");
+        assert!(marks.has(0, 2 * CHUNK + 1) && marks.is_complete());
+        // The last block of the first is in doubt still.
         marks.copied(0);
+        marks.answers(0, 2 * CHUNK + 1);
         assert!(marks.is_complete());
     }
 
@@ -219,6 +234,7 @@ mod tests {
         // A change of all of it ends a doubt.
         marks.doubt(CHUNK, 1);
         marks.changed(CHUNK, 5);
+        marks.answers(CHUNK, 5);
         assert!(marks.is_complete());
     }
 
@@ -282,7 +298,7 @@ mod tests {
             let at = random.below(LEN);
             let expected = blocks[(at / BLOCK_LEN) as usize].0;
             assert_eq!(marks.has(at, 1), expected, "{at}");
-            assert_eq!(marks.is_complete(), blocks.iter().all(|block| *block == (true, false)));
+            assert_eq!(marks.is_complete(), blocks.iter().all(|block| block.0));
         }
     }
 }

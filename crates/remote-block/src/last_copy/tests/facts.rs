@@ -136,7 +136,7 @@ fn a_failed_write_puts_in_doubt_what_it_covered_and_nothing_beside_it() {
     assert!(write(&mut store, BLOCK as u64, &[9; BLOCK]).is_err());
     settle(&mut store);
     assert_eq!(read(&mut store, 0, 4 * BLOCK).unwrap(), blocks, "what was there before counts");
-    assert!(!store.is_complete() && says_complete(&disk.after_a_crash()) == Some(false));
+    assert!(store.is_complete(), "nobody has heard of anything else");
     // The store answers for blocks beside it, and then for the one.
     store.inner_mut().donors = Donors::Here;
     let (target, beside) = (store.arena().alloc(BLOCK, BLOCK).unwrap(), store.arena().alloc(BLOCK, BLOCK).unwrap());
@@ -148,6 +148,7 @@ fn a_failed_write_puts_in_doubt_what_it_covered_and_nothing_beside_it() {
     let told = poll(&mut store);
     assert_eq!(told[1].target.as_ref().unwrap()[..], [9; BLOCK]);
     assert!(read(&mut store, BLOCK as u64, 1).is_err(), "the store has said what the file does not know");
+    assert!(!store.is_complete() && says_complete(&disk.after_a_crash()) == Some(false));
     assert_eq!(read(&mut store, 0, BLOCK).unwrap(), blocks[..BLOCK]);
     assert_eq!(read(&mut store, 2 * BLOCK as u64, 2 * BLOCK).unwrap(), blocks[2 * BLOCK..]);
     // The background makes it good.
@@ -239,7 +240,7 @@ fn a_flush_is_over_when_the_file_was_synced_after_all_before_it() {
 }
 
 #[test]
-fn what_fails_while_the_file_is_synced_keeps_it_from_being_marked() {
+fn what_the_file_comes_to_lack_while_it_is_synced_keeps_it_from_being_marked() {
     let ((disk, clock), later) = (empty(), Arc::new(Later::default()));
     let mut store = on(&disk, Remote::new(), &clock, &later);
     settle(&mut store);
@@ -247,6 +248,7 @@ fn what_fails_while_the_file_is_synced_keeps_it_from_being_marked() {
     assert!(write(&mut store, 0, b"x").is_err());
     settle(&mut store);
     store.inner_mut().donors = Donors::Here;
+    assert!(read(&mut store, 0, 1).is_ok());
     clock.advance(RETRY_NS);
     settle(&mut store);
     // It is copied anew, and not yet synced.
