@@ -86,7 +86,7 @@ fn finish<T>(mut step: impl FnMut() -> Option<T>) -> T {
 fn create(names: &[String], config: VolumeConfig) -> Volume<Donors> {
     let donors = donors(names);
     let rooms: Vec<Room> = donors.ids().iter().map(|donor| Room { donor: *donor, free: MEMORY as u64 }).collect();
-    let new = place(LEN, 2, 20 << 20, &rooms).unwrap();
+    let new = place(LEN, 2, 20 << 20, 1, &rooms).unwrap();
     open(Opening::create(donors, 5, new, config))
 }
 

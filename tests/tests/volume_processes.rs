@@ -142,6 +142,48 @@ fn a_device_over_udp_survives_a_donor_and_its_server() {
 }
 
 #[test]
+fn what_all_donors_took_along_is_read_from_the_last_copy_of_that_volume_alone() {
+    let folder = Folder::new();
+    let donors: Vec<Server> = (0..3).map(|_| donor("shm")).collect();
+    let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
+    let file = folder.0.join("last copy");
+    let path = file.to_str().unwrap();
+    let mut device = Device::start(&folder, &addresses, &["--size", "16M", "--last-copy", path]);
+    let words = lines_of(device.process.0.stderr.take().unwrap());
+    while !words.recv_timeout(PATIENCE).unwrap().contains("the last copy has all of the volume") {}
+    let mut client = device.client();
+    let mut shadow = Shadow(vec![0; LEN / PAGE]);
+    (0..LEN / PAGE).filter(|page| page % 3 != 0).for_each(|page| shadow.write(&mut client, page));
+    donors.iter().for_each(|donor| donor.process.signal(Signal::KILL));
+    shadow.check(&mut client);
+    assert_eq!(client.write(0, &[1; PAGE]), Err(5), "nobody has it but this host");
+    shadow.check(&mut client);
+    while !words.recv_timeout(PATIENCE).unwrap().contains("is read from the last copy") {}
+    drop(client);
+    device.process.signal(Signal::INT);
+    let line = device.lines.next().expect("it says what it did").unwrap();
+    let end: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert!(end["counters"]["last_copy"]["reads"].as_u64() > Some(0), "{end}");
+    device.process.wait();
+    // The file is the device, for whoever has to do without donors.
+    let bytes = std::fs::read(&file).unwrap();
+    assert_eq!(bytes.len(), LEN + PAGE);
+    assert!(bytes.chunks(PAGE).zip(&shadow.0).all(|(page, shadow)| page.iter().all(|byte| byte == shadow)));
+    // And nobody takes it for the one of a volume that begins anew.
+    let fresh: Vec<Server> = (0..3).map(|_| self::donor("shm")).collect();
+    let at = format!("unix:{}", folder.0.join("other").display());
+    // The first makes the volume, and the second finds it.
+    for _ in 0..2 {
+        let mut command = sinew(&["serve", "block", "--at", &at]);
+        command.args(fresh.iter().map(|donor| &donor.address)).args(["--size", "16M", "--last-copy", path]);
+        let refused = run(&mut command);
+        assert!(!refused.status.success());
+        assert!(text(&refused.stderr).contains("is the last copy of another volume of this name"), "{refused:?}");
+        assert_eq!(std::fs::read(&file).unwrap(), bytes);
+    }
+}
+
+#[test]
 fn copies_that_a_donor_took_along_are_made_anew_at_another() {
     let folder = Folder::new();
     let mut donors: Vec<Server> = (0..4).map(|_| donor("shm")).collect();

@@ -1,16 +1,18 @@
 //! `sinew serve block`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Map, Value};
 use sinew::host::{HostClock, Interrupt, lengthen_backlog, raise_descriptor_limit};
-use sinew::remote_block::{Config, Counters, Listener, Server};
+use sinew::remote_block::{Config, Counters, LastCopy, Listener, Server};
 use sinew::remote_memory::volume::Donors;
 use sinew::remote_memory::{RamStore, Store};
 use sinew_harness::units::{self, parse_size};
 
 use crate::donors::{DonorArgs, Names, WithDonors};
+use crate::last_copy::{self, OfVolume, Told};
 use crate::serve::{TellArgs, begin};
 use crate::socket_args::{self, parse_mode};
 use crate::volume::{self, Health, NewArgs, VolumeArgs};
@@ -30,17 +32,27 @@ With --memory the device is this process's memory, and what is written is gone w
 it is a volume in their memory, with --copies of everything at different donors: what was written is there as long as one copy of each is, whoever dies, and
 is found again by who opens the volume next under its name. A volume that is not there yet is made, with --size. It has one writer:
 whoever opens it waits until the last one has been silent for three seconds, and is refused while that lives, unless --force takes the volume from it.
-What a writer that was replaced still writes never appears. Name the donors alike on all hosts: a donor is known by its address as it is written.
+What a writer that was replaced still writes never appears.
+With --last-copy FILE all of it is in a file of this host as well, which is the device's bytes and a trailer of 4 KB: what no donor has any more is read from
+there, while what is written is an error. It costs the volume's size on a disk, a second write of all that is written, and a sync of the file with each flush. A write is
+done when the donors have it and the file's cache does; a flush when the donors have flushed and then the file is synced. When the server begins, the file is copied
+anew from the donors, and nothing that it had before is read. The file belongs to one volume, by a number that the volume got by lot when it was made: the file of another, of
+the same name or not, is refused and stays as it is, and so is what is no regular file. Too few donors that answer end the volume after ten seconds; then the server
+reads its own file as long as they are silent, though another may have taken the volume over there, and no longer: when enough of them answer again, or one says that
+another has it, every request fails until the server is started anew.
+
+Name the donors alike on all hosts: a donor is known by its address as it is written.
 
 The device has no key: whoever reaches the server reads and writes all of it. So it listens on this host alone, unless --open says that whoever
 reaches the port may have it. --key-file is the key of the donors.
 
 JSON: first `serving`, a list of one address; at the end `counters`: what was asked for, by kind, and what was refused or closed, by reason; of a
-volume also `volume`: its status, and what it did.
+volume also `volume`: its status, and what it did; with --last-copy `last_copy`: whether it has everything, why it was given up, how much was read from it and copied to it, and how often it was synced.
 
 Examples:
   sinew serve block --memory 1G --at unix:/run/memory.sock
   sinew serve block udp://a:7200 udp://b:7200 udp://c:7200 --size 4G --key-file pool.key --at unix:/run/disk.sock
+  sinew serve block udp://a:7200 udp://b:7200 udp://c:7200 --last-copy /var/lib/disk.img --at unix:/run/disk.sock
   nbdinfo 'nbd+unix:///?socket=/run/memory.sock'          elsewhere
   sinew serve block --memory 4G --at unix:/run/memory.sock --for-paging
   sinew swap on unix:/run/memory.sock                     elsewhere, as root
@@ -55,7 +67,7 @@ pub struct Args {
     donors: Vec<String>,
     /// Bytes of the device, in this process's memory, which is taken as it is written
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size,
-        required_unless_present = "donors", conflicts_with_all = ["size", "copies", "volume", "force", "fabric", "device", "key_file"])]
+        required_unless_present = "donors", conflicts_with_all = ["size", "copies", "volume", "force", "fabric", "device", "key_file", "last_copy"])]
     memory: Option<usize>,
     #[command(flatten)]
     volume: VolumeArgs,
@@ -72,6 +84,9 @@ pub struct Args {
     /// Let other hosts in: whoever reaches the port reads and writes all of the device
     #[arg(long)]
     open: bool,
+    /// A regular file of this host that has all of the volume, too: what no donor has any more is read from it. Costs as much room, a second write of everything, and a sync with each flush
+    #[arg(long, value_name = "FILE", conflicts_with = "for_paging")]
+    last_copy: Option<PathBuf>,
     /// Be fit to be swapped to by this host: memory is locked, and the kernel never ends this process
     #[arg(long)]
     for_paging: bool,
@@ -180,22 +195,56 @@ impl WithDonors for Serving<'_> {
     fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
         let listener = args.listen()?;
-        let volume = volume::open_or_make(donors, names, &args.volume, &args.new, interrupt)?;
-        let mut health = Health::default();
-        health.look(&volume, names);
-        let server = Server::open(listener, volume, args.config())?;
-        let (server, mut outcome) = args.serve(server, interrupt, |volume| health.look(volume, names))?;
+        let mut volume = volume::open_or_make(donors, names, &args.volume, &args.new, interrupt)?;
+        let Some(path) = &args.last_copy else { return args.serve_volume(listener, volume, names, interrupt) };
+        match last_copy::open(&volume, path) {
+            Ok((file, pool)) => {
+                let store = LastCopy::new(volume, file, HostClock::new(), pool).context("--last-copy")?;
+                args.serve_volume(listener, store, names, interrupt)
+            }
+            Err(error) => {
+                volume::leave(&mut volume);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Args {
+    fn serve_volume<D: Donors + 'static>(
+        &self,
+        listener: Listener,
+        store: impl OfVolume<D>,
+        names: &Names,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Outcome> {
+        let (mut health, mut told) = (Health::default(), Told::default());
+        health.look(store.volume(), names);
+        let server = Server::open(listener, store, self.config())?;
+        let (server, mut outcome) = self.serve(server, interrupt, |store| {
+            health.look(store.volume(), names);
+            store.look(&mut told);
+        })?;
         let counters = server.counters().clone();
-        let mut volume = server.into_store();
-        if let Err(error) = volume::flush(&mut volume, FLUSH) {
+        let mut store = server.into_store();
+        // The last copy hears of what was written last as it is flushed, and is made to last when nothing can come any more.
+        if let Err(error) = volume::flush(&mut store, FLUSH) {
             output::complain(format_args!("ending the volume in order: {}", names.told(output::describe(&error))));
             outcome = Outcome::Failed;
         }
-        health.look(&volume, names);
-        volume::leave(&mut volume);
+        health.look(store.volume(), names);
+        store.look(&mut told);
+        volume::leave(store.volume_mut());
+        let last_copy = store.last_copy();
+        let (volume, synced) = store.into_volume();
+        if let Err(error) = synced {
+            output::complain(output::describe(&error));
+            outcome = Outcome::Failed;
+        }
         let mut told = all(&counters);
         told.insert("volume".to_owned(), volume::counters(&volume, names));
-        args.tells.tell_end("counters", told, sentence(&counters))?;
+        told.extend(last_copy.map(|last_copy| ("last_copy".to_owned(), last_copy)));
+        self.tells.tell_end("counters", told, sentence(&counters))?;
         Ok(outcome)
     }
 }

@@ -37,6 +37,7 @@ mod interleave;
 mod interrupted;
 mod kv;
 mod lab;
+mod last_copy;
 mod limits;
 mod measure;
 mod memory;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
-use sinew::host::Interrupt;
+use sinew::fabric::Generator;
+use sinew::host::{Interrupt, SystemEntropy};
 use sinew::remote_memory::pool::{Survey, place};
 use sinew::remote_memory::store::{BLOCK, Job, Request, Status, Store};
 use sinew::remote_memory::volume::{Donors, NewVolume, OpenError, Opening, Volume, VolumeConfig, id_of};
@@ -156,7 +157,8 @@ fn make<D: Donors>(
     );
     let size = new.size.with_context(|| format!("no donor knows the volume \"{name}\": --size BYTES makes it"))?;
     let rooms: Vec<_> = survey.said().filter_map(|said| said.as_ref().ok().copied()).collect();
-    let placed = place(size as u64, new.copies.unwrap_or(COPIES), slab_len(size as u64), &rooms);
+    let number = SystemEntropy::new().context("drawing the volume's number by lot")?.next_u64();
+    let placed = place(size as u64, new.copies.unwrap_or(COPIES), slab_len(size as u64), number, &rooms);
     let placed: NewVolume = placed.with_context(|| format!("making the volume \"{name}\""))?;
     let mut opening = Opening::create(survey.into_donors(), id_of(name), placed, VolumeConfig::default());
     match turn_opening(&mut opening, interrupt)? {
@@ -229,16 +231,18 @@ pub fn counters<D: Donors>(volume: &Volume<D>, names: &Names) -> Value {
 }
 
 /// Waits until all that was written has reached all its places; not longer than `patience`.
-pub fn flush<D: Donors>(volume: &mut Volume<D>, patience: Duration) -> anyhow::Result<()> {
+pub fn flush(volume: &mut impl Store, patience: Duration) -> anyhow::Result<()> {
+    // What was under way before has other tags.
+    const TAG: u64 = u64::MAX;
     let mut finished = Vec::new();
     let began = std::time::Instant::now();
-    if volume.submit(Request { tag: 0, job: Job::Flush }).is_err() {
+    if volume.submit(Request { tag: TAG, job: Job::Flush }).is_err() {
         bail!("the volume has more to do than it can tell of");
     }
     while began.elapsed() < patience {
         let busy = volume.turn();
         volume.poll(&mut finished, usize::MAX);
-        if let Some(flushed) = finished.pop() {
+        if let Some(flushed) = finished.drain(..).find(|finished| finished.tag == TAG) {
             return Ok(flushed.result?);
         }
         if !busy {

@@ -5,6 +5,7 @@ mod common;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use common::*;
 use sinew_fabric::{Armed, Clock, Descriptor, PollerConfig, Readiness};
@@ -12,15 +13,18 @@ use sinew_mem::Arena;
 use sinew_remote_block::Config;
 use sinew_remote_memory::{Finished, RamStore, Refused, Request, Status, Store};
 
+/// Nothing happens for so long: the server sleeps.
+const SILENCE: Duration = Duration::from_millis(700);
+const PATIENCE: Duration = Duration::from_secs(30);
 const SPIN_NS: u64 = 100_000;
 /// Time that each look at the clock takes.
 const LOOK_NS: u64 = 1000;
 
 /// A clock that stands still between two looks.
 #[derive(Clone, Default)]
-struct Time(Arc<AtomicU64>);
+struct Steps(Arc<AtomicU64>);
 
-impl Clock for Time {
+impl Clock for Steps {
     fn now_ns(&self) -> u64 {
         self.0.fetch_add(LOOK_NS, Ordering::Relaxed)
     }
@@ -29,7 +33,7 @@ impl Clock for Time {
 /// A store of which each turn that does something takes longer than a server spins.
 struct Slow {
     inner: RamStore,
-    time: Time,
+    time: Steps,
     idle_turns: u64,
     worked: bool,
     /// Turns in vain between the last work and the sleep after it.
@@ -88,7 +92,7 @@ impl Store for Slow {
 #[test]
 fn work_that_takes_longer_than_the_spin_is_not_taken_for_silence() {
     let config = Config { poller: PollerConfig::Adaptive { spin_max_ns: SPIN_NS }, ..Config::default() };
-    let (time, spun) = (Time::default(), Arc::new(AtomicU64::new(0)));
+    let (time, spun) = (Steps::default(), Arc::new(AtomicU64::new(0)));
     let inner = RamStore::new(1 << 20, config.arena_bytes()).unwrap();
     let store = Slow { inner, time: time.clone(), idle_turns: 0, worked: false, spun: Arc::clone(&spun) };
     let server = serve_by(time, store, config);
@@ -102,5 +106,24 @@ fn work_that_takes_longer_than_the_spin_is_not_taken_for_silence() {
     // Where work is rare, it spins an eighth of the time; the store's own is not silence.
     let (spun, least) = (spun.load(Ordering::Acquire), SPIN_NS / 8 / LOOK_NS);
     assert!(spun >= least, "it spun {spun} turns");
+    server.end();
+}
+
+#[test]
+fn what_was_done_last_is_looked_at_before_a_long_sleep() {
+    let config = Config::default();
+    let store = RamStore::new(1 << 20, config.arena_bytes()).unwrap();
+    let (looks, seen) = std::sync::mpsc::channel();
+    let server = serve_and_look(Time(Instant::now()), store, config, move |_| {
+        let _ = looks.send(());
+    });
+    let mut client = server.client(false);
+    // Looks go on until all is silent.
+    while seen.recv_timeout(SILENCE).is_ok() {}
+    assert_eq!(client.write(0, 0, &[7]), Reply::Done);
+    assert_eq!(client.write(0, 0, &[8]), Reply::Done);
+    // One comes with the first of these, and one after the last.
+    seen.recv_timeout(PATIENCE).unwrap();
+    seen.recv_timeout(PATIENCE).unwrap();
     server.end();
 }

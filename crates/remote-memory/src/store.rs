@@ -116,6 +116,9 @@ pub enum StoreError {
     /// Too few donors answer for a write to be kept as it should.
     #[error("{0}")]
     Unavailable(String),
+    /// Too few donors answer to say whose the store is: another writer may have it, or nobody.
+    #[error("{0}")]
+    Silent(String),
 }
 
 /// Why a request was not taken.

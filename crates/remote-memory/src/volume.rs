@@ -29,6 +29,7 @@ mod requests;
 mod revive;
 mod scan;
 mod sequence;
+mod silence;
 mod slot;
 mod slots;
 mod table;

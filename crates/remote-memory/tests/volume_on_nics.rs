@@ -52,7 +52,7 @@ impl<M: Means> World<M> {
             .iter()
             .map(|donor| Room { donor: *donor, free: MEMORY as u64 })
             .collect();
-        let new = place(512 * PAGE, 2, Shape { slots: 300 }.slab_len(), &rooms).unwrap();
+        let new = place(512 * PAGE, 2, Shape { slots: 300 }.slab_len(), 1, &rooms).unwrap();
         let opening = Opening::create(self.donors(host, self.key.clone()), ID, new, config);
         self.finish(opening).unwrap()
     }

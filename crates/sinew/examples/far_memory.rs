@@ -3,6 +3,7 @@
 //! `cargo run --release -p sinew --example far_memory`. The donors are threads of this process; elsewhere they are `sinew serve memory shm://NAME`, or
 //! on other hosts.
 
+use sinew::fabric::Generator;
 use sinew::far_memory::{FarMemory, FarVec, Options, PAGE};
 use sinew::host::{HostClock, SystemEntropy};
 use sinew::mem::Arena;
@@ -59,7 +60,7 @@ fn main() -> Result<(), Failed> {
     let rooms = survey.said().cloned().collect::<Result<Vec<_>, _>>()?;
 
     // A volume with two copies of everything.
-    let new = place(LEN, 2, 4 << 20, &rooms)?;
+    let new = place(LEN, 2, 4 << 20, SystemEntropy::new()?.next_u64(), &rooms)?;
     let mut opening = Opening::create(survey.into_donors(), id_of("example"), new, VolumeConfig::default());
     let volume = loop {
         match opening.turn()? {

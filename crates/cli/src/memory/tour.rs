@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use serde_json::json;
 use sinew::SharedEndpoint;
+use sinew::fabric::Generator;
 use sinew::fabric::verbs::Slice as Bytes;
-use sinew::host::{HostClock, Interrupt};
+use sinew::host::{HostClock, Interrupt, SystemEntropy};
 use sinew::mem::SharedMemory;
 use sinew::prelude::*;
 use sinew::remote_memory::pool::{PoolConfig, Room, VerbsDonors, place};
@@ -98,7 +99,8 @@ fn create(addresses: &[&str]) -> anyhow::Result<Volume<Donors>> {
     let device = ShmDevice::open(&"shm://".parse()?)?;
     let donors = VerbsDonors::new(&device, donors, 32 << 20, PoolConfig::default())?;
     let rooms: Vec<Room> = donors.ids().iter().map(|donor| Room { donor: *donor, free: GIVEN as u64 }).collect();
-    let new = place(LEN as u64, COPIES, SLAB, &rooms).context("placing a volume at two donors")?;
+    let new = place(LEN as u64, COPIES, SLAB, SystemEntropy::new()?.next_u64(), &rooms)
+        .context("placing a volume at two donors")?;
     let mut opening = Opening::create(donors, 1, new, VolumeConfig::default());
     finish("making a volume", || Ok(opening.turn()?))
 }

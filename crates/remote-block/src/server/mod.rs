@@ -163,7 +163,7 @@ impl<S: Store> Server<S> {
         self.run_and_look(clock, is_over, |_| {})
     }
 
-    /// The same; while it is awake, `look` is shown the store a few times a second.
+    /// The same; `look` is shown the store a few times a second, as long as there is anything to do, and once after that.
     ///
     /// # Errors
     ///
@@ -176,13 +176,17 @@ impl<S: Store> Server<S> {
     ) -> io::Result<()> {
         let mut ends_ns = None;
         let mut look_ns = 0;
+        // Whether there was anything since the last look.
+        let mut is_news = true;
         let mut now_ns = clock.now_ns();
         loop {
             let found = self.turn(now_ns);
             // A turn may take longer than the thread spins: the silence begins when it is over.
             now_ns = clock.now_ns();
+            is_news |= found;
             if now_ns >= look_ns {
                 look(&mut self.store);
+                is_news = false;
                 look_ns = now_ns.saturating_add(LOOK_NS);
             }
             if is_over() {
@@ -194,7 +198,8 @@ impl<S: Store> Server<S> {
                 }
             }
             if self.poller.step(now_ns, found) == Step::Block {
-                self.sleep(now_ns, ends_ns)?;
+                let look_ns = is_news.then_some(look_ns);
+                self.sleep(now_ns, ends_ns.into_iter().chain(look_ns).min())?;
                 now_ns = clock.now_ns();
             }
         }

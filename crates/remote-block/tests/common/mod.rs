@@ -26,7 +26,7 @@ pub const NO_HOLE: u16 = 2;
 pub const DF: u16 = 4;
 pub const REQ_ONE: u16 = 8;
 
-struct Time(Instant);
+pub struct Time(pub Instant);
 
 impl Clock for Time {
     fn now_ns(&self) -> u64 {
@@ -52,6 +52,16 @@ pub fn serve_store<S: Store + Send + 'static>(store: S, config: Config) -> Runni
 
 /// Serves a store, by a clock of the test's own.
 pub fn serve_by<S: Store + Send + 'static>(clock: impl Clock + Send + 'static, store: S, config: Config) -> Running {
+    serve_and_look(clock, store, config, |_| {})
+}
+
+/// The same, and has `look` see the store.
+pub fn serve_and_look<S: Store + Send + 'static>(
+    clock: impl Clock + Send + 'static,
+    store: S,
+    config: Config,
+    look: impl FnMut(&mut S) + Send + 'static,
+) -> Running {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("sinew-block-{}-{number}", std::process::id()));
@@ -61,7 +71,7 @@ pub fn serve_by<S: Store + Send + 'static>(clock: impl Clock + Send + 'static, s
     let thread = std::thread::spawn(move || {
         let mut server = Server::open(Listener::bind(&at).unwrap(), store, config).unwrap();
         send.send(server.waker()).unwrap();
-        server.run(&clock, || stopped.load(Ordering::Acquire)).unwrap();
+        server.run_and_look(&clock, || stopped.load(Ordering::Acquire), look).unwrap();
         assert_eq!((server.memory_used(), server.connections()), (0, 0), "all memory came back");
         server.counters().clone()
     });

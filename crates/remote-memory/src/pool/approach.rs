@@ -35,6 +35,10 @@ pub trait Approach {
 }
 
 /// By one-sided verbs.
+///
+/// All requests lie in its one arena, which the device has registered from the beginning: they are neither copied nor registered (preMR without the copy, rdmabox
+/// IV-A). So the size from which on registering is cheaper ([`VerbsPathConfig::registering`]) never matters to a pool, whatever its config says; it is for engines that are
+/// given memory of others.
 pub struct Verbs<D: Device> {
     device: D,
     domain: D::Domain,

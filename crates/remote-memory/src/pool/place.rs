@@ -42,12 +42,12 @@ pub enum NoRoom {
 const VOTERS_MAX: usize = 5;
 
 /// A volume of `len` bytes: each segment's copies go to those donors that have the most free, so that all fill alike. An odd number of donors vote, those with the most
-/// memory free; with two donors there is one vote, and who has it may not fail.
+/// memory free; with two donors there is one vote, and who has it may not fail. `number` is [drawn by lot](NewVolume::number).
 ///
 /// # Errors
 ///
 /// [`NoRoom`].
-pub fn place(len: u64, copies: u32, slab_len: u64, rooms: &[Room]) -> Result<NewVolume, NoRoom> {
+pub fn place(len: u64, copies: u32, slab_len: u64, number: u64, rooms: &[Room]) -> Result<NewVolume, NoRoom> {
     let mut rooms = rooms.to_vec();
     if copies == 0 || rooms.len() < copies as usize {
         return Err(NoRoom::Donors { copies, donors: rooms.len() });
@@ -69,7 +69,7 @@ pub fn place(len: u64, copies: u32, slab_len: u64, rooms: &[Room]) -> Result<New
         chosen.iter_mut().for_each(|room| room.free -= slab_len);
         segments.push(chosen.iter().map(|room| room.donor).collect());
     }
-    Ok(NewVolume { len, copies, slab_len, segments, voters })
+    Ok(NewVolume { len, copies, slab_len, segments, voters, number })
 }
 
 #[cfg(test)]
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn copies_lie_at_different_donors_and_donors_fill_alike() {
-        let new = place(64 << 20, 2, 8 << 20, &rooms(&[64, 64, 64])).unwrap();
+        let new = place(64 << 20, 2, 8 << 20, 1, &rooms(&[64, 64, 64])).unwrap();
         let mut slabs = [0; 3];
         for donors in &new.segments {
             assert!(donors.len() == 2 && donors[0] != donors[1]);
@@ -95,15 +95,15 @@ mod tests {
     #[test]
     fn an_odd_number_votes() {
         for (donors, voters) in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (9, 5)] {
-            let new = place(1 << 20, 1, 8 << 20, &rooms(&vec![64; donors])).unwrap();
+            let new = place(1 << 20, 1, 8 << 20, 1, &rooms(&vec![64; donors])).unwrap();
             assert_eq!(new.voters.len(), voters, "{donors} donors");
         }
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_its_figures() {
-        assert_eq!(place(1, 2, 8 << 20, &rooms(&[64])), Err(NoRoom::Donors { copies: 2, donors: 1 }));
-        assert!(place(60 << 20, 2, 8 << 20, &rooms(&[128, 16])).is_err());
-        assert!(place(6 << 20, 2, 8 << 20, &rooms(&[128, 16])).is_ok());
+        assert_eq!(place(1, 2, 8 << 20, 1, &rooms(&[64])), Err(NoRoom::Donors { copies: 2, donors: 1 }));
+        assert!(place(60 << 20, 2, 8 << 20, 1, &rooms(&[128, 16])).is_err());
+        assert!(place(6 << 20, 2, 8 << 20, 1, &rooms(&[128, 16])).is_ok());
     }
 }

@@ -148,6 +148,7 @@ pub(super) enum Called {
     Fence { lane: u8 },
     Beat { lane: u8 },
     Leave,
+    Look { lane: u8 },
 }
 
 pub(super) struct Lane {
@@ -250,6 +251,7 @@ pub struct Volume<D: Donors> {
     pub(super) donors: D,
     pub(super) config: VolumeConfig,
     pub(super) id: u64,
+    pub(super) number: u64,
     pub(super) epoch: u32,
     pub(super) pages: u64,
     pub(super) copies: u32,
@@ -285,6 +287,8 @@ pub struct Volume<D: Donors> {
     pub(super) unclean: Vec<Owed>,
     /// When donors that failed are asked again.
     pub(super) revive_at_ns: u64,
+    /// Once too few voters answered: the lanes of those that do again.
+    pub(super) answering: Lanes,
     /// Donors that have been told that this writer leaves, and have not answered.
     pub(super) leaving: u32,
     /// Clearing that waits for a repair.
@@ -314,6 +318,7 @@ pub(super) struct Parts<D> {
     pub donors: D,
     pub config: VolumeConfig,
     pub id: u64,
+    pub number: u64,
     pub epoch: u32,
     pub pages: u64,
     pub copies: u32,
@@ -329,13 +334,28 @@ pub(super) struct Parts<D> {
 
 impl<D: Donors> Volume<D> {
     pub(super) fn new(parts: Parts<D>) -> Self {
-        let Parts { donors, config, id, epoch, pages, copies, shape, lanes, segments, map, voters, generation, .. } =
-            parts;
+        let Parts {
+            donors,
+            config,
+            id,
+            number,
+            epoch,
+            pages,
+            copies,
+            shape,
+            lanes,
+            segments,
+            map,
+            voters,
+            generation,
+            ..
+        } = parts;
         let has_unknown = segments.iter().any(|segment| segment.unknown);
         Self {
             donors,
             config,
             id,
+            number,
             epoch,
             pages,
             copies,
@@ -370,6 +390,7 @@ impl<D: Donors> Volume<D> {
             waiting: Vec::new(),
             unclean: Vec::new(),
             revive_at_ns: 0,
+            answering: 0,
             leaving: 0,
             held_clears: VecDeque::new(),
             clearing: HashMap::new(),
@@ -387,6 +408,16 @@ impl<D: Donors> Volume<D> {
     /// Its name.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What no other volume has, of the same name or another: it was drawn by lot when this one was made.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Why nothing is done any more, if so. After [`StoreError::Silent`] it may change once: when donors that answer again say what became of the volume.
+    pub fn ended(&self) -> Option<&StoreError> {
+        self.ended.as_ref()
     }
 
     /// Its writer's epoch.

@@ -87,6 +87,7 @@ impl<D: Donors> Volume<D> {
                     Some(Called::Fence { lane }) => self.revived(lane, result),
                     Some(Called::Beat { lane }) => self.looked_after(lane, result),
                     Some(Called::Leave) => self.leaving -= 1,
+                    Some(Called::Look { lane }) => self.heard_of(lane, result),
                     Some(Called::Free) | None => {}
                 }
             }
@@ -129,7 +130,11 @@ impl<D: Donors> Volume<D> {
 
     /// Ends it: nothing that is not done yet will be.
     pub(super) fn end(&mut self, error: StoreError) {
-        if self.ended.is_some() {
+        if let Some(ended) = &mut self.ended {
+            // What was silence is known better now.
+            if matches!((&*ended, &error), (StoreError::Silent(_), StoreError::Fenced(_))) {
+                *ended = error;
+            }
             return;
         }
         self.ended = Some(error);
@@ -232,6 +237,7 @@ impl<D: Donors> Store for Volume<D> {
         }
         busy |= self.start_ready();
         self.turn_revival();
+        self.turn_silence();
         self.turn_voting();
         busy |= self.turn_repair();
         while let Some(tag) = self.requests.next_flushed() {

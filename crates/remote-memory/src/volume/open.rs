@@ -30,6 +30,8 @@ pub struct NewVolume {
     pub segments: Vec<Vec<DonorId>>,
     /// Who votes: an odd number, three or more, so that one may fail.
     pub voters: Vec<DonorId>,
+    /// Drawn by lot: no other volume has it, of the same name or another.
+    pub number: u64,
 }
 
 impl NewVolume {
@@ -373,6 +375,7 @@ impl<D: Donors> Opening<D> {
         }
         Ok(Record {
             volume: self.id,
+            number: new.number,
             epoch: self.epoch,
             generation: 0,
             pages: new.len / crate::store::BLOCK as u64,

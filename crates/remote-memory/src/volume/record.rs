@@ -3,7 +3,7 @@
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SinewVol");
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(MAGIC);
 
 /// The number of the volume with this name, as people call it.
@@ -41,6 +41,8 @@ pub struct Member {
 pub struct Record {
     /// Its name.
     pub volume: u64,
+    /// Drawn by lot when it was made, so that nobody takes another volume of its name for it.
+    pub number: u64,
     /// The writer's.
     pub epoch: u32,
     /// Grows with each record of a writer.
@@ -69,6 +71,7 @@ impl Record {
             MAGIC,
             FORMAT,
             self.volume,
+            self.number,
             u64::from(self.epoch),
             self.generation,
             self.pages,
@@ -106,7 +109,8 @@ impl Record {
         if next()? != MAGIC || next()? != FORMAT {
             return Err(BadRecord);
         }
-        let (volume, epoch, generation, pages) = (next()?, half(next()?)?, next()?, next()?);
+        let (volume, number) = (next()?, next()?);
+        let (epoch, generation, pages) = (half(next()?)?, next()?, next()?);
         let (slots, copies, voters) = (half(next()?)?, half(next()?)?, next()?);
         let voters = (0..voters)
             .map(|_| Ok(Voter { donor: DonorId(next()?), incarnation: next()? }))
@@ -121,7 +125,7 @@ impl Record {
         if words.next().is_some() {
             return Err(BadRecord);
         }
-        Ok(Self { volume, epoch, generation, pages, slots, copies, voters, segments })
+        Ok(Self { volume, number, epoch, generation, pages, slots, copies, voters, segments })
     }
 
     /// Which of two is later.
@@ -139,6 +143,7 @@ mod tests {
         let member = |donor, slab| Member { donor: DonorId(donor), incarnation: 5, slab };
         let record = Record {
             volume: 1,
+            number: u64::MAX,
             epoch: 2,
             generation: 3,
             pages: 4,

@@ -11,7 +11,7 @@ use super::record::Member;
 use super::slot::{CHUNK, Found, HEADER, Header, checksum};
 use crate::donor::{Answer, Call};
 use crate::engine::Op;
-use crate::store::BLOCK;
+use crate::store::{BLOCK, StoreError};
 
 /// Time until donors that had no room are asked again.
 const FULL_PAUSE_NS: u64 = 1_000_000_000;
@@ -42,7 +42,11 @@ impl<D: Donors> Volume<D> {
         };
         let repair = (self.config.repairs && is_due).then_some(self.repairing.not_before_ns);
         let revival = (!self.lanes.is_empty()).then_some(self.revive_at_ns);
-        if self.ended.is_some() { None } else { voting.into_iter().chain(repair).chain(revival).min() }
+        match self.ended {
+            Some(StoreError::Silent(_)) => revival,
+            Some(_) => None,
+            None => voting.into_iter().chain(repair).chain(revival).min(),
+        }
     }
 
     fn wants_copy(&self, segment: usize) -> bool {

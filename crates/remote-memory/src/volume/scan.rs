@@ -303,6 +303,7 @@ impl Scan {
             donors,
             config,
             id: record.volume,
+            number: record.number,
             epoch,
             pages: record.pages,
             copies: record.copies,

@@ -51,6 +51,7 @@ impl<D: Donors> Volume<D> {
     pub(super) fn record(&self) -> Record {
         Record {
             volume: self.id,
+            number: self.number,
             epoch: self.epoch,
             generation: self.voting.generation,
             pages: self.pages,
@@ -169,7 +170,7 @@ impl<D: Donors> Volume<D> {
         self.voting.retry_at_ns = self.now_ns + self.config.retry_ns;
         let since = *self.voting.failing_since_ns.get_or_insert(self.now_ns);
         if self.now_ns - since >= self.config.patience_ns {
-            self.end(StoreError::Unavailable(format!(
+            self.end(StoreError::Silent(format!(
                 "too few of the volume's {} voters answer, so that nobody could tell which copies count: {said}",
                 self.voting.voters.len()
             )));

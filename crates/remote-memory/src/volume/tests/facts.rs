@@ -35,7 +35,9 @@ pub fn new_volume(world: &Shared, pages: u64, copies: u32) -> NewVolume {
         |segment: u64| (0..u64::from(copies)).map(|copy| DonorId(100 + (segment + copy) % donors as u64)).collect();
     let segments = (0..NewVolume::segments_for(len, slab_len)).map(place).collect();
     let voters = (0..donors.min(3) as u64).map(|lane| DonorId(100 + lane)).collect();
-    NewVolume { len, copies, slab_len, segments, voters }
+    // As good as drawn by lot: no two runs of a donor have the same.
+    let number = world.borrow().hosts[0].donor.incarnation();
+    NewVolume { len, copies, slab_len, segments, voters, number }
 }
 
 pub fn finish_opening(world: &Shared, mut opening: Opening<Writer>) -> Result<Volume<Writer>, OpenError> {
@@ -391,10 +393,94 @@ fn too_few_voters_end_it_with_a_reason_and_nothing_is_acknowledged() {
         world.borrow_mut().hosts[lane].is_alive = false;
     }
     let result = write(&world, &mut volume, 0, &page(1));
-    assert!(matches!(result, Err(StoreError::Unavailable(_))), "{result:?}");
+    assert!(matches!(result, Err(StoreError::Silent(_))), "{result:?}");
     assert!(matches!(volume.status(), Status::Damaged(_)));
     let refused = volume.submit(Request { tag: 1, job: Job::Discard { at: 0, len: 17 * PAGE } });
     assert!(matches!(refused, Err(Refused::Never { .. })));
+}
+
+/// A volume that ended since the first two of its three voters were silent; `cut` from its writer alone, or dead.
+fn silent(world: &Shared, arena: &Arena, cut: bool) -> Volume<Writer> {
+    let mut volume = create(world, arena, 16, 2, config());
+    write(world, &mut volume, 0, &page(1)).unwrap();
+    let number = volume.donors().number;
+    for host in &mut world.borrow_mut().hosts[..2] {
+        if cut {
+            host.cut.insert(number);
+        } else {
+            host.is_alive = false;
+        }
+    }
+    assert!(matches!(write(world, &mut volume, 0, &page(2)), Err(StoreError::Silent(_))));
+    volume
+}
+
+fn turn_for(world: &Shared, volume: &mut Volume<Writer>, time_ns: u64) {
+    let until_ns = world.borrow().now_ns + time_ns;
+    while world.borrow().now_ns < until_ns {
+        volume.turn();
+        world.borrow_mut().step();
+    }
+}
+
+#[test]
+fn a_silence_lasts_until_enough_voters_answer_and_then_the_volume_is_to_be_opened_anew() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    let mut volume = silent(&world, &arena, false);
+    turn_for(&world, &mut volume, 10 * config().revive_ns);
+    assert!(matches!(volume.ended(), Some(StoreError::Silent(_))), "one of three knows nothing of the others");
+    world.borrow_mut().hosts[0].is_alive = true;
+    turn_for(&world, &mut volume, 10 * config().revive_ns);
+    assert!(matches!(volume.ended(), Some(StoreError::Unavailable(_))), "{:?}", volume.ended());
+    let error = read(&world, &mut volume, 0, BLOCK).unwrap_err();
+    assert!(error.to_string().contains("open it anew"), "{error}");
+    // It gives no sign of life by its questions.
+    let lease = VolumeConfig { lease_ns: 5 * config().revive_ns, ..config() };
+    let number = volume.donors().number;
+    let next = open(&world, &arena, lease);
+    assert!(next.is_ok() && number != next.unwrap().donors().number);
+}
+
+#[test]
+fn whoever_was_cut_off_while_another_took_the_volume_hears_of_it_when_it_is_not_any_more() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    let mut volume = silent(&world, &arena, true);
+    let number = volume.donors().number;
+    world.borrow_mut().hosts[2].cut.insert(number);
+    turn_for(&world, &mut volume, 10 * config().revive_ns);
+    let other = open(&world, &arena, config()).unwrap();
+    turn_for(&world, &mut volume, 10 * config().revive_ns);
+    assert!(matches!(volume.ended(), Some(StoreError::Silent(_))));
+    world.borrow_mut().hosts[1].cut.clear();
+    turn_for(&world, &mut volume, 10 * config().revive_ns);
+    assert!(matches!(volume.ended(), Some(StoreError::Fenced(_))), "{:?}", volume.ended());
+    assert_eq!(volume.number(), other.number());
+}
+
+#[test]
+fn donors_that_have_started_again_and_what_is_new_on_them_say_nothing_of_a_volume_that_is_gone() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    let mut volume = silent(&world, &arena, false);
+    (0..3).for_each(|lane| world.borrow_mut().restart(lane));
+    turn_for(&world, &mut volume, 10 * config().revive_ns);
+    assert!(matches!(volume.ended(), Some(StoreError::Silent(_))));
+    let fresh = create(&world, &arena, 16, 2, config());
+    turn_for(&world, &mut volume, 10 * config().revive_ns);
+    assert!(matches!(volume.ended(), Some(StoreError::Silent(_))));
+    assert_ne!(volume.number(), fresh.number(), "another volume of the same name");
+}
+
+#[test]
+fn a_volumes_number_stays_whoever_opens_it() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    let volume = create(&world, &arena, 16, 2, config());
+    let number = volume.number();
+    crash(&world, volume);
+    for _ in 0..2 {
+        let volume = open(&world, &arena, config()).unwrap();
+        assert_eq!(volume.number(), number);
+        crash(&world, volume);
+    }
 }
 
 fn check(world: &Shared, volume: Volume<Writer>) -> CheckReport {

@@ -1,0 +1,468 @@
+//! A file of this host as one more copy of a volume: what no donor has any more is read from it.
+//!
+//! The file is the volume's bytes, as any tool reads them, and a trailer of 4 KB that says whose they are. A change goes to the file when the volume has done it, and
+//! before its caller is told; a flush is over when the volume has flushed and then the file was synced. When it is opened, the file may be older than the volume, so all of
+//! it is copied anew in the background, and of what is neither copied nor written since nothing is read.
+//!
+//! What the trailer says is for people and for the next who opens the file. It says that all is there only when all was copied and synced, and the store has said nothing since that the file lacks: then
+//! a loss of power leaves in the file, of each block, what was there at the last flush or something later, as any disk does.
+
+mod file;
+mod marks;
+mod medium;
+mod syncing;
+mod trailer;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use sinew_fabric::readiness::Alarm;
+use sinew_fabric::verbs::Slice;
+use sinew_fabric::{Armed, Clock, Descriptor, Readiness, WorkerPool};
+use sinew_mem::Arena;
+use sinew_remote_memory::{Extent, Finished, Job, Refused, Request, Status, Store, StoreError};
+
+pub use file::{LastCopyError, LastCopyFile};
+use marks::Marks;
+use medium::Medium;
+use syncing::Syncing;
+pub use trailer::Whose;
+
+/// Reads of what is copied to the file that are under way at once.
+const COPYING_MAX: usize = 2;
+/// What is taken of the store at once.
+const POLL_MAX: usize = 256;
+/// Time between two tries to read what could not be read.
+const RETRY_NS: u64 = 5_000_000_000;
+
+/// What a request was.
+#[derive(Debug)]
+enum Asked {
+    Read {
+        at: u64,
+        len: usize,
+    },
+    Write {
+        at: u64,
+        source: Slice,
+    },
+    Discard {
+        at: u64,
+        len: u64,
+    },
+    Flush,
+    /// A chunk that goes to the file. Nobody asked for it.
+    Copy {
+        chunk: usize,
+        /// Whether it could not be read before.
+        is_retry: bool,
+    },
+}
+
+/// What it did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastCopyStats {
+    /// Reads that the store could not answer, and the file did.
+    pub reads: u64,
+    /// Bytes that were copied to the file in the background.
+    pub copied_bytes: u64,
+    /// Times that the file was synced.
+    pub syncs: u64,
+}
+
+/// A store with a last copy; see [the module](self).
+///
+/// A read of what the store has lost ([`StoreError::Lost`]) is answered from the file. So is one while too few donors answer to say whose the store is
+/// ([`StoreError::Silent`]): a host that is cut off reads what it wrote itself, whoever may have taken the store over there. As soon as they say that another writer has it,
+/// or that it is over, that is what its requests get. Changes need the store: without it they fail as before. A file that fails is given up, and the store goes on without.
+pub struct LastCopy<S, C> {
+    inner: S,
+    clock: C,
+    pool: Arc<dyn WorkerPool>,
+    alarm: Alarm,
+    file: Option<LastCopyFile>,
+    /// Why there is none any more.
+    given_up: Option<String>,
+    marks: Marks,
+    asked: Vec<Option<(u64, Asked)>>,
+    free: Vec<usize>,
+    /// Chunks that are on their way to the file.
+    copying: usize,
+    /// When a chunk that could not be read is tried again.
+    retry_ns: u64,
+    /// Flushes that the store has done, and that wait for the next sync.
+    flushed: Vec<Finished>,
+    syncing: Option<Syncing>,
+    came: Vec<Finished>,
+    finished: VecDeque<Finished>,
+    stats: LastCopyStats,
+}
+
+impl<S: std::fmt::Debug, C> std::fmt::Debug for LastCopy<S, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LastCopy").field("inner", &self.inner).field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl<S: Store, C: Clock> LastCopy<S, C> {
+    /// Adds a file to a store, whose it is. The file is synced by `pool`, since that takes long.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no descriptors.
+    ///
+    /// # Panics
+    ///
+    /// When the file is of another length.
+    pub fn new(inner: S, file: LastCopyFile, clock: C, pool: Arc<dyn WorkerPool>) -> io::Result<Self> {
+        assert_eq!(file.len(), inner.len(), "the file was opened for a store of this length");
+        let alarm = Alarm::new()?;
+        if let Some(descriptor) = inner.descriptor() {
+            alarm.watch(descriptor)?;
+        }
+        Ok(Self {
+            marks: Marks::new(inner.len()),
+            file: Some(file),
+            alarm,
+            given_up: None,
+            asked: Vec::new(),
+            free: Vec::new(),
+            copying: 0,
+            retry_ns: 0,
+            flushed: Vec::new(),
+            syncing: None,
+            came: Vec::new(),
+            finished: VecDeque::new(),
+            stats: LastCopyStats::default(),
+            inner,
+            clock,
+            pool,
+        })
+    }
+
+    /// The store below.
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// The store below. What is submitted to it there, the file does not have.
+    pub fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The store below, without the file, which is made to last. What is not flushed is not in the file: flush first, and have the store end.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; then the file may not have all.
+    pub fn into_inner(self) -> (S, io::Result<()>) {
+        (self.inner, self.file.map_or(Ok(()), |file| file.medium().sync()))
+    }
+
+    /// What it did.
+    pub fn stats(&self) -> LastCopyStats {
+        self.stats
+    }
+
+    /// Whether the file has all that the store has, and says so.
+    pub fn is_complete(&self) -> bool {
+        self.file.as_ref().is_some_and(LastCopyFile::is_marked)
+    }
+
+    /// Why the file is not used any more, if so.
+    pub fn given_up(&self) -> Option<&str> {
+        self.given_up.as_deref()
+    }
+
+    fn note(&mut self, tag: u64, asked: Asked) -> u64 {
+        let name = self.free.pop().unwrap_or_else(|| {
+            self.asked.push(None);
+            self.asked.len() - 1
+        });
+        self.asked[name] = Some((tag, asked));
+        name as u64
+    }
+
+    fn forget(&mut self, name: u64) -> Option<(u64, Asked)> {
+        let asked = self.asked.get_mut(name as usize)?.take()?;
+        self.free.push(name as usize);
+        Some(asked)
+    }
+
+    /// Does something with the file, if it is there still.
+    fn with_file<T>(&mut self, what: impl FnOnce(&mut LastCopyFile) -> io::Result<T>) -> Option<T> {
+        match what(self.file.as_mut()?) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.give_up(&error);
+                None
+            }
+        }
+    }
+
+    fn with_medium<T>(&mut self, what: impl FnOnce(&dyn Medium) -> io::Result<T>) -> Option<T> {
+        self.with_file(|file| what(&**file.medium()))
+    }
+
+    /// Goes on without the file, which lacks what comes from now on, and says so before anybody is told of that.
+    fn give_up(&mut self, error: &dyn std::fmt::Display) {
+        let Some(mut file) = self.file.take() else { return };
+        let marked = file.mark(false).and_then(|()| file.medium().sync());
+        let path = file.path().display();
+        self.given_up = Some(match marked {
+            Ok(()) => format!("{path}: {error}"),
+            Err(again) => format!(
+                "{path}: {error}; and it cannot be marked as incomplete ({again}): remove it, or it may pass for a whole copy"
+            ),
+        });
+        // The donors have flushed them, which is all that there is now.
+        let waiting = self.syncing.take().map(|syncing| syncing.flushes);
+        self.finished.extend(waiting.into_iter().flatten().chain(self.flushed.drain(..)));
+    }
+
+    /// Has the file say that not all is there, as soon as that is so.
+    fn unmark(&mut self) {
+        if self.marks.is_complete() {
+            return;
+        }
+        // What makes it complete again is not in the sync that is under way.
+        if let Some(syncing) = &mut self.syncing {
+            syncing.was_complete = false;
+        }
+        if self.is_complete() {
+            self.with_file(|file| file.mark(false));
+        }
+    }
+
+    /// Begins to copy what the file lacks. Returns whether there was anything to begin.
+    fn copy(&mut self) -> bool {
+        let mut any = false;
+        while self.file.is_some() && self.copying < COPYING_MAX {
+            let Some((chunk, is_retry)) = self.next_chunk() else { break };
+            let range = self.marks.range(chunk);
+            let len = (range.end - range.start) as usize;
+            let Ok(target) = self.inner.arena().alloc(len, len) else {
+                self.marks.put_back(chunk);
+                break;
+            };
+            let tag = self.note(0, Asked::Copy { chunk, is_retry });
+            match self.inner.submit(Request { tag, job: Job::Read { at: range.start, target } }) {
+                Ok(()) => {
+                    self.copying += 1;
+                    any = true;
+                }
+                Err(_) => {
+                    self.forget(tag);
+                    self.marks.put_back(chunk);
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    /// A chunk that is to be copied: one that could not be read only now and then, since reading it may fail for ever.
+    fn next_chunk(&mut self) -> Option<(usize, bool)> {
+        if let Some(chunk) = self.marks.next_missing() {
+            return Some((chunk, false));
+        }
+        if !self.marks.has_aside() {
+            return None;
+        }
+        let now_ns = self.clock.now_ns();
+        if now_ns < self.retry_ns {
+            return None;
+        }
+        self.retry_ns = now_ns.saturating_add(RETRY_NS);
+        Some((self.marks.next_aside()?, true))
+    }
+
+    fn copied(&mut self, chunk: usize, is_retry: bool, finished: &Finished) {
+        self.copying -= 1;
+        let range = self.marks.range(chunk);
+        let (Ok(()), Some(bytes)) = (&finished.result, &finished.target) else {
+            if !self.marks.has_aside() {
+                self.retry_ns = self.clock.now_ns().saturating_add(RETRY_NS);
+            }
+            return self.marks.put_aside(chunk);
+        };
+        let (at, is_zero) = (range.start, bytes.iter().all(|byte| *byte == 0));
+        let written = self.with_medium(|medium| match is_zero {
+            true => medium.clear(at, bytes.len() as u64),
+            false => medium.write(at, bytes),
+        });
+        if written.is_some() {
+            self.stats.copied_bytes += range.end - range.start;
+            self.marks.copied(chunk);
+            if is_retry {
+                self.marks.take_back_aside();
+            }
+        }
+    }
+
+    /// Does to the file what the store has done, or has the file do what the store could not.
+    fn take(&mut self, mut finished: Finished) {
+        let Some((tag, asked)) = self.forget(finished.tag) else { return };
+        finished.tag = tag;
+        let is_done = finished.result.is_ok();
+        match asked {
+            Asked::Copy { chunk, is_retry } => return self.copied(chunk, is_retry, &finished),
+            // All that was submitted before it is over, and has come to the file.
+            Asked::Flush if is_done && self.file.is_some() => return self.flushed.push(finished),
+            Asked::Flush => {}
+            Asked::Read { at, len } => match finished.result {
+                Ok(()) => self.marks.answers(at, len as u64),
+                Err(StoreError::Lost { .. } | StoreError::Silent(_)) => self.read(at, len, &mut finished),
+                Err(_) => {}
+            },
+            Asked::Write { at, source } if is_done => {
+                if self.with_medium(|medium| medium.write(at, source.bytes())).is_some() {
+                    self.marks.changed(at, source.len as u64);
+                }
+            }
+            Asked::Discard { at, len } if is_done => {
+                if self.with_medium(|medium| medium.clear(at, len)).is_some() {
+                    self.marks.changed(at, len);
+                }
+            }
+            Asked::Write { at, source } => self.marks.doubt(at, source.len as u64),
+            Asked::Discard { at, len } => self.marks.doubt(at, len),
+        }
+        self.unmark();
+        self.finished.push_back(finished);
+    }
+
+    fn read(&mut self, at: u64, len: usize, finished: &mut Finished) {
+        if !self.marks.has(at, len as u64) {
+            return;
+        }
+        // A store may lose the buffer with the operation that failed.
+        let target = finished.target.take().or_else(|| self.inner.arena().alloc(len, len).ok());
+        let Some(mut target) = target else { return };
+        if self.with_medium(|medium| medium.read(at, &mut target)).is_some() {
+            finished.result = Ok(());
+            self.stats.reads += 1;
+        }
+        finished.target = Some(target);
+    }
+
+    /// Ends a sync that is over, and begins the next one if somebody waits for it. Returns whether there was anything.
+    fn sync(&mut self) -> bool {
+        let mut any = false;
+        if let Some(result) = self.syncing.as_ref().and_then(Syncing::result)
+            && let Some(Syncing { flushes, was_complete, .. }) = self.syncing.take()
+        {
+            any = true;
+            self.finished.extend(flushes);
+            match result {
+                // What has changed since is as it may be on any disk. What has failed since is not.
+                Ok(()) if was_complete && self.marks.is_complete() && !self.is_complete() => {
+                    self.with_file(|file| file.mark(true));
+                }
+                Ok(()) => {}
+                Err(error) => self.give_up(&error),
+            }
+        }
+        let is_complete = self.marks.is_complete();
+        let is_wanted = !self.flushed.is_empty() || is_complete && !self.is_complete();
+        if self.syncing.is_none()
+            && is_wanted
+            && let Some(file) = &self.file
+        {
+            let flushes = std::mem::take(&mut self.flushed);
+            self.stats.syncs += 1;
+            self.syncing = Some(Syncing::begin(file.medium(), &*self.pool, self.alarm.waker(), flushes, is_complete));
+            any = true;
+        }
+        any
+    }
+}
+
+impl<S: Store, C: Clock> Readiness for LastCopy<S, C> {
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.inner.descriptor().map(|_| self.alarm.descriptor())
+    }
+
+    fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        if !self.finished.is_empty() || !self.alarm.set() {
+            return Ok(Armed::Ready);
+        }
+        // A sync that ended before the alarm was set woke nobody.
+        let is_over = self.syncing.as_ref().is_some_and(|syncing| syncing.result().is_some());
+        let armed = if is_over { Ok(Armed::Ready) } else { self.inner.arm(now_ns) };
+        let retry_ns = (self.file.is_some() && self.marks.has_aside()).then_some(self.retry_ns);
+        let retry = Armed::Sleep { until_ns: retry_ns }.on_clock(self.clock.now_ns(), now_ns);
+        match (armed, retry) {
+            (Ok(Armed::Sleep { until_ns }), Armed::Sleep { until_ns: retry_ns }) => {
+                Ok(Armed::Sleep { until_ns }.by(retry_ns))
+            }
+            (other, _) => {
+                self.alarm.clear();
+                other
+            }
+        }
+    }
+
+    fn disarm(&mut self) -> bool {
+        self.alarm.clear() | self.inner.disarm()
+    }
+}
+
+impl<S: Store, C: Clock> Store for LastCopy<S, C> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn arena(&self) -> &Arena {
+        self.inner.arena()
+    }
+
+    fn submit(&mut self, Request { tag, job }: Request) -> Result<(), Refused> {
+        let asked = match &job {
+            Job::Read { at, target } => Asked::Read { at: *at, len: target.len() },
+            Job::Write { at, source } => Asked::Write { at: *at, source: source.clone() },
+            Job::Discard { at, len } => Asked::Discard { at: *at, len: *len },
+            Job::Flush => Asked::Flush,
+        };
+        let name = self.note(tag, asked);
+        self.inner.submit(Request { tag: name, job }).map_err(|refused| {
+            self.forget(name);
+            match refused {
+                Refused::Busy(request) => Refused::Busy(Request { tag, ..request }),
+                Refused::Never { error, request } => Refused::Never { error, request: Request { tag, ..request } },
+                other => other,
+            }
+        })
+    }
+
+    fn turn(&mut self) -> bool {
+        let mut found = self.inner.turn();
+        let mut came = std::mem::take(&mut self.came);
+        found |= self.inner.poll(&mut came, POLL_MAX) > 0;
+        came.drain(..).for_each(|finished| self.take(finished));
+        self.came = came;
+        found |= self.sync();
+        found | self.copy()
+    }
+
+    fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize {
+        let count = max.min(self.finished.len());
+        finished.extend(self.finished.drain(..count));
+        count
+    }
+
+    fn extent(&self, at: u64, len: u64) -> Extent {
+        self.inner.extent(at, len)
+    }
+
+    fn status(&self) -> Status {
+        match (self.inner.status(), &self.given_up) {
+            (Status::Whole, Some(why)) => Status::Degraded(format!("the last copy is given up: {why}")),
+            (status, _) => status,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The file: the store's bytes, and a trailer. Which files become a last copy, and which are refused.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+
+use super::medium::Medium;
+use super::trailer::{TRAILER, Trailer, Whose};
+
+/// Why a file does not become a last copy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LastCopyError {
+    /// What the system says.
+    #[error("{}: {source}", path.display())]
+    System {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        source: io::Error,
+    },
+    /// It is a device, a directory or the like.
+    #[error("{} is {what}, and a last copy is a regular file: name one, or a path where nothing is yet", path.display())]
+    NotAFile {
+        /// What was named.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// Another process has it open as its last copy.
+    #[error("{} is the last copy of a server that runs: name another file, or stop that one", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It has contents, and does not say that they are a volume's.
+    #[error(
+        "{} has contents, and is no volume's last copy, or a damaged one: name another file, or move it away",
+        path.display()
+    )]
+    Other {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is the copy of a volume of another name.
+    #[error("{} is the last copy of another volume ({}): name another file, or move it away", path.display(), told(*len, *is_complete))]
+    Another {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of that volume.
+        len: u64,
+        /// Whether all of them are there.
+        is_complete: bool,
+    },
+    /// It is the copy of an older or newer volume of the same name, and may be all that is left of it.
+    #[error(
+        "{} is the last copy of another volume of this name, which may be gone, and is not copied over ({}): to keep what it holds, move it away and write it to this volume; or name another file",
+        path.display(),
+        told(*len, *is_complete)
+    )]
+    Precious {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of that volume.
+        len: u64,
+        /// Whether all of them are there.
+        is_complete: bool,
+    },
+}
+
+/// What can be had of the copy of another volume.
+fn told(len: u64, is_complete: bool) -> String {
+    let how = if is_complete {
+        "as it was when it was flushed last, or later"
+    } else {
+        "of which parts may be old or missing"
+    };
+    format!("its first {len} bytes are that volume's, {how}")
+}
+
+/// What something is that is no regular file.
+fn kind(metadata: &fs::Metadata) -> Option<&'static str> {
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_file() => None,
+        () if kind.is_dir() => Some("a directory"),
+        () if kind.is_fifo() => Some("a FIFO"),
+        () if kind.is_socket() => Some("a socket"),
+        () if kind.is_block_device() => Some("a block device"),
+        () if kind.is_char_device() => Some("a character device"),
+        () => Some("nothing that keeps bytes"),
+    }
+}
+
+/// The file of a [`LastCopy`](super::LastCopy), which no other process has open as such.
+#[derive(Debug)]
+pub struct LastCopyFile {
+    medium: Arc<dyn Medium>,
+    path: PathBuf,
+    trailer: Trailer,
+}
+
+impl LastCopyFile {
+    /// Opens or makes the file at `path`, for a volume of `len` bytes. From now on it says that it is not complete.
+    ///
+    /// # Errors
+    ///
+    /// [`LastCopyError`]: the file is another's, or none, or what the system says. It is as it was then.
+    pub fn open(path: &Path, whose: Whose, len: u64) -> Result<Self, LastCopyError> {
+        let path = path.to_owned();
+        let failed = |source| LastCopyError::System { path: path.clone(), source };
+        let not_a_file = |metadata: &fs::Metadata| {
+            kind(metadata).map_or(Ok(()), |what| Err(LastCopyError::NotAFile { path: path.clone(), what }))
+        };
+        // To open a device may do something already, so the path is looked at first.
+        if let Ok(metadata) = fs::metadata(&path) {
+            not_a_file(&metadata)?;
+        }
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        // What took the file's place since is not waited for, and becomes no terminal of this process.
+        options.custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32);
+        let file = options.open(&path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        not_a_file(&metadata)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(LastCopyError::InUse { path }),
+            Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        // Whoever had it may have made it longer meanwhile.
+        let found = file.metadata().map_err(failed)?.len();
+        if found > 0 {
+            let trailer = read_trailer(&file, found).map_err(failed)?;
+            let Some(Trailer { whose: theirs, len: their_len, is_complete }) = trailer else {
+                return Err(LastCopyError::Other { path });
+            };
+            if (theirs, their_len) != (whose, len) {
+                let (is_same_name, len) = (theirs.id == whose.id, their_len);
+                return Err(match is_same_name {
+                    true => LastCopyError::Precious { path, len, is_complete },
+                    false => LastCopyError::Another { path, len, is_complete },
+                });
+            }
+        }
+        let file = Self::on(Arc::new(file), path.clone(), whose, len).map_err(failed)?;
+        if found == 0 {
+            sync_folder(&path).map_err(failed)?;
+        }
+        Ok(file)
+    }
+
+    /// On a medium that is empty, or has a copy of the same volume.
+    pub(super) fn on(medium: Arc<dyn Medium>, path: PathBuf, whose: Whose, len: u64) -> io::Result<Self> {
+        let file = Self { medium, trailer: Trailer { whose, len, is_complete: false }, path };
+        file.write_trailer()?;
+        // Before the first byte is changed: else a loss of power could leave old bytes and new ones, and say that all is there.
+        file.medium.sync()?;
+        Ok(file)
+    }
+
+    /// Bytes of the store that it is a copy of.
+    pub(super) fn len(&self) -> u64 {
+        self.trailer.len
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn medium(&self) -> &Arc<dyn Medium> {
+        &self.medium
+    }
+
+    /// Whether it says that all is there.
+    pub(super) fn is_marked(&self) -> bool {
+        self.trailer.is_complete
+    }
+
+    /// Has it say whether all is there. That lasts when it is synced.
+    pub(super) fn mark(&mut self, is_complete: bool) -> io::Result<()> {
+        self.trailer.is_complete = is_complete;
+        self.write_trailer()
+    }
+
+    fn write_trailer(&self) -> io::Result<()> {
+        self.medium.write(self.trailer.len, &self.trailer.to_bytes())
+    }
+}
+
+/// The trailer at the end of a file of `found` bytes; none where it has none that fits.
+fn read_trailer(file: &fs::File, found: u64) -> io::Result<Option<Trailer>> {
+    let Some(start) = found.checked_sub(TRAILER as u64) else { return Ok(None) };
+    let mut bytes = [0; TRAILER];
+    file.read(start, &mut bytes)?;
+    Ok(Trailer::read(&bytes).filter(|trailer| trailer.len == start))
+}
+
+/// Has the name of a new file last.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    match fs::File::open(folder).and_then(|folder| folder.sync_all()) {
+        // A file system that cannot do that needs none, and a folder may be one that this user cannot read.
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied) => Ok(()),
+        done => done,
+    }
+}

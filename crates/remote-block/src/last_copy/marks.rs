@@ -1,0 +1,304 @@
+//! What of a store its last copy has, block by block, and what is still to be copied.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use sinew_remote_memory::store::BLOCK;
+
+/// Bytes that are copied at once.
+pub const CHUNK: u64 = 256 << 10;
+const BLOCK_LEN: u64 = BLOCK as u64;
+// A chunk's blocks are the bits of a word.
+const _: () = assert!(CHUNK == 64 * BLOCK_LEN);
+
+/// A chunk's blocks, a bit each.
+type Blocks = u64;
+
+/// A chunk of the store.
+#[derive(Clone, Copy, Debug, Default)]
+struct Chunk {
+    /// Blocks whose bytes in the file count.
+    has: Blocks,
+    /// Of those, the ones that a change which failed may have changed in the store. The file has what was there before, which counts until the store answers for them again.
+    doubt: Blocks,
+    /// Whether it is to be copied, or on its way.
+    is_queued: bool,
+}
+
+/// What the last copy has of a store.
+#[derive(Debug)]
+pub struct Marks {
+    len: u64,
+    chunks: Vec<Chunk>,
+    missing: VecDeque<usize>,
+    /// Chunks that could not be read. One is tried now and then, and the others when it could be read.
+    aside: VecDeque<usize>,
+    /// Chunks of which the file does not have all.
+    lacking: usize,
+    /// Chunks of which the file does not have all for certain.
+    unsure: usize,
+}
+
+/// Bits from one to another.
+fn bits(range: Range<u64>) -> Blocks {
+    match range.end.saturating_sub(range.start) {
+        0 => 0,
+        count => (Blocks::MAX >> (64 - count)) << range.start,
+    }
+}
+
+impl Marks {
+    /// Of a store of so many bytes, of which the file has nothing.
+    pub fn new(len: u64) -> Self {
+        let count = len.div_ceil(CHUNK) as usize;
+        let chunk = Chunk { is_queued: true, ..Chunk::default() };
+        Self {
+            len,
+            chunks: vec![chunk; count],
+            missing: (0..count).collect(),
+            aside: VecDeque::new(),
+            lacking: count,
+            unsure: count,
+        }
+    }
+
+    /// Bytes of the store that a chunk has.
+    pub fn range(&self, chunk: usize) -> Range<u64> {
+        let start = chunk as u64 * CHUNK;
+        start..(start + CHUNK).min(self.len)
+    }
+
+    fn all(&self, chunk: usize) -> Blocks {
+        let range = self.range(chunk);
+        bits(0..(range.end - range.start).div_ceil(BLOCK_LEN))
+    }
+
+    /// Of each chunk that a range lies in, the blocks that it touches, and those that it covers.
+    fn parts(&self, at: u64, len: u64) -> impl Iterator<Item = (usize, Blocks, Blocks)> + use<> {
+        let (end, all) = (at + len, self.len);
+        let chunks = if len == 0 { 0..0 } else { at / CHUNK..end.div_ceil(CHUNK) };
+        chunks.map(move |chunk| {
+            let start = chunk * CHUNK;
+            let (from, to) = (at.max(start) - start, end.min(start + CHUNK) - start);
+            // The last block of the store may be short.
+            let covered_to = if start + to == all { to.div_ceil(BLOCK_LEN) } else { to / BLOCK_LEN };
+            let touched = bits(from / BLOCK_LEN..to.div_ceil(BLOCK_LEN));
+            (chunk as usize, touched, bits(from.div_ceil(BLOCK_LEN)..covered_to))
+        })
+    }
+
+    /// Whether the file has all of a chunk, and whether that is certain.
+    fn state(&self, chunk: usize) -> (bool, bool) {
+        let Chunk { has, doubt, .. } = self.chunks[chunk];
+        let is_whole = has == self.all(chunk);
+        (is_whole, is_whole && doubt == 0)
+    }
+
+    fn change(&mut self, chunk: usize, change: impl FnOnce(&mut Chunk)) {
+        let (was_whole, was_sure) = self.state(chunk);
+        change(&mut self.chunks[chunk]);
+        let (is_whole, is_sure) = self.state(chunk);
+        self.lacking = self.lacking + usize::from(was_whole) - usize::from(is_whole);
+        self.unsure = self.unsure + usize::from(was_sure) - usize::from(is_sure);
+        if !is_sure && !std::mem::replace(&mut self.chunks[chunk].is_queued, true) {
+            self.missing.push_back(chunk);
+        }
+    }
+
+    /// A chunk that is to be copied, which is on its way from now on.
+    pub fn next_missing(&mut self) -> Option<usize> {
+        while let Some(chunk) = self.missing.pop_front() {
+            if !self.state(chunk).1 {
+                return Some(chunk);
+            }
+            self.chunks[chunk].is_queued = false;
+        }
+        None
+    }
+
+    /// It is not on its way after all.
+    pub fn put_back(&mut self, chunk: usize) {
+        self.missing.push_front(chunk);
+    }
+
+    /// It could not be read. What the file has of it stays as it is.
+    pub fn put_aside(&mut self, chunk: usize) {
+        self.aside.push_back(chunk);
+    }
+
+    /// Whether there are chunks that could not be read.
+    pub fn has_aside(&self) -> bool {
+        !self.aside.is_empty()
+    }
+
+    /// One of them, which is on its way from now on.
+    pub fn next_aside(&mut self) -> Option<usize> {
+        self.aside.pop_front()
+    }
+
+    /// All of them are to be copied again.
+    pub fn take_back_aside(&mut self) {
+        self.missing.append(&mut self.aside);
+    }
+
+    /// All of it was copied.
+    pub fn copied(&mut self, chunk: usize) {
+        let all = self.all(chunk);
+        self.change(chunk, |chunk| *chunk = Chunk { has: all, doubt: 0, is_queued: false });
+    }
+
+    /// Whether the file has everything. What is in doubt counts: it is as it was before a change of which nobody heard that it was done.
+    pub fn is_complete(&self) -> bool {
+        self.lacking == 0
+    }
+
+    /// Whether all of a range can be read from the file.
+    pub fn has(&self, at: u64, len: u64) -> bool {
+        self.parts(at, len).all(|(chunk, touched, _)| touched & !self.chunks[chunk].has == 0)
+    }
+
+    /// A range was changed, in the store and in the file. Of a block that was changed in part, the rest is as certain as it was.
+    pub fn changed(&mut self, at: u64, len: u64) {
+        for (chunk, _, covered) in self.parts(at, len) {
+            self.change(chunk, |chunk| (chunk.has, chunk.doubt) = (chunk.has | covered, chunk.doubt & !covered));
+        }
+    }
+
+    /// A change of a range failed: the store may have done it, block by block, or not.
+    pub fn doubt(&mut self, at: u64, len: u64) {
+        for (chunk, touched, _) in self.parts(at, len) {
+            self.change(chunk, |chunk| chunk.doubt |= touched & chunk.has);
+        }
+    }
+
+    /// The store has answered for a range. Blocks of it that were in doubt are not read from the file before they are copied anew: that could take back what the store said.
+    pub fn answers(&mut self, at: u64, len: u64) {
+        if self.unsure == 0 {
+            return;
+        }
+        for (chunk, touched, _) in self.parts(at, len) {
+            let settled = touched & self.chunks[chunk].doubt;
+            if settled != 0 {
+                self.change(chunk, |chunk| (chunk.has, chunk.doubt) = (chunk.has & !settled, chunk.doubt & !settled));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copied(len: u64) -> Marks {
+        let mut marks = Marks::new(len);
+        while let Some(chunk) = marks.next_missing() {
+            marks.copied(chunk);
+        }
+        marks
+    }
+
+    #[test]
+    fn only_what_a_failed_change_covered_is_in_doubt_and_only_until_the_store_answers() {
+        let mut marks = copied(2 * CHUNK + 1);
+        assert!(marks.has(0, 2 * CHUNK + 1) && marks.is_complete());
+        marks.doubt(CHUNK - 1, 2);
+        assert!(marks.has(0, 2 * CHUNK + 1) && marks.is_complete(), "what was there before counts");
+        marks.answers(0, CHUNK - BLOCK_LEN);
+        marks.answers(CHUNK + BLOCK_LEN, 1);
+        assert!(marks.has(0, 2 * CHUNK + 1), "nothing was said of what is in doubt");
+        marks.answers(CHUNK, 1);
+        assert!(!marks.is_complete());
+        assert!(marks.has(0, CHUNK) && !marks.has(CHUNK, 1) && marks.has(CHUNK + BLOCK_LEN, CHUNK + 1 - BLOCK_LEN));
+        assert_eq!((marks.next_missing(), marks.next_missing(), marks.next_missing()), (Some(0), Some(1), None));
+        marks.copied(1);
+        assert!(marks.has(0, 2 * CHUNK + 1) && marks.is_complete());
+        // The last block of the first is in doubt still.
+        marks.copied(0);
+        marks.answers(0, 2 * CHUNK + 1);
+        assert!(marks.is_complete());
+    }
+
+    #[test]
+    fn whole_blocks_that_are_written_count_before_their_chunk_is_copied() {
+        let mut marks = Marks::new(CHUNK + 5);
+        marks.changed(BLOCK_LEN - 1, BLOCK_LEN + 2);
+        assert!(marks.has(BLOCK_LEN, BLOCK_LEN) && !marks.has(BLOCK_LEN - 1, 1) && !marks.has(2 * BLOCK_LEN, 1));
+        // The short block at the end.
+        marks.changed(CHUNK, 4);
+        assert!(!marks.has(CHUNK, 1));
+        marks.changed(CHUNK, 5);
+        assert!(marks.has(CHUNK, 5) && !marks.is_complete());
+        assert_eq!((marks.next_missing(), marks.next_missing()), (Some(0), None), "the other is there");
+        marks.copied(0);
+        assert!(marks.is_complete());
+        // A change of all of it ends a doubt.
+        marks.doubt(CHUNK, 1);
+        marks.changed(CHUNK, 5);
+        marks.answers(CHUNK, 5);
+        assert!(marks.is_complete());
+    }
+
+    #[test]
+    fn what_cannot_be_read_keeps_what_it_has_and_waits_aside() {
+        let mut marks = copied(2 * CHUNK);
+        marks.doubt(0, 1);
+        marks.doubt(CHUNK, 1);
+        for chunk in 0..2 {
+            assert_eq!(marks.next_missing(), Some(chunk));
+            marks.put_aside(chunk);
+        }
+        assert!(marks.next_missing().is_none() && marks.has_aside() && marks.has(0, 2 * CHUNK));
+        assert_eq!(marks.next_aside(), Some(0));
+        marks.doubt(0, 1);
+        assert_eq!(marks.next_missing(), None, "it is on its way");
+        marks.take_back_aside();
+        assert_eq!((marks.next_missing(), marks.next_missing()), (Some(1), None));
+    }
+
+    #[test]
+    fn marks_are_those_of_a_plain_array_of_blocks() {
+        use sinew_fabric::SeededGenerator;
+        const LEN: u64 = 2 * CHUNK + 3 * BLOCK_LEN + 77;
+        let mut random = SeededGenerator::new(7);
+        let mut marks = Marks::new(LEN);
+        let mut blocks = vec![(false, false); LEN.div_ceil(BLOCK_LEN) as usize];
+        for _ in 0..4000 {
+            let at = random.below(LEN);
+            let len_max = if random.below(2) == 0 { 3 * BLOCK_LEN } else { LEN };
+            let len = random.below(len_max + 1).min(LEN - at);
+            let touched = (at / BLOCK_LEN) as usize..(at + len).div_ceil(BLOCK_LEN) as usize;
+            let touched = if len == 0 { 0..0 } else { touched };
+            match random.below(4) {
+                0 => {
+                    marks.changed(at, len);
+                    for block in touched {
+                        let (start, end) = (block as u64 * BLOCK_LEN, ((block as u64 + 1) * BLOCK_LEN).min(LEN));
+                        if at <= start && end <= at + len {
+                            blocks[block] = (true, false);
+                        }
+                    }
+                }
+                1 => {
+                    marks.doubt(at, len);
+                    blocks[touched].iter_mut().for_each(|(has, doubt)| *doubt |= *has);
+                }
+                2 => {
+                    marks.answers(at, len);
+                    blocks[touched].iter_mut().filter(|block| block.1).for_each(|block| *block = (false, false));
+                }
+                _ => {
+                    if let Some(chunk) = marks.next_missing() {
+                        marks.copied(chunk);
+                        let range = marks.range(chunk);
+                        let all = (range.start / BLOCK_LEN) as usize..range.end.div_ceil(BLOCK_LEN) as usize;
+                        blocks[all].fill((true, false));
+                    }
+                }
+            }
+            let at = random.below(LEN);
+            let expected = blocks[(at / BLOCK_LEN) as usize].0;
+            assert_eq!(marks.has(at, 1), expected, "{at}");
+            assert_eq!(marks.is_complete(), blocks.iter().all(|block| block.0));
+        }
+    }
+}

@@ -1,0 +1,4 @@
+mod facts;
+mod files;
+mod model;
+mod random;

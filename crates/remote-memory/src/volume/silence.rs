@@ -1,0 +1,51 @@
+//! A volume that ended because too few of its voters answered. Its writer does nothing more, and gives no sign of life, but it goes on asking what became of the volume,
+//! so that nobody takes what this writer knew for the truth any longer than nobody can tell.
+
+use super::core::{Called, Volume, bit};
+use super::donors::{CallFailed, Donors};
+use super::record::Record;
+use super::voting::is_majority;
+use crate::donor::{Answer, Call};
+use crate::store::StoreError;
+
+impl<D: Donors> Volume<D> {
+    pub(super) fn turn_silence(&mut self) {
+        if !matches!(self.ended, Some(StoreError::Silent(_))) || self.now_ns < self.revive_at_ns {
+            return;
+        }
+        self.revive_at_ns = self.now_ns + self.config.revive_ns;
+        for lane in 0..self.lanes.len() {
+            if !std::mem::replace(&mut self.lanes[lane].is_asked, true) {
+                let tag = self.calls.insert(Called::Look { lane: lane as u8 });
+                self.donors.call(lane, u64::from(tag), Call::Look { volume: self.id });
+            }
+        }
+    }
+
+    /// A donor says what it knows of the volume, or nothing.
+    pub(super) fn heard_of(&mut self, lane: u8, result: Result<Answer, CallFailed>) {
+        self.lanes[usize::from(lane)].is_asked = false;
+        self.answering &= !bit(lane);
+        let Ok(Answer::Known { incarnation, promised, stored, .. }) = result else { return };
+        let ids = self.donors.ids();
+        let id = ids[usize::from(lane)];
+        // A donor that has started again knows nothing of this volume, unless it came to a later writer's since.
+        let is_voter = self.voting.durable_voters.iter().any(|it| (it.donor, it.incarnation) == (id, incarnation));
+        let recorded = stored.and_then(|stored| Record::read(&stored.record).ok());
+        let recorded = recorded.filter(|record| record.number == self.number).map_or(0, |record| record.epoch);
+        let held = if is_voter { recorded.max(promised) } else { recorded };
+        if is_voter {
+            self.answering |= bit(lane);
+        }
+        if !matches!(self.ended, Some(StoreError::Silent(_))) {
+            return;
+        }
+        if held > self.epoch {
+            self.end(StoreError::Fenced(format!("its epoch is {held}, and this one's {}", self.epoch)));
+        } else if is_majority(&self.voting.durable_voters, ids, self.answering) {
+            self.ended = Some(StoreError::Unavailable(
+                "the volume has ended, since too few of its voters answered; they do again: open it anew".into(),
+            ));
+        }
+    }
+}
