@@ -282,7 +282,7 @@ fn the_time_out_follows_the_round_trips_and_doubles() {
         for round in 0..50 {
             send(&mut client, server.session, ECHO, b"x", 0);
             let number = server.turn(&mut client)[0].0.request_number;
-            assert_eq!(sent_after(&world, &mut client, &server, 180), [], "{round}");
+            assert_eq!(sent_after(&world, &mut client, &server, 180), [0_u64; 0], "{round}");
             server.response(number, 0, b"y");
             server.turn(&mut client);
         }
@@ -333,7 +333,7 @@ fn before_anything_is_measured_the_first_answer_to_a_copy_bounds_the_round_trip(
         server.turn(&mut client);
         send(&mut client, server.session, ECHO, b"x", 0);
         let number = server.turn(&mut client)[0].0.request_number;
-        assert_eq!(sent_after(&world, &mut client, &server, 200), []);
+        assert_eq!(sent_after(&world, &mut client, &server, 200), [0_u64; 0]);
         server.response(number, 0, b"y");
         server.turn(&mut client);
         send(&mut client, server.session, ECHO, b"x", 0);
