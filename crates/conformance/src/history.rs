@@ -85,8 +85,8 @@ impl History {
         self.0.on_return(client, ret).expect("a client that is answered has asked");
     }
 
-    /// Whether there is an order of all this that a single key could have had. How long that takes to find out grows fast with the requests that
-    /// overlap.
+    /// Whether a single key could have seen these requests in some order that agrees with when each began and ended. The time that this takes grows fast with the requests
+    /// that overlap.
     pub fn is_linearizable(&self) -> bool {
         self.0.is_consistent()
     }

@@ -3,7 +3,7 @@
 //! - [`ports`]: the facts about [packet ports](sinew_fabric::PacketPort).
 //! - [`frames`]: the facts about [frame ports](sinew_fabric::frames).
 //! - [`verbs`]: the facts about [verbs devices](sinew_fabric::verbs).
-//! - [`history`]: what clients of a key-value store saw, and whether it is linearizable.
+//! - `history`, a feature: what clients of a key-value store saw, and whether it is linearizable.
 //! - [`sealing`]: a layer that transforms every packet, to put around ports under test.
 //! - [`skipped`] and [`unique`]: what tests of backends need beside.
 //!
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod frames;
+#[cfg(feature = "history")]
 pub mod history;
 pub mod ports;
 mod rounds;

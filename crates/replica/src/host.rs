@@ -26,7 +26,7 @@ const ANSWER_LEN: usize = 1024;
 /// Requests whose clients have gone are looked for so often.
 const LOOK_NS: u64 = 100_000_000;
 
-/// By numbers that are this program's own. Its order is the same in every run.
+/// By numbers that are this program's own. The order of iteration is the same in every run.
 type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<SipHasher13>>;
 
 enum State {
@@ -52,7 +52,7 @@ struct Sent {
 
 #[derive(Default)]
 struct Ways {
-    /// One for each address that there was ever a message for. They come from the cluster's configurations, and are few.
+    /// One for each address that a message was ever for. Addresses come from the cluster's configurations, and are few.
     ways: Vec<Way>,
     sent: ByNumber<Sent>,
     next_tag: u64,

@@ -104,7 +104,8 @@ pub struct Member<S, D> {
     patience: usize,
     /// Before this it votes for nobody: an earlier life may have confirmed a leader's lease.
     quiet_until_ns: u64,
-    was_leader: bool,
+    /// The term that it led as its last turn ended.
+    led: Option<u64>,
     dropped: Dropped,
 }
 
@@ -160,7 +161,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             is_unwanted: false,
             next_tick_ns: now_ns,
             quiet_until_ns: 0,
-            was_leader: false,
+            led: None,
             dropped: Dropped::default(),
         };
         member.draw_patience();
@@ -422,17 +423,19 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Says what follows from having become leader, or having ceased to be.
+    /// Turns away what waits for a term that is over. A term may begin and end within one turn.
     fn note_leadership(&mut self) {
-        let is_leader = self.is_leader();
-        if self.was_leader && !is_leader {
+        let leads = self.is_leader().then_some(self.node.raft.term);
+        if leads.is_none() || self.led.is_some_and(|led| leads != Some(led)) {
             self.reads.forget_lease();
-            let elsewhere = self.elsewhere();
-            self.clients.turn_away(&elsewhere);
-            self.reads.turn_away(&mut self.clients, &elsewhere);
-            self.wishes.turn_away(&mut self.clients, &elsewhere);
+            if self.clients.awaits_log() || !self.reads.is_idle() || !self.wishes.is_idle() {
+                let elsewhere = self.elsewhere();
+                self.clients.turn_away(&elsewhere);
+                self.reads.turn_away(&mut self.clients, &elsewhere);
+                self.wishes.turn_away(&mut self.clients, &elsewhere);
+            }
         }
-        self.was_leader = is_leader;
+        self.led = leads;
     }
 
     /// Names of members that it has not heard of for a while.

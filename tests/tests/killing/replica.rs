@@ -1,8 +1,9 @@
 //! A replicated store: its members are killed, stopped and continued while clients write, read and swap. What the clients saw is checked for linearizability,
-//! and revisions are counted: none that was acknowledged is lost, and none ran twice.
+//! and revisions are counted: none that was acknowledged is lost, and none ran twice. A process that is killed leaves the system's cache as it is, so what a disk forgets
+//! without a sync is the simulated disk's to show.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,9 +24,11 @@ use crate::members::{Members, client, name, wait};
 
 const MEMBERS: usize = 3;
 const CLIENTS: u64 = 3;
-const KEYS: usize = 2;
-/// Requests of a round, so that the checker comes to an end.
-const OPS: u64 = 60;
+const KEYS: usize = 4;
+/// Requests of a round at most, so that the checker comes to an end.
+const OPS_MAX: u64 = 200;
+/// What a client pauses between two requests at most, in milliseconds.
+const PAUSE_MAX_MS: u64 = 40;
 /// What clients wait for an answer, after which its outcome is unknown.
 const PATIENCE_NS: u64 = 3_000_000_000;
 /// How long the checker may take.
@@ -36,7 +39,12 @@ struct Shared {
     addresses: Vec<String>,
     round: u64,
     histories: Mutex<Vec<History>>,
+    /// What each key was last seen to have.
+    seen: Mutex<[Option<u64>; KEYS]>,
+    /// Nothing goes wrong any more: each client makes a last request.
+    is_over: AtomicBool,
     begun: AtomicU64,
+    answered: AtomicU64,
     /// Numbers for clients, and for those that they go on as.
     numbers: AtomicU64,
     /// Changes that may have run, and those that did.
@@ -94,15 +102,17 @@ fn use_store(shared: &Shared, seed: u64) {
     let mut client = client(shared.addresses.clone());
     let mut number = shared.number();
     loop {
+        let is_last = shared.is_over.load(Ordering::SeqCst);
         let value = shared.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        if value > OPS {
+        if value > OPS_MAX {
             return;
         }
-        std::thread::sleep(Duration::from_millis(random.below(30)));
+        std::thread::sleep(Duration::from_millis(random.below(PAUSE_MAX_MS)));
         let key = random.below(KEYS as u64) as usize;
         let op = match random.below(5) {
             0 | 1 => Op::Put(value),
-            2 => Op::Swap { expect: Some(random.below(value)).filter(|expect| *expect > 0), value },
+            // Half of them succeed, if nobody comes between.
+            2 => Op::Swap { expect: lock(&shared.seen)[key].filter(|_| random.below(2) > 0), value },
             _ => Op::Get,
         };
         let freshness = if random.below(2) == 0 { Freshness::Lease } else { Freshness::Linear };
@@ -116,6 +126,12 @@ fn use_store(shared: &Shared, seed: u64) {
                 if matches!(ret, Ret::Put | Ret::Swapped(true)) {
                     lock(&shared.changes).start += 1;
                 }
+                match ret {
+                    Ret::Put | Ret::Swapped(true) => lock(&shared.seen)[key] = Some(value),
+                    Ret::Got(got) => lock(&shared.seen)[key] = got,
+                    Ret::Swapped(false) => {}
+                }
+                shared.answered.fetch_add(1, Ordering::SeqCst);
                 if ret == Ret::Swapped(false) {
                     lock(&shared.changes).end -= 1;
                 }
@@ -124,10 +140,13 @@ fn use_store(shared: &Shared, seed: u64) {
             // Whether it happened nobody knows: it stays open.
             None => number = shared.number(),
         }
+        if is_last {
+            return;
+        }
     }
 }
 
-/// Whether these histories are linearizable, found out in time.
+/// Checks that these histories are linearizable, within a time.
 fn check(histories: Vec<History>, round: u64) {
     let (say, hear) = channel();
     std::thread::spawn(move || {
@@ -159,7 +178,7 @@ impl World {
         }
     }
 
-    /// Something goes wrong, and is over when this returns.
+    /// Has something go wrong; all members run again when this returns.
     fn go_wrong(&mut self) {
         let at = self.draw();
         let pause = self.plan.ms(0, 300);
@@ -202,7 +221,10 @@ impl World {
             addresses: self.members.addresses.clone(),
             round,
             histories: Mutex::new(vec![History::default(); KEYS]),
+            seen: Mutex::new([None; KEYS]),
+            is_over: AtomicBool::new(false),
             begun: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             numbers: AtomicU64::new(0),
             changes: Mutex::new(0..0),
         });
@@ -219,8 +241,13 @@ impl World {
                 self.go_wrong();
             }
         }
+        shared.is_over.store(true, Ordering::SeqCst);
         clients.into_iter().for_each(|client| client.join().expect("a client goes on to its end"));
         check(lock(&shared.histories).clone(), round);
+        // A store that answers little would pass for one that is right.
+        let (begun, answered) =
+            (shared.begun.load(Ordering::SeqCst).min(OPS_MAX), shared.answered.load(Ordering::SeqCst));
+        assert!(answered * 2 >= begun, "{answered} of {begun} requests were answered");
         lock(&shared.changes).clone()
     }
 }
@@ -231,6 +258,8 @@ pub fn run_plan(mut plan: Plan) {
     plan.say(if on_disk { "members have disks" } else { "members are in memory" });
     let members = Members::start(MEMBERS, on_disk);
     let mut world = World { plan, members, on_disk };
+    // Once a member leads, a majority knows that there is a cluster.
+    world.members.leader();
     let mut changes = 0..0;
     let mut rounds = 0;
     while world.plan.goes_on() {

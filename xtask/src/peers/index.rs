@@ -1,4 +1,4 @@
-//! GETs of an ordered index beside redis, which is no index, over sockets: as many keys, and as many requests in flight.
+//! GETs of an ordered index beside redis, which keeps no order, over sockets: as many keys, and as many requests in flight.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

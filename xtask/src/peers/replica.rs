@@ -1,6 +1,6 @@
-//! Replicated stores: three members of ours and three of etcd's, which lie in memory or on this folder's disk, with the same PUTs.
+//! Replicated stores: three members of ours and three of etcd's, whose data are in memory or on the build folder's disk, under the same PUTs.
 //!
-//! Nobody is pinned and nobody spins: four processes share two cores.
+//! Nothing is pinned and nothing spins: three members and a client share the cores.
 
 use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
@@ -16,9 +16,9 @@ use crate::process;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const VALUE_LEN: &str = "64";
 
-/// Where members keep what they know.
+/// Where members keep their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lies {
+enum Place {
     Memory,
     Disk,
 }
@@ -31,35 +31,36 @@ pub fn present() -> Result<(), String> {
 
 /// What is measured.
 pub fn contests() -> Vec<Contest> {
-    let contest = |lies: Lies, in_flight: usize| {
+    let contest = |place: Place, in_flight: usize| {
         let unit = if in_flight == 1 { Unit::Nanoseconds } else { Unit::ThousandPerSecond };
-        let side = |system: &'static str, name: &str, measure: fn(Lies, usize, &Setting) -> anyhow::Result<f64>| Side {
-            system,
-            name: name.into(),
-            counts: 1.0,
-            measure: Runner::new(move |setting: &Setting| measure(lies, in_flight, setting)),
-        };
-        let place = if lies == Lies::Memory { "in memory" } else { "on disk" };
+        let side =
+            |system: &'static str, name: &str, measure: fn(Place, usize, &Setting) -> anyhow::Result<f64>| Side {
+                system,
+                name: name.into(),
+                counts: 1.0,
+                measure: Runner::new(move |setting: &Setting| measure(place, in_flight, setting)),
+            };
+        let where_it_is = if place == Place::Memory { "in memory" } else { "on disk" };
         let load = if in_flight == 1 { "one at a time, p50".to_owned() } else { format!("{in_flight} in flight") };
         Contest {
-            what: format!("replicated PUTs, three members {place}, {load}"),
+            what: format!("replicated PUTs, three members {where_it_is}, {load}"),
             unit,
             ours: side("sinew", "sinew", ours),
             peers: vec![side("etcd", "etcd", etcd)],
         }
     };
-    [Lies::Memory, Lies::Disk].into_iter().flat_map(|lies| [1, 64].map(|load| contest(lies, load))).collect()
+    [Place::Memory, Place::Disk].into_iter().flat_map(|place| [1, 64].map(|load| contest(place, load))).collect()
 }
 
 /// A folder that goes when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new(lies: Lies) -> anyhow::Result<Self> {
-        let path = match lies {
-            Lies::Memory => PathBuf::from(format!("/dev/shm/sinew-peers-{}", std::process::id())),
-            // Where this is built, and not in a folder for passing things, which may be memory.
-            Lies::Disk => process::target_dir().join(format!("peers/replica-{}", std::process::id())),
+    fn new(place: Place) -> anyhow::Result<Self> {
+        let path = match place {
+            Place::Memory => PathBuf::from(format!("/dev/shm/sinew-peers-{}", std::process::id())),
+            // Not /tmp, which may be a tmpfs.
+            Place::Disk => process::target_dir().join(format!("peers/replica-{}", std::process::id())),
         };
         std::fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
         Ok(Self(path))
@@ -72,8 +73,8 @@ impl Drop for Folder {
     }
 }
 
-fn ours(lies: Lies, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> {
-    let folder = Folder::new(Lies::Disk)?;
+fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> {
+    let folder = Folder::new(Place::Disk)?;
     let program = process::target_dir().join("release/sinew");
     let sockets = NAMES.map(|_| UdpSocket::bind("127.0.0.1:0"));
     let mut addresses = Vec::new();
@@ -85,7 +86,7 @@ fn ours(lies: Lies, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> 
     for name in NAMES {
         let mut member = Command::new(&program);
         member.args(["serve", "replica", "--name", name, "--peers", &peers.join(",")]);
-        if lies == Lies::Disk {
+        if place == Place::Disk {
             member.arg("--data").arg(folder.0.join(name));
         }
         members.push(Server(start(&mut member)?));
@@ -98,13 +99,14 @@ fn ours(lies: Lies, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> 
     Ok(if in_flight == 1 { value * 1e3 } else { value / 1e3 })
 }
 
-fn etcd(lies: Lies, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> {
-    let folder = Folder::new(lies)?;
-    let (clients, peers) = (free_ports()?, free_ports()?);
+fn etcd(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> {
+    let folder = Folder::new(place)?;
+    let ports = free_ports(2 * NAMES.len())?;
+    let (clients, peers) = ports.split_at(NAMES.len());
     let url = |address: &String| format!("http://{address}");
-    let cluster: Vec<String> = NAMES.iter().zip(&peers).map(|(name, peer)| format!("{name}={}", url(peer))).collect();
+    let cluster: Vec<String> = NAMES.iter().zip(peers).map(|(name, peer)| format!("{name}={}", url(peer))).collect();
     let mut members = Vec::new();
-    for ((name, client), peer) in NAMES.iter().zip(&clients).zip(&peers) {
+    for ((name, client), peer) in NAMES.iter().zip(clients).zip(peers) {
         let mut member = Command::new("etcd");
         member.args(["--name", name, "--initial-cluster", &cluster.join(",")]);
         member.args(["--listen-client-urls", &url(client), "--advertise-client-urls", &url(client)]);
@@ -125,8 +127,8 @@ fn run(bench: &mut Command, in_flight: usize, setting: &Setting) -> anyhow::Resu
     process::output(bench.args(["--value-len", VALUE_LEN]).stdin(Stdio::null()))
 }
 
-/// Addresses at which nothing listens, one for each member.
-fn free_ports() -> anyhow::Result<Vec<String>> {
-    let listeners = NAMES.map(|_| TcpListener::bind("127.0.0.1:0"));
+/// Addresses at which nothing listens.
+fn free_ports(count: usize) -> anyhow::Result<Vec<String>> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
     listeners.into_iter().map(|listener| Ok(listener?.local_addr()?.to_string())).collect()
 }

@@ -1,4 +1,4 @@
-//! What loads a replicated store: PUTs of random keys (nsdi19 7.1), or reads of one that a member answers by itself. Each answer is checked.
+//! A driver of a replicated store: PUTs of random keys (nsdi19 7.1), or reads of one that a member answers by itself. Each answer is checked.
 
 use anyhow::{Context, bail, ensure};
 use rand::rngs::SmallRng;

@@ -86,7 +86,7 @@ impl IndexRun {
         let mut addresses = Vec::new();
         for thread in 0..self.dispatch {
             let device = hosts.server();
-            let rpc = open(&mut hosts, &device, &nexus, 0);
+            let rpc = open(&mut hosts, &device, &nexus);
             addresses.push(rpc.port().address());
             hosts.cluster.add(&format!("dispatch{thread}"), [device.place()], Box::new(Dispatch(rpc)));
         }
@@ -96,7 +96,7 @@ impl IndexRun {
         let clients = self.hosts * self.threads;
         for number in 0..clients {
             let device = hosts.client(number);
-            let mut rpc = open(&mut hosts, &device, &nexus, 0);
+            let mut rpc = open(&mut hosts, &device, &nexus);
             let address = &addresses[number % self.dispatch];
             let channel = Channel::begin_open(&mut rpc, address, self.window, ConnectOptions::new());
             let client = Client {

@@ -17,7 +17,7 @@ use sinew_sim::nic::Profile;
 use sinew_sim::{Actor, Doing, SimClock};
 
 use super::Hosts;
-use super::rpc::{Endpoint, open};
+use super::rpc::{Endpoint, open, open_charged};
 use crate::programs::wait;
 
 /// When a run must be over.
@@ -40,8 +40,8 @@ pub struct ReplicaRun {
     pub warm_up: u64,
     /// PUTs that count.
     pub puts: u64,
-    /// What a member's core spends on each message that it takes, beside the call.
-    pub message_ns: u64,
+    /// What a core spends on each message that it takes, beside the call: the leader's, and that of another member.
+    pub message_ns: [u64; 2],
     /// Lines of memory that applying a PUT waits for.
     pub put_misses: u64,
     /// Another one is another run.
@@ -74,14 +74,19 @@ impl ReplicaRun {
             (0..=self.members).map(|host| if host == 0 { hosts.server() } else { hosts.client(host - 1) }).collect();
         let mut endpoints = Vec::new();
         for (host, device) in devices.iter().enumerate() {
-            let message_ns = if host < self.members { self.message_ns } else { 0 };
-            endpoints.push((device.place(), open(&mut hosts, device, &nexus, message_ns)));
+            let message_ns = Rc::<Cell<u64>>::default();
+            let rpc = if host < self.members {
+                open_charged(&mut hosts, device, &nexus, Rc::clone(&message_ns))
+            } else {
+                open(&mut hosts, device, &nexus)
+            };
+            endpoints.push((device.place(), rpc, message_ns));
         }
-        let addresses: Vec<_> = endpoints.iter().map(|(_, rpc)| rpc.port().address().to_string()).collect();
+        let addresses: Vec<_> = endpoints.iter().map(|(_, rpc, _)| rpc.port().address().to_string()).collect();
         let peers: Vec<_> = (0..self.members).map(|member| (member.to_string(), addresses[member].clone())).collect();
-        let (place, rpc) = endpoints.pop().expect("the client's is the last");
+        let (place, rpc, _) = endpoints.pop().expect("the client's is the last");
         let leader_ns = Rc::new(RefCell::new(histogram()));
-        for (member, (place, rpc)) in endpoints.into_iter().enumerate() {
+        for (member, (place, rpc, message_ns)) in endpoints.into_iter().enumerate() {
             let machine = Timed {
                 store: KvStore::new(),
                 clock: clock.clone(),
@@ -92,7 +97,11 @@ impl ReplicaRun {
             let (config, name) = (MemberConfig::default(), member.to_string());
             let member = Member::open(config, &name, peers.clone(), machine, None, random(), clock.now_ns());
             let host = Host::new(rpc, member.expect("peers are in order")).expect("it is its endpoint's first");
-            hosts.cluster.add(&format!("member{name}"), [place], Box::new(Server(host)));
+            hosts.cluster.add(
+                &format!("member{name}"),
+                [place],
+                Box::new(Server { host, costs_ns: self.message_ns, message_ns }),
+            );
         }
         let client_ns = Rc::new(RefCell::new(histogram()));
         let is_over = Rc::new(Cell::new(false));
@@ -111,6 +120,7 @@ impl ReplicaRun {
         let ended = hosts.cluster.run_while(END_NS, |_| is_over.get());
         assert_eq!(ended, Ok(true), "not all PUTs are answered");
         let (client_ns, leader_ns) = (client_ns.borrow().clone(), leader_ns.borrow().clone());
+        assert_eq!(leader_ns.len(), self.puts, "each PUT is decided once, and the leader stays");
         ReplicaFound { client_ns, leader_ns, trace_hash: network.trace_hash() }
     }
 }
@@ -119,7 +129,8 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, PATIENCE_NS, DIGITS).expect("the bounds make sense")
 }
 
-/// A store that pays for its memory, and notes how long the leader's PUTs take: only a leader looks at commands before they are applied.
+/// A store that pays for its memory, and notes how long the leader's PUTs take: whoever is asked looks at a command first, and that is the leader once its client
+/// knows who leads.
 #[derive(Debug)]
 struct Timed {
     store: KvStore,
@@ -160,13 +171,21 @@ impl StateMachine for Timed {
     }
 }
 
-struct Server(Host<Endpoint, Timed, SimDisk>);
+struct Server {
+    host: Host<Endpoint, Timed, SimDisk>,
+    /// What a message costs the leader, and another.
+    costs_ns: [u64; 2],
+    /// What it costs now.
+    message_ns: Rc<Cell<u64>>,
+}
 
 impl Actor for Server {
     fn turn(&mut self) -> Doing {
-        let busy = self.0.turn().expect("a member in memory goes on");
-        let next_ns = self.0.member().next_turn_ns();
-        wait(busy, self.0.rpc(), Some(next_ns))
+        let [leader_ns, other_ns] = self.costs_ns;
+        self.message_ns.set(if self.host.member().is_leader() { leader_ns } else { other_ns });
+        let busy = self.host.turn().expect("a member in memory goes on");
+        let next_ns = self.host.member().next_turn_ns();
+        wait(busy, self.host.rpc(), Some(next_ns))
     }
 }
 

@@ -27,6 +27,8 @@ const SIZE: usize = 32;
 pub(super) struct Protocol {
     clock: SimClock,
     costs: Costs,
+    /// What a program does with each packet that it receives.
+    packet_ns: Rc<Cell<u64>>,
 }
 
 impl Layer for Protocol {
@@ -37,7 +39,7 @@ impl Layer for Protocol {
 
     fn receive(&mut self, packet: OwnedPacket, _: u64, ready: &mut VecDeque<OwnedPacket>, _: &mut Pool) {
         let lines = packet.bytes.len() as u64 / 64;
-        self.clock.spend_ns(self.costs.receive_ns + self.costs.copy_line_ns * lines);
+        self.clock.spend_ns(self.costs.receive_ns + self.costs.copy_line_ns * lines + self.packet_ns.get());
         ready.push_back(packet);
     }
 
@@ -50,17 +52,21 @@ impl Layer for Protocol {
 /// An endpoint on a modelled NIC.
 pub(super) type Endpoint = Rpc<Layered<UdPort<SimDomain>, Protocol>, SimClock>;
 
-/// Opens an endpoint on a queue pair of its own, of a device of `hosts`. Each packet that it receives costs its core `packet_ns` beside the protocol.
+/// Opens an endpoint on a queue pair of its own, of a device of `hosts`.
 ///
 /// # Panics
 ///
 /// When the NIC does not take it: experiments stay within its limits.
-pub(super) fn open(hosts: &mut Hosts, device: &SimVerbs, nexus: &Nexus, packet_ns: u64) -> Endpoint {
+pub(super) fn open(hosts: &mut Hosts, device: &SimVerbs, nexus: &Nexus) -> Endpoint {
+    open_charged(hosts, device, nexus, Rc::default())
+}
+
+/// The same; each packet that it receives costs its core `packet_ns` beside the protocol.
+pub(super) fn open_charged(hosts: &mut Hosts, device: &SimVerbs, nexus: &Nexus, packet_ns: Rc<Cell<u64>>) -> Endpoint {
     let config = UdPortConfig { arena_bytes: 64 << 20, ..UdPortConfig::default() };
     let port = UdPort::open(device, &config).expect("the NIC takes it");
-    let (clock, mut costs) = (hosts.clock(), Costs::default().beside(&hosts.profile().core));
-    costs.receive_ns += packet_ns;
-    let port = Layered::around(port, Protocol { clock: clock.clone(), costs }).expect("it adds nothing");
+    let (clock, costs) = (hosts.clock(), Costs::default().beside(&hosts.profile().core));
+    let port = Layered::around(port, Protocol { clock: clock.clone(), costs, packet_ns }).expect("it adds nothing");
     Rpc::new(nexus, port, clock, Box::new(SeededGenerator::new(hosts.network.random())))
 }
 
@@ -122,7 +128,7 @@ impl RpcRun {
         let mut endpoints = Vec::new();
         for host in 0..self.hosts {
             let device = if host == 0 { hosts.server() } else { hosts.client(host - 1) };
-            let rpc = open(&mut hosts, &device, &nexus, 0);
+            let rpc = open(&mut hosts, &device, &nexus);
             endpoints.push((device.place(), rpc));
         }
         let addresses: Vec<_> = endpoints.iter().map(|(_, rpc)| rpc.port().address()).collect();

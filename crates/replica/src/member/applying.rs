@@ -41,6 +41,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => self.apply_change(entry)?,
             }
             self.applied = entry.index;
+            self.clients.applied_to((entry.term, entry.index));
         }
         Ok(())
     }

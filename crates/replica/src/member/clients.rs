@@ -36,6 +36,9 @@ struct Watch {
     end_ns: u64,
 }
 
+/// Bytes of answers for which memory is kept.
+const BYTES_KEPT: usize = 64 << 10;
+
 /// Term and index of an entry. No two entries of a cluster have the same.
 pub type Place = (u64, u64);
 
@@ -70,19 +73,28 @@ impl Clients {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// A number for a request that has given the log the entry at this place, the last one.
+    /// A number for a request whose entry is the last in the log, at this place.
     pub fn hold_for(&mut self, place: Place) -> u64 {
         let held = self.hold();
         self.proposed.push_back(Proposed { place, held });
         held
     }
 
-    /// The entry at a place has been applied, with this answer to the request behind it.
+    /// The entry at a place was applied, with this answer to the request behind it.
     pub fn applied(&mut self, place: Place, answer: &Answer<'_>) {
         while let Some(first) = self.proposed.pop_front_if(|first| first.place <= place) {
-            // Another entry in the place of a request's own does not say what became of the request: its client asks again.
             self.answer(first.held, if first.place == place { answer } else { &Answer::Busy });
         }
+    }
+
+    /// The log was applied up to a place. If another entry took that of a request, the request's fate is unknown: its client asks again.
+    pub fn applied_to(&mut self, place: Place) {
+        self.applied(place, &Answer::Busy);
+    }
+
+    /// Whether requests wait for entries.
+    pub fn awaits_log(&self) -> bool {
+        !self.proposed.is_empty()
     }
 
     /// All that wait for the log are sent elsewhere.
@@ -209,6 +221,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             take(held, &bytes[place]);
         }
         bytes.clear();
+        // Many long answers at once are no reason to keep their memory.
+        bytes.shrink_to(BYTES_KEPT);
     }
 
     pub(super) fn elsewhere(&self) -> Answer<'static> {
@@ -275,4 +289,27 @@ fn to_bytes(answer: &Answer<'_>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(96);
     wire::encode(answer, &mut bytes);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers(clients: &mut Clients) -> Vec<(u64, Vec<u8>)> {
+        let begin = clients.bytes.clone();
+        clients.answers.drain(..).map(|(held, place)| (held, begin[place].to_vec())).collect()
+    }
+
+    #[test]
+    fn a_request_is_answered_by_its_own_entry_and_asked_again_where_another_took_its_place() {
+        let mut clients = Clients::default();
+        let held: Vec<u64> = [(1, 5), (1, 6), (3, 7)].map(|place| clients.hold_for(place)).into();
+        clients.applied((1, 5), &Answer::Done);
+        // Another leader's entry.
+        clients.applied((2, 6), &Answer::Forgotten);
+        clients.applied_to((2, 7));
+        let (done, busy) = (to_bytes(&Answer::Done), to_bytes(&Answer::Busy));
+        assert_eq!(answers(&mut clients), [(held[0], done), (held[1], busy)]);
+        assert!(clients.awaits_log() && clients.waiting == 1);
+    }
 }

@@ -63,6 +63,10 @@ impl Wishes {
     }
 
     /// It is for another leader to do.
+    pub fn is_idle(&self) -> bool {
+        self.now.is_none()
+    }
+
     pub fn turn_away(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
         if let Some(wish) = self.now.take() {
             let is_done = matches!(wish.step, Step::HandingOver);
@@ -241,22 +245,26 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if hello.me.name != *name {
             return;
         }
+        let votes = self.node.raft.prs().conf().voters().contains(hello.me.id.0);
+        let is_known = self.members.get(&hello.me.id).is_some_and(|known| known.address == *address);
+        let (held, stays_learner) = (*held, *stays_learner);
+        if votes && is_known && !stays_learner {
+            // It was added: whoever asks again has not heard so.
+            self.wishes.now = None;
+            return self.clients.answer(held, &Answer::Done);
+        }
         let refused = match hello.phase {
             Phase::Of(cluster) if Some(cluster) != self.cluster => {
                 Some(format!("{name} at {address} is of another cluster: start it without what it knows of that"))
             }
-            _ if self.node.raft.prs().conf().voters().contains(hello.me.id.0) => {
-                Some(format!("{name} at {address} is a member, and votes"))
-            }
+            _ if votes => Some(format!("{name} at {address} is a member, and votes")),
             _ => None,
         };
-        let held = *held;
         if let Some(refused) = refused {
             self.wishes.now = None;
             return self.clients.answer(held, &Answer::Refused(refused));
         }
         let info = MemberInfo { address: address.clone(), ..hello.me.clone() };
-        let stays_learner = *stays_learner;
         let change = Change { voters: vec![], learners: vec![info.clone()], gone: vec![] };
         if self.propose_change(&change).is_ok()
             && let Some(wish) = &mut self.wishes.now

@@ -79,6 +79,11 @@ impl Reads {
         self.forget_lease();
     }
 
+    /// Whether none waits.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// All are sent elsewhere.
     pub fn turn_away(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
         for read in self.waiting.drain(..) {

@@ -140,7 +140,7 @@ impl Engine {
         Ok(Self { node: RawNode::new(&config, storage, &logger)?, outbox: Vec::new() })
     }
 
-    /// What a member has it do in a turn, without what is done with that. Entries go to the storage, which is not counted as the engine's where it writes.
+    /// What a member has it do in a turn, without what is done with that. Entries go to the engine's own storage in memory, which counts as its part.
     fn pump(&mut self) -> anyhow::Result<()> {
         while self.node.has_ready() {
             let mut ready = self.node.ready();

@@ -1,5 +1,5 @@
-//! A client of etcd's, which puts random keys at the leader, so many at a time, over one connection. The messages are written by hand, so that no protoc
-//! is needed; etcd's own benchmark is in no package.
+//! An etcd client that puts random keys at the leader, a fixed number at a time, over one connection. The messages are written by hand, so that no protoc
+//! is needed; Debian does not package etcd's own benchmark.
 #![forbid(unsafe_code)]
 
 use std::rc::Rc;

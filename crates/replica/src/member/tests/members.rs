@@ -79,6 +79,8 @@ fn a_fourth_and_fifth_member_are_added_while_the_cluster_serves() {
         world.put(&mut session, name, "v");
         world.until("it has all", |world| world.member(at).machine().len() >= 201);
     }
+    // A client that did not hear so asks again.
+    done(&world.ask_leader(&add("y")));
     let leader = world.elect();
     assert_eq!(world.status(leader).members.iter().filter(|member| member.votes).count(), 5);
     // Two of five may go.
