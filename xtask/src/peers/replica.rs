@@ -74,7 +74,7 @@ impl Drop for Folder {
 }
 
 fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> {
-    let folder = Folder::new(Place::Disk)?;
+    let folder = (place == Place::Disk).then(|| Folder::new(place)).transpose()?;
     let program = process::target_dir().join("release/sinew");
     let sockets = NAMES.map(|_| UdpSocket::bind("127.0.0.1:0"));
     let mut addresses = Vec::new();
@@ -86,7 +86,7 @@ fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<f64
     for name in NAMES {
         let mut member = Command::new(&program);
         member.args(["serve", "replica", "--name", name, "--peers", &peers.join(",")]);
-        if place == Place::Disk {
+        if let Some(folder) = &folder {
             member.arg("--data").arg(folder.0.join(name));
         }
         members.push(Server(start(&mut member)?));

@@ -14,7 +14,7 @@ type Cost = [f64; 2];
 const NOTHING: Cost = [0.0; 2];
 /// Raft's engine (`cargo xtask cost --row "Raft engine"`).
 const ENGINE: Cost = [12_005.0, 6_498.0];
-/// All of a member (`cargo xtask cost --row "replicated PUT"`), less what the RPC layer has of it: about 2,000 for four calls and an answer, and 1,000 for two answers.
+/// All of a member (`cargo xtask cost --row "replicated PUT"`), less an estimate of what the RPC layer has of it: 2,000 for four calls and an answer, and 1,000 for two answers.
 const MEMBER: Cost = [41_000.0, 24_000.0];
 /// Messages that a member takes for a PUT: the leader the request, and of two followers an acknowledgement of the entry and one of how far the log is decided; another
 /// member the entry, and how far the log is decided.
@@ -61,7 +61,7 @@ impl Experiment for Table6 {
         "Three members of sinew's replicated store, in memory, and one client that puts one key after the other, on four hosts with the modelled CX5. Keys of 16 B \
          are drawn from a million, values have 64 B. A member's core pays for the call, and for two lines of memory of the table when the PUT is \
          applied. At first, Raft costs nothing. Then what a PUT costs a member is spread evenly over the messages that it takes: \
-         12,005 instructions of the engine at the leader and 6,498 at another, or 41,000 and 24,000 of all that is above the RPC layer, at 2.6 GHz and 1.5 instructions in a cycle, \
+         12,005 instructions of the engine at the leader and 6,498 at another, or some 41,000 and 24,000 of all that is above the RPC layer, at 2.6 GHz and 1.5 instructions in a cycle, \
          which is an estimate. The leader takes five messages and another member two, of which two and one have to be done before a PUT is answered. The \
          leader's time runs from when it takes the request until a majority has the entry."
     }
