@@ -4,10 +4,11 @@ mod common;
 #[path = "common/members.rs"]
 mod members;
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{eventually, run, sinew, text};
+use common::{Folder, eventually, run, sinew, text};
 use members::{Members, client, name, wait};
 use sinew::prelude::*;
 use sinew::replica::client::{Answered, Client};
@@ -146,10 +147,46 @@ fn a_quorum_that_is_lost_is_said_so() {
 }
 
 #[test]
+fn a_cluster_with_a_key_lets_nobody_in_without_it() {
+    let folder = Folder::new();
+    let file = |name: &str, byte: u8| {
+        let path = folder.0.join(name);
+        std::fs::write(&path, [byte; 32]).unwrap();
+        path
+    };
+    let (key, other) = (file("key", 1), file("other", 2));
+    let mut members = Members::start_with(3, false, Some(key.clone()));
+    let ask = |members: &Members, args: &[&str], key: &Path| {
+        members.ask(&[args, &["--key-file", &key.display().to_string()]].concat())
+    };
+    eventually("a leader", || ask(&members, &["status"], &key).0 == 0);
+    assert_eq!(ask(&members, &["put", "colour", "blue"], &key).1, "revision 1\n");
+    let (status, _, complaint) = members.ask(&["put", "colour", "red"]);
+    assert!(status == 1 && complaint.contains("it wants the cluster's key; give"), "{complaint}");
+    let (status, _, complaint) = ask(&members, &["put", "colour", "red"], &other);
+    assert!(status == 1 && complaint.contains("it does not have the key that it asks for"), "{complaint}");
+    // A member with another key is none to the others, whoever calls whom.
+    members.kill(2);
+    members.key = Some(other);
+    members.begin(2);
+    let (status, _, complaint) = ask(&members, &["add", &format!("c={}", members.addresses[2])], &key);
+    assert!(status != 0, "{complaint}");
+    assert_eq!(ask(&members, &["get", "colour"], &key).1, "blue\n");
+    // With the right one it is.
+    members.kill(2);
+    members.key = Some(key.clone());
+    members.begin(2);
+    let add = ["add", &format!("c={}", members.addresses[2])];
+    eventually("it is added", || ask(&members, &add, &key).0 == 0);
+    members.kill(0);
+    assert_eq!(ask(&members, &["put", "colour", "green", "--timeout-ms", "20000"], &key).1, "revision 2\n");
+}
+
+#[test]
 fn arguments_that_cannot_be_are_refused() {
     for (args, what) in [
         ("serve replica --name a --peers b=udp://127.0.0.1:1", "does not say where it is"),
-        ("serve replica --name a --peers a=udp://10.0.0.1:1", "--open"),
+        ("serve replica --name a --peers a=udp://10.0.0.1:1", "--key-file FILE"),
         ("serve replica --name a --peers a", "NAME=URL"),
         ("replica get k --at nothing", "nothing"),
     ] {

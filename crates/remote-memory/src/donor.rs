@@ -8,7 +8,6 @@
 //! A volume's bytes are no part of this: they are read and written by an [engine](crate::engine).
 
 mod clients;
-mod gate;
 mod lendings;
 mod lends;
 mod protocol;
@@ -18,9 +17,9 @@ mod state;
 mod stragglers;
 mod wire;
 
-pub use gate::{Gate, KEY_LEN_MIN, Key};
 pub use lends::{CallsAlone, Grounds, Lends, NoLending, OwnMemory};
 pub use protocol::{Answer, Call, Lent, Refusal, Stored};
 pub use service::{Service, ServiceConfig, ServiceStats};
+pub use sinew_rpc::gate::{Gate, KEY_LEN_MIN, Key, PROOF_LEN, Side};
 pub use state::{Donor, DonorLimits, LANES_MAX};
-pub use wire::{CONTROL, PROOF_LEN, Request, Response, Way};
+pub use wire::{CONTROL, Request, Response, Way};

@@ -1,13 +1,14 @@
 //! A client of a cluster: it finds the leader, repeats what was not answered, and has each command run once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sinew_fabric::{Address, Generator};
-use sinew_rpc::{CallOptions, Endpoint, SessionEvent, SessionId};
+use sinew_rpc::gate::{Key, Knock, Knocked};
+use sinew_rpc::{CallOptions, Completion, Endpoint, SessionEvent, SessionId};
 
 use crate::client_wire::{Answer, Ask, Freshness, Status};
 use crate::sessions::IN_FLIGHT_MAX;
-use crate::wire::{self, CLIENT, MemberInfo};
+use crate::wire::{self, CLIENT, GREET, MemberInfo};
 
 /// A try that has not been answered in this time is given up for another.
 const TRY_NS: u64 = 20_000_000;
@@ -46,6 +47,14 @@ pub enum ClientError {
     /// All disks, or the leader's, are full.
     #[error("the leader's disk is full: nothing is written, and reads go on; make room there")]
     DiskFull,
+    /// No member of those that were reached lets the client in.
+    #[error("{address}: {why}; give the cluster's key with --key-file")]
+    Stranger {
+        /// Where the last of them is.
+        address: String,
+        /// What it has against it.
+        why: &'static str,
+    },
     /// It was not wanted.
     #[error("{0}")]
     Refused(String),
@@ -101,10 +110,22 @@ struct Pending {
     may_have_run: bool,
 }
 
+/// The way to an address.
 struct Way {
     session: Option<SessionId>,
+    /// Calls can be sent: where there is a key, both sides have proved that they have it.
     is_open: bool,
+    knock: Option<Knock>,
+    /// When the session was begun.
+    since_ns: u64,
+    /// No other is begun before.
     until_ns: u64,
+}
+
+impl Way {
+    const fn closed(until_ns: u64) -> Self {
+        Self { session: None, is_open: false, knock: None, since_ns: 0, until_ns }
+    }
 }
 
 /// See [the module](self).
@@ -126,6 +147,11 @@ pub struct Client<E> {
     /// Calls: of which request, where.
     calls: BTreeMap<u64, (u64, usize)>,
     next_call: u64,
+    key: Option<Key>,
+    /// Messages of a [`Knock`] that are under way: to which address.
+    knocks: BTreeMap<u64, String>,
+    /// Places of [`Self::addresses`] whose members do not let the client in.
+    refused: BTreeSet<usize>,
     done: VecDeque<(u64, Result<Answered, ClientError>)>,
     reached: Vec<String>,
     silent: Vec<String>,
@@ -151,11 +177,21 @@ impl<E: Endpoint> Client<E> {
             next_id: 0,
             calls: BTreeMap::new(),
             next_call: 0,
+            key: None,
+            knocks: BTreeMap::new(),
+            refused: BTreeSet::new(),
             done: VecDeque::new(),
             reached: Vec::new(),
             silent: Vec::new(),
             scratch: Vec::new(),
         }
+    }
+
+    /// Proves to members that the client has the cluster's key, and calls only those that prove it too.
+    #[must_use]
+    pub fn keyed(mut self, key: Key) -> Self {
+        self.key = Some(key);
+        self
     }
 
     /// The endpoint.
@@ -253,6 +289,10 @@ impl<E: Endpoint> Client<E> {
         }
         while let Some(completion) = self.rpc.poll_completion() {
             busy = true;
+            if let Some(address) = self.knocks.remove(&completion.tag) {
+                self.take_knock(&address, &completion, now_ns);
+                continue;
+            }
             let Some((id, at)) = self.calls.remove(&completion.tag) else { continue };
             match completion.result {
                 Ok(()) => self.take_answer(id, at, &completion.response, now_ns),
@@ -269,10 +309,78 @@ impl<E: Endpoint> Client<E> {
 
     fn take_event(&mut self, event: &SessionEvent, now_ns: u64) {
         let session = event.session();
-        let Some(way) = self.ways.values_mut().find(|way| way.session == Some(session)) else { return };
-        match event {
-            SessionEvent::Connected(_) => way.is_open = true,
-            _ => *way = Way { session: None, is_open: false, until_ns: now_ns + REOPEN_NS },
+        let Some((address, way)) = self.ways.iter_mut().find(|(_, way)| way.session == Some(session)) else { return };
+        match (event, &self.key) {
+            (SessionEvent::Connected(_), None) => way.is_open = true,
+            (SessionEvent::Connected(_), Some(key)) => {
+                let knock = Knock::new(key, &mut *self.random);
+                let (greeting, address) = (knock.greeting(), address.clone());
+                way.knock = Some(knock);
+                self.say_at_door(address, session, &greeting, now_ns);
+            }
+            _ => *way = Way::closed(now_ns + REOPEN_NS),
+        }
+    }
+
+    fn say_at_door(&mut self, address: String, session: SessionId, message: &[u8], now_ns: u64) {
+        let tag = self.next_call;
+        let buffers = self.rpc.alloc(message.len()).and_then(|request| Ok((request, self.rpc.alloc(ANSWER_LEN)?)));
+        let sent = buffers.is_ok_and(|(mut request, response)| {
+            let options = CallOptions::tag(tag).timeout_ns(TRY_NS);
+            request.fill(message).is_ok()
+                && self.rpc.enqueue_request(session, GREET, request, response, options).is_ok()
+        });
+        if sent {
+            self.next_call += 1;
+            self.knocks.insert(tag, address);
+        } else {
+            self.hang_up(&address, now_ns);
+        }
+    }
+
+    /// Takes the answer to a message of a [`Knock`].
+    fn take_knock(&mut self, address: &str, completion: &Completion, now_ns: u64) {
+        let Some(way) = self.ways.get_mut(address) else { return };
+        let (Some(session), Some(knock)) = (way.session, &way.knock) else { return };
+        let knocked = completion.result.is_ok().then(|| knock.hear(&completion.response));
+        let at = self.addresses.iter().position(|known| known == address);
+        match knocked {
+            None => self.hang_up(address, now_ns),
+            Some(Knocked::Welcome) => {
+                (way.is_open, way.knock) = (true, None);
+                at.map(|at| self.refused.remove(&at));
+                self.pending
+                    .values_mut()
+                    .filter_map(|pending| pending.next_ns.as_mut())
+                    .for_each(|next| *next = now_ns);
+            }
+            Some(Knocked::Send(message)) => self.say_at_door(address.to_owned(), session, &message, now_ns),
+            Some(Knocked::Refused(why)) => {
+                self.hang_up(address, now_ns);
+                at.into_iter().for_each(|at| self.refused_by(at, why, now_ns));
+            }
+        }
+    }
+
+    fn hang_up(&mut self, address: &str, now_ns: u64) {
+        if let Some(way) = self.ways.get_mut(address) {
+            way.session.map(|session| self.rpc.disconnect(session));
+            *way = Way::closed(now_ns + REOPEN_NS);
+        }
+    }
+
+    /// A member does not let us in. Another may, unless all have refused.
+    fn refused_by(&mut self, at: usize, why: &'static str, now_ns: u64) {
+        self.refused.insert(at);
+        self.suspects.insert(at, now_ns + SUSPECT_NS);
+        self.look_elsewhere(at, now_ns);
+        if self.refused.len() < self.addresses.len() {
+            return;
+        }
+        let address = self.addresses.get(at).cloned().unwrap_or_default();
+        self.refused.clear();
+        for id in self.pending.keys().copied().collect::<Vec<_>>() {
+            self.finish(id, Err(ClientError::Stranger { address: address.clone(), why }));
         }
     }
 
@@ -369,15 +477,24 @@ impl<E: Endpoint> Client<E> {
 
     fn call(&mut self, at: usize, bytes: &[u8], tag: u64, timeout_ns: u64, now_ns: u64) -> bool {
         let Some(address) = self.addresses.get(at) else { return false };
-        let closed = || Way { session: None, is_open: false, until_ns: 0 };
-        let way = self.ways.entry(address.clone()).or_insert_with(closed);
+        let way = self.ways.entry(address.clone()).or_insert(Way::closed(0));
         if way.session.is_none() && now_ns >= way.until_ns {
             way.session = address.parse::<Address>().ok().and_then(|address| self.rpc.begin_connect(&address).ok());
+            way.since_ns = now_ns;
             if way.session.is_none() {
                 way.until_ns = now_ns + REOPEN_NS;
             }
         }
         let Some(session) = way.session else { return false };
+        // Without a key, calls travel as soon as the session is there. With one, they wait here for the proofs, as long as
+        // for an answer.
+        if self.key.is_some() && !way.is_open {
+            if now_ns - way.since_ns > TRY_NS {
+                self.suspects.insert(at, now_ns + SUSPECT_NS);
+                self.look_elsewhere(at, now_ns);
+            }
+            return false;
+        }
         let (Ok(mut request), Ok(response)) = (self.rpc.alloc(bytes.len()), self.rpc.alloc(ANSWER_LEN)) else {
             return false;
         };
@@ -429,6 +546,16 @@ impl<E: Endpoint> Client<E> {
             }
             Answer::DiskFull => self.finish(id, Err(ClientError::DiskFull)),
             Answer::Refused(why) => self.finish(id, Err(ClientError::Refused(why))),
+            Answer::Stranger => {
+                // It may have been started anew, behind our back: the next try begins with the proofs.
+                if self.key.is_some()
+                    && let Some(address) = self.addresses.get(at).cloned()
+                {
+                    self.hang_up(&address, now_ns);
+                }
+                self.again(id, now_ns + AGAIN_NS);
+                self.refused_by(at, "it wants the cluster's key", now_ns);
+            }
             Answer::Elsewhere { leader, members, silent } => {
                 let mut is_of_any = false;
                 if let Some(pending) = self.pending.get_mut(&id) {

@@ -162,6 +162,8 @@ pub struct Dropped {
     pub disk_full: u64,
     /// They had nowhere to go.
     pub no_way: u64,
+    /// Their senders had not proved that they have the cluster's key.
+    pub stranger: u64,
 }
 
 /// What a member answers.
@@ -201,4 +203,6 @@ pub enum Answer<'a> {
     DiskFull,
     /// It was not understood, or not wanted. Nothing was done.
     Refused(String),
+    /// The client has not proved that it has the cluster's key. Nothing was done.
+    Stranger,
 }

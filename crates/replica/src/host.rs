@@ -6,14 +6,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
-use sinew_fabric::Address;
+use sinew_fabric::{Address, Generator, SeededGenerator};
 use sinew_journal::disk::Disk;
-use sinew_rpc::{CallOptions, DeferredCall, Endpoint, NexusError, SessionEvent, SessionId};
+use sinew_rpc::gate::{Gate, Key, Knock, Knocked};
+use sinew_rpc::{CallOptions, ClientEvent, ClientId, DeferredCall, Endpoint, NexusError, SessionEvent, SessionId};
 use siphasher::sip::SipHasher13;
 
+use crate::client_wire::Answer;
 use crate::machine::StateMachine;
 use crate::member::{Member, MemberError, PeerAnswer, Receiver, Taken, Transport};
-use crate::wire::{self, CLIENT, MemberId, PEER, Say};
+use crate::wire::{self, CLIENT, GREET, MemberId, PEER, Say};
 
 /// A message that is not answered in this time is lost.
 const ANSWER_NS: u64 = 500_000_000;
@@ -25,13 +27,21 @@ const IN_FLIGHT_MAX: usize = 128;
 const ANSWER_LEN: usize = 1024;
 /// Requests whose clients have gone are looked for so often.
 const LOOK_NS: u64 = 100_000_000;
+/// A member that refused us, or that we refused, is not asked again for this time.
+const REFUSED_NS: u64 = 500_000_000;
+/// Callers that may have greeted and not yet proved that they have the key.
+const STRANGERS_MAX: usize = 1024;
 
 /// By numbers that are this program's own. The order of iteration is the same in every run.
 type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<SipHasher13>>;
 
 enum State {
-    Closed { until_ns: u64 },
+    Closed {
+        until_ns: u64,
+    },
     Opening(SessionId),
+    /// Both sides prove that they have the key.
+    Knocking(SessionId, Knock),
     Open(SessionId),
 }
 
@@ -40,6 +50,15 @@ struct Way {
     address: String,
     state: State,
     in_flight: usize,
+}
+
+impl Way {
+    fn session(&self) -> Option<SessionId> {
+        match &self.state {
+            State::Closed { .. } => None,
+            State::Opening(session) | State::Knocking(session, _) | State::Open(session) => Some(*session),
+        }
+    }
 }
 
 /// A message that is on its way.
@@ -55,6 +74,8 @@ struct Ways {
     /// One for each address that a message was ever for. Addresses come from the cluster's configurations, and are few.
     ways: Vec<Way>,
     sent: ByNumber<Sent>,
+    /// Messages of a [`Knock`] that are under way: on which way.
+    knocks: ByNumber<usize>,
     next_tag: u64,
     /// Calls of members that wait for the turn's end.
     waiting: VecDeque<(MemberId, DeferredCall)>,
@@ -62,6 +83,10 @@ struct Ways {
     /// Messages that could not be sent: to whom, and whether they were parts of a snapshot.
     failed: Vec<(Option<MemberId>, bool)>,
     no_way: u64,
+    /// The last refusal for want of a key: where, and why.
+    refusal: Option<(String, &'static str)>,
+    /// [`Say::Stranger`] as bytes.
+    stranger: Vec<u8>,
 }
 
 /// See [the module](self).
@@ -71,6 +96,8 @@ pub struct Host<E, S, D> {
     ways: Ways,
     held: ByNumber<DeferredCall>,
     look_ns: u64,
+    gate: Gate<ClientId>,
+    key: Option<Key>,
 }
 
 /// The endpoint and the ways, as the member sees them.
@@ -90,10 +117,10 @@ impl<E: Endpoint> Sender<'_, E> {
             ways.len() - 1
         });
         let way = &mut ways[at];
-        match way.state {
+        match &way.state {
             _ if way.in_flight >= IN_FLIGHT_MAX => None,
-            State::Open(session) => Some((at, session)),
-            State::Closed { until_ns } if self.now_ns >= until_ns => {
+            State::Open(session) => Some((at, *session)),
+            State::Closed { until_ns } if self.now_ns >= *until_ns => {
                 let opened = address.parse::<Address>().ok().and_then(|address| self.rpc.begin_connect(&address).ok());
                 way.state = match opened {
                     Some(session) => State::Opening(session),
@@ -102,7 +129,7 @@ impl<E: Endpoint> Sender<'_, E> {
                 self.is_busy = true;
                 None
             }
-            State::Opening(_) | State::Closed { .. } => None,
+            State::Opening(_) | State::Knocking(..) | State::Closed { .. } => None,
         }
     }
 
@@ -162,8 +189,26 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     pub fn new(mut rpc: E, member: Member<S, D>) -> Result<Self, NexusError> {
         rpc.handle_polled(PEER)?;
         rpc.handle_polled(CLIENT)?;
-        let (held, ways) = Default::default();
-        Ok(Self { rpc, member, ways, held, look_ns: 0 })
+        rpc.handle_polled(GREET)?;
+        let (held, mut ways): (_, Ways) = Default::default();
+        wire::to_bytes(&Say::Stranger, &mut ways.stranger);
+        // It draws nothing where there is no key.
+        let gate = Gate::new(None, STRANGERS_MAX, Box::new(SeededGenerator::new(0)));
+        Ok(Self { rpc, member, ways, held, look_ns: 0, gate, key: None })
+    }
+
+    /// Lets only those in that have the cluster's key, members and clients; proves to other members that this one has it.
+    /// `random` must be unpredictable to strangers.
+    #[must_use]
+    pub fn keyed(mut self, key: Key, random: Box<dyn Generator>) -> Self {
+        self.key = Some(key.clone());
+        self.gate = Gate::new(Some(key), STRANGERS_MAX, random);
+        self
+    }
+
+    /// The last refusal for want of a key, by another member or of one: its address, and the reason.
+    pub fn refusal(&self) -> Option<(&str, &'static str)> {
+        self.ways.refusal.as_ref().map(|(address, why)| (address.as_str(), *why))
     }
 
     /// The member.
@@ -201,7 +246,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         let now_ns = self.rpc.now_ns();
         while let Some(call) = self.rpc.poll_request() {
             busy = true;
-            if call.request_type() == PEER { self.take_peer(call, now_ns)? } else { self.take_client(call, now_ns) }
+            self.take_request(call, now_ns)?;
         }
         busy |= self.take_completions(now_ns)?;
         self.take_events(now_ns);
@@ -232,6 +277,28 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         Ok(busy)
     }
 
+    fn take_request(&mut self, call: DeferredCall, now_ns: u64) -> Result<(), MemberError> {
+        let client = call.client();
+        match call.request_type() {
+            GREET => {
+                let answer = self.gate.hear(client, call.request());
+                self.rpc.reply(call, &answer);
+            }
+            kind if !self.gate.knows(client) => {
+                let mut answer = Vec::new();
+                match kind {
+                    PEER => wire::to_bytes(&Say::Stranger, &mut answer),
+                    _ => wire::encode(&Answer::Stranger, &mut answer),
+                }
+                self.member.refused_stranger();
+                self.rpc.reply(call, &answer);
+            }
+            PEER => return self.take_peer(call, now_ns),
+            _ => self.take_client(call, now_ns),
+        }
+        Ok(())
+    }
+
     fn take_peer(&mut self, call: DeferredCall, now_ns: u64) -> Result<(), MemberError> {
         match self.member.take_peer(call.request(), now_ns)? {
             PeerAnswer::AfterTurn(from) => self.ways.waiting.push_back((from, call)),
@@ -255,9 +322,18 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         let mut busy = false;
         while let Some(completion) = self.rpc.poll_completion() {
             busy = true;
+            if let Some(way) = self.ways.knocks.remove(&completion.tag) {
+                let answer = completion.result.is_ok().then_some(&completion.response[..]);
+                self.take_knock(way, answer, now_ns);
+                continue;
+            }
             let Some(sent) = self.ways.sent.remove(&completion.tag) else { continue };
             self.ways.ways[sent.way].in_flight -= 1;
             match completion.result {
+                Ok(()) if completion.response[..] == self.ways.stranger[..] => {
+                    self.refused(sent.way, "it wants the cluster's key", now_ns);
+                    self.member.call_failed(sent.to, sent.is_piece);
+                }
                 Ok(()) => self.member.take_answer(sent.to, sent.is_piece, &completion.response, now_ns)?,
                 Err(_) => self.member.call_failed(sent.to, sent.is_piece),
             }
@@ -268,13 +344,65 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     fn take_events(&mut self, now_ns: u64) {
         while let Some(event) = self.rpc.poll_event() {
             let session = event.session();
-            let is_of = |way: &Way| matches!(way.state, State::Opening(of) | State::Open(of) if of == session);
-            let Some(way) = self.ways.ways.iter_mut().find(|way| is_of(way)) else { continue };
-            way.state = match event {
-                SessionEvent::Connected(session) => State::Open(session),
+            let Some(at) = self.ways.ways.iter().position(|way| way.session() == Some(session)) else { continue };
+            self.ways.ways[at].state = match (event, &self.key) {
+                (SessionEvent::Connected(session), None) => State::Open(session),
+                (SessionEvent::Connected(session), Some(key)) => {
+                    let knock = Knock::new(key, self.gate.random());
+                    let greeting = knock.greeting();
+                    self.ways.ways[at].state = State::Knocking(session, knock);
+                    self.say_at_door(at, session, &greeting, now_ns);
+                    continue;
+                }
                 _ => State::Closed { until_ns: now_ns + AGAIN_NS },
             };
         }
-        while self.rpc.poll_client_event().is_some() {}
+        while let Some(event) = self.rpc.poll_client_event() {
+            if let ClientEvent::Left { client, .. } = event {
+                self.gate.forget(client);
+            }
+        }
+    }
+
+    fn say_at_door(&mut self, way: usize, session: SessionId, message: &[u8], now_ns: u64) {
+        let tag = self.ways.next_tag;
+        self.ways.next_tag += 1;
+        let (Ok(mut request), Ok(response)) = (self.rpc.alloc(message.len()), self.rpc.alloc(ANSWER_LEN)) else {
+            return self.close(way, AGAIN_NS, now_ns);
+        };
+        let options = CallOptions::tag(tag).timeout_ns(ANSWER_NS);
+        if request.fill(message).is_err()
+            || self.rpc.enqueue_request(session, GREET, request, response, options).is_err()
+        {
+            return self.close(way, AGAIN_NS, now_ns);
+        }
+        self.ways.knocks.insert(tag, way);
+    }
+
+    /// Takes the answer to a message of a [`Knock`]; `None` where there was none.
+    fn take_knock(&mut self, way: usize, answer: Option<&[u8]>, now_ns: u64) {
+        let State::Knocking(session, knock) = &self.ways.ways[way].state else { return };
+        let session = *session;
+        match answer.map(|answer| knock.hear(answer)) {
+            None => self.close(way, AGAIN_NS, now_ns),
+            Some(Knocked::Welcome) => {
+                self.ways.ways[way].state = State::Open(session);
+                self.ways.refusal = None;
+            }
+            Some(Knocked::Send(message)) => self.say_at_door(way, session, &message, now_ns),
+            Some(Knocked::Refused(why)) => self.refused(way, why, now_ns),
+        }
+    }
+
+    fn refused(&mut self, way: usize, why: &'static str, now_ns: u64) {
+        self.ways.refusal = Some((self.ways.ways[way].address.clone(), why));
+        self.close(way, REFUSED_NS, now_ns);
+    }
+
+    fn close(&mut self, way: usize, rest_ns: u64, now_ns: u64) {
+        if let Some(session) = self.ways.ways[way].session() {
+            self.rpc.disconnect(session);
+        }
+        self.ways.ways[way].state = State::Closed { until_ns: now_ns + rest_ns };
     }
 }

@@ -14,6 +14,8 @@ use crate::few::{self, Few};
 pub const PEER: RequestType = RequestType::new(64);
 /// Calls of clients.
 pub const CLIENT: RequestType = RequestType::new(65);
+/// Messages of the exchange in which both sides [prove](sinew_rpc::gate) that they have the cluster's key.
+pub const GREET: RequestType = RequestType::new(66);
 /// Of both protocols.
 pub const VERSION: u8 = 1;
 /// Terms and indices stay below this, so that adding to them cannot overflow.
@@ -268,6 +270,8 @@ pub enum Say<'a> {
     },
     /// The sender is no member (any more).
     NoMember,
+    /// The sender has not proved that it has the cluster's key.
+    Stranger,
 }
 
 /// As bytes.

@@ -10,6 +10,7 @@
 //! - [`Channel`]: many calls in flight to one server.
 //! - [`RpcHandle`], [`Pending`]: an endpoint as other threads reach it.
 //! - [`Config`], [`Tuning`]: limits, times, switches.
+//! - [`gate`]: services that only callers with a key may call.
 //!
 //! # Who owns a buffer, and why
 //!
@@ -30,6 +31,7 @@ mod endpoint;
 mod error;
 mod events;
 mod fifo;
+pub mod gate;
 mod handlers;
 mod lanes;
 mod live;

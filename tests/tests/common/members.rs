@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test program uses some of it.
 
 use std::net::UdpSocket;
+use std::path::PathBuf;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -16,6 +17,8 @@ pub struct Members {
     peers: String,
     pub addresses: Vec<String>,
     pub data: Option<Folder>,
+    /// The cluster's key, where it has one.
+    pub key: Option<PathBuf>,
     pub servers: Vec<Option<Server>>,
 }
 
@@ -25,6 +28,10 @@ pub fn name(at: usize) -> String {
 
 impl Members {
     pub fn start(count: usize, on_disk: bool) -> Self {
+        Self::start_with(count, on_disk, None)
+    }
+
+    pub fn start_with(count: usize, on_disk: bool, key: Option<PathBuf>) -> Self {
         let sockets: Vec<_> = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let address = |socket: &UdpSocket| format!("udp://{}", socket.local_addr().unwrap());
         let addresses: Vec<_> = sockets.iter().map(address).collect();
@@ -32,7 +39,7 @@ impl Members {
             addresses.iter().enumerate().map(|(at, address)| format!("{}={address}", name(at))).collect();
         drop(sockets);
         let mut members =
-            Self { peers: peers.join(","), addresses, data: on_disk.then(Folder::new), servers: Vec::new() };
+            Self { peers: peers.join(","), addresses, data: on_disk.then(Folder::new), key, servers: Vec::new() };
         for at in 0..count {
             members.servers.push(None);
             members.begin(at);
@@ -48,6 +55,9 @@ impl Members {
         command.args(["--election-ms", "60"]);
         if let Some(data) = &self.data {
             command.arg("--data").arg(data.0.join(&name));
+        }
+        if let Some(key) = &self.key {
+            command.arg("--key-file").arg(key);
         }
         self.servers[at] = Some(Server::of(&mut command));
     }

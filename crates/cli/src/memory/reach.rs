@@ -67,10 +67,10 @@ impl ByArgs {
     }
 }
 
-/// The key of a pool.
+/// The key of a pool, or of a cluster.
 #[derive(clap::Args, Clone, Debug)]
 pub struct KeyArgs {
-    /// A file with the pool's key: any 16 bytes or more, the same on all hosts of the pool
+    /// A file with the key: any 16 bytes or more, the same on all hosts
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
 }

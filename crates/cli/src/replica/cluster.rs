@@ -9,6 +9,7 @@ use sinew::replica::kv::{Command, Done};
 use sinew::replica::wire;
 
 use crate::fabrics::{self, Purpose};
+use crate::memory::reach::KeyArgs;
 use crate::{Usage, interrupted};
 
 /// Where members are, and how long they are waited for.
@@ -20,6 +21,8 @@ pub struct ClusterArgs {
     /// How long an answer is waited for, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     pub timeout_ms: u64,
+    #[command(flatten)]
+    pub key: KeyArgs,
 }
 
 /// Where the first member of the examples is.
@@ -39,10 +42,14 @@ impl ClusterArgs {
             let other = fabrics::check(address, Purpose::Call).map_err(Usage::of)?;
             ensure!(other == fabric, "{first} and {address}: members are on one fabric");
         }
+        let key = self.key.key()?;
         interrupted::ends()?;
         let rpc = Rpc::open_with(nexus, &fabric.client_address("", Some(first)))?;
         let random = Box::new(SystemEntropy::new()?);
-        let client = Client::new(rpc, self.at.clone(), random);
+        let mut client = Client::new(rpc, self.at.clone(), random);
+        if let Some(key) = key {
+            client = client.keyed(key);
+        }
         Ok(Cluster { client, timeout_ns: self.timeout_ms * 1_000_000 })
     }
 }

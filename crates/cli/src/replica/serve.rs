@@ -14,7 +14,7 @@ use sinew::replica::member::{Member, MemberConfig};
 
 use super::cluster;
 use crate::fabrics::{self, Purpose};
-use crate::memory::reach::is_of_this_host;
+use crate::memory::reach::{KeyArgs, is_of_this_host};
 use crate::serve::{TellArgs, begin};
 use crate::{Outcome, Usage, advice, output};
 
@@ -31,13 +31,19 @@ until it is added again (`sinew replica add NAME=URL`), and votes for nobody bef
 Members ask for votes after --election-ms to twice that of silence, and a dead leader is usually replaced soon after. Give all members the same
 --election-ms: reads with --lease rely on it. A member that is stopped with Ctrl-C hands its leadership over first.
 
+Members and clients that other hosts reach have the cluster's key: --key-file, any 16 bytes or more, the same for all. Both sides of each session prove that
+they have it; what they say is not encrypted. With --open anybody is let in.
+
 JSON: first `serving`, a list of one address; at the end `status`: role, term, applied.
 
 Examples: three terminals, and a fourth
   sinew serve replica --name a --peers a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
   sinew serve replica --name b --peers a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
   sinew serve replica --name c --peers a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
-  sinew replica put colour blue";
+  sinew replica put colour blue
+Between hosts, with a key that `head -c 32 /dev/urandom > cluster.key` made:
+  sinew serve replica --name a --peers a=udp://10.0.0.1:7401,b=udp://10.0.0.2:7401,c=udp://10.0.0.3:7401 --key-file cluster.key
+  sinew replica status --at udp://10.0.0.1:7401 --key-file cluster.key";
 
 /// Serve as a member of a replicated key-value store, until Ctrl-C.
 #[derive(clap::Args)]
@@ -58,8 +64,10 @@ pub struct Args {
     /// Spin for up to 50 us before sleeping
     #[arg(long)]
     spin: bool,
+    #[command(flatten)]
+    key: KeyArgs,
     /// Let anybody in who reaches the addresses
-    #[arg(long)]
+    #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]
     tells: TellArgs,
@@ -78,8 +86,9 @@ impl Args {
         for (_, address) in &self.peers {
             fabrics::check(address, Purpose::Serve)?;
             ensure!(
-                self.open || is_of_this_host(address),
-                "{address}: others than programs of this host reach it, and could read and write everything. Where only those do who may, say so with --open"
+                self.open || self.key.key_file.is_some() || is_of_this_host(address),
+                "{address}: programs of other hosts reach it, and could read and write everything: give members and clients a key \
+                 (--key-file FILE, the same for all), or let everybody in (--open)"
             );
         }
         let own = self.peers.iter().find(|(name, _)| *name == self.name);
@@ -99,6 +108,7 @@ type Kv = Host<Rpc, KvStore, HostDisk>;
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let address = args.check().map_err(Usage::of)?;
+    let key = args.key.key()?;
     let ended = begin(args.tells.is_child(), |interrupt| {
         let disk = args.data.as_deref().map(HostDisk::open).transpose()?;
         let mut config = cluster::config();
@@ -116,6 +126,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             None => error.into(),
         })?;
         let mut host = Host::new(rpc, member)?;
+        if let Some(key) = key {
+            host = host.keyed(key, Box::new(SystemEntropy::new()?));
+        }
         let address = host.rpc().address().to_string();
         let ask =
             format!("Stop with Ctrl-C. See who leads with: sinew replica status --at {}", advice::quoted(&address));
@@ -140,7 +153,12 @@ fn drive(host: &mut Kv, interrupt: Interrupt, tells: &TellArgs) -> anyhow::Resul
         let now_ns = sinew::Endpoint::now_ns(host.rpc());
         if now_ns >= look_ns && !tells.is_child() {
             look_ns = now_ns + 100_000_000;
-            let says = says(&host.member().status(now_ns));
+            let says = match host.refusal() {
+                Some((address, why)) => {
+                    format!("{address} does not talk to this member: {why}; give all the same --key-file")
+                }
+                None => says(&host.member().status(now_ns)),
+            };
             if says != said {
                 output::note(&says);
                 said = says;

@@ -101,7 +101,8 @@ fn told(line: &Line, committed: u64) -> Value {
         "applied": status.applied, "behind": committed.saturating_sub(status.applied), "snapshot": status.snapshot,
         "sessions": status.sessions, "durable": status.is_durable, "disk_full": status.is_full,
         "dropped": { "nonsense": dropped.nonsense, "version": dropped.version, "cluster": dropped.cluster, "member": dropped.member,
-            "contradiction": dropped.contradiction, "disk_full": dropped.disk_full },
+            "contradiction": dropped.contradiction, "disk_full": dropped.disk_full,
+            "stranger": dropped.stranger },
     })
 }
 

@@ -25,6 +25,8 @@ pub enum Fault {
 struct Contents {
     now: Vec<u8>,
     lasting: Vec<u8>,
+    /// Up to here, both are the same: syncs of a long log copy what is new alone.
+    same_len: usize,
     /// Bytes that it can grow to whatever else is written.
     reserved: u64,
 }
@@ -45,6 +47,23 @@ struct State {
 /// A disk whose owner can crash. Clones are the same disk.
 #[derive(Clone, Debug, Default)]
 pub struct SimDisk(Rc<RefCell<State>>);
+
+impl Contents {
+    fn append(&mut self, bytes: &[u8]) {
+        self.now.extend(bytes);
+    }
+
+    fn cut(&mut self, len: usize) {
+        self.now.truncate(len);
+        (self.same_len, self.reserved) = (self.same_len.min(len), 0);
+    }
+
+    fn sync(&mut self) {
+        self.lasting.truncate(self.same_len);
+        self.lasting.extend(&self.now[self.same_len..]);
+        self.same_len = self.now.len();
+    }
+}
 
 impl State {
     /// Something is about to be written, which takes so many bytes more.
@@ -118,7 +137,7 @@ impl SimDisk {
             && let Some(byte) = file.now.get_mut(at)
         {
             *byte ^= 0x55;
-            file.lasting = file.now.clone();
+            (file.lasting, file.same_len) = (file.now.clone(), file.now.len());
         }
     }
 
@@ -146,7 +165,7 @@ impl SimDisk {
                 let part = &source[at.min(source.len())..end.min(source.len())];
                 kept[at..at + part.len()].copy_from_slice(part);
             }
-            *file = Contents { now: kept.clone(), lasting: kept, reserved: 0 };
+            *file = Contents { now: kept.clone(), same_len: len, lasting: kept, reserved: 0 };
         }
         (state.is_dead, state.fault) = (false, None);
     }
@@ -185,29 +204,26 @@ impl Disk for SimDisk {
             Ok(()) => bytes,
             Err(error) => {
                 let part = bytes.len() / 2;
-                state.file(name)?.now.extend(&bytes[..part]);
+                state.file(name)?.append(&bytes[..part]);
                 return Err(error);
             }
         };
         state.grow(name, len as u64)?;
-        state.file(name)?.now.extend(written);
+        state.file(name)?.append(written);
         Ok(())
     }
 
     fn cut(&mut self, name: &str, len: u64) -> Result<(), DiskError> {
         let mut state = self.0.borrow_mut();
         state.write()?;
-        let file = state.file(name)?;
-        file.now.truncate(len as usize);
-        file.reserved = 0;
+        state.file(name)?.cut(len as usize);
         Ok(())
     }
 
     fn sync(&mut self, name: &str) -> Result<(), DiskError> {
         let mut state = self.0.borrow_mut();
         state.write()?;
-        let file = state.file(name)?;
-        file.lasting = file.now.clone();
+        state.file(name)?.sync();
         Ok(())
     }
 
@@ -236,6 +252,25 @@ impl Disk for SimDisk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lasts_is_what_the_last_sync_saw() {
+        let mut random = SeededGenerator::new(3);
+        let (mut file, mut synced) = (Contents::default(), Vec::new());
+        for step in 0..1000 {
+            let word = random.next_u64();
+            let len = (word >> 8) as usize % 300;
+            match word % 4 {
+                0 | 1 => file.append(&vec![step as u8; len]),
+                2 => file.cut(file.now.len().saturating_sub(len)),
+                _ => {
+                    file.sync();
+                    synced.clone_from(&file.now);
+                }
+            }
+            assert_eq!(file.lasting, synced, "step {step}");
+        }
+    }
 
     #[test]
     fn all_facts_of_disks_hold() {

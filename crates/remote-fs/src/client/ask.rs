@@ -1,6 +1,6 @@
 //! Asking the service.
 
-use sinew_remote_memory::donor::Key;
+use sinew_remote_memory::donor::Side;
 use sinew_remote_memory::pool::Approach;
 use sinew_rpc::{Endpoint, Error as RpcError};
 
@@ -158,8 +158,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 self.hang_up();
                 return stranger("give it with --key-file");
             };
-            let proof = Key::proof(key, &nonce);
-            reply = self.send(&Message::Prove(proof));
+            reply = self.send(&Message::Prove(key.proof(Side::Caller, None, &nonce)));
             if let Ok(Reply::Stranger) = reply {
                 self.hang_up();
                 return stranger("the key that was given is another");

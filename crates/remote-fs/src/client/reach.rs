@@ -170,7 +170,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let address = known.address.parse().map_err(|error| format!("{}: {error}", known.address))?;
             let config = PoolConfig { key: self.client.config.key.clone(), ..self.client.config.pool.clone() };
             let reach = Reach::new(address, self.rpc.share(), &self.approach, &config);
-            let within = Within { reach, admitted: None, incarnation: 0, rests_until_ns: 0, why: String::new() };
+            let within =
+                Within { reach, admitted: None, incarnation: 0, over: None, rests_until_ns: 0, why: String::new() };
             self.donors.insert(key, within);
         }
         let now_ns = self.now_ns();
@@ -178,6 +179,10 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         // A way to another run of the donor may be to one that is gone, which nobody finds out who sends nothing: the copy may be of a later one.
         if within.admitted == Some(us) && within.reach.has_way() && within.is_run(copy.incarnation).is_ok() {
             return Ok(());
+        }
+        // An extent whose place was read before the donor started again names the earlier run at each read.
+        if within.over.is_some_and(|(run, until_ns)| run == copy.incarnation && now_ns < until_ns) {
+            return within.is_run(copy.incarnation);
         }
         if now_ns < within.rests_until_ns {
             return Err(within.why.clone());
@@ -187,7 +192,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             Ok(Answer::Admitted { incarnation, .. }) => {
                 let Some(within) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
                 (within.admitted, within.incarnation) = (Some(us), incarnation);
-                within.is_run(copy.incarnation)
+                within.is_run(copy.incarnation).inspect_err(|_| {
+                    within.over = Some((copy.incarnation, now_ns + REST_NS));
+                })
             }
             other => {
                 let why = match other {

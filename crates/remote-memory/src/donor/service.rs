@@ -5,9 +5,9 @@ use std::ops::Range;
 use sinew_fabric::Generator;
 use sinew_fabric::verbs::{QpAddress, VerbsError};
 use sinew_mem::SharedMemory;
+use sinew_rpc::gate::{Gate, Key};
 use sinew_rpc::{Call as Incoming, ClientEvent, ClientId};
 
-use super::gate::{Gate, Key};
 use super::lendings::{Lendings, Whose};
 use super::lends::Lends;
 use super::protocol::{Answer, Call, Refusal};

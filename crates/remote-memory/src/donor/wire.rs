@@ -4,13 +4,12 @@
 
 use sinew_fabric::verbs::{QpAddress, RemoteMemory};
 use sinew_rpc::RequestType;
+use sinew_rpc::gate::PROOF_LEN;
 
 use super::protocol::{Answer, Call, Lent, Refusal, Stored};
 
 /// The type of a donor's requests.
 pub const CONTROL: RequestType = RequestType::new(48);
-/// Bytes of a nonce, and of a proof.
-pub const PROOF_LEN: usize = 16;
 
 /// What a donor is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]

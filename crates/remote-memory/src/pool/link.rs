@@ -6,7 +6,7 @@ use std::io;
 use sinew_fabric::{Address, Armed, Descriptor, Readiness};
 use sinew_rpc::{CallOptions, Endpoint, SessionEvent, SessionId};
 
-use crate::donor::{CONTROL, Key, Request, Response};
+use crate::donor::{CONTROL, Key, Request, Response, Side};
 
 /// Tags of what the link says for itself.
 const GREETING: u64 = u64::MAX;
@@ -131,7 +131,7 @@ impl<E: Endpoint> Link<E> {
         match (response, &self.key) {
             (Ok(Response::Welcome), _) => self.state = State::Ready,
             (Ok(Response::Nonce(nonce)), Some(key)) => {
-                let proof = Request::Prove(key.proof(&nonce));
+                let proof = Request::Prove(key.proof(Side::Caller, None, &nonce));
                 self.send(GREETING, &proof);
             }
             (Ok(Response::Nonce(_)), None) => self.hang_up("it wants a key, and none was given"),

@@ -3,7 +3,7 @@
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{ManualClock, SeededGenerator};
 use sinew_remote_memory::donor::{
-    Answer, CONTROL, Call, CallsAlone, Key, PROOF_LEN, Request, Response, Service, ServiceConfig, Way,
+    Answer, CONTROL, Call, CallsAlone, Key, PROOF_LEN, Request, Response, Service, ServiceConfig, Side, Way,
 };
 use sinew_remote_memory::engine::ACCESS;
 use sinew_remote_memory::volume::Record;
@@ -173,7 +173,7 @@ impl World {
     fn greet(&mut self, client: &mut Client) {
         let answer = self.ask(client, CONTROL, &Request::Greet.to_bytes());
         if let Some(Response::Nonce(nonce)) = Response::read(&answer) {
-            let proof = Request::Prove(self.key.as_ref().unwrap().proof(&nonce)).to_bytes();
+            let proof = Request::Prove(self.key.as_ref().unwrap().proof(Side::Caller, None, &nonce)).to_bytes();
             assert_eq!(self.ask(client, CONTROL, &proof), Response::Welcome.to_bytes());
         }
     }

@@ -42,7 +42,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     PeerAnswer::Now(if taken { Say::Nothing } else { Say::NoMember })
                 }
             },
-            Some(Say::Nothing | Say::Wrong { .. } | Say::NoMember) | None => PeerAnswer::Now(Say::Nothing),
+            Some(Say::Nothing | Say::Wrong { .. } | Say::NoMember | Say::Stranger) | None => {
+                PeerAnswer::Now(Say::Nothing)
+            }
         })
     }
 
@@ -77,6 +79,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             _ => self.dropped.nonsense += 1,
         }
         Ok(())
+    }
+
+    /// A request was refused: its sender has not proved that it has the cluster's key.
+    pub fn refused_stranger(&mut self) {
+        self.dropped.stranger += 1;
     }
 
     /// A call to a member was not answered.

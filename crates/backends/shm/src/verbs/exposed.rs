@@ -1,6 +1,7 @@
 //! Memory of ours that others may reach.
 
 use std::ops::Deref;
+use std::sync::{Mutex, PoisonError};
 
 use sinew_fabric::verbs::{Access, Exposed, RemoteMemory, Straggler};
 use sinew_mem::SharedMemory;
@@ -14,13 +15,15 @@ pub struct ShmExposed {
     memory: SharedMemory,
     remote: RemoteMemory,
     access: Access,
+    /// Initiators that were waited for in vain: they are not waited for again.
+    late: Mutex<Vec<directory::Straggler>>,
     /// Which answers for the memory while it is exposed.
     device: ShmDevice,
 }
 
 impl ShmExposed {
     pub(super) fn new(device: ShmDevice, memory: SharedMemory, remote: RemoteMemory, access: Access) -> Self {
-        Self { memory, remote, access, device }
+        Self { memory, remote, access, late: Mutex::default(), device }
     }
 }
 
@@ -41,8 +44,8 @@ impl Exposed for ShmExposed {
         self.access
     }
 
-    /// Initiators move their bytes themselves, and may be stopped between their look at the queue pair and the end of a copy. Waits 100 ms
-    /// at most.
+    /// Initiators move their bytes themselves, and may be stopped between their look at the queue pair and the end of a
+    /// copy. Waits up to 100 ms for each initiator that has not been waited for before.
     fn stragglers(&self) -> Option<Vec<Straggler>> {
         let (start, len) = (self.remote.address, self.remote.len);
         let of = |late: directory::Straggler| {
@@ -54,8 +57,9 @@ impl Exposed for ShmExposed {
             let words = [u64::from(late.seat), late.sits, u64::from(late.bytes.is_some()), at, count];
             Straggler { range, words }
         };
-        let late = self.device.memory().stragglers(self.remote.rkey)?;
-        Some(late.into_iter().map(of).collect())
+        let mut known = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = self.device.memory().stragglers(self.remote.rkey, &known)?;
+        Some(known.iter().copied().map(of).collect())
     }
 
     fn is_over(&self, straggler: &Straggler) -> bool {

@@ -179,17 +179,20 @@ impl DeviceMemory {
         true
     }
 
-    /// Who may still change the region of `rkey` by a queue pair that listens to nobody any more. Those that go on are waited for.
-    /// `None`: the system does not let us find out now.
-    pub fn stragglers(&self, rkey: u32) -> Option<Vec<Straggler>> {
+    /// Initiators that may still change the region of `rkey` through a queue pair that no longer listens. Waits up to
+    /// 100 ms for them to finish, unless they are all `known`: an initiator that stays stopped costs its target one wait,
+    /// however often the target asks. `None`: the system does not let us find out now.
+    pub fn stragglers(&self, rkey: u32, known: &[Straggler]) -> Option<Vec<Straggler>> {
         // Once: who sits down later sees that its queue pair is gone.
         if !barrier::fence_everywhere() {
             return None;
         }
         let seats = self.books().seats.used();
         let mut late: Vec<_> = (0..seats).filter_map(|seat| self.directory.straggler(seat, rkey)).collect();
+        // By the seat alone: the rest is what the initiator claims.
+        let is_known = |late: &Straggler| known.iter().any(|known| known.seat == late.seat);
         let since = Instant::now();
-        while !late.is_empty() && since.elapsed() < PATIENCE_WITH_STRAGGLERS {
+        while !late.iter().all(is_known) && since.elapsed() < PATIENCE_WITH_STRAGGLERS {
             std::thread::sleep(PAUSE);
             late.retain(|straggler| self.is_there(straggler));
         }

@@ -1,0 +1,333 @@
+//! Access control: callers that have a key, or, where there is none, anybody.
+//!
+//! A caller greets, gets a nonce, and proves that it has the key by a keyed checksum of it (SipHash-2-4 of 128 bits). The
+//! proof holds for its session, whose packets the transport keeps apart from others'; nothing that is sent is encrypted.
+//!
+//! In the [exchange](Gate::hear) of bytes that is made here, the answering side proves itself too: a [`Knock`] greets with
+//! a nonce of its own, and the answer has a proof over both. Each proof names the side that made it, so that one side's
+//! cannot be presented as the other's.
+
+use std::collections::HashMap;
+use std::hash::Hasher;
+
+use arrayvec::ArrayVec;
+use sinew_fabric::Generator;
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+/// Least bytes of a key.
+pub const KEY_LEN_MIN: usize = 16;
+/// Bytes of a nonce, and of a proof.
+pub const PROOF_LEN: usize = 16;
+
+/// Most bytes of a message of the exchange.
+const MESSAGE_LEN_MAX: usize = 1 + 2 * PROOF_LEN;
+const GREET: u8 = 1;
+const PROVE: u8 = 2;
+const WELCOME: u8 = 3;
+const CHALLENGE: u8 = 4;
+const STRANGER: u8 = 5;
+
+/// A message of the exchange.
+pub type Message = ArrayVec<u8, MESSAGE_LEN_MAX>;
+/// A number that is used once.
+pub type Nonce = [u8; PROOF_LEN];
+
+/// The side of a session that makes a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The side that opened the session.
+    Caller,
+    /// The side that it was opened to.
+    Answerer,
+}
+
+/// A key that both sides have.
+#[derive(Clone)]
+pub struct Key([u8; 16]);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+impl Key {
+    /// The key that a key file's bytes give; `None` for fewer than [`KEY_LEN_MIN`].
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let mut hasher = SipHasher24::new_with_key(b"sinew memory key");
+        hasher.write(bytes);
+        (bytes.len() >= KEY_LEN_MIN).then(|| Self(hasher.finish128().as_bytes()))
+    }
+
+    /// Proof that one side has the key: over the answerer's nonce, and the caller's if it has one.
+    pub fn proof(&self, by: Side, caller: Option<&Nonce>, answerer: &Nonce) -> [u8; PROOF_LEN] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(&[by as u8, u8::from(caller.is_some())]);
+        hasher.write(answerer);
+        hasher.write(caller.map_or(&[][..], |nonce| nonce));
+        hasher.finish128().as_bytes()
+    }
+}
+
+/// Whether two proofs are the same, in a time that tells nothing about where they differ.
+fn is_same(ours: &[u8; PROOF_LEN], theirs: &[u8; PROOF_LEN]) -> bool {
+    ours.iter().zip(theirs).fold(0, |all, (ours, theirs)| all | (ours ^ theirs)) == 0
+}
+
+fn draw(random: &mut dyn Generator) -> Nonce {
+    let words = [random.next_u64(), random.next_u64()];
+    std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])
+}
+
+fn message(kind: u8, parts: &[&[u8; PROOF_LEN]]) -> Message {
+    let mut message = Message::new();
+    message.push(kind);
+    parts.iter().take(2).for_each(|part| message.extend(part.iter().copied()));
+    message
+}
+
+/// The caller's half of the exchange, for one session.
+#[derive(Debug)]
+pub struct Knock {
+    key: Key,
+    nonce: Nonce,
+}
+
+/// How an answerer took a message of a [`Knock`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Knocked {
+    /// The caller may call.
+    Welcome,
+    /// This is to be sent next.
+    Send(Message),
+    /// It has another key, or none, or the answer makes no sense.
+    Refused(&'static str),
+}
+
+impl Knock {
+    /// A caller that has a key.
+    pub fn new(key: &Key, random: &mut dyn Generator) -> Self {
+        Self { key: key.clone(), nonce: draw(random) }
+    }
+
+    /// The first message to send.
+    pub fn greeting(&self) -> Message {
+        message(GREET, &[&self.nonce])
+    }
+
+    /// Takes an answer to the last message.
+    pub fn hear(&self, answer: &[u8]) -> Knocked {
+        const NONSENSE: Knocked = Knocked::Refused("its answer makes no sense");
+        match answer.split_first() {
+            Some((&WELCOME, [])) => Knocked::Welcome,
+            Some((&STRANGER, [])) => Knocked::Refused("it has another key"),
+            Some((&CHALLENGE, rest)) => {
+                let (Some((nonce, theirs)), true) = (rest.split_first_chunk(), rest.len() == 2 * PROOF_LEN) else {
+                    return NONSENSE;
+                };
+                let Some(theirs) = theirs.first_chunk() else { return NONSENSE };
+                if !is_same(&self.key.proof(Side::Answerer, Some(&self.nonce), nonce), theirs) {
+                    return Knocked::Refused("it does not have the key that it asks for");
+                }
+                Knocked::Send(message(PROVE, &[&self.key.proof(Side::Caller, Some(&self.nonce), nonce)]))
+            }
+            _ => NONSENSE,
+        }
+    }
+}
+
+enum Caller {
+    /// It has to answer this; with its own nonce, if it had one.
+    Asked(Nonce, Option<Nonce>),
+    Known,
+}
+
+/// The answerer's half: callers that have proved themselves, and those that have greeted.
+pub struct Gate<C> {
+    key: Option<Key>,
+    callers: HashMap<C, Caller>,
+    strangers: usize,
+    strangers_max: usize,
+    random: Box<dyn Generator>,
+}
+
+impl<C> std::fmt::Debug for Gate<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("callers", &self.callers.len()).finish_non_exhaustive()
+    }
+}
+
+impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
+    /// A gate that opens to callers with the key, or to everybody without one. `strangers_max` bounds the callers that have
+    /// greeted and proved nothing yet.
+    pub fn new(key: Option<Key>, strangers_max: usize, random: Box<dyn Generator>) -> Self {
+        Self { key, callers: HashMap::new(), strangers: 0, strangers_max, random }
+    }
+
+    /// Source of the nonces.
+    pub fn random(&mut self) -> &mut dyn Generator {
+        &mut *self.random
+    }
+
+    /// Takes a message of a [`Knock`]. The answer is for its caller.
+    pub fn hear(&mut self, caller: C, bytes: &[u8]) -> Message {
+        let body = bytes.split_first().and_then(|(kind, body)| Some((*kind, body.try_into().ok()?)));
+        match body {
+            Some((GREET, theirs)) => match self.challenge(caller, Some(theirs)) {
+                None => message(WELCOME, &[]),
+                Some((nonce, proof)) => message(CHALLENGE, &[&nonce, &proof]),
+            },
+            Some((PROVE, proof)) if self.prove(caller, &proof) => message(WELCOME, &[]),
+            _ => message(STRANGER, &[]),
+        }
+    }
+
+    /// A nonce for a caller; `None` where everybody may call.
+    pub fn greet(&mut self, caller: C) -> Option<Nonce> {
+        self.challenge(caller, None).map(|(nonce, _)| nonce)
+    }
+
+    fn challenge(&mut self, caller: C, theirs: Option<Nonce>) -> Option<(Nonce, [u8; PROOF_LEN])> {
+        let key = self.key.clone()?;
+        if self.strangers >= self.strangers_max {
+            // Those that greeted and proved nothing have to begin again.
+            self.callers.retain(|_, caller| matches!(caller, Caller::Known));
+            self.strangers = 0;
+        }
+        let nonce = draw(&mut *self.random);
+        match self.callers.insert(caller, Caller::Asked(nonce, theirs)) {
+            Some(Caller::Asked(..)) => {}
+            _ => self.strangers += 1,
+        }
+        Some((nonce, key.proof(Side::Answerer, theirs.as_ref(), &nonce)))
+    }
+
+    /// Whether the proof is good: from then on the caller is known.
+    pub fn prove(&mut self, caller: C, proof: &[u8; PROOF_LEN]) -> bool {
+        let (Some(key), Some(Caller::Asked(nonce, theirs))) = (&self.key, self.callers.get(&caller)) else {
+            return self.key.is_none();
+        };
+        let is_good = is_same(&key.proof(Side::Caller, theirs.as_ref(), nonce), proof);
+        self.strangers = self.strangers.saturating_sub(1);
+        if is_good {
+            self.callers.insert(caller, Caller::Known);
+        } else {
+            self.callers.remove(&caller);
+        }
+        is_good
+    }
+
+    /// Whether the caller may call.
+    pub fn knows(&self, caller: C) -> bool {
+        self.key.is_none() || matches!(self.callers.get(&caller), Some(Caller::Known))
+    }
+
+    /// The caller is gone.
+    pub fn forget(&mut self, caller: C) {
+        if let Some(Caller::Asked(..)) = self.callers.remove(&caller) {
+            self.strangers = self.strangers.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew_fabric::SeededGenerator;
+
+    use super::*;
+
+    fn gate(key: Option<Key>) -> Gate<u32> {
+        Gate::new(key, 3, Box::new(SeededGenerator::new(1)))
+    }
+
+    #[test]
+    fn whoever_has_the_key_is_let_in_and_nobody_else_is() {
+        let key = Key::new(b"sixteen bytes or more").unwrap();
+        let other = Key::new(b"sixteen bytes or Less").unwrap();
+        let mut gate = gate(Some(key.clone()));
+        assert!(!gate.knows(1) && !gate.prove(1, &[0; PROOF_LEN]));
+        let nonce = gate.greet(1).unwrap();
+        assert!(!gate.prove(1, &other.proof(Side::Caller, None, &nonce)) && !gate.knows(1));
+        assert!(!gate.prove(1, &key.proof(Side::Caller, None, &nonce)), "a nonce is good for one attempt");
+        let nonce = gate.greet(1).unwrap();
+        assert!(!gate.prove(2, &key.proof(Side::Caller, None, &nonce)), "and for its caller");
+        assert!(gate.prove(1, &key.proof(Side::Caller, None, &nonce)) && gate.knows(1) && !gate.knows(2));
+        gate.forget(1);
+        assert!(!gate.knows(1));
+    }
+
+    #[test]
+    fn strangers_do_not_grow_a_donors_memory_nor_put_known_callers_out() {
+        let key = Key::new(&[7; 16]).unwrap();
+        let mut gate = gate(Some(key.clone()));
+        let nonce = gate.greet(1000).unwrap();
+        assert!(gate.prove(1000, &key.proof(Side::Caller, None, &nonce)));
+        (0..1000).for_each(|caller| assert!(gate.greet(caller).is_some()));
+        assert!(gate.callers.len() <= 4 && gate.knows(1000));
+    }
+
+    #[test]
+    fn without_a_key_everybody_is_known_and_short_keys_are_none() {
+        let mut open = gate(None);
+        assert!(open.greet(1).is_none() && open.knows(1));
+        assert!(Key::new(&[7; 15]).is_none() && Key::new(&[7; 16]).is_some());
+    }
+
+    /// The exchange of a caller with a gate, and whether both were content.
+    fn exchange(gate: &mut Gate<u32>, caller: u32, knock: &Knock) -> Result<(), &'static str> {
+        let mut next = knock.greeting();
+        loop {
+            match knock.hear(&gate.hear(caller, &next)) {
+                Knocked::Welcome => return Ok(()),
+                Knocked::Send(message) => next = message,
+                Knocked::Refused(why) => return Err(why),
+            }
+        }
+    }
+
+    #[test]
+    fn both_sides_prove_that_they_have_the_key() {
+        let (ours, other) = (Key::new(&[1; 16]).unwrap(), Key::new(&[2; 16]).unwrap());
+        let mut random = SeededGenerator::new(2);
+        let mut knock = |key| Knock::new(key, &mut random);
+        let mut keyed = gate(Some(ours.clone()));
+        assert_eq!(exchange(&mut keyed, 1, &knock(&ours)), Ok(()));
+        assert!(keyed.knows(1));
+        assert_eq!(exchange(&mut keyed, 2, &knock(&other)), Err("it does not have the key that it asks for"));
+        assert!(!keyed.knows(2));
+        assert_eq!(exchange(&mut gate(None), 1, &knock(&ours)), Ok(()), "a key does no harm where none is wanted");
+    }
+
+    #[test]
+    fn what_one_side_proved_is_no_proof_of_the_other() {
+        let key = Key::new(&[1; 16]).unwrap();
+        let (mut here, mut there) =
+            (gate(Some(key.clone())), Gate::new(Some(key), 3, Box::new(SeededGenerator::new(9))));
+        // One without the key is challenged here, and has the other gate answer.
+        let challenge = here.hear(1, &message(GREET, &[&[3; PROOF_LEN]]));
+        let nonce: &Nonce = challenge[1..].first_chunk().unwrap();
+        let made = there.hear(1, &message(GREET, &[nonce]));
+        let proof: &[u8; PROOF_LEN] = made[1 + PROOF_LEN..].first_chunk().unwrap();
+        assert_eq!(here.hear(1, &message(PROVE, &[proof]))[..], [STRANGER]);
+        assert!(!here.knows(1));
+    }
+
+    #[test]
+    fn messages_of_other_shapes_are_refused() {
+        let key = Key::new(&[1; 16]).unwrap();
+        let mut gate = gate(Some(key.clone()));
+        let knock = Knock::new(&key, &mut SeededGenerator::new(1));
+        for kind in 0..8 {
+            for len in (0..MESSAGE_LEN_MAX + 2).filter(|len| *len != PROOF_LEN) {
+                let bytes = [vec![kind], vec![0; len]].concat();
+                assert_eq!(gate.hear(1, &bytes)[..], [STRANGER]);
+                let is_known = len == 0 && (kind == WELCOME || kind == STRANGER);
+                let is_refused = matches!(knock.hear(&bytes), Knocked::Refused(_));
+                assert!(is_refused || is_known, "{kind} {len}");
+            }
+        }
+        assert!(
+            gate.hear(1, &[])[..] == [STRANGER] && knock.hear(&[]) == Knocked::Refused("its answer makes no sense")
+        );
+    }
+}
