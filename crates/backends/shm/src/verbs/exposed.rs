@@ -1,4 +1,4 @@
-//! Memory of ours that others may reach.
+//! Our memory that others may access.
 
 use std::ops::Deref;
 
@@ -14,7 +14,7 @@ pub struct ShmExposed {
     memory: SharedMemory,
     remote: RemoteMemory,
     access: Access,
-    /// Which answers for the memory while it is exposed.
+    /// The device that manages the memory while it is exposed.
     device: ShmDevice,
 }
 
@@ -41,13 +41,13 @@ impl Exposed for ShmExposed {
         self.access
     }
 
-    /// Initiators move their bytes themselves, and may be stopped between their look at the queue pair and the end of a copy. Waits 100 ms
-    /// at most.
+    /// Initiators move their bytes themselves, and may be stopped between their check of the queue pair and the end of
+    /// a copy. Waits at most 100 ms.
     fn stragglers(&self) -> Option<Vec<Straggler>> {
         let (start, len) = (self.remote.address, self.remote.len);
         let of = |late: directory::Straggler| {
             let (first, bytes) = late.bytes.unwrap_or((start, len));
-            // They claim where they are; what they write is checked against the region.
+            // The range is the initiators' own claim; their writes are checked against the region.
             let first = first.saturating_sub(start).min(len);
             let range = first..first.saturating_add(bytes).min(len);
             let (at, count) = late.bytes.unwrap_or_default();
@@ -67,7 +67,7 @@ impl Exposed for ShmExposed {
         !self.device.memory().is_there(&directory::Straggler { seat, sits, bytes })
     }
 
-    /// Waits a second at most for those that are inside.
+    /// Waits at most a second for initiators that are inside.
     fn deregister(self) -> Option<SharedMemory> {
         let memory = self.device.memory();
         memory.withdraw(self.remote.rkey);
