@@ -175,6 +175,7 @@ fn poke() {
     }
 }
 
+/// Handler of the signals that end the program. Async-signal-safe.
 extern "C" fn on_signal(signal: libc::c_int) {
     // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
     let errno = unsafe { *libc::__errno_location() };
@@ -183,6 +184,7 @@ extern "C" fn on_signal(signal: libc::c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
+/// Handler of SIGUSR1. Async-signal-safe.
 extern "C" fn on_request(_: libc::c_int) {
     // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
     let errno = unsafe { *libc::__errno_location() };
@@ -192,6 +194,7 @@ extern "C" fn on_request(_: libc::c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
+/// Handler of SIGHUP once it means a reload. Async-signal-safe.
 extern "C" fn on_reload(_: libc::c_int) {
     // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
     let errno = unsafe { *libc::__errno_location() };

@@ -69,7 +69,7 @@ pub(crate) struct Bounce {
 const BOUNCE_PACKET: usize = INLINE_MAX.next_multiple_of(64);
 const BOUNCE_LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(BURST_MAX * BOUNCE_PACKET, 64) {
     Ok(layout) => layout,
-    Err(_) => panic!("the layout of the bounce area is valid"),
+    Err(_) => panic!("the bounce area has no valid layout"),
 };
 
 // SAFETY: the memory belongs to this value alone, like that of a box; only its alignment differs.

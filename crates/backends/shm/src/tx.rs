@@ -36,9 +36,9 @@ pub struct ShmTx {
 /// Positions in a link's ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// Behind all that was sent to the peer.
+    /// Position behind everything sent to the peer.
     pub sent: u64,
-    /// Behind all that the peer has taken.
+    /// Position behind everything that the peer has taken.
     pub taken: u64,
 }
 

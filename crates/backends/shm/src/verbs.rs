@@ -30,9 +30,9 @@
 //! delays messages to no other peer.
 //!
 //! This guards well-meaning processes of one user against errors. **It is no security boundary**: a process that maps
-//! another's exposed memory can write all of it, and the directory above it, without asking. Whatever such a process
-//! writes there can only make operations fail and bytes wrong: bounds are checked against the mapping, and packets are
-//! treated as hostile.
+//! another's exposed memory can write all of it, and the directory that describes it, without asking. Whatever such a
+//! process writes there can only make operations fail and bytes wrong: bounds are checked against the mapping, and
+//! packets are treated as hostile.
 //!
 //! The end of an exposure waits for initiators that are inside the region. One that was stopped there keeps the memory
 //! from being reused for as long as it stays stopped ([`ShmDevice::quarantined`]), and delays nobody else.

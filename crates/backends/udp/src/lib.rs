@@ -22,9 +22,9 @@
 //! # How packets share calls and datagrams
 //!
 //! The kernel takes some 3 us for each send on the loopback device, whatever its size, so a port's speed depends on how
-//! many packets share one. Four ways were measured with [`raw`]: 56-byte packets echoed between two spinning threads on
-//! two virtual processors, and packets sent one way (millions of packets, or GB, per second; the machine was shared, so
-//! compare only the columns):
+//! many packets share a send. Four ways were measured with [`raw`]: 56-byte packets echoed between two spinning threads
+//! on two virtual processors, and packets sent one way (millions of packets, or GB, per second; the machine was shared,
+//! so compare the columns with each other):
 //!
 //! | | `sendto`, `recvmsg` | `sendmmsg`, `recvmmsg` | `UDP_SEGMENT`, `UDP_GRO` | one datagram |
 //! | --- | --- | --- | --- | --- |

@@ -20,7 +20,7 @@ const STALE_ERRORS_MAX: usize = 16;
 const ERRORS_TAKEN_MAX: usize = 64;
 /// Shortest time between two reports of one peer's loss, in ns.
 const REPORT_INTERVAL_NS: u64 = 100_000_000;
-/// Peers whose loss can wait to be reported, and recent reports remembered.
+/// Most peers whose loss can wait to be reported, and most recent reports that are remembered.
 const LOSSES_MAX: usize = 16;
 
 /// Peers whose host refused a packet, with a limit on how often each is reported.

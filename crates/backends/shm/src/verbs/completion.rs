@@ -12,7 +12,7 @@ use super::clock::clock_ns;
 use super::engine::Engine;
 use super::queues::QueueWaker;
 
-/// Polls, at most, that return completions without checking for packets, before one checks all the same.
+/// Number of polls after which one checks for packets even if there are completions.
 const POLLS_WITHOUT_TURN: u32 = 16;
 
 /// A completion queue of a [`super::ShmThread`].

@@ -237,7 +237,7 @@ impl DeviceMemory {
         books.regions.give_back(rkey);
     }
 
-    /// Number of ranges that wait for stopped initiators inside.
+    /// Number of ranges in quarantine, which wait for stopped initiators.
     pub fn quarantined(&self) -> usize {
         let mut books = self.books();
         self.sweep(&mut books);

@@ -430,7 +430,7 @@ fn a_wait_looks_at_its_waker_and_its_timeout_while_packets_come() {
     let mut idle = end.thread.completion_queue(1).unwrap();
     for (timeout_ns, is_woken) in [(Some(0), false), (None, true)] {
         let before = discarded(&end);
-        // One turn takes fewer than this.
+        // One turn takes fewer packets than this.
         for _ in 0..500 {
             stranger.send(b"nonsense");
         }
@@ -595,7 +595,7 @@ fn long_packets_to_those_who_take_none_leave_room_for_others() {
         };
         let before = send();
         if at + 1 < 4 {
-            // Take as many buffers as one link may have.
+            // Send until the link has as many buffers as it may have.
             while send() == before {}
         } else {
             assert_eq!(&other.poll()[0].buffers[0][..], [7; 1000]);

@@ -140,7 +140,7 @@ impl<'a> Sender<'a> {
     }
 
     /// Ends a request whose peer does not listen. On RC, an access to the memory of a dead owner ends like one to
-    /// memory that is no longer exposed.
+    /// memory that is no longer exposed. On the other transports, the request is counted as discarded and succeeds.
     #[cold]
     fn lost(&self, is_access: bool, wire: &mut Wire<'_>) -> Step {
         if self.is_reliable() {
