@@ -1,3 +1,5 @@
+//! The machine's monotonic clock, and a fence for readings of it.
+
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, fence};
 
@@ -5,9 +7,9 @@ use sinew_fabric::Clock;
 
 /// The machine's monotonic clock, in nanoseconds since the first `HostClock` of this process was made.
 ///
-/// It reads the time stamp counter where that is fit for a clock (invariant and synchronous across processors), at some
-/// 10 ns a reading, and the system's monotonic clock elsewhere, at some 25 ns or more. All clocks of one process share an
-/// origin, so their readings compare. Cheap to clone.
+/// It reads the time stamp counter where that can serve as a clock (invariant and synchronised across processors), at
+/// some 10 ns a reading, and the system's monotonic clock elsewhere, at some 25 ns or more. All clocks of a process
+/// share an origin, so their readings can be compared. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct HostClock {
     clock: quanta::Clock,
@@ -42,18 +44,20 @@ impl Clock for HostClock {
     }
 }
 
-/// Lets no load, store or reading of a clock behind it begin before those in front of it are done. A fence orders memory alone: the
-/// time stamp counter is read ahead of loads that still wait for their cache line, and what takes 200 ns seems to take 10.
+/// Keeps every later load, store and clock reading from starting before all earlier ones are complete.
+///
+/// A memory fence alone does not order clock readings: the processor reads the time stamp counter ahead of loads that
+/// still wait for their cache line, so that something that takes 200 ns seems to take 10.
 #[inline]
 pub fn settle() {
     fence(Ordering::SeqCst);
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has SSE2, of which this is an instruction; it touches nothing.
+    // SAFETY: `lfence` belongs to SSE2, which every x86-64 processor has; it touches neither memory nor registers.
     unsafe {
         core::arch::x86_64::_mm_lfence();
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: it touches neither memory nor registers.
+    // SAFETY: `isb` touches neither memory nor registers.
     unsafe {
         core::arch::asm!("isb", options(nostack, preserves_flags));
     }
@@ -81,7 +85,8 @@ mod tests {
         let (began, began_ns) = (Instant::now(), clock.now_ns());
         std::thread::sleep(Duration::from_millis(50));
         let (inner_ns, outer) = (clock.now_ns() - began_ns, began.elapsed());
-        // The inner interval lies within the outer one but for the readings themselves; 2 % is far above calibration error.
+        // The inner interval lies within the outer one, except for the readings themselves; 2 % is far above the
+        // calibration error.
         assert!(inner_ns >= 49_000_000, "{inner_ns}");
         assert!((inner_ns as f64) < outer.as_nanos() as f64 * 1.02, "{inner_ns} ns in {outer:?}");
     }
@@ -92,7 +97,7 @@ mod tests {
         let before_ns = first.now_ns();
         let elsewhere_ns = std::thread::spawn(|| HostClock::new().now_ns()).join().unwrap();
         let after_ns = first.now_ns();
-        // Another processor's counter may be read a little early; a millisecond would be another origin.
+        // Another processor's counter may read slightly lower; a difference of a millisecond would mean another origin.
         assert!(elsewhere_ns + 1_000_000 >= before_ns && elsewhere_ns <= after_ns + 1_000_000);
     }
 }

@@ -1,10 +1,12 @@
+//! Processors that a thread may use, and pinning a thread to one.
+
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The processors that this thread may run on, in ascending order. Never empty.
+/// Processors that this thread may run on, in ascending order. Never empty.
 ///
-/// Where the system does not say, it is processor 0.
+/// Where the system does not tell, the answer is processor 0.
 pub fn available_cpus() -> Vec<usize> {
     let cpus: Vec<usize> = match sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
@@ -13,11 +15,11 @@ pub fn available_cpus() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Keeps the calling thread on one processor.
+/// Pins the calling thread to one processor.
 ///
 /// # Errors
 ///
-/// `InvalidInput` when there is no such processor or the thread may not use it, else what the system says.
+/// `InvalidInput` when there is no such processor or the thread may not use it, else the error of `sched_setaffinity`.
 pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(io::Error::new(
@@ -43,7 +45,7 @@ mod tests {
     #[test]
     fn a_pinned_thread_has_one_processor() {
         let cpu = *available_cpus().last().unwrap();
-        // In a thread of its own: the test runner's threads are others'.
+        // A thread of its own is pinned, since the test runner's threads serve other tests.
         let left = std::thread::spawn(move || {
             pin_current_thread(cpu).unwrap();
             available_cpus()

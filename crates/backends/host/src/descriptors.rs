@@ -1,18 +1,18 @@
-//! How many clients the system lets this process have: descriptors, and places in front of a listening socket.
+//! Limits of the system on the clients of this process: open descriptors, and the backlog of a listening socket.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Allows this process as many open descriptors as the system lets it have. Returns how many these are; none when there is
-/// no limit.
+/// Raises this process's limit on open descriptors to the most that the system allows. Returns that limit, or `None`
+/// when there is none.
 ///
-/// Processes begin with few, for the sake of programs with `select`.
+/// Processes start with a low limit, for the sake of programs that use `select`.
 ///
 /// # Errors
 ///
-/// What the system says; the limit is as it was then.
+/// The error of `setrlimit`; the limit is unchanged then.
 pub fn raise_descriptor_limit() -> io::Result<Option<u64>> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
@@ -21,12 +21,12 @@ pub fn raise_descriptor_limit() -> io::Result<Option<u64>> {
     Ok(maximum)
 }
 
-/// Has up to `clients` wait in front of a listening socket until they are accepted, where the system allows so many. Those for
-/// whom there is no place try again a second later.
+/// Lets up to `clients` connections wait to be accepted by a listening socket, where the system allows so long a
+/// backlog. A client that finds the backlog full tries again a second later.
 ///
 /// # Errors
 ///
-/// What the system says: it is no listening socket.
+/// The error of `listen`: `listener` is not a listening socket.
 pub fn lengthen_backlog(listener: impl AsFd, clients: u16) -> io::Result<()> {
     Ok(rustix::net::listen(listener, clients.into())?)
 }
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn the_limit_is_what_the_system_allows() {
         let before = getrlimit(Resource::Nofile);
-        // Other tests go on meanwhile.
+        // One less is enough: other tests run at the same time and need descriptors.
         let lowered = Rlimit { current: Some(before.current.unwrap_or(1 << 20) - 1), ..before };
         setrlimit(Resource::Nofile, lowered).unwrap();
         assert_eq!(raise_descriptor_limit().unwrap(), before.maximum);

@@ -1,26 +1,29 @@
+//! The system's random generator, buffered.
+
 use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use sinew_fabric::Generator;
 
-/// Words fetched from the system at once: a call costs some 0.3 us, a word from the buffer a nanosecond.
+/// Words fetched from the system at once: a call costs some 0.3 us, a word from the buffer 1 ns.
 const BUFFERED_WORDS: usize = 32;
 const BUFFERED_BYTES: usize = BUFFERED_WORDS * 8;
 
-/// The system's cryptographic generator, buffered. For tokens and seeds.
+/// The system's cryptographic generator, buffered, for tokens and seeds.
 ///
-/// Words leave the buffer once and are wiped there. A process that forks should make a new one in the child.
+/// Each word is handed out once and wiped from the buffer. A process that forks should make a new generator in the
+/// child.
 pub struct SystemEntropy {
     buffer: [u64; BUFFERED_WORDS],
     left: usize,
 }
 
 impl SystemEntropy {
-    /// Fills the first buffer, so that a system without randomness is noticed here.
+    /// Creates a generator and fills its buffer, so that a system without randomness is noticed here.
     ///
     /// # Errors
     ///
-    /// What `getrandom` says.
+    /// The error of `getrandom`.
     pub fn new() -> io::Result<Self> {
         let mut entropy = Self { buffer: [0; BUFFERED_WORDS], left: 0 };
         entropy.refill()?;
@@ -55,7 +58,7 @@ impl std::fmt::Debug for SystemEntropy {
 impl Generator for SystemEntropy {
     /// # Panics
     ///
-    /// When the system, which gave random bytes before, has none any more: tokens that can be guessed would be worse.
+    /// When the system stops giving random bytes, having given some before: tokens that can be guessed would be worse.
     #[inline]
     fn next_u64(&mut self) -> u64 {
         if self.left == 0 {

@@ -1,24 +1,27 @@
-//! Huge pages for memory that is in use already.
+//! Moves memory that is already in use to huge pages.
 
 use std::io;
 use std::ops::Range;
 
-/// Huge pages are this long on the machines whose pages have [`PAGE`] bytes.
+/// Bytes of a huge page on machines whose pages have [`PAGE`] bytes.
 const HUGE_PAGE: usize = 2 << 20;
+/// Bytes of an ordinary page.
 const PAGE: usize = 4096;
-/// So many of a huge page's eighths must be in use already: what is not costs memory from then on.
+/// Eighths of a huge page that must be in use already. The unused rest costs memory from then on.
 const EIGHTHS_IN_USE: usize = 7;
 
-/// Moves what this process keeps in small pages to huge ones, wherever at least seven eighths of a huge one are in use: a program that looks at
-/// gigabytes at random then misses the caches only, and not the table of pages too. Returns how many bytes it asked that for.
+/// Moves this process's memory from small pages to huge ones, wherever at least seven eighths of a huge page are in
+/// use. A program that accesses gigabytes at random then misses only in the caches, and not in the page table too.
+/// Returns the bytes that it asked the kernel to move.
 ///
-/// It is for a program that has set up what it will work on, takes about a second for each few gigabytes, and may need a seventh more
-/// memory. Nothing changes where the system has no huge pages to give or is not to (`never` in `/sys/kernel/mm/transparent_hugepage/enabled`), is older
-/// than Linux 6.1, or has other pages than those of 4 KiB.
+/// Call it once the program has set up the data that it will work on. It takes about a second for each few gigabytes,
+/// and may need a seventh more memory. It changes nothing where the system has no huge pages or may not use them
+/// (`never` in `/sys/kernel/mm/transparent_hugepage/enabled`), is older than Linux 6.1, or has pages of another size
+/// than 4 KiB.
 ///
 /// # Errors
 ///
-/// The list of the process's memory cannot be read.
+/// The error of reading `/proc/self/maps`.
 pub fn gather_on_huge_pages() -> io::Result<usize> {
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     // SAFETY: the call reads a setting and touches no memory of ours.
@@ -30,7 +33,8 @@ pub fn gather_on_huge_pages() -> io::Result<usize> {
     let mut gathered = 0;
     for mapping in maps.lines().filter_map(private_memory) {
         for range in in_use(mapping.start, &residents(&mapping)) {
-            // SAFETY: the call moves what pages hold, and changes none of it, whoever it is that uses them and however.
+            // SAFETY: the call moves the contents of pages to other physical memory. It changes no byte, so it does not
+            // matter who uses the range, or how.
             unsafe { libc::madvise(std::ptr::without_provenance_mut(range.start), range.len(), libc::MADV_COLLAPSE) };
             gathered += range.len();
         }
@@ -38,7 +42,8 @@ pub fn gather_on_huge_pages() -> io::Result<usize> {
     Ok(gathered)
 }
 
-/// The huge pages that a line of the list has room for, if it is of memory that the process can write, shares with nobody, and has from no file.
+/// The whole huge pages within a mapping, from its line in `/proc/self/maps`, if the process can write it, shares it
+/// with nobody, and did not map it from a file.
 fn private_memory(line: &str) -> Option<Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (range, permissions, inode) = (fields.next()?, fields.next()?, fields.nth(2)?);
@@ -49,17 +54,19 @@ fn private_memory(line: &str) -> Option<Range<usize>> {
     (is_ours && start < end).then_some(start..end)
 }
 
-/// Which pages of a range are in memory, a byte for each; nothing where that cannot be told.
+/// Returns a byte for each page of a range, whose lowest bit says whether the page is in memory; empty when the system
+/// does not tell.
 fn residents(range: &Range<usize>) -> Vec<u8> {
     let mut residents = vec![0; range.len() / PAGE];
-    // SAFETY: the call writes a byte for each page of the range, as many as there are. It only looks at the range itself.
+    // SAFETY: the call writes one byte for each page of the range, and `residents` has exactly as many. It only
+    // inspects the range itself.
     let told = unsafe {
         libc::mincore(std::ptr::without_provenance_mut(range.start), range.len(), residents.as_mut_ptr().cast())
     };
     if told == 0 { residents } else { Vec::new() }
 }
 
-/// The runs of huge pages from `start` on that are in use for the most part.
+/// Runs of adjacent huge pages, from address `start` on, of which at least [`EIGHTHS_IN_USE`] eighths are in use.
 fn in_use(start: usize, residents: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (at, pages) in residents.chunks_exact(HUGE_PAGE / PAGE).enumerate() {
@@ -83,7 +90,7 @@ mod tests {
     #[test]
     fn memory_keeps_its_contents() {
         let numbers: Vec<u64> = (0..2 * HUGE_PAGE as u64).collect();
-        // None where the system is not to.
+        // 0 where the system has no huge pages or may not use them.
         assert!(matches!(gather_on_huge_pages().unwrap(), 0 | 0x80_0000..), "most of it is in use");
         assert!(numbers.iter().enumerate().all(|(at, number)| at as u64 == *number));
     }

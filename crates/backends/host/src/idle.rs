@@ -1,41 +1,43 @@
+//! Holding off the processors' idle states.
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
 const LATENCY_DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// Why idle states could not be held off.
+/// Reason why idle states could not be held off.
 #[derive(Debug, thiserror::Error)]
 pub enum IdleStatesError {
-    /// This kernel has no such control.
+    /// This kernel has no control for idle states.
     #[error(
         "{LATENCY_DEVICE} is not there: idle processors will take tens of microseconds to wake; spin instead of sleeping"
     )]
     NotThere,
-    /// The user may not use it.
+    /// The user may not write to the control.
     #[error(
         "{LATENCY_DEVICE} cannot be opened for writing by this user; run as root, or give the user the right to write it"
     )]
     NotPermitted,
-    /// The system refused in another way.
+    /// Any other error of the system.
     #[error("{LATENCY_DEVICE}: {0}")]
     System(#[from] io::Error),
 }
 
-/// Keeps every processor of the machine out of its idle states until it is dropped.
+/// Guard that keeps every processor of the machine out of its idle states until it is dropped.
 #[derive(Debug)]
 pub struct IdleStatesOff {
     _device: File,
 }
 
-/// Asks the kernel to keep idle processors polling, for as long as the guard lives.
+/// Asks the kernel to keep idle processors polling until the returned guard is dropped.
 ///
-/// A sleeping processor wakes within a microsecond or two then, rather than after tens of them. It costs power (and on a
-/// virtual machine the host's time), so it is for measurements and machines of one's own.
+/// An idle processor then wakes within a microsecond or two, rather than after tens of them. This costs power (and, on
+/// a virtual machine, the host's processor time), so use it for measurements and on machines of your own.
 ///
 /// # Errors
 ///
-/// [`IdleStatesError`], which says why.
+/// [`IdleStatesError`], which gives the reason.
 pub fn hold_idle_states_off() -> Result<IdleStatesOff, IdleStatesError> {
     hold_at(Path::new(LATENCY_DEVICE))
 }

@@ -1,27 +1,31 @@
+//! Time for which a processor has been idle.
+
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a count, with its end of line.
+/// Bytes read of a count, with its end of line.
 const COUNT_LEN: usize = 32;
 
-/// How long a processor has been idle, as Linux counts it: `/sys/devices/system/cpu/cpuN/cpuidle/state*/time`.
+/// Time for which a processor has been idle, as Linux counts it: `/sys/devices/system/cpu/cpuN/cpuidle/state*/time`.
 ///
-/// A thread that sleeps can tell from it whether something computes beside it: what it leaves of its processor is idle then, or somebody else's
-/// (`fabric::reader::Reader::slept`). The count is brought up to date when the processor begins to work again, so a thread that runs on it and has just
-/// been woken reads what its sleep was.
+/// From it, a thread that sleeps can tell whether something else computes on its processor: the time that the thread
+/// leaves is either idle or taken by others (`fabric::reader::Reader::slept`). The kernel updates the count when the
+/// processor begins to work again, so a thread on that processor that has just been woken reads a count that includes
+/// its sleep.
 #[derive(Debug)]
 pub struct IdleTime {
     states: Vec<(PathBuf, File)>,
 }
 
 impl IdleTime {
-    /// Of a processor. The thread that asks should be [pinned](crate::pin_current_thread) to it.
+    /// Opens the counts of a processor. The calling thread should be [pinned](crate::pin_current_thread) to it.
     ///
     /// # Errors
     ///
-    /// `NotFound` where the kernel counts no idle time of such a processor, as many virtual machines' do not; else what the system says.
+    /// `NotFound` where the kernel counts no idle time for this processor, as on many virtual machines; else the error
+    /// of the system.
     pub fn of(cpu: usize) -> io::Result<Self> {
         Self::in_folder(Path::new(&format!("/sys/devices/system/cpu/cpu{cpu}/cpuidle")))
     }
@@ -44,11 +48,12 @@ impl IdleTime {
         Ok(Self { states })
     }
 
-    /// Nanoseconds, in all, in steps of a microsecond. It costs a system call for each idle state that the processor has, which are nine at most.
+    /// Idle time in all, in nanoseconds, with a resolution of a microsecond. Each call costs one system call for each
+    /// idle state of the processor, of which there are at most nine.
     ///
     /// # Errors
     ///
-    /// What the system says, or `InvalidData`: what it counts is no number.
+    /// The error of reading a count, or `InvalidData` when the count is not a number.
     pub fn ns(&self) -> io::Result<u64> {
         let mut sum_ns: u64 = 0;
         for (path, file) in &self.states {
@@ -56,7 +61,7 @@ impl IdleTime {
             let len = file.read_at(&mut bytes, 0)?;
             let us = std::str::from_utf8(&bytes[..len]).ok().and_then(|text| text.trim_end().parse::<u64>().ok());
             let us = us.ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidData, format!("{}: this is no time", path.display()))
+                io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a number of microseconds", path.display()))
             })?;
             sum_ns = sum_ns.saturating_add(us.saturating_mul(1000));
         }

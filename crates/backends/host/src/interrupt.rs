@@ -1,3 +1,5 @@
+//! Signals: Ctrl-C and its like, a request (SIGUSR1), and a reload (SIGHUP).
+
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,17 +8,19 @@ use rustix::fd::{IntoRawFd, OwnedFd};
 use sinew_fabric::Waker;
 use sinew_mem::atomic::plain::{AtomicU32, Ordering};
 
-// The signal handlers may touch nothing but these four words: atomics without locks are all that is safe there.
-/// The number of the signal that came; 0 before.
+// The signal handlers touch only these four words: lock-free atomics are all that is safe there.
+/// Number of the signal that came; 0 before one does.
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 /// Whether SIGUSR1 came.
 static ASKED: AtomicU32 = AtomicU32::new(0);
-/// Whether SIGHUP came, where it is caught by itself, since somebody looked.
+/// Whether SIGHUP came since the last [`Interrupt::take_reload`], once [`Interrupt::catch_reload`] has made it mean a
+/// reload.
 static RELOAD: AtomicU32 = AtomicU32::new(0);
+/// Descriptor of the eventfd that wakes the thread of [`call_wakers`]; [`NO_FD`] before there is one.
 static WAKE_FD: AtomicU32 = AtomicU32::new(NO_FD);
 const NO_FD: u32 = u32::MAX;
 
-/// What the installed interrupt keeps. `None` until the first successful install.
+/// The registered wakers. `None` until the first successful install.
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
 #[derive(Default)]
@@ -29,11 +33,11 @@ fn state() -> MutexGuard<'static, Option<State>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The process's reaction to Ctrl-C (SIGINT), SIGTERM, and the end of its terminal (SIGHUP, unless it is ignored, as under
-/// `nohup`): a flag to look at, and wakers for threads that sleep.
+/// The process's reaction to Ctrl-C (SIGINT), SIGTERM, and the loss of its terminal (SIGHUP, unless it is ignored, as
+/// under `nohup`): a flag to check, and wakers for threads that sleep.
 ///
-/// The first signal sets the flag; a second one ends the process as it would have without this, so that a program that
-/// hangs on its way out can still be stopped by hand.
+/// The first signal sets the flag; a second one ends the process, as it would have done without this handler, so that a
+/// program that hangs while it shuts down can still be stopped by hand.
 ///
 /// ```
 /// let interrupt = sinew_host::Interrupt::install()?;
@@ -49,13 +53,13 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Starts to catch the signals, once for the process; later calls give the same.
+    /// Starts to catch the signals, once for the process; later calls return the same interrupt.
     ///
-    /// Starts one thread, which sleeps until a signal comes and then calls the wakers (a signal handler itself may not).
+    /// Starts one thread, which sleeps until a signal comes and then calls the wakers (a signal handler must not).
     ///
     /// # Errors
     ///
-    /// What the system says: no descriptor, no thread.
+    /// The error of the system: no descriptor or no thread was available, or a signal could not be caught.
     pub fn install() -> io::Result<Self> {
         let mut state = state();
         if state.is_none() {
@@ -65,7 +69,7 @@ impl Interrupt {
         Ok(Self { _installed: () })
     }
 
-    /// What was installed earlier, if it was.
+    /// The interrupt that was installed earlier, if any.
     pub fn installed() -> Option<Self> {
         state().is_some().then_some(Self { _installed: () })
     }
@@ -73,63 +77,65 @@ impl Interrupt {
     /// Whether a signal came.
     #[inline]
     pub fn is_set(&self) -> bool {
-        // Acquire: partner of the store in the handler (or `set`), though nothing else is published with it.
+        // Acquire: partner of the store in `note_interrupt`, though nothing else is published with it.
         INTERRUPTED.load(Ordering::Acquire) != 0
     }
 
-    /// The exit status of a program that the signal ended, as shells have it: 130 after Ctrl-C. None came: none.
+    /// Exit status of a program that the signal ended, as shells report it: 130 after Ctrl-C. `None` when no signal
+    /// came.
     pub fn exit_status(&self) -> Option<u8> {
         let signal = u8::try_from(INTERRUPTED.load(Ordering::Acquire)).ok()?;
         (signal > 0).then(|| signal.saturating_add(128))
     }
 
-    /// Starts to catch SIGUSR1 as well, by which somebody asks a program for something of the program's own: a flag of its own, and the same
-    /// [wakers](Self::wake_on_interrupt). It can come any number of times.
+    /// Starts to catch SIGUSR1 as well, for a program that gives it a meaning of its own. The signal sets a flag of its
+    /// own and calls the same [wakers](Self::wake_on_interrupt). It can come any number of times.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of `sigaction`.
     pub fn catch_request(&self) -> io::Result<()> {
         catch(libc::SIGUSR1, on_request, libc::SA_RESTART)
     }
 
-    /// Whether SIGUSR1 came since [`Self::catch_request`].
+    /// Whether SIGUSR1 came since [`Self::catch_request`]. Never goes back to false.
     #[inline]
     pub fn is_requested(&self) -> bool {
         // Acquire: as in `is_set`.
         ASKED.load(Ordering::Acquire) != 0
     }
 
-    /// From now on SIGHUP does not interrupt: it asks a program to read its files again, which sets a flag of its own and calls the same
-    /// [wakers](Self::wake_on_interrupt). It can come any number of times.
+    /// Makes SIGHUP ask the program to read its files again, instead of interrupting it. The signal then sets a flag of
+    /// its own and calls the same [wakers](Self::wake_on_interrupt). It can come any number of times.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of `sigaction`.
     pub fn catch_reload(&self) -> io::Result<()> {
         catch(libc::SIGHUP, on_reload, libc::SA_RESTART)
     }
 
-    /// Whether SIGHUP came since the last call, after [`Self::catch_reload`].
+    /// Whether SIGHUP came since the last call. Works after [`Self::catch_reload`].
     #[inline]
     pub fn take_reload(&self) -> bool {
-        // A look that costs nothing, as a rule. Acquire: as in `is_set`.
+        // The load spares the swap in the common case. Acquire: as in `is_set`.
         RELOAD.load(Ordering::Acquire) != 0 && RELOAD.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Does what Ctrl-C does, without it: for a program that ends itself.
+    /// Sets the flag and calls the wakers as Ctrl-C does, for a program that ends itself.
     pub fn set(&self) {
         note_interrupt(libc::SIGINT);
     }
 
-    /// Calls `waker` when a signal comes, or at once when it came already, until the returned guard is dropped.
+    /// Calls `waker` when a signal comes, or at once if one has come already, until the returned guard is dropped.
     #[must_use = "dropping the guard takes the waker back"]
     pub fn wake_on_interrupt(&self, waker: Waker) -> WakeOnInterrupt {
         let mut state = state();
         let state = state.get_or_insert_default();
         let id = state.next_id;
         state.next_id += 1;
-        // The thread that wakes takes the same lock after the flag was set: either it finds this waker, or we see the flag.
+        // The thread that calls the wakers takes the same lock after the flag was set: either it finds this waker, or
+        // we see the flag.
         if self.is_set() {
             waker.wake();
         }
@@ -138,7 +144,7 @@ impl Interrupt {
     }
 }
 
-/// Keeps a waker registered with [`Interrupt::wake_on_interrupt`].
+/// Guard that keeps a waker registered with [`Interrupt::wake_on_interrupt`].
 #[derive(Debug)]
 pub struct WakeOnInterrupt {
     id: u64,
@@ -152,23 +158,24 @@ impl Drop for WakeOnInterrupt {
     }
 }
 
-/// Sets the flag and pokes the thread that calls the wakers. Async-signal-safe.
+/// Sets the flag and wakes the thread that calls the wakers. Async-signal-safe.
 fn note_interrupt(signal: libc::c_int) {
     INTERRUPTED.store(signal as u32, Ordering::Release);
     poke();
 }
 
-/// Async-signal-safe.
+/// Wakes the thread that calls the wakers. Async-signal-safe.
 fn poke() {
     let fd = WAKE_FD.load(Ordering::Acquire);
     if fd != NO_FD {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the eventfd is never closed once it is in `WAKE_FD`; eight bytes are readable. A full counter means that
-        // the thread is being woken already, so the result does not matter.
+        // SAFETY: the eventfd is never closed once it is in `WAKE_FD`, and eight bytes are readable. A full counter
+        // means that the thread is being woken already, so the result does not matter.
         unsafe { libc::write(fd as libc::c_int, one.as_ptr().cast(), one.len()) };
     }
 }
 
+/// Handler of the signals that end the program. Async-signal-safe.
 extern "C" fn on_signal(signal: libc::c_int) {
     // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
     let errno = unsafe { *libc::__errno_location() };
@@ -177,6 +184,7 @@ extern "C" fn on_signal(signal: libc::c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
+/// Handler of SIGUSR1. Async-signal-safe.
 extern "C" fn on_request(_: libc::c_int) {
     // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
     let errno = unsafe { *libc::__errno_location() };
@@ -186,6 +194,7 @@ extern "C" fn on_request(_: libc::c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
+/// Handler of SIGHUP once it means a reload. Async-signal-safe.
 extern "C" fn on_reload(_: libc::c_int) {
     // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
     let errno = unsafe { *libc::__errno_location() };
@@ -195,10 +204,10 @@ extern "C" fn on_reload(_: libc::c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Has a handler catch a signal. The handler does nothing but what is async-signal-safe.
+/// Installs `handler` for a signal. The handler must do only async-signal-safe things.
 fn catch(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: all-zero is a valid `sigaction` (no flags, empty mask), and the handlers here are async-signal-safe: they store to an
-    // atomic and call `write`.
+    // SAFETY: all-zero is a valid `sigaction` (no flags, empty mask), and the handlers here are async-signal-safe: they
+    // store to an atomic and call `write`.
     let status = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as usize;
@@ -217,14 +226,14 @@ fn install_once() -> io::Result<()> {
         if signal == libc::SIGHUP && is_ignored(signal)? {
             continue;
         }
-        // The handler goes after the first signal: the second does what it always did.
+        // SA_RESETHAND removes the handler after the first signal, so a second one has its default effect.
         catch(signal, on_signal, libc::SA_RESTART | libc::SA_RESETHAND)?;
     }
     Ok(())
 }
 
 fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
-    // SAFETY: all-zero is a valid `sigaction` to be written over, and none is set.
+    // SAFETY: all-zero is a valid `sigaction` to be overwritten, and the null pointer means that no new action is set.
     let (status, action) = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         (libc::sigaction(signal, std::ptr::null(), &mut action), action)
@@ -241,11 +250,11 @@ fn call_wakers(wake: &OwnedFd) {
                     .as_ref()
                     .map(|state| state.wakers.iter().map(|(_, waker)| waker.clone()).collect())
                     .unwrap_or_default();
-                // Outside the lock: a waker may do anything.
+                // The lock is released first: a waker may do anything.
                 wakers.iter().for_each(Waker::wake);
             }
             Err(rustix::io::Errno::INTR) => {}
-            // An eventfd of our own cannot fail; without it the flag still works.
+            // Reading our own eventfd cannot fail; if it does, the flag still works.
             Err(_) => return,
         }
     }
@@ -266,7 +275,7 @@ mod tests {
         }
     }
 
-    // One test, since the flag is the process's and never goes back.
+    // This is one test, since the flag belongs to the process and is never cleared.
     #[test]
     fn a_signal_sets_the_flag_and_calls_the_wakers() {
         assert!(Interrupt::installed().is_none());
@@ -282,7 +291,10 @@ mod tests {
             // SAFETY: raises a signal that has a handler.
             unsafe { libc::raise(libc::SIGHUP) };
             receive.recv_timeout(Duration::from_secs(20)).expect("the waker is called");
-            assert!(interrupt.take_reload() && !interrupt.is_set(), "it asks for files to be read, and ends nothing");
+            assert!(
+                interrupt.take_reload() && !interrupt.is_set(),
+                "SIGHUP asks for files to be read again, and ends nothing"
+            );
         }
         drop(interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send_dropped)))));
         // SAFETY: raises a signal that has a handler.

@@ -1,8 +1,8 @@
-//! What Sinew asks of the machine that it runs on: the real clock, the system's randomness, worker threads, processor
-//! placement, signals, and, over TCP, a rendezvous and names for ports that are queue pairs.
+//! What Sinew needs from the machine that it runs on: the real clock, the system's randomness, worker threads,
+//! processor placement, signals, and, over TCP, a rendezvous and names for ports that are queue pairs.
 //!
-//! Library code is handed a clock, a generator and a worker pool and never reads its own, so that it also runs in virtual
-//! time. This crate is where a real program gets them:
+//! Library code is handed a clock, a generator and a worker pool and never makes its own, so that it also runs in
+//! virtual time. A real program gets them from this crate:
 //!
 //! ```
 //! use sinew_fabric::{Clock, Generator, WorkerPool};

@@ -1,7 +1,7 @@
-//! Where those wait who came to a rendezvous and have not said yet what they want.
+//! A lobby: it holds connections to a rendezvous that have not sent a whole first frame yet.
 //!
-//! Anybody can connect, say nothing, or say one byte now and then. Nobody waits for such a one: its place in the lobby is its only cost,
-//! it has that for a short time, and where the places run out it makes way for who comes later.
+//! Anybody can connect and then send nothing, or a byte now and then. Such a connection delays nobody: it costs a place
+//! in the lobby for a short time, and when the places run out it makes way for later ones.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
@@ -16,11 +16,11 @@ use crate::rendezvous::{HEADER_LEN, Rendezvous, RendezvousError, RendezvousListe
 /// Limits of a [`Lobby`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LobbyLimits {
-    /// How many wait at a time; at least 1.
+    /// Connections that wait at a time; at least 1.
     pub places: usize,
-    /// How long each may.
+    /// Time for which each may wait.
     pub patience: Duration,
-    /// Bytes of the frame that says what they want.
+    /// Limit on the first frame, which says what the peer wants, in bytes.
     pub hello_len_max: usize,
 }
 
@@ -30,36 +30,37 @@ impl Default for LobbyLimits {
     }
 }
 
-/// Connections accepted between two looks at those that wait.
+/// Connections accepted between two checks of those that wait.
 const ACCEPTED_PER_LOOK: usize = 32;
-/// Those who stand at the door until they are accepted, where the system allows so many.
+/// Backlog of the listening socket: connections that wait to be accepted, where the system allows so many.
 const AT_THE_DOOR: u16 = 1024;
 /// Reasons kept for [`Lobby::turned_away`].
 const REASONS_MAX: usize = 16;
 
-/// A listener, and those who have come and said nothing whole yet. Who has is handed on with their first frame.
+/// A listener, and its connections without a whole first frame. Once a connection's first frame is whole, both are
+/// handed on.
 #[derive(Debug)]
 pub struct Lobby {
     listener: RendezvousListener,
     limits: LobbyLimits,
-    /// In the order in which they came.
+    /// In order of arrival.
     waiting: VecDeque<Guest>,
     ready: VecDeque<(Rendezvous, Vec<u8>)>,
     reasons: VecDeque<RendezvousError>,
 }
 
-/// One who waits.
+/// A connection that waits.
 #[derive(Debug)]
 struct Guest {
     stream: TcpStream,
     peer: SocketAddr,
     until: Instant,
-    /// What it has said so far: the header, and what follows it.
+    /// Bytes received so far: the header, and what follows it.
     said: Vec<u8>,
 }
 
 impl Guest {
-    /// Takes what it says; the frame once that is whole.
+    /// Reads what has arrived; returns the frame once it is whole.
     fn hear(&mut self, len_max: usize) -> Result<Option<Vec<u8>>, RendezvousError> {
         loop {
             let wanted = match self.said.first_chunk::<HEADER_LEN>() {
@@ -76,7 +77,7 @@ impl Guest {
             if missing == 0 {
                 return Ok(Some(self.said.split_off(HEADER_LEN)));
             }
-            // Memory is taken as bytes come.
+            // Memory is allocated as bytes arrive.
             let mut piece = [0; 4096];
             let room = missing.min(piece.len());
             match (&self.stream).read(&mut piece[..room]) {
@@ -91,29 +92,29 @@ impl Guest {
 }
 
 impl Lobby {
-    /// The lobby of those who come to `listener`.
+    /// Creates the lobby of the connections to `listener`.
     pub fn new(listener: RendezvousListener, limits: LobbyLimits) -> Self {
         let (waiting, ready, reasons) = Default::default();
-        // With fewer, others come in a second later when there is a crowd, and no worse.
+        // A shorter backlog only makes some of a crowd connect a second later.
         let _ = lengthen_backlog(listener.socket(), AT_THE_DOOR);
         Self { listener, limits, waiting, ready, reasons }
     }
 
-    /// Where it listens.
+    /// Address where it listens.
     pub fn address(&self) -> SocketAddr {
         self.listener.address()
     }
 
-    /// How many wait.
+    /// Connections that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The next who has said what they want, and what that is; `None` when nobody did within `timeout`.
+    /// The next connection whose first frame is whole, and that frame; `None` when there was none within `timeout`.
     ///
     /// # Errors
     ///
-    /// [`RendezvousError::System`], such as too few descriptors though nobody waits here; the lobby goes on.
+    /// [`RendezvousError::System`], such as too few descriptors even with nobody waiting here; the lobby stays usable.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<(Rendezvous, Vec<u8>)>, RendezvousError> {
         let end = deadline(timeout);
         loop {
@@ -121,7 +122,7 @@ impl Lobby {
                 return Ok(Some(ready));
             }
             self.sleep(end)?;
-            // First those who wait: whoever has said all makes way for nobody.
+            // Waiting connections are read first: one whose frame is whole must not make way for another.
             self.hear_all();
             self.take_in()?;
             if self.ready.is_empty() && Instant::now() >= end {
@@ -130,12 +131,12 @@ impl Lobby {
         }
     }
 
-    /// Who was let go since this was last asked, and why: the first few of them.
+    /// Connections dropped since the last call, and why; only the first 16 are kept.
     pub fn turned_away(&mut self) -> impl Iterator<Item = RendezvousError> + '_ {
         self.reasons.drain(..)
     }
 
-    /// Waits until somebody comes or says something, or has waited for long enough.
+    /// Waits until a connection or data arrives, or the oldest connection has waited too long.
     fn sleep(&self, end: Instant) -> Result<(), RendezvousError> {
         let until = self.waiting.front().map_or(end, |oldest| oldest.until.min(end));
         let left = until.saturating_duration_since(Instant::now());
@@ -153,7 +154,7 @@ impl Lobby {
         RendezvousError::System { doing: format!("waiting for others at {}", self.address()), source }
     }
 
-    /// Hears those who wait, and lets go who has waited for too long.
+    /// Reads from all waiting connections, and drops those that have waited too long.
     fn hear_all(&mut self) {
         let now = Instant::now();
         for guest in std::mem::take(&mut self.waiting) {
@@ -168,7 +169,7 @@ impl Lobby {
         }
     }
 
-    /// Hears one; it comes back when it has more to say.
+    /// Reads from one connection. Returns it if its frame is not whole yet.
     fn hear(&mut self, mut guest: Guest) -> Option<Guest> {
         match guest.hear(self.limits.hello_len_max) {
             Ok(None) => return Some(guest),
@@ -190,7 +191,7 @@ impl Lobby {
         }
     }
 
-    /// Lets those in who stand at the door.
+    /// Accepts connections from the backlog, up to [`ACCEPTED_PER_LOOK`].
     fn take_in(&mut self) -> Result<(), RendezvousError> {
         for _ in 0..ACCEPTED_PER_LOOK {
             let (stream, peer) = match self.listener.socket().accept() {
@@ -198,7 +199,7 @@ impl Lobby {
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return Ok(()),
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
-                    // No descriptor is left: those who wait have some.
+                    // Probably no descriptor is left: dropping a waiting connection frees one.
                     _ if self.make_way() => continue,
                     _ => return Err(self.failed(error)),
                 },
@@ -218,14 +219,14 @@ impl Lobby {
         Ok(())
     }
 
-    /// Lets one go who waits: of the host that has most here, who came first. False when nobody waits.
+    /// Drops a waiting connection: the oldest one of the host that has most of them. False when none waits.
     fn make_way(&mut self) -> bool {
         let ips: Vec<IpAddr> = self.waiting.iter().map(|guest| guest.peer.ip().to_canonical()).collect();
         let of_its_host = |at: &usize| ips.iter().filter(|&&ip| ip == ips[*at]).count();
-        // The last of equals is taken: from the back, that is who came first.
+        // `max_by_key` returns the last of equals; searched from the back, that is the oldest.
         let Some(at) = (0..ips.len()).rev().max_by_key(of_its_host) else { return false };
         if let Some(guest) = self.waiting.remove(at) {
-            // It may have said all in this moment.
+            // Its frame may have become whole just now.
             if let Some(guest) = self.hear(guest) {
                 self.turn_away(RendezvousError::MadeWay { peer: guest.peer });
             }
@@ -251,7 +252,7 @@ mod tests {
         TcpStream::connect(lobby.address()).unwrap()
     }
 
-    /// Those who are heard until nobody says anything for a moment.
+    /// First frames that become whole until nothing arrives for 20 ms.
     fn heard(lobby: &mut Lobby) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| lobby.next(Duration::from_millis(20)).unwrap()).map(|(_, frame)| frame).collect()
     }
@@ -319,7 +320,7 @@ mod tests {
             assert!(is_closed(&silent.pop_front().unwrap()));
             assert!(matches!(lobby.turned_away().next(), Some(RendezvousError::MadeWay { .. })));
         }
-        // Who has said a part goes on from there.
+        // A connection that has sent a part of its frame continues from there.
         let mut good = visit(&lobby);
         let bytes = bytes_of(b"hello");
         good.write_all(&bytes[..9]).unwrap();
@@ -336,7 +337,7 @@ mod tests {
             LobbyLimits { places: 8, patience: SOON, ..LobbyLimits::default() },
         );
         let port = lobby.address().port();
-        // Where one connects to decides where one comes from.
+        // The destination address of a connection decides its source address.
         let from = |host: &str| TcpStream::connect((host, port)).unwrap();
         let alone = from("127.0.0.2");
         let bound = alone.local_addr().unwrap().ip();
@@ -344,7 +345,10 @@ mod tests {
         assert!(heard(&mut lobby).is_empty());
         assert_eq!(lobby.waiting(), 8);
         if bound.to_string() == "127.0.0.2" {
-            assert!(lobby.waiting.iter().any(|guest| guest.peer.ip() == bound), "it came first, and is alone");
+            assert!(
+                lobby.waiting.iter().any(|guest| guest.peer.ip() == bound),
+                "it came first, and is the only one of its host"
+            );
         }
     }
 
@@ -353,7 +357,7 @@ mod tests {
         let mut lobby = lobby(LobbyLimits { patience: SOON, ..LobbyLimits::default() });
         let mut crowd = Vec::new();
         for _ in 0..5 {
-            // No more at a time than the system lets stand at the door.
+            // No more at a time than the backlog holds.
             crowd.extend((0..40).map(|_| visit(&lobby)));
             assert!(heard(&mut lobby).is_empty());
         }

@@ -1,17 +1,18 @@
-//! What the allocator keeps of memory that was freed.
+//! Limits the freed memory that the allocator keeps.
 
-/// Buffers from this size on are memory of the system's own.
+/// Buffers of this many bytes and more are mapped from the system one by one.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LONG: libc::c_int = 64 << 10;
 
-/// Has the allocator give buffers of 64 KB and more back to the system as soon as they are freed. It does so at first, and ends to once
-/// it has seen that such buffers come and go: what a crowd of clients has needed once would stay with the process. Whoever uses many of them
-/// keeps some.
+/// Makes the allocator return buffers of 64 KiB and more to the system as soon as they are freed.
 ///
-/// Allocators other than glibc's are left as they are.
+/// By default it stops doing so once it has seen such buffers come and go, and memory that a crowd of clients needed
+/// once would stay with the process. A program that uses many long buffers should keep some of them for reuse.
+///
+/// Allocators other than glibc's are left unchanged.
 pub fn give_back_long_buffers() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: `mallopt` changes how the allocator goes about further requests, under its own lock.
+    // SAFETY: `mallopt` changes how the allocator treats later requests, under its own lock.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LONG);
         libc::mallopt(libc::M_TRIM_THRESHOLD, LONG);

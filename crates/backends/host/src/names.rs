@@ -1,8 +1,10 @@
-//! Names for ports that are queue pairs: a TCP port, where a thread tells everybody who comes what they need to know.
+//! Names for ports that are queue pairs: the name is a TCP address, where a thread tells every caller how to reach the
+//! queue pair.
 //!
-//! What is told is one frame of the [rendezvous](crate::Rendezvous), always the same and so short that a fresh connection takes it at
-//! once. Strangers are not listened to and none is waited for: they cost a connection for a moment, and no more of them are
-//! answered than [`ANSWERS_PER_TURN`] every [`PAUSE`]. The port's own loop never hears of them.
+//! The answer is one frame of the [rendezvous](crate::Rendezvous), always the same and so short that a fresh connection
+//! takes it at once. The thread reads nothing from a caller and never waits for one. A stranger costs a connection for
+//! a moment, and at most [`ANSWERS_PER_TURN`] callers are answered every [`PAUSE`]. The port's own event loop is not
+//! involved.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -17,17 +19,18 @@ use sinew_fabric::{Address, PortError};
 
 use crate::rendezvous::{Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener, bytes_of};
 
-/// How long whoever looks somebody up waits to be let in, and then to be told.
+/// Time for which a lookup waits for the connection, and again for the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: QpAddress::BYTES_MAX, frame_timeout: PATIENCE };
-/// Strangers answered before the thread pauses.
+/// Callers answered before the thread pauses.
 const ANSWERS_PER_TURN: usize = 64;
-/// How long nobody is let in after that, or when there was no descriptor for one.
+/// Time for which nobody is accepted after that, or after a lack of descriptors.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// The [`Names`] of `scheme://HOST:PORT`. A port that is announced has a thread of its own that answers there.
+/// The [`Names`] of `scheme://HOST:PORT`. An announced port has a thread of its own that answers there.
 ///
-/// Looking up takes up to two seconds when the other side is silent, and a name's own look-up in the system beside.
+/// A lookup takes up to two seconds when the other side is silent, plus the time in which the system resolves the
+/// host's name.
 #[derive(Debug)]
 pub struct TcpNames {
     scheme: &'static str,
@@ -36,7 +39,7 @@ pub struct TcpNames {
 }
 
 impl TcpNames {
-    /// The names of a fabric, whose addresses may have these options.
+    /// The names of a fabric whose addresses may have these options.
     pub fn new(scheme: &'static str, options: &'static [&'static str]) -> Self {
         Self { scheme, options, announced: None }
     }
@@ -52,7 +55,7 @@ impl Names for TcpNames {
         self.scheme
     }
 
-    /// Port 0, and none, is any that is free; no host is all of this one's.
+    /// Port 0, or no port, means any free port; no host means all interfaces of this host.
     fn announce(&mut self, address: &Address, qp: &QpAddress) -> Result<Address, PortError> {
         self.check(address)?;
         let listener = bind(address)?;
@@ -71,16 +74,16 @@ impl Names for TcpNames {
         let not_found = |looked_in| Err(PortError::NotFound { address: address.to_string(), looked_in });
         match told {
             Ok(bytes) => QpAddress::from_bytes(&bytes)
-                .map_or_else(|| not_found(format!("what {place} tells, which is no queue pair's address")), Ok),
+                .map_or_else(|| not_found(format!("the answer of {place}, which is not a queue pair's address")), Ok),
             Err(RendezvousError::Address { source, .. }) => Err(unknown_host(address, host, source)),
-            Err(RendezvousError::NobodyThere { source, .. }) => not_found(format!("TCP, where {place} says: {source}")),
+            Err(RendezvousError::NobodyThere { source, .. }) => not_found(format!("TCP at {place}: {source}")),
             Err(RendezvousError::System { doing, source }) => Err(PortError::System { doing, source }),
-            Err(other) => not_found(format!("what {place} tells: {other}")),
+            Err(other) => not_found(format!("the answer of {place}: {other}")),
         }
     }
 }
 
-/// A host and a port as the system reads them.
+/// Joins a host and a port in the form that the system resolves.
 fn place(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
@@ -108,7 +111,7 @@ fn bind(address: &Address) -> Result<RendezvousListener, PortError> {
     })
 }
 
-/// A thread that tells the same to everybody, until this is dropped.
+/// A thread that gives everybody the same answer, until this is dropped.
 #[derive(Debug)]
 struct Announcement {
     stop: Arc<OwnedFd>,
@@ -127,7 +130,7 @@ impl Announcement {
 
 impl Drop for Announcement {
     fn drop(&mut self) {
-        // It has room: this is its only number.
+        // The write cannot block or overflow: it is the only one to this eventfd.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -141,7 +144,7 @@ fn answer_all(listener: &TcpListener, stop: &OwnedFd, frame: &[u8]) {
         let wanted = if paused { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, wanted)];
         if poll(&mut fds, paused.then_some(&PAUSE)).is_err() {
-            // A signal, or no memory for the moment.
+            // A signal came, or the kernel is out of memory for the moment.
             std::thread::sleep(Duration::from_millis(1));
         } else if !fds[0].revents().is_empty() {
             return;
@@ -150,7 +153,7 @@ fn answer_all(listener: &TcpListener, stop: &OwnedFd, frame: &[u8]) {
     }
 }
 
-/// Answers those who wait; false when that is enough for now.
+/// Answers waiting callers. Returns false when the thread should pause before the next.
 fn answer_some(listener: &TcpListener, frame: &[u8]) -> bool {
     for _ in 0..ANSWERS_PER_TURN {
         match listener.accept() {
@@ -163,7 +166,7 @@ fn answer_some(listener: &TcpListener, frame: &[u8]) -> bool {
     false
 }
 
-/// Who cannot be told at once is not told.
+/// Sends the answer, unless it cannot be sent at once.
 fn tell(mut stream: &TcpStream, frame: &[u8]) {
     if stream.set_nonblocking(true).is_ok() {
         let _ = stream.write(frame);
@@ -242,8 +245,8 @@ mod tests {
         );
         assert!(began.elapsed() < 20 * PATIENCE);
         for (said, why) in [
-            (b"SSH-2.0-OpenSSH_9.2p1\r\n".to_vec(), "no rendezvous"),
-            (bytes_of(b"hello"), "no queue pair's address"),
+            (b"SSH-2.0-OpenSSH_9.2p1\r\n".to_vec(), "not a Sinew rendezvous"),
+            (bytes_of(b"hello"), "not a queue pair's address"),
             (bytes_of(&[1; QpAddress::BYTES_MAX + 1]), "over the limit"),
             (Vec::new(), "closed"),
         ] {

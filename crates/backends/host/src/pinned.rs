@@ -1,20 +1,21 @@
-//! Pages that stay where they are.
+//! Memory whose pages are kept from being swapped out.
 
 use std::io;
 
-/// Memory whose pages stay in memory as long as this is there: what a driver does first when memory is registered with a NIC.
+/// Guard that keeps the pages of a slice in memory until it is dropped. A driver does the same first when memory is
+/// registered with a NIC.
 ///
-/// The system does not count: of two that overlap, the first that goes lets the pages of both go.
+/// The system does not count pins: of two that overlap, the first to be dropped unpins the pages of both.
 #[derive(Debug)]
 pub struct Pinned<'a> {
     bytes: &'a [u8],
 }
 
-/// Keeps the pages of these bytes in memory, and brings them there first.
+/// Brings the pages of these bytes into memory and keeps them there.
 ///
 /// # Errors
 ///
-/// What the system says: as a rule that the process may pin no more (`ulimit -l`).
+/// The error of `mlock`: usually that the process may pin no more (`ulimit -l`).
 pub fn pin_pages(bytes: &[u8]) -> io::Result<Pinned<'_>> {
     if bytes.is_empty() {
         return Ok(Pinned { bytes });
@@ -29,7 +30,7 @@ pub fn pin_pages(bytes: &[u8]) -> io::Result<Pinned<'_>> {
 
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        // SAFETY: as for `mlock`: the slice is still borrowed. A range that is not pinned any more is left as it is.
+        // SAFETY: as for `mlock`: the slice is still borrowed. A range that is no longer pinned is left unchanged.
         unsafe { libc::munlock(self.bytes.as_ptr().cast(), self.bytes.len()) };
     }
 }
@@ -38,7 +39,7 @@ impl Drop for Pinned<'_> {
 mod tests {
     use super::*;
 
-    /// Bytes that are pinned of the mapping that holds an address.
+    /// Pinned KiB of the mapping that holds an address.
     fn locked_kib(address: usize) -> Option<u64> {
         let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
         let mut is_it = false;
@@ -61,7 +62,7 @@ mod tests {
         let bytes = vec![1u8; 64 << 10];
         let locked = || locked_kib(bytes.as_ptr() as usize + 8192);
         let Ok(pinned) = pin_pages(&bytes) else { return };
-        // The mapping of its own that the pinned pages became.
+        // The kernel splits the pinned pages off as a mapping of their own.
         assert!(locked().is_none_or(|kib| kib >= 60), "{:?}", locked());
         drop(pinned);
         assert!(locked().is_none_or(|kib| kib == 0), "{:?}", locked());

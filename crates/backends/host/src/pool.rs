@@ -1,3 +1,5 @@
+//! A pool of worker threads.
+
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +10,7 @@ use sinew_fabric::{Job, WorkerPool};
 
 struct Queue {
     jobs: VecDeque<Job>,
-    /// Workers asleep, so that submitting to a busy pool makes no system call.
+    /// Workers that sleep. When none does, submitting a job makes no system call.
     idle: usize,
     open: bool,
     panics: u64,
@@ -22,15 +24,15 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // No job runs under the lock, so a poisoned queue is still whole.
+        // No job runs under the lock, so a poisoned queue is still consistent.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Real threads behind one bounded queue.
+/// Worker threads that share one bounded queue.
 ///
-/// A job that panics ends alone: the panic is caught and counted, its thread goes on. Dropping the pool lets the jobs that
-/// were accepted finish and joins the threads.
+/// The panic of a job is caught and counted, and its thread carries on. Dropping the pool lets the accepted jobs finish
+/// and joins the threads.
 pub struct ThreadPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -38,15 +40,15 @@ pub struct ThreadPool {
 
 impl ThreadPool {
     /// Starts `threads` threads, named `name-0`, `name-1`, ..., which share a queue of at most `capacity` waiting jobs.
-    /// Both are at least one.
+    /// Either number is raised to one if it is zero.
     ///
     /// # Errors
     ///
-    /// What the system says when it cannot start a thread; those already started end again.
+    /// The error of the system when it cannot start a thread; those already started end again.
     pub fn new(name: &str, threads: usize, capacity: usize) -> io::Result<Self> {
         let capacity = capacity.max(1);
         let shared = Arc::new(Shared {
-            // The queue grows as it is used: a generous bound costs nothing.
+            // The queue grows as it is used, so a generous bound costs nothing.
             queue: Mutex::new(Queue { jobs: VecDeque::new(), idle: 0, open: true, panics: 0 }),
             capacity,
             work: Condvar::new(),
@@ -54,7 +56,7 @@ impl ThreadPool {
         let mut pool = Self { shared, threads: Vec::new() };
         for index in 0..threads.max(1) {
             let shared = Arc::clone(&pool.shared);
-            // Returning early drops `pool`, which joins the threads that there are.
+            // Returning early drops `pool`, which joins the threads started so far.
             let thread = std::thread::Builder::new().name(format!("{name}-{index}")).spawn(move || work(&shared))?;
             pool.threads.push(thread);
         }
@@ -83,12 +85,12 @@ fn work(shared: &Shared) {
     loop {
         if let Some(job) = queue.jobs.pop_front() {
             drop(queue);
-            // A job is a value of its own: what it broke by panicking is gone with it.
+            // The job is gone after its panic, and with it whatever the panic left broken.
             let outcome = catch_unwind(AssertUnwindSafe(job));
             queue = shared.lock();
             if let Err(payload) = outcome {
                 queue.panics += 1;
-                // A payload may panic when it is dropped; leaking it is the one thing that cannot fail.
+                // A payload may panic when it is dropped, so it is leaked, which cannot fail.
                 std::mem::forget(payload);
             }
         } else if queue.open {
@@ -123,7 +125,8 @@ impl Drop for ThreadPool {
         self.shared.work.notify_all();
         let this = std::thread::current().id();
         for thread in self.threads.drain(..) {
-            // A job may hold the pool's last handle: its thread cannot join itself, and ends once the job returns.
+            // When a job holds the pool's last handle, this is the job's own thread. A thread cannot join itself; it
+            // ends once the job returns.
             if thread.thread().id() != this {
                 let _ = thread.join();
             }

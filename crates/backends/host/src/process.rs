@@ -1,15 +1,18 @@
+//! Facts and settings of this process: its parent, its rights, its processor time.
+
 use std::io;
 use std::time::Duration;
 
-/// Has the kernel kill this process when the thread that started it ends, so that a server which a test or a tour started
-/// never outlives it.
+/// Makes the kernel kill this process when the thread that started it ends, so that a server started by a test or a
+/// tour never outlives it.
 ///
-/// Call it early in the child. "The thread that started it" is meant literally: a parent that spawns from a short-lived
-/// thread loses its child with that thread.
+/// Call it early in the child. "The thread that started it" is meant literally: if a short-lived thread spawns the
+/// child, the child dies with that thread.
 ///
 /// # Errors
 ///
-/// What `prctl` says; `NotConnected` when the parent has ended already, in which case the caller should end too.
+/// The error of `prctl`; `NotConnected` when the parent has ended during the call, in which case the caller should end
+/// too.
 pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: getppid has no arguments and always succeeds.
     let parent = unsafe { libc::getppid() };
@@ -17,24 +20,25 @@ pub fn die_with_parent() -> io::Result<()> {
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // A parent that died before the call cannot be waited for any more; one that died during it shows as a change.
-    // SAFETY: as above.
+    // A parent that died before this call cannot be detected any more; one that died during it shows as a changed
+    // parent.
     if unsafe { libc::getppid() } != parent {
         return Err(io::Error::new(io::ErrorKind::NotConnected, "the process that started this one has ended"));
     }
     Ok(())
 }
 
-/// Whether the process may do what root may.
+/// Whether the effective user is root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The processor time that this process has used: for itself, and in the system.
+/// Processor time that this process has used: in user mode, and in the kernel.
 pub fn cpu_times() -> [Duration; 2] {
-    // SAFETY: a `rusage` is numbers, for which zeros are values.
+    // SAFETY: a `rusage` consists of numbers, for which zero is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: it writes to `usage` alone. It fails only for a process that is none, which leaves the zeros.
+    // SAFETY: `getrusage` writes only to `usage`. It fails only for an invalid first argument, which would leave the
+    // zeros.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     [usage.ru_utime, usage.ru_stime].map(|time| {
         let micros = u64::try_from(time.tv_usec).unwrap_or(0);
@@ -55,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_kernel_holds_the_request() {
-        // The flag goes back to none, since the test's process must outlive the threads that started it.
+        // The flag is cleared again, since the test's process must outlive the threads that started it.
         die_with_parent().unwrap();
         let mut signal: libc::c_int = 0;
         // SAFETY: this prctl writes one integer to the given place.

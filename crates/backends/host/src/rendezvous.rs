@@ -1,8 +1,9 @@
-//! A rendezvous over TCP: how two programs tell each other what they need before a faster way between them exists, such as the
+//! A rendezvous over TCP: two programs exchange what they need before a faster path between them exists, such as the
 //! addresses of queue pairs and the keys of memory.
 //!
-//! What is told travels in frames: 4 bytes of magic, 2 of version, 2 of zero, 4 of length (little-endian), and as many bytes. Every
-//! read and write has a time-out for the whole frame, so a peer that says one byte a second delays nobody for long.
+//! Messages travel in frames: 4 bytes of magic, 2 of version, 2 of zero, 4 of body length (little-endian), and the
+//! body. Every frame, as a whole, has a time-out for sending and receiving, so a peer that sends one byte a second
+//! delays nobody for long.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,101 +16,101 @@ use rustix::fd::AsFd;
 const MAGIC: [u8; 4] = *b"SNWR";
 const VERSION: u16 = 1;
 pub(crate) const HEADER_LEN: usize = 12;
-/// Pauses between two tries to connect: the first, and the longest.
+/// Pauses between two attempts to connect: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
-/// Memory for a frame is taken as its bytes come, so many at a time.
+/// Bytes of memory taken at a time for a frame, as its bytes arrive.
 const PIECE: usize = 64 << 10;
 
-/// Why two programs did not meet.
+/// Reason why two programs could not meet, or why their connection failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {
     /// The text names no host and port.
-    #[error("`{address}` is no address: {source}; write HOST:PORT, as in 127.0.0.1:7100")]
+    #[error("`{address}` is not an address: {source}; write HOST:PORT, as in 127.0.0.1:7100")]
     Address {
-        /// As it was given.
+        /// The address as given.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It cannot be listened at.
+    /// The address cannot be listened at.
     #[error("cannot listen at {address}: {source}; choose another port, or 0 for any that is free")]
     Listen {
-        /// As it was given.
+        /// The address as given.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Nobody answered in the time.
+    /// Nobody answered in time.
     #[error(
-        "nobody answers at {address}, tried for {} ms ({source}); start the other program first, and look for a firewall \
+        "nobody answered at {address} within {} ms ({source}); start the other program first, and check for a firewall \
          between the two",
         tried_for.as_millis()
     )]
     NobodyThere {
-        /// As it was given.
+        /// The address as given.
         address: String,
-        /// How long it was tried.
+        /// Time spent on trying.
         tried_for: Duration,
-        /// How the last try ended.
+        /// Error of the last attempt.
         source: io::Error,
     },
     /// The peer was too slow.
     #[error("{peer} did not {doing} within {} ms; it may be stopped or overloaded: try again, or allow more time", limit.as_millis())]
     TimedOut {
-        /// Who.
+        /// The peer's address.
         peer: SocketAddr,
-        /// What it should have done.
+        /// What the peer should have done, after "did not".
         doing: &'static str,
-        /// The time that it had.
+        /// The time that the peer had.
         limit: Duration,
     },
-    /// The peer is gone.
-    #[error("{peer} closed the connection; see what it said when it ended")]
+    /// The peer closed the connection.
+    #[error("{peer} closed the connection; see its output for the reason")]
     Closed {
-        /// Who.
+        /// The peer's address.
         peer: SocketAddr,
     },
     /// Something else listens there.
-    #[error("{peer} is no rendezvous of Sinew: its first bytes are {start:02x?}; look at the address and port")]
+    #[error("{peer} is not a Sinew rendezvous: its first bytes are {start:02x?}; check the address and port")]
     NotOurs {
-        /// Who.
+        /// The peer's address.
         peer: SocketAddr,
-        /// What came where a frame starts.
+        /// First bytes received, in place of the magic.
         start: [u8; 4],
     },
-    /// The peer is of another release.
+    /// The peer runs another release.
     #[error(
         "{peer} speaks version {theirs} of the rendezvous, this program {VERSION}: use the same release on both sides"
     )]
     Version {
-        /// Who.
+        /// The peer's address.
         peer: SocketAddr,
-        /// Its version.
+        /// The peer's version.
         theirs: u16,
     },
-    /// A frame is longer than agreed.
+    /// A frame is over the length limit.
     #[error("a frame of {len} bytes, to or from {peer}, is over the limit of {limit}")]
     TooLong {
-        /// Who.
+        /// The peer's address.
         peer: SocketAddr,
         /// Bytes of the frame.
         len: usize,
-        /// Bytes that it may have.
+        /// Bytes that a frame may have.
         limit: usize,
     },
-    /// The peer had not said yet what it wants when others came.
-    #[error("{peer} had not said what it wants, and made way for others")]
+    /// The peer's first frame was not whole yet when its place was needed for others.
+    #[error("{peer} was disconnected to make way for others, as it had not yet said what it wants")]
     MadeWay {
-        /// Who.
+        /// The peer's address.
         peer: SocketAddr,
     },
-    /// The system refused.
+    /// An error of the system.
     #[error("{doing}: {source}")]
     System {
-        /// What was being done, and with whom.
+        /// What was being done, and with which peer.
         doing: String,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -117,7 +118,7 @@ pub enum RendezvousError {
 /// Limits of a [`Rendezvous`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RendezvousLimits {
-    /// Bytes of a frame.
+    /// Limit on the body of a frame, in bytes.
     pub frame_len_max: usize,
     /// Time for one frame to be sent, or, once awaited, received.
     pub frame_timeout: Duration,
@@ -129,7 +130,7 @@ impl Default for RendezvousLimits {
     }
 }
 
-/// Where others come to.
+/// A listening socket at which other programs arrive.
 #[derive(Debug)]
 pub struct RendezvousListener {
     listener: TcpListener,
@@ -167,7 +168,7 @@ fn system(doing: String) -> impl FnOnce(io::Error) -> RendezvousError {
     move |source| RendezvousError::System { doing, source }
 }
 
-/// A frame as it travels.
+/// The frame as sent: header and body.
 pub(crate) fn bytes_of(frame: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_LEN + frame.len());
     bytes.extend(MAGIC);
@@ -178,7 +179,8 @@ pub(crate) fn bytes_of(frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of the frame that `peer` begins with this header.
+/// Body length, in bytes, of the frame that `peer` begins with this header. Refuses a header with other magic, another
+/// version or reserved bytes that are not zero.
 pub(crate) fn body_len(header: &[u8; HEADER_LEN], peer: SocketAddr) -> Result<usize, RendezvousError> {
     let [m0, m1, m2, m3, v0, v1, z0, z1, len @ ..] = *header;
     let start = [m0, m1, m2, m3];
@@ -192,14 +194,14 @@ pub(crate) fn body_len(header: &[u8; HEADER_LEN], peer: SocketAddr) -> Result<us
     Ok(u32::from_le_bytes(len) as usize)
 }
 
-/// When a time-out is over; one that no clock can tell is a year.
+/// The instant at which a time-out ends. A time-out too long for the clock counts as a year.
 pub(crate) fn deadline(timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or(now + YEAR)
 }
 
-/// Whether `fd` can be read, or is at its end, within `timeout`.
+/// Waits up to `timeout` until `fd` can be read or is at its end. Returns whether it can.
 fn is_readable(fd: impl AsFd, timeout: Duration) -> io::Result<bool> {
     let deadline = deadline(timeout);
     loop {
@@ -214,7 +216,7 @@ fn is_readable(fd: impl AsFd, timeout: Duration) -> io::Result<bool> {
 }
 
 impl RendezvousListener {
-    /// Listens at `HOST:PORT`; port 0 is any that is free.
+    /// Listens at `HOST:PORT`; port 0 means any free port.
     ///
     /// # Errors
     ///
@@ -222,27 +224,27 @@ impl RendezvousListener {
     pub fn bind(address: &str, limits: RendezvousLimits) -> Result<Self, RendezvousError> {
         let error = |source| RendezvousError::Listen { address: address.to_owned(), source };
         let listener = TcpListener::bind(&*resolve(address)?).map_err(error)?;
-        // Somebody who knocks and goes leaves nothing to accept: never wait for it there.
+        // A client may connect and leave before it is accepted: `accept` must not block then.
         listener.set_nonblocking(true).map_err(error)?;
         let local = listener.local_addr().map_err(error)?;
         Ok(Self { listener, address: local, limits })
     }
 
-    /// Where it listens.
+    /// Address where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it listens with, which does not block.
+    /// The listening socket, which is non-blocking.
     pub(crate) fn socket(&self) -> &TcpListener {
         &self.listener
     }
 
-    /// The next who comes; `None` when nobody did within `timeout`.
+    /// The next peer that connects; `None` when none did within `timeout`.
     ///
     /// # Errors
     ///
-    /// [`RendezvousError::System`], such as too few descriptors; the listener goes on.
+    /// [`RendezvousError::System`], such as too few descriptors; the listener stays usable.
     pub fn accept(&self, timeout: Duration) -> Result<Option<Rendezvous>, RendezvousError> {
         let error = || system(format!("waiting for others at {}", self.address));
         if !is_readable(&self.listener, timeout).map_err(error())? {
@@ -257,7 +259,7 @@ impl RendezvousListener {
 }
 
 impl RendezvousListener {
-    /// A rendezvous with somebody who came in.
+    /// Makes a rendezvous of an accepted connection.
     pub(crate) fn meet(&self, stream: TcpStream, peer: SocketAddr) -> Result<Rendezvous, RendezvousError> {
         stream.set_nonblocking(false).map_err(system(format!("talking to {peer}")))?;
         Rendezvous::new(stream, peer, self.limits)
@@ -266,12 +268,12 @@ impl RendezvousListener {
 
 impl Rendezvous {
     fn new(stream: TcpStream, peer: SocketAddr, limits: RendezvousLimits) -> Result<Self, RendezvousError> {
-        // Frames are short, and each is waited for.
+        // Frames are short, and the peer waits for each.
         stream.set_nodelay(true).map_err(system(format!("talking to {peer}")))?;
         Ok(Self { stream, peer, limits })
     }
 
-    /// Connects to `HOST:PORT`, and tries again until somebody listens or `timeout` is over.
+    /// Connects to `HOST:PORT`, and tries again until it succeeds or `timeout` is over.
     ///
     /// # Errors
     ///
@@ -292,8 +294,8 @@ impl Rendezvous {
         }
     }
 
-    /// Connects to `HOST:PORT`, where somebody listens already: a refusal is one. (A name is looked up in the system first, which
-    /// takes its own time.)
+    /// Connects to `HOST:PORT`, where somebody must be listening already: a refusal is final. (The system resolves a
+    /// name first, in time of its own.)
     ///
     /// # Errors
     ///
@@ -303,8 +305,8 @@ impl Rendezvous {
         Self::try_places(&places, timeout, limits).unwrap_or_else(|source| Err(nobody_there(address, began, source)))
     }
 
-    /// One try at each of `places`, in turn; the error is the last one's. Each has an equal share of the time that is left, so
-    /// that a place which swallows packets keeps nobody from the next.
+    /// Tries each of `places` once, in turn; the error is that of the last. Each has an equal share of the time that is
+    /// left, so that a host that drops packets silently leaves time for the next.
     fn try_places(
         places: &[SocketAddr],
         timeout: Duration,
@@ -314,7 +316,7 @@ impl Rendezvous {
         let mut last = io::Error::from(ErrorKind::TimedOut);
         for (place, places_left) in places.iter().zip((1..=places.len() as u32).rev()) {
             let share = timeout.saturating_sub(began.elapsed()) / places_left;
-            // Zero is no time-out; a millisecond is as good as none.
+            // `connect_timeout` refuses a time-out of zero.
             match TcpStream::connect_timeout(place, share.max(Duration::from_millis(1))) {
                 Ok(stream) => return Ok(Self::new(stream, *place, limits)),
                 Err(error) => last = error,
@@ -323,12 +325,13 @@ impl Rendezvous {
         Err(last)
     }
 
-    /// The other side.
+    /// Address of the other side.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Whether the next frame, or the end of the connection, begins to come within `timeout`. Then [`Self::receive`] says what.
+    /// Waits up to `timeout` until the next frame, or the end of the connection, begins to arrive. Returns whether it
+    /// did; [`Self::receive`] then says which.
     ///
     /// # Errors
     ///
@@ -341,8 +344,8 @@ impl Rendezvous {
     ///
     /// # Errors
     ///
-    /// [`RendezvousError::TooLong`], and then nothing was sent; else [`RendezvousError::TimedOut`],
-    /// [`RendezvousError::Closed`], [`RendezvousError::System`], after which the connection is of no use.
+    /// [`RendezvousError::TooLong`], when nothing was sent; else [`RendezvousError::TimedOut`],
+    /// [`RendezvousError::Closed`] or [`RendezvousError::System`], after which the connection is unusable.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), RendezvousError> {
         self.check_len(frame.len())?;
         let bytes = bytes_of(frame);
@@ -361,7 +364,8 @@ impl Rendezvous {
     ///
     /// # Errors
     ///
-    /// All of [`RendezvousError`] that name a peer; afterwards the connection is of no use.
+    /// Every [`RendezvousError`] that names a peer, and [`RendezvousError::System`]; afterwards the connection is
+    /// unusable.
     pub fn receive(&mut self) -> Result<Vec<u8>, RendezvousError> {
         let deadline = deadline(self.limits.frame_timeout);
         let mut header = [0; HEADER_LEN];
@@ -402,7 +406,7 @@ impl Rendezvous {
         RendezvousError::TimedOut { peer: self.peer, doing, limit: self.limits.frame_timeout }
     }
 
-    /// Bytes that a read or a write moved; none when a signal came in between.
+    /// Bytes that a read or a write moved; 0 when a signal interrupted it.
     fn moved(&self, result: io::Result<usize>, doing: &'static str) -> Result<usize, RendezvousError> {
         match result {
             Ok(0) => Err(RendezvousError::Closed { peer: self.peer }),
@@ -435,7 +439,7 @@ mod tests {
         listener.accept(SOON).unwrap().expect("somebody comes")
     }
 
-    /// Two that have met; patient where the test says nothing of time.
+    /// Two programs that have met, with a long frame time-out, for tests in which time does not matter.
     fn pair() -> (Rendezvous, Rendezvous) {
         let limits = RendezvousLimits { frame_timeout: SOON, ..LIMITS };
         let listener = RendezvousListener::bind("127.0.0.1:0", limits).unwrap();
@@ -443,7 +447,7 @@ mod tests {
         (here, accepted(&listener))
     }
 
-    /// What a receiver says to bytes that somebody sends who then goes.
+    /// Result at a receiver whose peer sends these bytes and closes.
     fn verdict(bytes: &[u8]) -> Result<Vec<u8>, RendezvousError> {
         let listener = listener();
         let mut stream = TcpStream::connect(listener.address()).unwrap();
@@ -543,14 +547,15 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// A place that swallows whoever comes, as long as what is returned lives: all who may wait there do.
+    /// A listener that drops further connections silently, because its backlog is full, until the returned value is
+    /// dropped.
     fn swallowing() -> (SocketAddr, impl Sized) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         rustix::net::listen(&listener, 0).unwrap();
         let place = listener.local_addr().unwrap();
         let moment = Duration::from_millis(50);
         let waiting: Vec<_> = std::iter::from_fn(|| TcpStream::connect_timeout(&place, moment).ok()).take(8).collect();
-        assert!(waiting.len() < 8, "it still lets people in");
+        assert!(waiting.len() < 8, "it still accepts connections");
         (place, (listener, waiting))
     }
 
@@ -561,7 +566,7 @@ mod tests {
         let (timeout, began) = (Duration::from_secs(2), Instant::now());
         let met = Rendezvous::try_places(&[swallows, good.address()], timeout, LIMITS).unwrap().unwrap();
         assert_eq!(met.peer(), good.address());
-        assert!(began.elapsed() < timeout, "the second had what was left when all was over");
+        assert!(began.elapsed() < timeout, "no time was left for the second address");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Measures what a pair of ports does beside what a bare ring does, in the same run, on two pinned processors.
+//! Measures a pair of ports beside a bare ring, in the same run, on two pinned processors.
 //!
 //! `cargo run --release -p sinew-shm --example ports [processes]`
 //!
-//! On a machine with other work, most of the time one of the two threads does not run: everything is measured in many short
-//! slices, and the best tenth counts.
+//! On a machine with other work, one of the two threads is usually not running: everything is measured in many short
+//! slices, and the figure is that of the best tenth.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -189,7 +189,7 @@ fn ports(processes: bool, burst_len: u64) -> (f64, f64, f64) {
             let goal = GOT.load(Ordering::Relaxed) + SLICE_PACKETS;
             let mut left = SLICE_PACKETS;
             while left > 0 {
-                // Room for a burst is what credits see to in real use.
+                // In real use, credits ensure that there is room for a burst.
                 while goal - left > GOT.load(Ordering::Relaxed) + 2048 {}
                 for _ in 0..burst_len.min(left) {
                     tx.push(TxPacket { to: peer, head: &PACKET, data: TxData::None });
@@ -218,7 +218,8 @@ fn ports(processes: bool, burst_len: u64) -> (f64, f64, f64) {
             }
             while sent > GOT.load(Ordering::Relaxed) {}
             samples.push(start.elapsed().as_nanos() as u64);
-            // The next message is written anew, so that the receiver copies what the other core has just written.
+            // The message is rewritten each time, so that the receiver copies bytes that the other core has just
+            // written.
             let mut buffer = loop {
                 tx.submit();
                 match frozen.thaw() {
@@ -237,7 +238,7 @@ fn ports(processes: bool, burst_len: u64) -> (f64, f64, f64) {
     })
 }
 
-/// Gbps at which one core copies 8 MB that the other has just written, as packets of a port are copied.
+/// Gbps at which one core copies 8 MB that the other has just written, as the packets of a port are copied.
 fn bare_copy() -> f64 {
     let mut source = vec![0u8; 8 << 20];
     let mut target = vec![0u8; 8 << 20];

@@ -1,10 +1,10 @@
-//! Measures verbs beside what they stand on, in the same run, on two pinned processors: SENDs beside the bare ring, WRITEs and
-//! READs beside the same copies made by a plain loop.
+//! Measures verbs beside their baseline, in the same run, on two pinned processors: SENDs beside the bare ring, WRITEs
+//! and READs beside the same copies made by a plain loop.
 //!
 //! `cargo run --release -p sinew-shm --example verbs [processes]`
 //!
-//! On a machine with other work, most of the time one of the two threads does not run: everything is measured in many short
-//! slices, and the best tenth counts.
+//! On a machine with other work, one of the two threads is usually not running: everything is measured in many short
+//! slices, and the figure is that of the best tenth.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ use sinew_mem::{Arena, SharedMemory, ring};
 use sinew_shm::verbs::{ShmCompletionQueue, ShmDevice, ShmExposed, ShmQueuePair, ShmThread};
 
 const MESSAGE: [u8; 32] = [7; 32];
-/// As long as the packet of such a message.
+/// As long as the packet of [`MESSAGE`].
 const PACKET: [u8; 56] = [7; 56];
 const SLICE: u64 = 20_000;
 const WINDOW: u64 = 400;
@@ -49,8 +49,9 @@ fn timed(work: impl FnOnce()) -> Duration {
 
 static STOP: AtomicBool = AtomicBool::new(false);
 static GOT: AtomicU64 = AtomicU64::new(0);
-/// Which round of writing the owner is asked for, and has done.
+/// Rounds of writing that the owner was asked for.
 static ASKED: AtomicU64 = AtomicU64::new(0);
+/// Rounds of writing that the owner has done.
 static DONE: AtomicU64 = AtomicU64::new(0);
 
 fn reset() {
@@ -128,7 +129,7 @@ fn bare_ring(burst: u64) -> f64 {
     })
 }
 
-/// Takes messages and posts their buffers again.
+/// Receives messages and posts their buffers again.
 fn receive(mut end: End) {
     pin(1);
     let mut completions: Vec<Completion> = Vec::with_capacity(32);
@@ -197,7 +198,7 @@ fn sends(processes: bool, transport: Transport, burst: u64) -> f64 {
                         end.qp.doorbell();
                     }
                     sent += burst;
-                    // The queue holds 512, which acknowledgements free.
+                    // The queue holds 512 requests, which acknowledgements free.
                     while pushed - known > 480 || pushed % 64 < burst {
                         end.queue.poll(&mut completions, 64);
                         known += 32 * completions.len() as u64;
@@ -215,7 +216,7 @@ fn sends(processes: bool, transport: Transport, burst: u64) -> f64 {
     })
 }
 
-/// Both ends of a connection, the other's on a thread that does what `owner` says with its exposed memory.
+/// Measures at one end of a connection; the other end is on a thread that runs `owner` with its exposed memory.
 fn with_owner<R>(
     processes: bool,
     transport: Transport,
@@ -251,14 +252,14 @@ fn with_owner<R>(
     })
 }
 
-/// Where the next 32 bytes go: lines in an order that no prefetcher knows.
+/// Offset of the next 32 bytes: lines come in an order that no prefetcher predicts.
 fn next(at: &mut u64, bytes: usize) -> usize {
     *at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*at >> 33) as usize % (bytes / 64) * 64
 }
 
-/// Nanoseconds per copy of 32 bytes into a region of `bytes` bytes, and per WRITE posted alone and in lists of 16. The owner
-/// polls the region's lines meanwhile, if `polled`.
+/// Nanoseconds per copy of 32 bytes into a region of `bytes` bytes, per WRITE posted alone, and per WRITE in lists of
+/// 16. The owner polls the region's lines meanwhile, if `polled`.
 fn writes(processes: bool, bytes: usize, polled: bool) -> (f64, f64, f64) {
     let owner = |memory: &SharedMemory| {
         while polled && !STOP.load(Ordering::Relaxed) {
@@ -310,8 +311,8 @@ fn writes(processes: bool, bytes: usize, polled: bool) -> (f64, f64, f64) {
     })
 }
 
-/// Nanoseconds until 32 bytes that the owner's processor has just written are here: by a plain copy, and by a READ. One begins
-/// when the one before it is over.
+/// Nanoseconds to fetch 32 bytes that the owner's processor has just written: by a plain copy, and by a READ. Each
+/// fetch begins when the one before it is complete.
 fn reads(processes: bool) -> (f64, f64) {
     const BYTES: usize = 128 << 10;
     const LINES: u64 = (BYTES / 64) as u64;

@@ -1,4 +1,4 @@
-//! How a port is reached by those that have no link with it yet, and what it sleeps on.
+//! How peers without a link reach a port, and the descriptors on which it sleeps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use crate::hello::{self, Message};
 use crate::hub::{Hub, Mailbox};
 use crate::names::{self, Name};
 
-/// Connections that have not said hello. More, and the oldest goes.
+/// Most connections that have not said hello. Beyond it, the oldest is dropped.
 const STRANGERS_MAX: usize = 64;
-/// How long a connection may take to say hello.
+/// Time in which a connection must say hello, in ns.
 const HELLO_TIMEOUT_NS: u64 = 1_000_000_000;
-/// Connections accepted in one look.
+/// Most connections accepted in one look.
 const ACCEPTS_PER_LOOK: usize = 16;
-/// How long nobody is let in after there was no descriptor or memory for it. (Connections wait, and a listener that is watched
-/// would keep the port awake.)
+/// Time for which nobody is accepted after a lack of descriptors or memory, in ns. (Connections wait, and a watched
+/// listener would keep the port awake.)
 pub(crate) const PAUSE_NS: u64 = 10_000_000;
 
-/// What the ready descriptors of the epoll set are.
+/// Identity of a descriptor in the epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Waker,
     Listener,
     Stranger(u64),
-    /// Link and generation.
+    /// The socket of a link, or the process behind it: the link's index and generation.
     Socket(usize, u64),
     Process(usize, u64),
 }
@@ -97,7 +97,7 @@ impl Watch {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// What is ready now.
+    /// The descriptors that are ready now, at most 32.
     pub fn ready(&self) -> [Option<Token>; 32] {
         let mut tokens = [None; 32];
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 32];
@@ -118,31 +118,31 @@ pub(crate) struct Stranger {
     since_ns: Option<u64>,
 }
 
-/// What a stranger said.
+/// The first message of a stranger.
 #[derive(Debug)]
 pub(crate) struct Heard {
     pub socket: OwnedFd,
     pub message: Message,
 }
 
-/// Whether the listener is left alone for a while.
+/// Whether accepting is paused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pause {
-    /// It is watched.
+    /// The listener is watched.
     #[default]
     No,
-    /// Not watched any more. (An accept is not told the time.)
+    /// The pause has just begun, at a time that is not known yet, as `accept` is not told it.
     Begins,
-    /// Not watched since.
+    /// The listener has not been watched since this time, in ns.
     Since(u64),
 }
 
-/// Where new peers come from.
+/// The source of new peers.
 #[derive(Debug)]
 pub(crate) enum Door {
     Process {
         name: Option<Name>,
-        /// Memory of our board, to be passed on.
+        /// Memory of our board, to be passed to peers.
         board: OwnedFd,
         strangers: VecDeque<Stranger>,
         strangers_seen: u64,
@@ -159,7 +159,7 @@ pub(crate) enum Door {
 }
 
 impl Door {
-    /// The door of a port that processes talk to, under its name if it has one.
+    /// Creates the door of a port that other processes reach, under its name if it has one.
     pub fn process(name: Option<Name>, board: OwnedFd) -> Self {
         Self::Process {
             name,
@@ -179,7 +179,7 @@ impl Door {
         }
     }
 
-    /// Counts a connection that there was no room for.
+    /// Counts a connection for which there was no descriptor.
     pub fn count_out_of_descriptors(&mut self) {
         if let Self::Process { out_of_descriptors, .. } = self {
             *out_of_descriptors += 1;
@@ -224,7 +224,7 @@ impl Door {
         }
     }
 
-    /// Reads the hello of a stranger that has said something.
+    /// Reads the first message of a stranger, if it has come.
     pub fn hear(&mut self, id: u64, watch: &Watch) -> Option<Heard> {
         let Self::Process { strangers, .. } = self else { return None };
         let at = strangers.iter().position(|stranger| stranger.id == id)?;
@@ -237,7 +237,7 @@ impl Door {
         Some(Heard { socket: stranger.socket, message })
     }
 
-    /// Whether the listener is left alone for a while.
+    /// Whether accepting is paused.
     pub fn is_paused(&self) -> bool {
         matches!(self, Self::Process { pause: Pause::Begins | Pause::Since(_), .. })
     }

@@ -1,4 +1,4 @@
-//! What two ports say to each other over the socket between them: one hello each, then bells.
+//! Messages of two ports over the socket between them: one hello each, then bells.
 //!
 //! Each message is one datagram of a sequenced-packet socket, so it arrives whole or not at all.
 
@@ -23,45 +23,45 @@ pub(crate) const HELLO_FDS: usize = 3;
 /// Descriptors that a welcome carries: the arena, the board.
 pub(crate) const WELCOME_FDS: usize = 2;
 
-/// What a side says of itself.
+/// What a side announces about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub lines_to_acceptor: usize,
     pub lines_to_initiator: usize,
     pub arena_bytes: usize,
-    /// The bit of the speaker's board that the listener is to set.
+    /// Bit of the sender's board that the receiver is to set.
     pub bit: usize,
 }
 
-/// Why the acceptor wants no link.
+/// Reason why the acceptor refuses a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It has as many links as it can.
+    /// It has no room for another link.
     Links = 1,
-    /// The ring that leads to it is smaller than the one that it announced (its name changed hands in between).
+    /// The ring that leads to it is smaller than it announced (the name changed hands in between).
     Ring = 2,
-    /// It could not read the hello, or not map what came with it.
+    /// It could not read the hello, or could not map the memory that came with it.
     Hello = 3,
 }
 
-/// A message as it came.
+/// A message as received.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// The initiator's first message.
     Hello(Hello, Vec<OwnedFd>),
     /// The acceptor's answer.
     Welcome(Hello, Vec<OwnedFd>),
-    /// The acceptor's other answer.
+    /// The acceptor's refusal.
     Refused,
-    /// Look at the rings.
+    /// A request to check the rings.
     Bell,
     /// The other side closed the socket.
     Closed,
-    /// Nothing now.
+    /// No message has arrived.
     Nothing,
     /// Descriptors came for which this process has no room.
     NoRoom,
-    /// None of these.
+    /// Anything else.
     Malformed,
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn send_refusal(socket: impl AsFd, reason: Refusal) -> io::Result<()>
     send(socket, &[REFUSED, reason as u8], &[])
 }
 
-/// Wakes whoever sleeps at the other end. Never blocks: when the socket is full, wake-ups enough are on their way.
+/// Wakes the peer if it sleeps. Never blocks: when the socket is full, enough wake-ups are on their way.
 pub(crate) fn send_bell(socket: impl AsFd) {
     let _ = rustix::net::send(socket, &[BELL], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
@@ -133,14 +133,14 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
-/// The next datagram, and the descriptors that came with it. One that is longer than `bytes` is cut; one whose descriptors found
-/// no room here is `EMFILE`.
+/// Receives the next datagram and its descriptors. A datagram longer than `bytes` is truncated. When this process has
+/// no room for the descriptors, the error is `EMFILE`.
 pub(crate) fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = rustix::net::recvmsg(socket, &mut [io::IoSliceMut::new(bytes)], &mut control, flags)?;
-    // Whatever came is owned here, so that a refused message leaves no descriptor open.
+    // All descriptors are owned here, so that a refused message leaves none open.
     let mut fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
@@ -155,12 +155,12 @@ pub(crate) fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usiz
 }
 
 pub(crate) fn receive(socket: impl AsFd) -> Message {
-    // A byte more than the longest message, so that what was cut is too long.
+    // The buffer is one byte longer than the longest message, so that a truncated message is recognised as too long.
     let mut bytes = [0; HELLO_BYTES + 1];
     let mut received = receive_bytes(&socket, &mut bytes);
     if matches!(received, Err(Errno::CONNRESET)) {
-        // Told once, and before what had come until then, when the peer closed its end without reading all: what we sent
-        // after a hello that it refused, for one.
+        // The kernel reports this once, before data that had arrived, when the peer closed its end without reading all
+        // of ours: for example, what we sent after a hello that it refused.
         received = receive_bytes(&socket, &mut bytes);
     }
     let (len, fds) = match received {

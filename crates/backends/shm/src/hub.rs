@@ -11,7 +11,7 @@ use sinew_mem::{Arena, Region};
 use crate::link::{Lines, Side, wake_event};
 use crate::names;
 
-/// A place where threads of one process find each other's ports. Clones are the same hub.
+/// A directory in which the threads of one process find each other's ports. Clones are the same hub.
 ///
 /// ```
 /// use sinew_fabric::PacketPort;
@@ -30,7 +30,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A hub without ports.
+    /// Creates a hub without ports.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,23 +66,23 @@ impl Hub {
     }
 }
 
-/// What ports of a hub write to each other when links come and go. The link's memory names it; a port that talks to itself has
-/// both sides, so a letter says, or its kind does, which one it is to.
+/// Messages between the ports of a hub when links are made and closed. The memory of the link identifies it. A port
+/// that talks to itself has both sides, so a letter states, or its kind implies, the side that it is for.
 #[derive(Debug)]
 pub(crate) enum Letter {
     Hello {
         from: Arc<Mailbox>,
         link: Arc<Region>,
         lines: Lines,
-        /// Of the sender's board.
+        /// Bit of the sender's board that the receiver is to set.
         bit: usize,
     },
-    /// To the initiator.
+    /// To the initiator: the link is made.
     Welcome {
         link: Arc<Region>,
         bit: usize,
     },
-    /// To the initiator: there is no room.
+    /// To the initiator: the other port has no room for the link.
     Refusal {
         link: Arc<Region>,
     },
@@ -92,7 +92,7 @@ pub(crate) enum Letter {
     },
 }
 
-/// What a hub's ports know of a port.
+/// The part of a port that the other ports of its hub use.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     pub name: String,
@@ -118,7 +118,7 @@ impl Mailbox {
         }
     }
 
-    /// Delivers a letter and wakes its reader; false when the port is closed.
+    /// Delivers a letter and wakes its reader. Returns false when the port is closed.
     pub fn post(&self, letter: Letter) -> bool {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(letters) = letters.as_mut() else { return false };

@@ -1,4 +1,4 @@
-//! The memory between two ports, and what each half of a port keeps of it.
+//! The memory between two ports, and the state that each half of a port keeps about it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,8 +11,9 @@ use sinew_mem::{Access, Arena, Frozen, Region};
 
 use crate::hello;
 
+/// Bytes of the flags of both sides, at the start of a link's memory.
 const FLAGS_BYTES: usize = 256;
-/// A side closed the link on purpose, so that the end of its socket is no death.
+/// Flag: a side closed the link on purpose, so that the end of its socket does not mean its death.
 const CLOSED: u64 = 1;
 
 /// Which side of a link a port is.
@@ -20,7 +21,7 @@ const CLOSED: u64 = 1;
 pub(crate) enum Side {
     /// It resolved the other's name and made the memory.
     Initiator,
-    /// It was found.
+    /// Its name was resolved by the other.
     Acceptor,
 }
 
@@ -46,11 +47,11 @@ impl Side {
     }
 }
 
-/// A word of each side for the other to read.
+/// Flags of the two sides: each has a word, which the other reads.
 #[derive(Clone, Debug)]
 pub(crate) struct Flags {
     words: Words,
-    /// Whose these are.
+    /// The side that this port is.
     pub side: Side,
 }
 
@@ -75,18 +76,18 @@ impl Flags {
     }
 }
 
-/// What one side makes of a link's memory.
+/// One side's ends of a link: its producer, its consumer and the flags.
 pub(crate) struct Ends {
     pub producer: Producer,
     pub consumer: Consumer,
     pub flags: Flags,
 }
 
-/// This side's ends of the rings in `region`; `None` when the region is smaller than the rings.
+/// Makes the ends of `side` in `region`; `None` when the region is smaller than the rings.
 ///
 /// # Safety
 ///
-/// This is called once for each side of a region, and `trusted` only for private memory.
+/// This is called once for each side of a region, and `trusted` is true only for private memory.
 pub(crate) unsafe fn ends(region: &Arc<Region>, lines: Lines, side: Side, trusted: bool) -> Option<Ends> {
     let flags = Words::of_region(region, 0, FLAGS_BYTES)?;
     let to_acceptor = Words::of_region(region, FLAGS_BYTES, ring::bytes_for(lines.to_acceptor))?;
@@ -96,7 +97,7 @@ pub(crate) unsafe fn ends(region: &Arc<Region>, lines: Lines, side: Side, truste
         Side::Initiator => (to_acceptor, lines.to_acceptor, to_initiator, lines.to_initiator),
         Side::Acceptor => (to_initiator, lines.to_initiator, to_acceptor, lines.to_acceptor),
     };
-    // SAFETY: each side makes one producer and one consumer of different rings; nobody else in this process has any.
+    // SAFETY: each side makes one producer and one consumer, of different rings; nobody else in this process has any.
     let (producer, consumer) =
         unsafe { (Producer::new(sent, send_lines)?, Consumer::new(received, receive_lines, trusted)?) };
     Some(Ends { producer, consumer, flags: Flags { words: flags, side } })
@@ -105,9 +106,9 @@ pub(crate) unsafe fn ends(region: &Arc<Region>, lines: Lines, side: Side, truste
 /// The arena that a peer sends from.
 #[derive(Debug)]
 pub(crate) enum PeerArena {
-    /// Another process's, mapped for reading.
+    /// The arena of another process, mapped for reading.
     Mapped(Region),
-    /// Of a port in this process.
+    /// The arena of a port in this process.
     Own(Arena),
 }
 
@@ -124,7 +125,7 @@ impl PeerArena {
         }
     }
 
-    /// The address of `len` bytes at `offset`, when they lie in the arena.
+    /// The address of `len` bytes at `offset`, if they lie in the arena.
     #[inline]
     pub fn address(&self, offset: u64, len: usize) -> Option<*const u8> {
         let region = self.region();
@@ -137,12 +138,15 @@ impl PeerArena {
     }
 }
 
-/// Maps what a peer sent, after checks beyond those of [`Region::of_peer`].
+/// Maps memory that a peer sent, after checks beyond those of [`Region::of_peer`].
 pub(crate) fn map_peer(fd: &OwnedFd, bytes: usize, access: Access) -> io::Result<Region> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
-    // Huge-page files have seals too, but touching one for which no page is left is a SIGBUS.
+    // Huge-page files have seals too, but touching a page raises SIGBUS when no huge page is left.
     if rustix::fs::fstatfs(fd)?.f_type as u64 != TMPFS_MAGIC {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not plain shared memory"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the descriptor is not ordinary shared memory (tmpfs)",
+        ));
     }
     Region::of_peer(fd, bytes, access).map_err(|error| match error {
         sinew_mem::MapError::System(source) => source,
@@ -153,8 +157,8 @@ pub(crate) fn map_peer(fd: &OwnedFd, bytes: usize, access: Access) -> io::Result
 /// How a sleeping peer is woken.
 #[derive(Clone, Debug)]
 pub(crate) enum Wake {
-    /// A byte over the link's socket. (Not an eventfd of the peer's: the peer could make a write to it block, while a send
-    /// can say that it must not. It also costs no descriptor more.)
+    /// A byte over the link's socket. (A write to an eventfd of the peer's could be made to block by the peer, whereas
+    /// a send can be told not to. The socket also saves a descriptor.)
     Socket(Arc<OwnedFd>),
     /// The eventfd of a port of this process.
     Event(Arc<OwnedFd>),
@@ -172,16 +176,16 @@ impl Wake {
 }
 
 pub(crate) fn wake_event(event: &OwnedFd) {
-    // The only failure is a counter that is full, and then the port is awake as soon as it can be.
+    // The only possible failure is a full counter, in which case the port is being woken already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-/// What both halves of a port want to know of a link from each other.
+/// State of a link that both halves of a port share.
 #[derive(Debug)]
 pub(crate) struct LinkState {
-    /// The sending half found that the other side broke the rules.
+    /// The sending half found that the peer broke the rules.
     pub broken: AtomicBool,
-    /// Goes when neither half uses the link's memory any more.
+    /// Dropped when neither half uses the link's memory any more.
     _claim: Option<Claim>,
 }
 
@@ -191,8 +195,8 @@ impl LinkState {
     }
 }
 
-/// A link's memory in use by one side, of all ports of this process. A peer could pass the same memory to two of our ports:
-/// each would then write what it takes for its own.
+/// A claim on one side of a link's memory, exclusive among all ports of this process. Without it, a peer could pass the
+/// same memory to two of our ports, and each would write to it as if it were its own.
 #[derive(Debug)]
 pub(crate) struct Claim {
     memory: Inode,
@@ -205,7 +209,8 @@ type Inode = (u64, u64);
 static CLAIMS: Mutex<BTreeMap<Inode, Vec<(Side, Lines)>>> = Mutex::new(BTreeMap::new());
 
 impl Claim {
-    /// Claims `side` of the memory behind `fd`; `None` when that is in use, or the other side is with another layout.
+    /// Claims `side` of the memory behind `fd`; `None` when that side is in use, or the other side is in use with
+    /// another layout.
     pub fn new(fd: impl AsFd, side: Side, lines: Lines) -> io::Result<Option<Self>> {
         let stat = rustix::fs::fstat(fd)?;
         let memory = (stat.st_dev, stat.st_ino);
@@ -231,36 +236,36 @@ impl Drop for Claim {
     }
 }
 
-/// A share that the port holds until the peer has taken the packet.
+/// A share of a buffer that the port holds until the peer has taken the packet.
 #[derive(Debug)]
 pub(crate) struct Lent {
-    /// Of the packet, in the ring.
+    /// Position of the packet in the ring.
     pub position: u64,
     pub buffer: Frozen,
-    /// Whether the buffer is one of the port's own, which it uses again.
+    /// Whether the buffer is one of the port's own, which it reuses.
     pub staging: bool,
 }
 
-/// A link, as the sending half has it.
+/// A link, as the sending half sees it.
 #[derive(Debug)]
 pub(crate) struct TxLink {
     pub generation: u64,
     pub producer: Producer,
-    /// `None` until the other side has told us its board.
+    /// `None` until the peer has announced its board.
     pub doorbell: Option<Doorbell>,
-    /// Whether the other side makes the fence between our publishing and our look at its board.
+    /// Whether the peer makes the fence between our publishing and our look at its board.
     pub fenced: bool,
     pub wake: Wake,
     pub touched: bool,
     pub lent: VecDeque<Lent>,
-    /// How many of them are in the port's own buffers.
+    /// How many of the shares are of the port's own buffers.
     pub staged: usize,
     pub state: Arc<LinkState>,
 }
 
 impl Drop for TxLink {
     fn drop(&mut self) {
-        // The peer may be alive and copying. Its packets end before our shares do.
+        // The peer may be alive and copying, so its packets are revoked before our shares end.
         for lent in &self.lent {
             // SAFETY: `push_far` returned the position.
             unsafe { self.producer.revoke(lent.position) };
@@ -269,7 +274,7 @@ impl Drop for TxLink {
     }
 }
 
-/// What the receiving half, which looks after the links, tells the sending half.
+/// Changes of links that the receiving half, which manages them, passes to the sending half.
 #[derive(Debug)]
 pub(crate) enum TxChange {
     Add(usize, Box<TxLink>),
@@ -277,7 +282,7 @@ pub(crate) enum TxChange {
     Remove(usize, u64),
 }
 
-/// Where it tells it. The sending half looks at one flag, and takes the lock only when the links change.
+/// Inbox of the sending half for changes of links. It checks one flag, and takes the lock only when links change.
 #[derive(Debug, Default)]
 pub(crate) struct TxInbox {
     pending: AtomicBool,
@@ -316,7 +321,7 @@ mod tests {
         assert!(acceptor.is_some() && claim(&again, Side::Acceptor, lines).is_none());
         let other_layout = Lines { to_acceptor: 128, to_initiator: 64 };
         assert!(claim(&again, Side::Initiator, other_layout).is_none());
-        // A port that resolved another of its own process.
+        // The initiator is a port that resolved another port of its own process.
         let initiator = claim(&again, Side::Initiator, lines);
         assert!(initiator.is_some());
         drop(acceptor);

@@ -1,9 +1,9 @@
-//! Names: a listening socket and a lock in a directory that is the user's own.
+//! Names: each is a listening socket and a lock in a directory of the user's own.
 //!
-//! The lock decides who has a name: whoever holds it may remove what a dead owner left behind and listen anew, so a
-//! stale socket is replaced without a race, and the kernel drops the lock of a process that dies. Both files go when the port
-//! goes; those of a process that was killed go when another name is claimed, or theirs is looked up ([`sweep`]). The lock file
-//! says, for people and for peers, who holds the name and how large a ring the holder wants.
+//! The lock decides who owns a name. Its holder may remove what a dead owner left behind and listen anew, so a stale
+//! socket is replaced without a race, and the kernel drops the lock of a process that dies. Both files are removed when
+//! the port closes; those of a killed process are removed when another name is claimed, or theirs is looked up
+//! ([`sweep`]). The lock file tells people and peers who holds the name and how large a ring the holder wants.
 
 mod sweep;
 
@@ -23,11 +23,11 @@ use crate::options::RING_LINES_MAX;
 
 /// The longest name, in bytes.
 pub const NAME_LEN_MAX: usize = 48;
-/// Longer directories would not leave room for a name in a socket address (108 bytes).
+/// Longest path of a directory for names: a longer one would not leave room for a name in a socket address (108 bytes).
 const DIRECTORY_LEN_MAX: usize = 107 - 1 - NAME_LEN_MAX - ".sock".len();
 const BACKLOG: i32 = 1024;
-/// How often a lock that is held for the moment is tried again, and the pause before each time. A second in all, where
-/// microseconds will do, unless the holder was stopped meanwhile.
+/// Attempts to take a lock that is held only briefly, and the pause before each. That makes a second in all, where
+/// microseconds suffice unless the holder was stopped meanwhile.
 const LOCK_TRIES: usize = 1000;
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
@@ -35,7 +35,8 @@ fn system(doing: String) -> impl FnOnce(Errno) -> PortError {
     move |error| PortError::System { doing, source: error.into() }
 }
 
-/// Whether `name` can be a name: not too long, letters, digits, `-`, `_` and `.`, and no dot at the start.
+/// Refuses a `name` that is empty, too long, has characters other than letters, digits, `-`, `_` and `.`, or starts
+/// with a dot.
 pub(crate) fn check(address: &str, name: &str) -> Result<(), PortError> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let reason = if name.is_empty() {
@@ -43,7 +44,7 @@ pub(crate) fn check(address: &str, name: &str) -> Result<(), PortError> {
     } else if name.len() > NAME_LEN_MAX {
         "the name is too long"
     } else if name.starts_with('.') || !name.bytes().all(good) {
-        "the name has other characters than letters, digits, `-`, `_` and `.`, or starts with a dot"
+        "the name has characters other than letters, digits, `-`, `_` and `.`, or starts with a dot"
     } else {
         return Ok(());
     };
@@ -54,7 +55,7 @@ pub(crate) fn check(address: &str, name: &str) -> Result<(), PortError> {
     }))
 }
 
-/// Where names can be: the user's runtime directory, then a place that is there always.
+/// The directories for names: the user's runtime directory, then one that always exists.
 fn directories() -> Vec<PathBuf> {
     of_environment(std::env::var_os("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
 }
@@ -66,7 +67,7 @@ fn of_environment(runtime: Option<OsString>, user: u32) -> Vec<PathBuf> {
     runtime.filter(usable).into_iter().chain([fallback]).collect()
 }
 
-/// Checks that `directory` is a directory, not a link to one, that is ours and closed to others.
+/// Checks that `directory` is a directory (not a link to one), belongs to us and is closed to others.
 fn check_directory(directory: &Path) -> Result<(), String> {
     let stat = rustix::fs::lstat(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let what = if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -81,7 +82,7 @@ fn check_directory(directory: &Path) -> Result<(), String> {
     Err(format!("{} {what}", directory.display()))
 }
 
-/// The directory for new names, made if need be.
+/// The directory for new names, made if necessary.
 fn own_directory(directories: &[PathBuf]) -> Result<PathBuf, PortError> {
     let mut reasons = Vec::new();
     for directory in directories {
@@ -115,13 +116,13 @@ fn lock_path(directory: &Path, name: &str) -> PathBuf {
 /// A name that this process holds, and the socket that listens under it.
 #[derive(Debug)]
 pub(crate) struct Name {
-    /// Before the lock, so that they go while it is held, and nobody else's are removed.
+    /// Declared before the lock, so that the files are removed while it is held, and never those of a new owner.
     _files: Files,
     pub listener: OwnedFd,
     _lock: OwnedFd,
 }
 
-/// The files of a name, which go with it.
+/// The files of a name, which are removed when this is dropped.
 #[derive(Debug)]
 struct Files {
     socket_path: PathBuf,
@@ -136,7 +137,7 @@ impl Drop for Files {
 }
 
 impl Name {
-    /// Takes `name` for a port that wants rings of `ring_lines` lines.
+    /// Claims `name` for a port that wants rings of `ring_lines` lines.
     pub fn claim(address: &str, name: &str, ring_lines: usize) -> Result<Self, PortError> {
         Self::claim_in(&directories(), address, name, ring_lines)
     }
@@ -167,7 +168,8 @@ impl Name {
     }
 }
 
-/// Locks the file at `path`, which may be removed by an owner that is just going, or as what a dead one left.
+/// Locks the file at `path`, which may be removed meanwhile by an owner that is closing, or by a sweep after a dead
+/// one.
 fn lock(address: &str, path: &Path) -> Result<OwnedFd, PortError> {
     let doing = || format!("locking {}", path.display());
     let taken = |holder| PortError::Taken { address: address.to_owned(), holder };
@@ -176,7 +178,7 @@ fn lock(address: &str, path: &Path) -> Result<OwnedFd, PortError> {
         let lock = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(system(doing()))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) if sweep::is_at(&lock, path).map_err(system(doing()))? => return Ok(lock),
-            // It was removed between our open and our lock: the name is free, under a new file.
+            // The file was removed between our open and our lock: the name is free, under a new file.
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) if sweep::has_no_owner(&lock) => {
                 drop(lock);
@@ -190,7 +192,7 @@ fn lock(address: &str, path: &Path) -> Result<OwnedFd, PortError> {
             Err(error) => return Err(system(doing())(error)),
         }
     }
-    Err(taken(" by a process that was stopped while it removed what a dead one left".to_owned()))
+    Err(taken(" by a process that was stopped while it removed the files of a dead one".to_owned()))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +224,7 @@ fn read_owner(file: &OwnedFd) -> Option<Owner> {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub socket: OwnedFd,
-    /// Lines of the ring that it wants to receive through.
+    /// Lines of the ring through which it wants to receive.
     pub ring_lines: usize,
 }
 
@@ -234,7 +236,7 @@ pub(crate) fn connect(address: &str, name: &str) -> Result<Connection, PortError
 fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Connection, PortError> {
     check(address, name)?;
     for directory in directories {
-        // Another user's directory could lead us to another user's server.
+        // Another user's directory could lead us to that user's server.
         if check_directory(directory).is_err() {
             continue;
         }
@@ -247,7 +249,7 @@ fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Conn
         };
         let socket = match connect() {
             Ok(socket) => socket,
-            // Refused: a dead owner's socket, or one that does not listen yet.
+            // A refusal means a dead owner's socket, or one that does not listen yet.
             Err(Errno::NOENT | Errno::CONNREFUSED) => {
                 sweep::one(directory, name);
                 continue;
@@ -256,7 +258,7 @@ fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Conn
                 return Err(PortError::Unavailable {
                     fabric: "shm",
                     reason: format!("{address} has {BACKLOG} connections that it has not accepted"),
-                    remedy: "see whether its process is stopped, and try again".to_owned(),
+                    remedy: "check whether its process is stopped, and try again".to_owned(),
                 });
             }
             Err(error) => return Err(system(format!("connecting to {}", path.display()))(error)),
@@ -264,7 +266,7 @@ fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Conn
         if !is_own(&socket) {
             continue;
         }
-        // Read after connecting: the file is complete before its owner listens.
+        // The lock file is read after connecting, since it is complete before its owner listens.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let owner = match rustix::fs::open(lock_path(directory, name), flags, Mode::empty()) {
             Ok(lock) => read_owner(&lock),
@@ -344,7 +346,8 @@ mod tests {
         assert!(error.to_string().contains(directory.0.to_str().unwrap()), "{error}");
     }
 
-    /// Does to a name what the kernel does when its process is killed: the files stay, nobody listens or holds the lock.
+    /// Does to a name what the kernel does when its process is killed: the files stay, but nobody listens or holds the
+    /// lock.
     fn die_with(name: Name) {
         let Name { _files, listener, _lock } = name;
         std::mem::forget(_files);
@@ -375,7 +378,7 @@ mod tests {
         let living = directory.claim("living").unwrap();
         die_with(directory.claim("dead").unwrap());
         die_with(directory.claim("dead.lock").unwrap());
-        // Killed before it listened.
+        // This is left by an owner that was killed before it listened.
         std::fs::write(directory.0.join("half.lock"), "").unwrap();
         let others = ["notes.txt", ".lock", "x y.lock", "alone.sock"];
         for other in others {
@@ -423,7 +426,7 @@ mod tests {
                     }
                 });
             }
-            // One name that a single thread wants, which must always get it, and one that two fight for.
+            // A single thread claims the first name and must always get it; two threads compete for the second.
             let claimers = [0, 1, 1].map(|which| {
                 threads.spawn(move || {
                     let name = ["alone", "shared"][which];
@@ -441,7 +444,7 @@ mod tests {
                         assert!(found.is_ok(), "{name} was removed from under its owner: {found:?}");
                         claimed += 1;
                         owners[which].fetch_sub(1, Ordering::Relaxed);
-                        // Half die, so that there is something to sweep.
+                        // Half of the owners die, so that there is something to sweep.
                         if round % 2 == 0 { drop(held) } else { die_with(held) }
                     }
                     claimed

@@ -1,20 +1,20 @@
-//! What the options of a `shm://` address ask for.
+//! The options of a `shm://` address.
 
 use sinew_fabric::{Address, AddressError};
 use sinew_mem::ring;
 
-/// Packets of one sender that can be waiting, when the address does not say.
+/// Packets of one sender that can wait at a port, unless the address says otherwise.
 pub const RING_PACKETS_DEFAULT: usize = 2047;
-/// The most packets that `?ring=` may ask for: some 128 MB for each sender.
+/// The most packets that `?ring=` may ask for. Such a ring takes some 128 MB for each sender.
 pub const RING_PACKETS_MAX: usize = (1 << 19) - 1;
-/// Address space of a port's arena, when the address does not say. It costs memory only where it is used.
+/// Bytes of address space of a port's arena, unless the address says otherwise. It uses memory only where it is used.
 pub const ARENA_BYTES_DEFAULT: usize = 4 << 30;
-/// The smallest arena.
+/// The smallest arena, in bytes.
 pub const ARENA_BYTES_MIN: usize = 1 << 20;
-/// The largest arena.
+/// The largest arena, in bytes.
 pub const ARENA_BYTES_MAX: usize = 1 << 40;
 
-/// The most lines of a ring, ours or a peer's.
+/// The most lines of a ring, whether ours or a peer's.
 pub(crate) const RING_LINES_MAX: usize = ring::lines_for(RING_PACKETS_MAX);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

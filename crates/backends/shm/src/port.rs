@@ -1,4 +1,4 @@
-//! The port: both halves, opening, resolving, sleeping.
+//! The port: it opens and holds both halves, resolves names, and sleeps.
 
 use std::sync::Arc;
 
@@ -22,21 +22,21 @@ use crate::{LINKS_MAX, PACKET_LEN_MAX};
 
 /// A packet port over shared memory. See the [crate's documentation](crate).
 ///
-/// Between processes: [`ShmPort::open`]. Between threads of one process: [`Hub::port`]. A port can be opened on one thread and
-/// handed to another, which then owns it.
+/// [`ShmPort::open`] opens one for use between processes, [`Hub::port`] one between threads of one process. A port can
+/// be opened on one thread and handed to another, which then owns it.
 #[derive(Debug)]
 pub struct ShmPort {
     rx: ShmRx,
     tx: ShmTx,
     arena: Arena,
     address: Address,
-    /// Peers that were forgotten and still hold shares.
+    /// Forgotten peers that still hold shares.
     forgotten: Vec<Peer>,
-    /// The board says that the thread sleeps.
+    /// Whether the board says that the thread sleeps.
     armed: bool,
 }
 
-/// How long a port sleeps at most where it cannot be sure that senders see it sleep.
+/// Longest sleep, in ns, of a port that cannot be sure that senders see it sleep.
 const NAP_NS: u64 = 1_000_000;
 
 fn system(doing: &str) -> impl FnOnce(std::io::Error) -> PortError {
@@ -45,7 +45,7 @@ fn system(doing: &str) -> impl FnOnce(std::io::Error) -> PortError {
 }
 
 fn board_of(region: &Arc<Region>) -> Result<Board, PortError> {
-    // SAFETY: the memory was just made, and is accessed through boards and doorbells only.
+    // SAFETY: the memory was just made, and is accessed only through boards and doorbells.
     let board = Words::of_region(region, 0, BOARD_BYTES).and_then(|words| unsafe { Board::new(words) });
     let board = board.ok_or_else(|| PortError::System {
         doing: "laying out the board".to_owned(),
@@ -58,12 +58,13 @@ fn board_of(region: &Arc<Region>) -> Result<Board, PortError> {
 }
 
 impl ShmPort {
-    /// Opens a port that other processes of this user can reach: `shm://name`, or `shm://` for one that only talks to others
-    /// first. Options are those of the [crate](crate).
+    /// Opens a port that other processes of this user can reach: `shm://name`, or `shm://` for one that must make the
+    /// first contact. Options are those of the [crate](crate).
     ///
     /// # Errors
     ///
-    /// [`PortError`]: no `shm` address, a name that is taken or cannot be one, no directory for names, or what the system says.
+    /// [`PortError`]: the address is not an `shm` one, the name is taken or invalid, there is no directory for names,
+    /// or the system refuses.
     pub fn open(address: &Address) -> Result<Self, PortError> {
         let options = Self::options(address)?;
         let watch = Watch::new()?;
@@ -115,7 +116,8 @@ impl ShmPort {
         }
     }
 
-    /// Connections that were turned away: those of other users, hellos that made no sense or never came, links beyond the limit.
+    /// Connections that were turned away: those of other users, those with a malformed hello or none in time, and those
+    /// beyond the limit on links.
     pub fn turned_away(&self) -> u64 {
         match &self.rx.door {
             Door::Process { turned_away, .. } => *turned_away,
@@ -123,8 +125,8 @@ impl ShmPort {
         }
     }
 
-    /// Times that there was no descriptor (or kernel memory) for a connection. Those that wait are let in once there is; see
-    /// `ulimit -n`.
+    /// Times that there was no descriptor (or kernel memory) for a connection. Waiting connections are accepted once
+    /// there is; see `ulimit -n`.
     pub fn out_of_descriptors(&self) -> u64 {
         match &self.rx.door {
             Door::Process { out_of_descriptors, .. } => *out_of_descriptors,
@@ -132,12 +134,12 @@ impl ShmPort {
         }
     }
 
-    /// Links that this port has, and how many of them it polls now.
+    /// Links of this port, and how many of them it polls now.
     pub fn links(&self) -> (usize, usize) {
         (self.rx.links.iter().flatten().count(), self.rx.hot.len())
     }
 
-    /// The thread is awake. Sees to what made the descriptor readable; returns whether a waker was called.
+    /// Marks the thread as awake and handles whatever made the descriptor readable. Returns whether a waker was called.
     fn end_sleep(&mut self) -> bool {
         self.armed = false;
         self.rx.board.awake();
@@ -148,14 +150,14 @@ impl ShmPort {
         std::mem::take(&mut self.rx.woken)
     }
 
-    /// Closes the links of forgotten peers as soon as nothing is lent to them.
+    /// Closes the links of forgotten peers that hold no more shares.
     #[cold]
     fn close_forgotten(&mut self) {
         let Self { rx, tx, forgotten, .. } = self;
         forgotten.retain(|&peer| {
             let index = peer.0[0] as usize;
             let Some(Some(link)) = rx.links.get(index) else { return false };
-            // It came back, or it is another.
+            // The peer has sent again, or the index belongs to another link.
             if link.generation != peer.0[1] || link.ending.is_some() || !link.consumer.is_empty() {
                 return false;
             }
@@ -170,12 +172,12 @@ impl ShmPort {
 }
 
 impl Hub {
-    /// Opens a port: `name`, or `name?option=value&...` with the options of `shm://` addresses. An empty name is a port that
-    /// others cannot find, but answer.
+    /// Opens a port: `name`, or `name?option=value&...` with the options of `shm://` addresses. A port with an empty
+    /// name cannot be found by others, but they can answer it.
     ///
     /// # Errors
     ///
-    /// [`PortError`]: a name that is taken or cannot be one, options that make no sense, or what the system says.
+    /// [`PortError`]: the name is taken or invalid, an option is invalid, or the system refuses.
     pub fn port(&self, name: &str) -> Result<ShmPort, PortError> {
         let address: Address = format!("shm://{name}").parse()?;
         ShmPort::in_hub(self, &address)
@@ -185,7 +187,7 @@ impl Hub {
 impl Drop for ShmPort {
     fn drop(&mut self) {
         self.rx.close();
-        // Shares end, revoked, before the arena can be used by whoever still has buffers of it.
+        // Shares are revoked before anybody who still has buffers of the arena can reuse it.
         self.tx.apply_changes();
     }
 }
@@ -203,20 +205,21 @@ impl Readiness for ShmPort {
         Some(self.rx.own.watch.descriptor())
     }
 
-    /// One may sleep for a millisecond at most where the system has no `membarrier` any more, and for ten where connections wait for a
-    /// descriptor.
+    /// The sleep is limited to a millisecond where `membarrier` has stopped working, and to ten where connections wait
+    /// for a descriptor.
     fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
         self.tx.submit();
         let was_woken = self.armed && self.end_sleep();
         self.rx.board.sleep();
         self.armed = true;
-        // The fence of senders comes before the look into their rings: what was published before they could see the sleeper is seen here.
+        // The senders' fences come before the look into their rings: packets published before the senders could see the
+        // sleeper are seen here.
         let is_fenced = barrier::fence_everywhere();
         if was_woken || self.rx.has_work() {
             self.end_sleep();
             return Ok(Armed::Ready);
         }
-        // A sender whose fence could not be made may be missed: then this sleep is a nap.
+        // Without the senders' fences a sender may be missed, so this sleep is a nap.
         let nap_ns = if is_fenced { self.rx.door.is_paused().then_some(PAUSE_NS) } else { Some(NAP_NS) };
         Ok(Armed::Sleep { until_ns: nap_ns.map(|nap_ns| now_ns.saturating_add(nap_ns)) })
     }
@@ -254,7 +257,7 @@ impl PacketPort for ShmPort {
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
         Self::options(address)?;
         names::check(&address.to_string(), address.rest())?;
-        // A link whose other end has died is not one to return.
+        // The look ends links whose peers have died, so that none of them is returned.
         self.rx.look(None);
         match self.rx.resolved(address.rest()) {
             Some(peer) => Ok(peer),
@@ -284,8 +287,8 @@ impl PacketPort for ShmPort {
         self.rx.events.pop_front()
     }
 
-    /// The link is closed once nothing is lent to the peer, which then sees [`sinew_fabric::PeerLoss::Closed`]. If it sends before
-    /// that, the link stays.
+    /// The link is closed once nothing is lent to the peer, which then sees [`sinew_fabric::PeerLoss::Closed`]. If the
+    /// peer sends before that, the link stays.
     fn forget(&mut self, peer: Peer) {
         if !self.forgotten.contains(&peer) {
             self.forgotten.push(peer);

@@ -1,4 +1,4 @@
-//! The receiving half: polling the rings that are active. What happens rarely is in `upkeep`.
+//! The receiving half: it polls the active rings. The rare tasks are in `upkeep`.
 
 mod links;
 mod processes;
@@ -18,27 +18,27 @@ use crate::door::{Door, Watch};
 use crate::link::{Flags, LinkState, PeerArena, TxInbox};
 use crate::{LOOK_EVERY_NS, PACKET_LEN_MAX};
 
-/// Packets of one burst.
+/// Most packets of one burst.
 pub(crate) const BURST_MAX: usize = 32;
-/// A ring that was found empty this often in a row need not be polled any more...
+/// A ring that was found empty this many times in a row need not be polled any more...
 const EMPTY_POLLS_MAX: u32 = 1024;
-/// ...when more than this many are. (A few idle rings cost less to poll than their doorbells.)
+/// ...when more than this many are polled. (A few idle rings cost less to poll than their doorbells.)
 pub(crate) const HOT_MIN: usize = 8;
 
-/// How a link goes.
+/// How a link ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ending {
-    /// `None` when nobody needs to be told.
+    /// `None` when the user need not be told.
     pub loss: Option<PeerLoss>,
-    /// Packets that start here or later cannot have been sent before the end.
+    /// Packets that start at this position or later cannot have been sent before the end.
     pub last_position: u64,
 }
 
-/// A link, as the receiving half has it.
+/// A link, as the receiving half sees it.
 #[derive(Debug)]
 pub(crate) struct RxLink {
     pub consumer: Consumer,
-    /// `None` until the other side has told us its own; its ring is not polled before.
+    /// The peer's arena; `None` until the peer has announced it. Its ring is not polled before then.
     pub arena: Option<PeerArena>,
     pub empty_polls: u32,
     pub hot: bool,
@@ -47,20 +47,20 @@ pub(crate) struct RxLink {
     pub flags: Flags,
     pub state: Arc<LinkState>,
     pub peer: Remote,
-    /// For people.
+    /// Name shown to people.
     pub name: String,
     /// The name that was resolved to make this link.
     pub resolved: Option<String>,
 }
 
-/// How links are managed, beside their rings.
+/// The connection with a link's peer, beside the rings.
 #[derive(Debug)]
 pub(crate) enum Remote {
     Process { socket: Arc<OwnedFd>, pidfd: Option<OwnedFd> },
     Thread { mailbox: Arc<crate::hub::Mailbox>, link: Arc<sinew_mem::Region> },
 }
 
-/// Private memory that packets of other processes are copied to before they are lent.
+/// Private memory into which packets of other processes are copied before they are lent.
 #[derive(Debug)]
 pub(crate) struct Bounce {
     start: NonNull<u8>,
@@ -69,10 +69,10 @@ pub(crate) struct Bounce {
 const BOUNCE_PACKET: usize = INLINE_MAX.next_multiple_of(64);
 const BOUNCE_LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(BURST_MAX * BOUNCE_PACKET, 64) {
     Ok(layout) => layout,
-    Err(_) => panic!("the bounce area has a layout"),
+    Err(_) => panic!("the bounce area has no valid layout"),
 };
 
-// SAFETY: the memory belongs to this value alone; it is a box with another alignment.
+// SAFETY: the memory belongs to this value alone, like that of a box; only its alignment differs.
 unsafe impl Send for Bounce {}
 
 impl Bounce {
@@ -86,17 +86,17 @@ impl Bounce {
 
 impl Drop for Bounce {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
+        // SAFETY: the memory was allocated in `new` with this layout.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), BOUNCE_LAYOUT) };
     }
 }
 
-/// A port's own side, as it tells it to peers.
+/// The port's own side of its links: what it announces to peers, and what wakes it.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub watch: Watch,
     pub arena: Arena,
-    /// Lines of rings that lead here.
+    /// Lines of each ring that leads to this port.
     pub ring_lines: usize,
 }
 
@@ -104,29 +104,30 @@ pub(crate) struct Own {
 #[derive(Debug)]
 pub struct ShmRx {
     pub(crate) board: Board,
-    /// By index. An index is used again, with another generation.
+    /// Links by index. An index is reused with another generation.
     pub(crate) links: Vec<Option<Box<RxLink>>>,
     pub(crate) free: Vec<usize>,
     /// Indices of the links that are polled.
     pub(crate) hot: Vec<usize>,
-    /// Where in `hot` the next turn starts, so that everyone is first now and then.
+    /// Position in `hot` at which the next turn starts, so that every link comes first now and then.
     turn: usize,
     bounce: Bounce,
     in_place: bool,
-    /// Some hot link has been empty for long.
+    /// Some hot link has been empty for a long time.
     quiet: bool,
-    /// When everything else was last looked at. A clock that is not what it was before makes a look due.
+    /// Time of the last look at everything but the rings, in ns. A look is also due when the clock runs backwards.
     pub(crate) looked_ns: u64,
     pub(crate) door: Door,
     pub(crate) own: Own,
     pub(crate) inbox: Arc<TxInbox>,
     pub(crate) events: VecDeque<PortEvent>,
     pub(crate) generations: u64,
-    /// The waker was called since the last wait. (A look between the call and the wait reads it.)
+    /// The waker was called since the last wait. (A look between the call and the wait clears the event, so it is noted
+    /// here.)
     pub(crate) woken: bool,
-    /// Links that are ending.
+    /// Number of links that are ending.
     pub(crate) ending: usize,
-    /// Where the next look goes on looking at links that are not polled.
+    /// Link at which the next look continues its sweep of the links that are not polled.
     pub(crate) sweep: usize,
     pub(crate) stats: PortStats,
 }
@@ -183,7 +184,7 @@ impl ShmRx {
         });
     }
 
-    /// Polls link `index` from now on.
+    /// Starts polling link `index`.
     pub(crate) fn heat(&mut self, index: usize) {
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         link.empty_polls = 0;
@@ -194,7 +195,7 @@ impl ShmRx {
         }
     }
 
-    /// Stops polling links that have been empty for long.
+    /// Stops polling links that have been empty for a long time.
     #[cold]
     #[inline(never)]
     fn cool(&mut self) {
@@ -212,11 +213,12 @@ impl ShmRx {
                 board.clear(index);
             }
         }
-        // One fence for all of them.
+        // One fence serves all of them.
         let fenced = crate::barrier::fence_everywhere();
         hot.retain(|&index| {
             let Some(Some(link)) = links.get_mut(index) else { return false };
-            // The sender may have published before it could see the cleared bit; without the fence, nobody knows.
+            // The sender may have published before it could see the cleared bit; without the fence, this cannot be
+            // ruled out.
             if !link.hot && (!fenced || !link.consumer.is_empty()) {
                 link.hot = true;
                 board.set(index);
@@ -226,26 +228,27 @@ impl ShmRx {
     }
 }
 
-/// Makes a lent packet of `taken`; `None` when its sender's claims make no sense.
+/// Makes the part of `taken` that lies in the peer's arena a lent packet; `None` when the sender's claims about it are
+/// invalid.
 ///
 /// # Safety
 ///
-/// `taken` came from `link` and is not given back during `'a`, nor is the link dropped.
+/// `taken` came from `link` and is not given back during `'a`, and the link is not dropped during `'a`.
 #[inline(always)]
 unsafe fn far<'a>(link: &RxLink, taken: &Taken, len: usize, offset: u64) -> Option<SharedBytes<'a>> {
     if len == 0 || len + taken.len() > PACKET_LEN_MAX {
         return None;
     }
     let start = link.arena.as_ref()?.address(offset, len)?;
-    // SAFETY: the range lies in the peer's arena, which is mapped while the link exists. Who writes there is another process,
-    // or, in a hub, a thread that revoked the packet first: the guard then discards the copy, whose loads are made by assembly
-    // (the packet is longer than any copy that is made of plain words), so that no compiler reasons about them. The guard's
-    // word lies in the link's ring.
+    // SAFETY: the range lies in the peer's arena, which is mapped while the link exists. Its writer is another process
+    // or, in a hub, a thread that revoked the packet before it wrote: the guard then discards the copy. The copy's
+    // loads are made in assembly (the packet is longer than any copy that is made of plain words), so the compiler
+    // makes no assumptions about them. The guard's word lies in the link's ring.
     Some(unsafe { SharedBytes::new(start, len, link.consumer.guard(taken)) })
 }
 
 impl ShmRx {
-    /// What there is to do before a burst, now and then.
+    /// Does the occasional work before a burst: a look when it is due, and new doorbells.
     #[cold]
     #[inline(never)]
     fn see_to_links(&mut self, time_ns: u64) {
@@ -263,12 +266,12 @@ impl ShmRx {
     }
 }
 
-/// Head and tail of `taken`, which is longer than a line, has a rest, or is none; a reason when it does not count. Bytes in the
-/// ring are copied to `bounce` where they are not lent in place.
+/// Head and tail of `taken`, which is longer than a line, has a part in the arena, or is no packet; else the reason why
+/// it is dropped. Bytes in the ring are copied to `bounce` where they are not lent in place.
 ///
 /// # Safety
 ///
-/// As for [`RxLink::drain_as`]; `taken` is the link's last.
+/// As for [`RxLink::drain_as`]; `taken` is the last packet taken from the link.
 #[inline(never)]
 unsafe fn packet_of<'a, const IN_PLACE: bool>(
     link: &RxLink,
@@ -288,32 +291,33 @@ unsafe fn packet_of<'a, const IN_PLACE: bool>(
     if taken.is_revoked() {
         return Err(Dropped::Revoked);
     }
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller's promises are those required here.
     let Some(rest) = (unsafe { link.consumer.far(&taken) }) else { return Ok((head, None)) };
-    // SAFETY: the caller's promises.
+    // SAFETY: the caller's promises are those required here.
     match unsafe { far(link, &taken, rest.len as usize, rest.offset) } {
         None => Err(Dropped::Malformed),
         tail => Ok((head, tail)),
     }
 }
 
-/// What a burst may still get.
+/// Room left for a burst.
 #[derive(Clone, Copy)]
 struct Room {
     /// Packets.
     left: usize,
-    /// The bounce area from here on.
+    /// Start of the free part of the bounce area.
     bounce: *mut u8,
 }
 
 impl RxLink {
-    /// Takes packets until there is no more, or no room; returns what room is left. (What is lent is lent for as long as the burst: `'a`.)
+    /// Takes packets until there are no more, or no room; returns the room that is left. (Packets are lent for as long
+    /// as the burst: `'a`.)
     ///
     /// # Safety
     ///
-    /// Nothing of this link is given back during `'a`, nor is it dropped, and nobody else accesses the bounce area. `room.left`
-    /// is no more than the burst has room for, nor than the packets that the bounce area has room for from `room.bounce` on. `IN_PLACE` only for
-    /// the links of a hub.
+    /// Nothing of this link is given back during `'a`, the link is not dropped, and nobody else accesses the bounce
+    /// area. `room.left` exceeds neither the room of the burst nor the packets for which the bounce area has room from
+    /// `room.bounce` on. `IN_PLACE` is true only for the links of a hub.
     #[inline(never)]
     unsafe fn drain_as<'a, const IN_PLACE: bool>(
         &mut self,
@@ -332,11 +336,11 @@ impl RxLink {
             let target = bounce;
             if !IN_PLACE {
                 let len = if taken.is_plain_line() { 64 } else { taken.copy_len().next_multiple_of(64) };
-                // SAFETY: the area has room for so many packets, and none is longer than BOUNCE_PACKET.
+                // SAFETY: the area has room for `room.left` packets, and none is longer than BOUNCE_PACKET.
                 bounce = unsafe { target.add(len) };
             }
             if !taken.is_plain_line() && !taken.is_whole() {
-                // SAFETY: the caller's promises.
+                // SAFETY: the caller's promises are those required here.
                 match unsafe { packet_of::<IN_PLACE>(self, taken, target) } {
                     Ok((head, tail)) => {
                         let packet = RxPacket { from, head, tail };
@@ -348,7 +352,7 @@ impl RxLink {
                 continue;
             }
             let head: &'a [u8] = if IN_PLACE {
-                // SAFETY: a ring in private memory, whose lines stay as they are during `'a`.
+                // SAFETY: the ring is in private memory, and its lines stay unchanged during `'a`.
                 unsafe { self.consumer.bytes_in_place(&taken) }
             } else {
                 // SAFETY: the target is ours, and nobody writes it again during `'a`.
@@ -358,7 +362,7 @@ impl RxLink {
                 }
             };
             bytes += head.len();
-            // SAFETY: there was room for one more.
+            // SAFETY: `left` was not 0, so the burst had room for one more.
             unsafe { burst.packets.push_unchecked(RxPacket { from, head, tail: None }) };
         }
         if left != room.left {
@@ -369,11 +373,11 @@ impl RxLink {
         Room { left, bounce }
     }
 
-    /// As [`Self::drain_as`], as links of this port are lent.
+    /// Like [`Self::drain_as`], with `IN_PLACE` chosen at run time.
     ///
     /// # Safety
     ///
-    /// As for [`Self::drain_as`]; `in_place` only for the links of a hub.
+    /// As for [`Self::drain_as`]; `in_place` is true only for the links of a hub.
     #[inline(always)]
     unsafe fn drain<'a>(
         &mut self,
@@ -383,7 +387,7 @@ impl RxLink {
         burst: &mut RxBurst<'a>,
         stats: &mut PortStats,
     ) -> Room {
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller's promises are those required here.
         unsafe {
             if in_place {
                 self.drain_as::<true>(index, room, burst, stats)
@@ -393,7 +397,8 @@ impl RxLink {
         }
     }
 
-    /// Notes that it had nothing, which is all it has to say when `polled` links are polled and it is so for long.
+    /// Notes that the link was empty. Returns true when it has been so for a long time and more than [`HOT_MIN`] of the
+    /// `polled` links compete with it.
     #[inline(always)]
     fn was_empty(&mut self, polled: usize) -> bool {
         self.empty_polls = self.empty_polls.saturating_add(1);
@@ -402,13 +407,13 @@ impl RxLink {
 }
 
 impl ShmRx {
-    /// All the room of a new burst.
+    /// The whole room of a new burst.
     #[inline(always)]
     fn room(&self, burst: &RxBurst<'_>) -> Room {
         Room { left: BURST_MAX.min(burst.packets.remaining_capacity()), bounce: self.bounce.start.as_ptr() }
     }
 
-    /// Receives from one link after the other, beginning with another one at each call.
+    /// Receives from one link after another, starting with a different one at each call.
     #[inline(never)]
     fn drain_links<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
         let polled = self.hot.len();
@@ -422,7 +427,8 @@ impl ShmRx {
                 at = 0;
             }
             let Some(Some(link)) = self.links.get_mut(index) else { continue };
-            // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive; and this one lends nothing of a link that is yet to come.
+            // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive; and this burst has lent
+            // nothing of a link that it has yet to reach.
             unsafe { link.consumer.give_back() };
             if room.left == 0 || link.arena.is_none() {
                 continue;
@@ -431,11 +437,11 @@ impl ShmRx {
                 self.quiet |= link.was_empty(polled);
                 continue;
             }
-            // SAFETY: what is lent is given back by the next call at the earliest, which needs `self`, as dropping a link does; and
-            // so does writing the bounce area, which has room for BURST_MAX packets.
+            // SAFETY: packets lent now are given back by the next call at the earliest. That call needs `self`, and so
+            // does dropping a link or writing to the bounce area, which has room for BURST_MAX packets.
             let then = unsafe { link.drain(self.in_place, index, room, burst, &mut self.stats) };
             if then.left == room.left {
-                // A word that is no packet's.
+                // The new word did not belong to a packet.
                 self.quiet |= link.was_empty(polled);
             }
             room = then;
@@ -449,12 +455,12 @@ impl ShmRx {
 impl PacketRx for ShmRx {
     #[inline(always)]
     fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
-        // First, while the compiler knows that a new burst is empty.
+        // This comes first, while the compiler knows that a new burst is empty.
         let room = self.room(burst);
         if self.is_due(burst.time_ns) || self.board.is_rung() {
             self.see_to_links(burst.time_ns);
         }
-        // One link: by far the most common, and then a turn needs no loop over them.
+        // A single link is by far the most common case, in which a turn needs no loop.
         let [index] = self.hot[..] else { return self.drain_links(burst) };
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         let link = &mut **link;

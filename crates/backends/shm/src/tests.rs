@@ -1,4 +1,4 @@
-//! Peers that do not keep the rules.
+//! Tests with peers that break the rules.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn connect(server: &ShmPort) -> OwnedFd {
     names::connect(&address.to_string(), address.rest()).unwrap().socket
 }
 
-/// Turns of the port, a look each; returns the packets' lengths.
+/// Runs `count` turns of the port, with a look in each; returns the senders and lengths of the packets.
 fn turns(port: &mut ShmPort, now_ns: &mut u64, count: usize) -> Vec<(Peer, usize)> {
     let mut got = Vec::new();
     for _ in 0..count {
@@ -117,7 +117,7 @@ fn hellos_that_make_no_sense_are_refused_and_counted() {
         assert_eq!(server.stats().dropped(Dropped::Malformed), expected, "{bytes:?}");
     }
     assert_eq!(server.turned_away(), expected);
-    // No hello at all, and one that was right for whoever had the name before.
+    // Two more are turned away: one without a hello, and one whose hello suited a previous owner of the name.
     drop(Villain::new(&server));
     turns(&mut server, &mut now_ns, 2);
     let villain = Villain::new(&server);
@@ -167,11 +167,11 @@ fn hostile_ring_contents_are_survived_and_cost_the_link() {
             let index = random.below(ring.count() as u64) as usize;
             let word = match round % 3 {
                 0 => random.next_u64(),
-                // Words that are nearly right: a position, a length, a kind.
+                // Words that are nearly valid: a position, a length, a kind.
                 _ => position | random.below(260) << 32 | random.below(5) << 48,
             };
             let index = if round % 3 == 2 { 16 + (position as usize % 64) * 8 } else { index };
-            // SAFETY: the index lies in the ring; the test is the villain.
+            // SAFETY: the index lies in the ring, and the test is its only writer.
             unsafe { ring.word(index) }.store(word, Ordering::Release);
             let got = turns(&mut server, &mut now_ns, 1);
             for (_, len) in &got {

@@ -11,23 +11,24 @@ use crate::PACKET_LEN_MAX;
 use crate::barrier;
 use crate::link::{Lent, TxChange, TxInbox, TxLink};
 
-/// What a buffer for the longest packet takes of an arena, whose blocks are of 2^n and 1.5 x 2^n bytes.
+/// Bytes that a buffer for the longest packet takes of an arena, whose blocks have 2^n or 1.5 x 2^n bytes.
 const STAGED_BYTES: usize = PACKET_LEN_MAX + PACKET_LEN_MAX / 2;
 
 /// The transmitting half of a [`crate::ShmPort`].
 #[derive(Debug)]
 pub struct ShmTx {
     links: Vec<Option<Box<TxLink>>>,
-    /// Links with packets since the last submit.
+    /// Links with packets pushed since the last submit.
     touched: Vec<usize>,
-    /// Links with shares.
+    /// Links whose packets hold shares.
     lenders: Vec<usize>,
     inbox: Arc<TxInbox>,
     arena: Arena,
-    /// Buffers of our own for packets that are long and not in the arena.
+    /// Idle buffers of our own, for long packets outside the arena.
     staging: Vec<MessageBuffer>,
-    /// Those of them that hold packets, and the most that the arena has room for.
+    /// Buffers of our own that hold packets.
     staged: usize,
+    /// Buffers of our own for which the arena has room.
     staged_max: usize,
     pub(crate) stats: PortStats,
 }
@@ -35,9 +36,9 @@ pub struct ShmTx {
 /// Positions in a link's ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// Behind all that was sent.
+    /// Position behind everything sent to the peer.
     pub sent: u64,
-    /// Behind all that the peer has taken.
+    /// Position behind everything that the peer has taken.
     pub taken: u64,
 }
 
@@ -61,7 +62,7 @@ impl ShmTx {
         self.inbox.is_pending()
     }
 
-    /// Takes over what the receiving half has decided.
+    /// Applies the changes of links that the receiving half has posted.
     #[cold]
     #[inline(never)]
     pub(crate) fn apply_changes(&mut self) {
@@ -75,7 +76,8 @@ impl ShmTx {
                 }
                 TxChange::Attach(index, generation, doorbell) => {
                     if let Some(link) = self.link(index, generation) {
-                        // What was sent so far is announced at once: the peer may have looked, and slept, before.
+                        // Packets sent so far are announced at once: the peer may have found nothing, and gone to
+                        // sleep, before.
                         link.fenced = barrier::is_shared() && doorbell.receiver_fences();
                         link.doorbell = Some(doorbell);
                         link.touched = true;
@@ -105,7 +107,8 @@ impl ShmTx {
         self.link(peer.0[0] as usize, peer.0[1]).is_some_and(|link| !link.lent.is_empty())
     }
 
-    /// How far packets to `peer` came; `None` when its link is gone, or goes because somebody wrote over its ring.
+    /// Progress of the packets to `peer`; `None` when its link is gone, or is about to go because somebody overwrote
+    /// its ring.
     #[cold]
     pub(crate) fn way_to(&mut self, peer: Peer) -> Option<Way> {
         let link = self.link(peer.0[0] as usize, peer.0[1])?;
@@ -117,10 +120,11 @@ impl ShmTx {
         Some(Way { sent: link.producer.position(), taken: link.producer.given_back() })
     }
 
-    /// Publishes what was sent and rings the doorbells of the links that it was sent to.
+    /// Publishes the pushed packets and rings the doorbells of their links.
     #[inline(never)]
     fn announce(&mut self) {
-        // One link, whose receiver makes the fence: by far the most common. Nothing is done after a call, so that none costs registers.
+        // A single link whose receiver makes the fence is by far the most common case. Nothing follows a call here, so
+        // that none costs registers.
         if let [index] = self.touched[..]
             && let Some(Some(link)) = self.links.get_mut(index)
             && let link = &mut **link
@@ -146,7 +150,7 @@ impl ShmTx {
         self.touched.clear();
     }
 
-    /// The doorbells of links whose receivers make no fence for us: one of our own serves all of them.
+    /// Rings the doorbells of links whose receivers make no fence for us, after one fence of our own for all of them.
     #[cold]
     #[inline(never)]
     fn announce_unfenced(&mut self) {
@@ -160,7 +164,7 @@ impl ShmTx {
         }
     }
 
-    /// Drops the shares of packets that were taken by their receivers.
+    /// Drops the shares of packets that their receivers have taken.
     #[inline(never)]
     fn release(&mut self) {
         let mut at = 0;
@@ -213,7 +217,7 @@ impl ShmTx {
         self.lenders.retain(|&index| links[index].as_ref().is_some_and(|link| !link.lent.is_empty()));
     }
 
-    /// A packet whose bytes do not fit in the ring: its first bytes go there, the rest is read from the arena.
+    /// Sends a packet that does not fit in the ring: its first bytes go there, and the rest is read from the arena.
     #[cold]
     #[inline(never)]
     fn push_far(&mut self, index: usize, packet: &TxPacket<'_>) -> Result<(), Dropped> {
@@ -255,8 +259,9 @@ impl ShmTx {
         }
     }
 
-    /// Whether a link may have one more of the buffers: as long as it has fewer than nobody has. So those whose receivers take
-    /// nothing never have them all, however many they are, and a link that is alone with its receiver has half of them.
+    /// Whether a link may take one more staging buffer, which it may while it holds fewer than are free. So links whose
+    /// receivers take nothing never hold all buffers, however many such links there are, and a single link can hold
+    /// half of them.
     fn may_stage(&mut self, index: usize) -> bool {
         let held = |tx: &Self| tx.links[index].as_ref().map_or(0, |link| link.staged);
         let has_share = |tx: &Self| held(tx) < tx.staged_max.saturating_sub(tx.staged);
@@ -266,7 +271,7 @@ impl ShmTx {
         }
     }
 
-    /// A copy of both pieces in a buffer of the arena.
+    /// Copies both pieces into a buffer of the arena.
     fn stage(&mut self, first: &[u8], second: &[u8]) -> Option<MessageBuffer> {
         let mut buffer = match self.staging.pop() {
             Some(buffer) => buffer,
@@ -284,14 +289,14 @@ impl ShmTx {
         if refused == Refused::Broken
             && let Some(link) = &self.links[index]
         {
-            // Partner: the receiving half's look, which closes the link.
+            // Partner: the load in `drop_breakers`, which closes the link.
             link.state.broken.store(true, Ordering::Relaxed);
         }
         Dropped::Full
     }
 }
 
-/// Publishes what was sent to a link and rings its doorbell; returns false when a fence must come in between.
+/// Publishes the packets of a link and rings its doorbell. Returns false when the doorbell must wait for a fence.
 fn announce(links: &mut [Option<Box<TxLink>>], index: usize) -> bool {
     let Some(Some(link)) = links.get_mut(index) else { return true };
     link.producer.submit();
@@ -302,7 +307,7 @@ fn announce(links: &mut [Option<Box<TxLink>>], index: usize) -> bool {
     link.fenced
 }
 
-/// Rings the doorbell of a link, after the fence that comes after the publishing.
+/// Rings the doorbell of a link. To be called after the fence that follows the publishing.
 #[inline(always)]
 fn ring(link: &mut TxLink) {
     link.touched = false;
@@ -311,13 +316,13 @@ fn ring(link: &mut TxLink) {
     }
 }
 
-/// As [`ring`], where the receiver may have to hear it.
+/// The slow path of [`ring`]: the receiver may have to be told or woken.
 #[cold]
 #[inline(never)]
 fn ring_aloud(link: &TxLink) {
     let sleeper = match &link.doorbell {
         Some(doorbell) => doorbell.ring(),
-        // Not yet told where its board is; it may be asleep.
+        // The peer has not announced its board yet, so it may be asleep.
         None => return link.wake.wake(),
     };
     if let Some(sleeper) = sleeper {
@@ -343,11 +348,12 @@ fn keep_staging(pool: &mut Vec<MessageBuffer>, lent: Lent) {
 }
 
 impl ShmTx {
-    /// As [`PacketTx::push`], but says when the packet was not taken, and does not count it then.
+    /// Like [`PacketTx::push`], but returns an error when the packet was not taken, and does not count it then.
     #[inline(always)]
     pub(crate) fn offer(&mut self, packet: TxPacket<'_>) -> Result<(), Dropped> {
         let index = packet.to.0[0] as usize;
-        // A header and a short message, to a link as it was when the burst began: what is left to do is the copy.
+        // The common case is a header and a short message, to a link that is unchanged since the burst began: only the
+        // copy is left to do.
         if let Some(Some(link)) = self.links.get_mut(index)
             && let link = &mut **link
             && link.generation == packet.to.0[1]
@@ -369,7 +375,7 @@ impl ShmTx {
                 return Ok(());
             }
         }
-        // A copy, so that the packet itself need not be in memory before it is known that this is where it goes.
+        // The packet is copied, so that the original need not be in memory unless this path is taken.
         let TxPacket { to, head, data } = packet;
         self.offer_any(&TxPacket { to, head, data })
     }
@@ -405,7 +411,7 @@ impl ShmTx {
     }
 }
 
-/// Bytes that are handed over to be copied.
+/// The data of a packet if it is to be copied; `None` if it is shared.
 #[inline(always)]
 fn copied<'a>(data: &TxData<'a>) -> Option<&'a [u8]> {
     match *data {

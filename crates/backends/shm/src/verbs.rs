@@ -1,38 +1,41 @@
 //! Verbs over shared memory: between the threads of a process, and between processes of one user.
 //!
-//! - **One-sided operations** are performed by the initiator's own thread in the memory that its peer exposed, when the doorbell
-//!   rings: a WRITE is a copy, and an atomic is the processor's. The target's processor has no part in them, and they are over
-//!   when the doorbell returns.
-//! - **Messages** travel as packets of a port that each thread has ([`crate::ShmPort`]), and are put into the posted buffers by
-//!   the receiver, when it polls any completion queue of the thread. RC looks whether the peer has posted a receive before it
-//!   sends, and is acknowledged; what UC and UD send to somebody who has posted no receive, or does not take packets from a full
-//!   ring, is dropped and counted ([`ShmThread::discarded`]).
+//! - **One-sided operations** are performed by the initiator's own thread, in the memory that its peer exposed, when
+//!   the doorbell rings: a WRITE is a copy, and an atomic is the processor's own. The target's processor takes no part
+//!   in them, and they are complete when the doorbell returns.
+//! - **Messages** travel as packets of a port that each thread has ([`crate::ShmPort`]). The receiver puts them into
+//!   the posted buffers when it polls any completion queue of the thread. RC checks that the peer has posted a receive
+//!   before it sends, and is acknowledged. A UC or UD message is dropped and counted ([`ShmThread::discarded`]) when
+//!   the receiver has posted no receive, or takes no packets from a full ring.
 //!
-//! One-sided operations do not wait until messages before them are acknowledged, which takes the receiver's poll. So when a
-//! message turns out not to fit its receive, those behind it that were performed already complete as
-//! [`Flushed`](sinew_fabric::verbs::Status::Flushed), and have taken effect all the same.
+//! One-sided operations do not wait until earlier messages are acknowledged, which takes the receiver's poll. So when a
+//! message turns out not to fit its receive, later operations that were already performed complete as
+//! [`Flushed`](sinew_fabric::verbs::Status::Flushed), although they have taken effect.
 //!
 //! # Devices
 //!
-//! [`ShmDevice::threads`] is a device of one process alone. [`ShmDevice::open`] makes one that processes of the same user
-//! reach: `shm://name`, or `shm://`, for which a name is made up. (Queue pairs' addresses carry it.) Options: `?ring=PACKETS` as
-//! for ports, and `?exposed=BYTES`, the address space from which exposed memory is taken. It takes memory only where it is
-//! written. Such a device has a thread of its own, which gives the memory to other processes and is on the way of no operation.
+//! [`ShmDevice::threads`] makes a device for one process alone. [`ShmDevice::open`] makes one that processes of the
+//! same user can reach: `shm://name`, or `shm://`, for which a name is made up. (Queue pairs' addresses contain it.)
+//! Options: `?ring=PACKETS`, as for ports, and `?exposed=BYTES`, the address space from which exposed memory is taken.
+//! It uses memory only where it is written. Such a device has a thread of its own, which gives the memory to other
+//! processes and takes part in no operation.
 //!
-//! # What holds when others misbehave
+//! # Guarantees when others misbehave
 //!
-//! An initiator is turned away, with [`Status::RemoteAccess`](sinew_fabric::verbs::Status), by a wrong key, another protection
-//! domain, a range out of bounds, an access that was not allowed, memory whose exposure ended, and memory whose owner is dead.
-//! Messages to the dead, and all requests to a living owner's queue pair that is gone, end with `RetryExceeded`; so does a message
-//! that was spoiled on its way, or whose acknowledgement was, within some seconds. One to a peer that is stopped, or does not poll,
-//! waits for as long as that takes. It delays those to no other peer.
+//! An initiator is refused, with [`Status::RemoteAccess`](sinew_fabric::verbs::Status), for a wrong key, another
+//! protection domain, a range out of bounds, an access that was not allowed, memory whose exposure has ended, and
+//! memory whose owner is dead. Messages to a dead peer, and all requests to a queue pair that is gone although its
+//! owner lives, end with `RetryExceeded`. So does a message that was overwritten on its way, or whose acknowledgement
+//! was, within some seconds. A message to a peer that is stopped, or does not poll, waits until the peer takes it, and
+//! delays messages to no other peer.
 //!
-//! This guards processes of one user, which mean well, against errors. **It is no security boundary**: a process that maps
-//! another's exposed memory can write all of it, and the directory over it, without asking. What such a process writes there can
-//! make operations fail and bytes wrong, and nothing else: bounds are checked against the mapping, packets as hostile.
+//! This guards well-meaning processes of one user against errors. **It is no security boundary**: a process that maps
+//! another's exposed memory can write all of it, and the directory that describes it, without asking. Whatever such a
+//! process writes there can only make operations fail and bytes wrong: bounds are checked against the mapping, and
+//! packets are treated as hostile.
 //!
-//! An exposure's end waits for initiators that are inside the region. One that was stopped there keeps the memory from being used
-//! again for as long as it stays stopped ([`ShmDevice::quarantined`]), and delays nobody else.
+//! The end of an exposure waits for initiators that are inside the region. One that was stopped there keeps the memory
+//! from being reused for as long as it stays stopped ([`ShmDevice::quarantined`]), and delays nobody else.
 
 mod address;
 mod clock;

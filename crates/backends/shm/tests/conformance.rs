@@ -1,4 +1,4 @@
-//! The facts that hold for every packet port, for links between processes and for links between threads.
+//! The conformance suite of packet ports, run on links between processes and between threads.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ fn name() -> String {
     format!("{}?ring=100&arena=67108864", unique("conformance"))
 }
 
-/// Ports as different processes have them.
+/// Ports as used between processes.
 struct Processes(Instant);
 
 impl Fixture for Processes {
@@ -63,7 +63,7 @@ impl Fixture for Threads {
     }
 }
 
-/// Ports that are queue pairs, on as many devices as there are ports, or on one.
+/// Ports that are queue pairs, each on a device of its own, or all on one.
 struct Datagrams(Option<ShmDevice>, Instant);
 
 impl Datagrams {
@@ -123,7 +123,7 @@ impl<F: Fixture> sinew_conformance::frames::Fixture for Cables<F> {
         let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
         let to_b = b.address();
         let a = Cable::to(a, &to_b, mac(1)).expect("the other end");
-        // A link has one name at either end: who is called answers.
+        // If both ends resolved each other there would be two links, so the called end only answers.
         Some((a, Cable::answering(b, mac(2))))
     }
 

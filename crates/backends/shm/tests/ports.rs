@@ -1,4 +1,4 @@
-//! Ports of one process: both kinds, links between them, and what happens when one goes.
+//! Tests of ports of one process: both kinds, links between them, and the end of a port.
 
 use sinew_conformance::unique;
 use sinew_fabric::{
@@ -28,7 +28,7 @@ fn pairs(test: &str) -> Vec<(&'static str, ShmPort, ShmPort, Peer)> {
         .collect()
 }
 
-/// A clock that passes the time of a look with every call, so that nothing waits.
+/// Runs a turn of the port at a time by which a look is due, so that nothing has to wait for one. Returns the packets.
 fn turn(port: &mut ShmPort) -> Vec<(Peer, Vec<u8>)> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NOW_NS: AtomicU64 = AtomicU64::new(0);
@@ -66,7 +66,7 @@ fn packets_of_every_length_arrive_whole_and_in_order_and_are_answered() {
         let lens: Vec<usize> = (0..600).chain([1000, 4096, 10_000, PACKET_LEN_MAX - 1, PACKET_LEN_MAX]).collect();
         for &len in &lens {
             let bytes = pattern(len, len);
-            // All head, borrowed data, frozen data of the port, frozen data of another arena: in turn.
+            // The kinds take turns: all head, borrowed data, frozen data of the port, frozen data of another arena.
             let head = match len % 4 {
                 0 => len,
                 _ => len.min(24),
@@ -277,7 +277,7 @@ fn a_hub_port_hears_itself_without_a_look_and_can_leave_itself() {
         client.resolve(&port.address()).unwrap();
         client
     };
-    // Two links that have gone: their places are used again from the last, so the accepting side comes before the other.
+    // Two links have gone: their indices are reused from the last, so the accepting side comes before the other.
     drop([client(&port), client(&port)]);
     turn(&mut port);
     assert_eq!(events(&mut port).len(), 2);
@@ -285,7 +285,7 @@ fn a_hub_port_hears_itself_without_a_look_and_can_leave_itself() {
     send(&mut port, there, b"who am I", TxData::None);
     let here = [turn(&mut port), turn(&mut port)].concat()[0].0;
     assert!(here.0[0] < there.0[0], "{here:?} {there:?}");
-    // So many others that both sides are not polled any more.
+    // There are so many other links that both sides are no longer polled.
     let others: Vec<_> = (0..20).map(|_| client(&port)).collect();
     let quietly = |port: &mut ShmPort| {
         let mut burst = RxBurst::new(u64::MAX);
@@ -337,14 +337,14 @@ fn idle_senders_are_not_polled() {
         send(client, *peer, b"x", TxData::None);
     }
     let mut got = 0;
-    // Three full rounds of the longest patience.
+    // More than three times the empty polls after which a link is no longer polled.
     for _ in 0..4000 {
         got += turn(&mut server).len();
     }
     assert_eq!(got, 200);
     assert_eq!(server.links().0, 200);
     assert!(server.links().1 <= 8, "{:?} links are polled", server.links());
-    // Each of them is heard at once all the same, without a look at the sockets.
+    // Each of them is still heard at once, without a look at the sockets.
     for (client, peer) in &mut clients {
         turn(client);
         send(client, *peer, b"y", TxData::None);
@@ -360,7 +360,7 @@ fn malformed_names_and_addresses_are_refused() {
         assert!(ShmPort::open(&text.parse().unwrap()).is_err(), "{text}");
     }
     let error = ShmPort::open(&"shm://a/b".parse().unwrap()).unwrap_err().to_string();
-    assert!(error.starts_with("`shm://a/b`: the name has other characters"), "{error}");
+    assert!(error.starts_with("`shm://a/b`: the name has characters other than"), "{error}");
     let mut port = anonymous();
     assert!(port.resolve(&"shm://".parse().unwrap()).is_err());
     let missing = port.resolve(&"shm://no-such-port-here".parse().unwrap()).unwrap_err();

@@ -1,5 +1,5 @@
-//! Ports of different processes. The test binary starts itself again: a child runs the test `child` with its role in the
-//! environment, and everything it sends carries a checksum.
+//! Tests of ports of different processes. The test binary starts itself again: a child runs the test `child` with its
+//! role in the environment, and everything it sends carries a checksum.
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ fn fill(bytes: &mut [u8], number: u64) {
     }
 }
 
-/// The number of a packet that arrived whole.
+/// Checks that a packet arrived whole, and returns its number.
 fn check(bytes: &[u8]) -> u64 {
     let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let mut expected = vec![0; bytes.len()];
@@ -90,7 +90,7 @@ fn check(bytes: &[u8]) -> u64 {
     number
 }
 
-/// Everything that can be received now, in checked numbers by sender.
+/// Receives one burst, checks its packets, and passes their senders and numbers to `got`.
 fn receive(port: &mut ShmPort, now_ns: u64, mut got: impl FnMut(Peer, u64)) -> usize {
     let mut burst = RxBurst::new(now_ns);
     port.split().0.receive(&mut burst);
@@ -108,7 +108,7 @@ fn receive(port: &mut ShmPort, now_ns: u64, mut got: impl FnMut(Peer, u64)) -> u
     burst.packets.len()
 }
 
-/// Sends numbered packets of many lengths for ever; flushes now and then, and writes its buffer anew after each flush.
+/// Sends numbered packets of many lengths for ever; after each long one, reclaims its buffer and rewrites it.
 fn stream(address: &Address) {
     let clock = Now(Instant::now());
     let mut port = ShmPort::open(&"shm://?arena=16777216".parse().unwrap()).unwrap();
@@ -134,13 +134,13 @@ fn stream(address: &Address) {
         buffer = frozen.thaw().expect("nothing holds the buffer after a reclaim");
         receive(&mut port, clock.now_ns(), |_, _| {});
         if number.is_multiple_of(64) {
-            // One CPU may be all there is.
+            // There may be only one CPU.
             std::thread::yield_now();
         }
     }
 }
 
-/// Answers every packet with its own head, sleeping in between, until nobody is left.
+/// Answers every packet with its own head, sleeping in between, until all peers are gone.
 fn echo(mut port: ShmPort, clock: &Now) {
     let mut met = false;
     loop {
@@ -165,8 +165,8 @@ fn echo(mut port: ShmPort, clock: &Now) {
     }
 }
 
-/// Waits for a peer with only so many descriptors left to let it in by, sleeping rather than spinning; then, with more of
-/// them, echoes.
+/// Waits for a peer with only `spare` descriptors left, too few to accept it, and checks that it sleeps rather than
+/// spins; then raises the limit and echoes.
 fn starved(address: &Address, spare: u64) {
     let mut port = ShmPort::open(address).unwrap();
     let clock = Now(Instant::now());
@@ -185,9 +185,9 @@ fn starved(address: &Address, spare: u64) {
         port.wait(Some(20_000_000)).unwrap();
         waits += 1;
     }
-    // A few each time that it is tried again. One that spun would have made tens of thousands.
+    // Each attempt to accept wakes it a few times. A port that spun would have made tens of thousands of waits.
     assert!(waits < 300, "{waits} waits in 300 ms");
-    assert!(port.out_of_descriptors() > 1, "it is tried again");
+    assert!(port.out_of_descriptors() > 1, "the port tries again");
     assert_eq!(port.stats().dropped_total(), 0);
     setrlimit(Resource::Nofile, limit).unwrap();
     echo(port, &clock);
@@ -209,7 +209,7 @@ fn starved_guest(address: &Address) {
     assert_eq!((port.out_of_descriptors(), port.stats().dropped_total()), (1, 0));
 }
 
-/// Not a test of its own: what children run.
+/// Runs the role of a child. As a test of its own it does nothing.
 #[test]
 fn child() {
     let Ok(role) = std::env::var("SINEW_SHM_ROLE") else { return };
@@ -258,7 +258,7 @@ fn two_processes_exchange_packets_and_sleep_in_between() {
         while answer.is_none() {
             receive(&mut port, clock.now_ns(), |from, number| answer = Some((from, number)));
             if answer.is_none() {
-                // A lost wake-up would be a wait to the end.
+                // A lost wake-up would make this wait time out.
                 let slept = Instant::now();
                 port.wait(Some(PATIENCE.as_nanos() as u64)).unwrap();
                 assert!(slept.elapsed() < PATIENCE, "a wake-up was lost");
@@ -287,7 +287,8 @@ fn a_port_without_descriptors_sleeps_and_lets_peers_in_once_it_has_some() {
             let tx = port.split().1;
             tx.push(TxPacket { to: peer, head: &packet, data: TxData::None });
             tx.submit();
-            // With no descriptor it is made to wait; with too few for its own it is refused, and can come again.
+            // A peer for which there is no descriptor has to wait; one for which there are too few is refused, and can
+            // come again.
             let mut refused = false;
             eventually("an answer", || {
                 receive(&mut port, clock.now_ns(), |from, number| answered = (from, number) == (peer, 7));
@@ -295,7 +296,8 @@ fn a_port_without_descriptors_sleeps_and_lets_peers_in_once_it_has_some() {
                 answered || refused
             });
             assert!(answered || role == "starved-of-some");
-            // Each try wakes the other side, rightly: what it makes of its own accord is to be counted.
+            // Each attempt rightly wakes the other side; the pause lets the test count only the wake-ups of its own
+            // making.
             std::thread::sleep(Duration::from_millis(if answered { 0 } else { 20 }));
         }
         drop(port);
@@ -318,7 +320,7 @@ fn a_port_that_has_no_descriptor_for_an_answer_says_that_there_is_no_room() {
     });
 }
 
-/// Receives until `enough` says so.
+/// Receives until `enough` returns true.
 fn receive_until(
     port: &mut ShmPort,
     clock: &Now,
@@ -376,9 +378,9 @@ fn a_sender_stopped_in_mid_send_delays_only_its_own_packets() {
     let mut last = Default::default();
     receive_until(&mut port, &clock, &mut last, |last, _| last.len() == 2);
     for round in 0..25u64 {
-        // Stopped at an instruction that nobody chooses.
+        // The sender is stopped at an arbitrary instruction.
         senders[0].signal(Signal::STOP);
-        // Until the stopped one is silent, then some more of the other.
+        // Receive until the stopped sender is silent, and then some more from the other.
         let mut before = last.clone();
         let mut quiet = None;
         while quiet.is_none() {
@@ -396,7 +398,7 @@ fn a_sender_stopped_in_mid_send_delays_only_its_own_packets() {
     assert!(port.poll_event().is_none(), "nobody is taken for dead");
 }
 
-/// A runtime directory of a test's own. Short, since it leads to sockets.
+/// A runtime directory for one test. Its path is short, since sockets' paths contain it.
 struct RuntimeDirectory(PathBuf);
 
 impl RuntimeDirectory {
@@ -410,7 +412,7 @@ impl RuntimeDirectory {
         Running(command(role, address).env("XDG_RUNTIME_DIR", &self.0).spawn().unwrap())
     }
 
-    /// Names whose sockets are there, and the number of files in all.
+    /// Names whose sockets exist, and the number of files in all.
     fn names(&self) -> (Vec<String>, usize) {
         let files: Vec<String> = std::fs::read_dir(self.0.join("sinew"))
             .map(|entries| entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())

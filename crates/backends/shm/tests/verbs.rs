@@ -1,4 +1,5 @@
-//! What verbs do over shared memory: between threads of one device, and between devices as different processes have them.
+//! Tests of verbs over shared memory: between threads of one device, and between devices as used by different
+//! processes.
 
 #[path = "verbs/memory.rs"]
 mod memory;

@@ -1,4 +1,4 @@
-//! The facts that hold for every verbs device, between threads and between processes.
+//! The conformance suite of verbs devices, run between threads and between processes.
 
 use std::process::Command;
 use std::time::Instant;
@@ -13,7 +13,7 @@ fn open() -> ShmDevice {
     ShmDevice::open(&"shm://".parse().expect("an address")).expect("a device")
 }
 
-/// One device for all, or one for each end, as different processes have them.
+/// One device for all ends, or one for each end, as different processes have them.
 struct Devices(Option<ShmDevice>, Instant);
 
 impl Devices {
@@ -39,7 +39,7 @@ impl Fixture for Devices {
 
     fn peer_process(&self) -> Result<Command, &'static str> {
         if self.0.is_some() {
-            return Err("the device is of one process alone");
+            return Err("the device belongs to one process alone");
         }
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", "child", "--nocapture"]).env(PEER, "1");
@@ -47,7 +47,7 @@ impl Fixture for Devices {
     }
 }
 
-/// What runs in the process of a peer. As a test of its own it has nothing to do.
+/// Runs in the process of a peer. As a test of its own it does nothing.
 #[test]
 fn child() {
     if std::env::var_os(PEER).is_some() {

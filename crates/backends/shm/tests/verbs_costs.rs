@@ -1,4 +1,4 @@
-//! What posting costs beside time: nothing from the heap, and no system call.
+//! Tests that posting allocates no memory and makes no system call.
 
 use std::process::{Command, ExitStatus};
 
@@ -16,17 +16,18 @@ mod pair;
 use counting::allocations;
 use pair::{Pair, devices};
 
-/// Requests of a kind between two polls.
+/// Requests of each kind between two polls.
 const ROUND: usize = 16;
 
-/// Two ends, and all that their requests need.
+/// Two ends, and everything that their requests need.
 struct World {
     pair: Pair,
     to: Option<Destination>,
     remote: RemoteMemory,
     source: Frozen,
-    /// What READs, atomics and receives fill, when it is not posted.
+    /// Buffers for READs and atomics, while they are not posted.
     targets: Vec<MessageBuffer>,
+    /// Buffers for receives, while they are not posted.
     received: Vec<MessageBuffer>,
     completions: Vec<Completion>,
 }
@@ -37,7 +38,7 @@ impl World {
         let pair = Pair::new(devices, &config);
         let exposed = pair.b.expose(1 << 16);
         let remote = exposed.remote();
-        // Exposed for good.
+        // The memory stays exposed for good.
         std::mem::forget(exposed);
         let source = pair.a.filled(&[7; 200]).freeze();
         let targets = (0..3 * ROUND).map(|_| pair.a.buffer(64)).collect();
@@ -46,7 +47,7 @@ impl World {
         Self { pair, to, remote, source, targets, received, completions: Vec::with_capacity(256) }
     }
 
-    /// Posts a round of everything that the transport allows: alone, and as a list for one doorbell.
+    /// Posts every request that the transport allows [`ROUND`] times: by turns alone, and as a list for one doorbell.
     fn post(&mut self) {
         let transport = self.pair.a.qp.transport();
         let (to, remote) = (self.to, self.remote);
@@ -83,7 +84,7 @@ impl World {
         }
     }
 
-    /// Polls until both ends have back what they posted.
+    /// Polls until both ends have their buffers back.
     fn settle(&mut self) {
         let expected = (if self.pair.a.qp.transport() == Transport::Ud { 2 } else { 3 }) * ROUND;
         let reliable = self.pair.a.qp.transport() == Transport::Rc;
@@ -118,8 +119,8 @@ fn warm_requests_receives_and_completions_allocate_nothing() {
     }
 }
 
-/// From now on a system call of this thread ends the process, but for that which ends it anyway, and the clock's, which is none
-/// where the system has its clock in memory.
+/// Makes every later system call of this thread end the process. Allowed are the call that ends it anyway, and that of
+/// the clock, which is no system call where the kernel maps the clock into memory.
 fn forbid_system_calls() {
     let (load, equal, decide) =
         (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ, libc::BPF_RET);
@@ -140,14 +141,14 @@ fn forbid_system_calls() {
     }
 }
 
-/// A process of its own, which does `SINEW_COSTS_ROLE` without system calls and ends well if it made none.
+/// Runs in a process of its own: plays `SINEW_COSTS_ROLE` without system calls, and exits with success if it made none.
 #[test]
 fn child() {
     let Ok(role) = std::env::var("SINEW_COSTS_ROLE") else { return };
     let (transport, devices) = role.split_once(' ').unwrap();
     if transport == "control" {
         forbid_system_calls();
-        // SAFETY: asks for a number.
+        // SAFETY: the call only returns a number.
         unsafe { libc::syscall(libc::SYS_getppid) };
     } else {
         let transport = Transport::ALL.into_iter().find(|other| format!("{other:?}") == transport).unwrap();
@@ -159,10 +160,10 @@ fn child() {
         }
         forbid_system_calls();
         world.post();
-        // Its end makes some.
+        // Dropping it would make system calls.
         std::mem::forget(world);
     }
-    // SAFETY: ends this process, whose other threads hold nothing that matters.
+    // SAFETY: the call ends this process, whose other threads hold nothing that matters.
     unsafe { libc::_exit(0) };
 }
 
@@ -178,7 +179,7 @@ fn run(role: &str) -> ExitStatus {
 #[test]
 fn posting_makes_no_system_call() {
     use std::os::unix::process::ExitStatusExt;
-    assert_eq!(run("control x").signal(), Some(libc::SIGSYS), "a call is noticed");
+    assert_eq!(run("control x").signal(), Some(libc::SIGSYS), "a system call is noticed");
     for devices in ["threads", "one process", "two processes"] {
         for transport in Transport::ALL {
             let status = run(&format!("{transport:?} {devices}"));

@@ -1,4 +1,5 @@
-//! What peers that came and went leave behind. A binary of its own: it counts the descriptors of its process.
+//! Tests that peers leave no descriptors behind. This is a binary of its own, as it counts the descriptors of its
+//! process.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ fn peers_that_came_and_went_leave_no_descriptors() {
         }
         drop((their_queue, device));
         qp.modify(QpState::Reset, None).unwrap();
-        // Links to ports that are gone go when the thread's own port looks after itself.
+        // Links to closed ports are removed when the thread's own port does its occasional work.
         let since = Instant::now();
         while counts.get(1).is_some_and(|&count| descriptors() > count) && since.elapsed() < PATIENCE {
             queue.poll(&mut completions, 16);

@@ -1,5 +1,6 @@
-//! Verbs between processes, some of which are killed or stopped. The test binary starts itself again: a child runs the test
-//! `child`, whose role is in the environment, and the two tell each other addresses as lines of hexadecimal digits.
+//! Tests of verbs between processes, some of which are killed or stopped. The test binary starts itself again: a child
+//! runs the test `child`, whose role is in the environment, and the two exchange addresses as lines of hexadecimal
+//! digits.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -38,7 +39,7 @@ fn eventually<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A queue pair and all around it.
+/// A queue pair and everything that it needs.
 struct End {
     device: ShmDevice,
     domain: ShmDomain,
@@ -98,7 +99,7 @@ impl End {
     }
 }
 
-/// A child, which does not outlive its test.
+/// A child process, which does not outlive its test.
 struct Peer {
     child: Child,
     told: BufReader<ChildStdout>,
@@ -128,7 +129,7 @@ impl Peer {
         loop {
             let mut line = String::new();
             assert!(self.told.read_line(&mut line).unwrap() > 0, "the child has ended");
-            // The test harness talks too, without an end of the line before the test's first.
+            // The test harness also prints, without an end of line before the test's first line.
             if let Some(at) = line.find(TOLD) {
                 return line[at + TOLD.len()..].trim().to_owned();
             }
@@ -169,7 +170,7 @@ impl Drop for Peer {
     }
 }
 
-/// What the children do.
+/// The roles of the children.
 mod roles {
     use super::*;
 
@@ -215,7 +216,8 @@ mod roles {
         }
     }
 
-    /// Writes its peer's memory in pieces so long that it is inside nearly all the time; then says how the last ended.
+    /// Writes its peer's memory in pieces so long that it is inside the region nearly all the time; then tells how the
+    /// last WRITE ended.
     pub fn write_long() {
         let mut end = meet(Transport::Rc);
         let remote = target();
@@ -253,7 +255,7 @@ mod roles {
         }
     }
 
-    /// Memory that this process shares, and may write, as (start, bytes).
+    /// Memory that this process shares and may write, as (start, bytes).
     fn shared_mappings() -> Vec<(usize, usize)> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let lines = maps.lines().filter(|line| line.contains(" rw-s ") && line.contains("/memfd:sinew"));
@@ -267,8 +269,8 @@ mod roles {
             .collect()
     }
 
-    /// Connects, uses what it was told, and then writes whatever it likes over all that it shares: rings, boards, directories,
-    /// exposed memory. It may well perish of it.
+    /// Connects, writes to the peer's memory once, and then writes arbitrary words over all that it shares: rings,
+    /// boards, directories, exposed memory. It may well crash itself.
     pub fn scribble() {
         let mut end = meet(Transport::Rc);
         let theirs = target();
@@ -280,15 +282,17 @@ mod roles {
         tell(&hex(&exposed.remote().to_bytes()));
         let mut random = SeededGenerator::new(told().parse().unwrap());
         let mappings = shared_mappings();
-        // A link, a board, a directory and exposed memory of its own, a directory and exposed memory of the peer's.
+        // These are a link, a board, a directory and exposed memory of its own, and a directory and exposed memory of
+        // the peer's.
         assert!(mappings.len() >= 6, "{mappings:x?}");
         loop {
             let (start, bytes) = mappings[random.below(mappings.len() as u64) as usize];
-            // Mostly the first of each part, where what matters lies. The parts of a directory start at odd places.
+            // Mostly write to the start of each part, where the words that matter lie. The parts of a directory start
+            // at odd places.
             let place = [0, 4096, 528_384, 2_625_536, bytes / 2][random.below(5) as usize];
             let reach = [64, 4096, 1 << 20][random.below(3) as usize];
             let at = (place + random.below(reach) as usize * 8) % bytes / 8 * 8;
-            // SAFETY: a word of a mapping of this process, which is there to be spoiled.
+            // SAFETY: this is a word of a mapping of this process, which exists to be spoiled.
             unsafe {
                 let word = (start + at) as *mut u64;
                 let was = word.read_volatile();
@@ -380,7 +384,7 @@ fn a_killed_peer_ends_the_next_request_at_once() {
     assert_eq!(end.next().status, Status::Success);
     end.post_receive(2);
     peer.kill();
-    // Nothing of ours has looked at anything since.
+    // Nothing on our side has polled since.
     end.write(3, b"12345678", remote);
     end.write(4, b"12345678", remote);
     let ends: Vec<(u64, Status)> = (0..3)
@@ -466,20 +470,21 @@ fn a_stopped_peer_delays_its_own_messages_only() {
     peer.stop();
     end.post_receive(1);
     end.send(2, b"to the stopped");
-    // Its memory can be worked in.
+    // Operations in the stopped peer's memory still work.
     end.write(3, b"87654321", remote);
     other.post_receive(4);
     other.send(5, b"to the other");
     let answer = eventually("an answer", || other.poll().filter(|completion| completion.id == 4));
     assert_eq!(answer.buffers[0][..], *b"to the other");
-    assert!(end.poll().is_none(), "in order, and the first is not acknowledged");
+    assert!(end.poll().is_none(), "completions come in order, and the first is not acknowledged");
     peer.signal(Signal::CONT);
     let mut ids: Vec<u64> = (0..3).map(|_| end.next().id).collect();
     ids.sort_unstable();
     assert_eq!(ids, [1, 2, 3]);
 }
 
-/// Tries everything with a peer that does not keep to any rule. `open` counts what has been posted and has not come back.
+/// Tries random operations with a peer that follows no rules. `open` counts requests and receives that were posted and
+/// have not come back.
 fn deal_with(end: &mut End, remote: RemoteMemory, random: &mut SeededGenerator, open: &mut usize) {
     let target = || [end.arena.alloc(64, 64).unwrap()].into_iter().collect();
     let operation = match random.below(4) {
@@ -488,7 +493,7 @@ fn deal_with(end: &mut End, remote: RemoteMemory, random: &mut SeededGenerator, 
         2 => Operation::Read { target: target(), remote },
         _ => Operation::FetchAdd { target: end.arena.alloc(8, 8).unwrap(), remote, add: 1 },
     };
-    // It may be full of what is never acknowledged.
+    // The queue may be full of requests that are never acknowledged.
     *open += usize::from(end.qp.post(Request::new(1, operation)).is_ok());
     if random.chance(0.3) {
         let buffer = end.arena.alloc(64, 64).unwrap();
@@ -506,7 +511,7 @@ fn a_peer_that_writes_over_all_it_shares_harms_itself_and_no_datagram_of_another
     let device = ShmDevice::open(&"shm://".parse().unwrap()).unwrap();
     for round in 0..4 {
         let mut end = End::on(&device, Transport::Rc);
-        // On the same thread, and so with the same port.
+        // These are on the same thread, and so on the same port.
         let mut honest = end.thread.completion_queue(1024).unwrap();
         let mut datagrams = end.thread.queue_pair(&QpConfig::new(Transport::Ud), &honest, &honest).unwrap();
         datagrams.connect(None).unwrap();
@@ -550,12 +555,12 @@ fn a_peer_that_writes_over_all_it_shares_harms_itself_and_no_datagram_of_another
             (open == 0).then_some(())
         });
         assert_eq!(end.qp.state(), QpState::Error);
-        // Bounded, whatever the seats say.
+        // This wait is bounded, whatever the seats say.
         exposed.deregister();
     }
 }
 
-/// A child that writes our memory, stopped inside it, and the memory, whose exposure has ended.
+/// A child that writes our memory and was stopped inside it, and the memory, whose exposure has ended.
 fn stopped_inside() -> (Peer, End, RemoteMemory) {
     loop {
         let mut peer = Peer::start("write long");
@@ -568,7 +573,7 @@ fn stopped_inside() -> (Peer, End, RemoteMemory) {
         peer.tell(&hex(&remote.to_bytes()));
         eventually("the end of a write", || (exposed.load(LONG - 8) != Ok(1)).then_some(()));
         peer.stop();
-        // It is outside for a moment now and then.
+        // The child is outside the region for a moment now and then.
         if exposed.deregister().is_none() {
             return (peer, end, remote);
         }
@@ -610,7 +615,7 @@ fn a_device_that_was_opened_anew_is_not_taken_for_the_old_one() {
     let mut end = End::new(Transport::Rc);
     let address = QpAddress::from_bytes(&unhex(&old)).unwrap();
     let error = end.qp.connect(Some(&address)).unwrap_err();
-    assert!(matches!(&error, VerbsError::Address(reason) if reason.contains("anew")), "{error}");
+    assert!(matches!(&error, VerbsError::Address(reason) if reason.contains("reopened")), "{error}");
     peer.kill();
     end.qp.modify(QpState::Reset, None).unwrap();
     let error = end.qp.connect(Some(&address)).unwrap_err();

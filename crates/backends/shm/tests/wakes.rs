@@ -1,4 +1,4 @@
-//! No wake-up is lost, whatever the timing.
+//! Tests that no wake-up is lost, whatever the timing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ fn a_packet_wakes_a_sleeping_receiver_whenever_it_is_sent() {
                     let tx = client.split().1;
                     tx.push(TxPacket { to: peer, head: b"wake", data: TxData::None });
                     tx.submit();
-                    // Not before the last one has arrived: so each must wake the receiver itself.
+                    // The next packet waits until this one has arrived, so each must wake the receiver itself.
                     let since = Instant::now();
                     while got.load(Ordering::Acquire) <= number {
                         assert!(since.elapsed() < PATIENCE, "packet {number} woke nobody");
@@ -66,7 +66,7 @@ fn a_packet_wakes_a_sleeping_receiver_whenever_it_is_sent() {
                 if burst == 0 && random.chance(0.5) {
                     server.wait(None).unwrap();
                 } else if burst == 0 && random.chance(0.5) {
-                    // As an event loop does, which may be woken for something else before, and forget to say so.
+                    // An event loop may be woken for something else first, and may forget to disarm.
                     let armed = server.arm(0).unwrap();
                     if random.chance(0.2) {
                         continue;

@@ -1,4 +1,4 @@
-//! Prints what UDP on the loopback device reaches on this machine, in every mode.
+//! Prints the rates of plain UDP on the loopback device of this machine, in every mode.
 //!
 //! `cargo run --release -p sinew-udp --example udp_limits -- [MILLISECONDS per figure]`
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the port makes of the machine's limit: packets that go round through two ports, beside the same without a port.
+//! Compares ports with the machine's limit: packets circulate between two ports, and between two plain sockets.
 //!
 //! `cargo run --release -p sinew-udp --example udp_port -- [MILLISECONDS per figure [bandwidth]]`
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ fn pair(options: &str) -> Result<(UdpPort, UdpPort, Peer), Error> {
     Ok((client, server, peer))
 }
 
-/// Sends back what comes, as a server of small requests does.
+/// Sends back every packet, like a server of small requests.
 fn serve(mut port: UdpPort, stop: &AtomicBool) {
     pin(1);
     while !stop.load(Ordering::Relaxed) {
@@ -38,7 +38,8 @@ fn serve(mut port: UdpPort, stop: &AtomicBool) {
     }
 }
 
-/// Keeps `window` packets of `len` bytes in flight and returns how many came back in a second, and the median turn.
+/// Keeps `window` packets of `len` bytes in flight. Returns how many came back per second, and the median time of a
+/// turn in ns.
 fn echo(options: &str, len: usize, window: usize, duration: Duration) -> Result<(f64, u64), Error> {
     let (mut client, server, peer) = pair(options)?;
     let stop = AtomicBool::new(false);
@@ -68,7 +69,7 @@ fn echo(options: &str, len: usize, window: usize, duration: Duration) -> Result<
                     }
                     sent = now;
                 }
-                // A stall would be a lost packet; nothing here recovers it.
+                // A stall means that a packet was lost; nothing here recovers it.
                 let elapsed = now.duration_since(began);
                 if elapsed > duration || now.duration_since(sent) > Duration::from_millis(50) {
                     stop.store(true, Ordering::Relaxed);
@@ -89,7 +90,7 @@ fn bandwidth(options: &str, duration: Duration) -> Result<f64, Error> {
     let stop = AtomicBool::new(false);
     let data_len = client.packet_len_max(peer) - HEADER.len();
     let mut message = client.arena().alloc(8 << 20, data_len)?;
-    // A first touch costs far more than what is measured here.
+    // The first touch of a page costs far more than what is measured here.
     message.fill(&vec![7; 8 << 20])?;
     let frozen = message.freeze();
     let mut copy = vec![7u8; 8 << 20];
@@ -121,7 +122,7 @@ fn bandwidth(options: &str, duration: Duration) -> Result<f64, Error> {
             let (mut next, mut free, mut heard) = (0, client.caps().receive_packets.min(256), began);
             loop {
                 let (rx, tx) = client.split();
-                // At most a burst each turn, as an event loop does.
+                // Send at most a burst each turn, as an event loop does.
                 for _ in 0..free.min(64) {
                     let range = frozen.packet_range(next);
                     let data = TxData::Frozen { buffer: &frozen, start: range.start, len: range.len() };

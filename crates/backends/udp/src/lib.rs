@@ -21,9 +21,10 @@
 //!
 //! # How packets share calls and datagrams
 //!
-//! The kernel charges some 3 us for each send on the loopback device, whatever its size, so a port is as fast as the
-//! packets that share one. Four ways were measured with [`raw`], 56-byte packets echoed between two spinning threads on two
-//! virtual processors, and one way (millions of packets, GB per second; the machine was shared, so compare the columns):
+//! The kernel takes some 3 us for each send on the loopback device, whatever its size, so a port's speed depends on how
+//! many packets share a send. Four ways were measured with [`raw`]: 56-byte packets echoed between two spinning threads
+//! on two virtual processors, and packets sent one way (millions of packets, or GB, per second; the machine was shared,
+//! so compare the columns with each other):
 //!
 //! | | `sendto`, `recvmsg` | `sendmmsg`, `recvmmsg` | `UDP_SEGMENT`, `UDP_GRO` | one datagram |
 //! | --- | --- | --- | --- | --- |
@@ -32,31 +33,33 @@
 //! | one way, 60 x 56 B a call | 0.19 | 0.24 | 9.0 | 10.2 |
 //! | one way, 44 x 1472 B a call | 0.07 GB/s | 0.30 GB/s | 3.1 GB/s | 3.4 GB/s |
 //!
-//! `sendmmsg` saves almost nothing, since nearly all of the cost is behind the call. Segmentation offload needs packets of
-//! one length and stops at 64 of them. Frames in one datagram need neither, and on a network they also save headers and
-//! interrupts; what speaks against them is that one lost datagram loses all its packets. So, by default:
+//! `sendmmsg` saves almost nothing, since nearly all of the cost is inside the kernel. Segmentation offload needs
+//! packets of one length, at most 64 of them. Frames in one datagram have neither limit, and on a network they also
+//! save headers and interrupts; their drawback is that the loss of one datagram loses all its packets. So, by default:
 //!
-//! - One packet to a peer goes alone, as it is, in one plain `sendto`; while packets come one at a time they are taken with
-//!   one `recvmsg` each. The median round trip is within 7 % of the raw one.
-//! - Several packets to one peer share datagrams, up to what the path carries in one piece: 65,000 bytes within the host,
-//!   the path's MTU (1500 at most, unless `mtu` says more) on networks. The format is [`frame`]'s; every port takes it and
-//!   plain packets alike.
-//! - Runs of datagrams of one length to one peer go in one call that the kernel or the device cuts. Where it cannot, they go
-//!   one by one.
-//! - A call takes up to 64 datagrams, or about half a megabyte, when the last one brought all that it asked for.
+//! - A single packet to a peer is sent unchanged with one plain `sendto`; while packets arrive one at a time they are
+//!   received with one `recvmsg` each. The median round trip is within 7 % of the raw one.
+//! - Several packets to one peer share datagrams, up to what the path carries without fragmentation: 65,000 bytes
+//!   within the host, the path's MTU (1500 at most, unless `mtu` says more) on networks. The format is that of
+//!   [`frame`]; every port accepts it, and plain packets as well.
+//! - Runs of datagrams of one length to one peer are sent with one call, and the kernel or the device cuts them apart.
+//!   Where it cannot, they are sent one by one.
+//! - A receive call takes up to 64 datagrams, or about half a megabyte, when the previous call returned all that it
+//!   asked for.
 //!
-//! With that, two ports echo 0.7 to 0.8 of what raw calls with the same window reach with 60 in flight, and move long
+//! With this, two ports echo at 0.7 to 0.8 of the rate of raw calls with the same window of 60 in flight, and move long
 //! messages (with a copy into a message of their own) at 0.75 to 0.9 of raw `UDP_SEGMENT` and `UDP_GRO`. Without it
 //! (`coalesce=off`) they reach 0.9 and more of raw `sendmmsg` and `recvmmsg`.
 //!
-//! # What is lost, and what is told
+//! # What is lost, and what is reported
 //!
-//! Datagrams are lost when a buffer is full: the sender's ([`Dropped::Full`](sinew_fabric::Dropped::Full), counted at once)
-//! or the receiver's ([`Dropped::Overflow`](sinew_fabric::Dropped::Overflow), told by the kernel with the next packet).
-//! [`Caps::receive_packets`](sinew_fabric::Caps::receive_packets) is what the granted buffer holds of the largest packets at
-//! their dearest. A host that answers that nobody listens becomes
-//! [`PeerLoss::Unreachable`](sinew_fabric::PeerLoss::Unreachable), at most every 100 ms for a peer. Such answers can be forged
-//! by whoever sees the traffic, as can senders' addresses: they are hints, and the layer above decides what they mean.
+//! Datagrams are lost when a buffer is full: the sender's ([`Dropped::Full`](sinew_fabric::Dropped::Full), counted at
+//! once) or the receiver's ([`Dropped::Overflow`](sinew_fabric::Dropped::Overflow), reported by the kernel with the
+//! next packet). [`Caps::receive_packets`](sinew_fabric::Caps::receive_packets) is the number of packets of the
+//! greatest length that the granted buffer holds in the worst case. A host's answer that nobody listens becomes
+//! [`PeerLoss::Unreachable`](sinew_fabric::PeerLoss::Unreachable), at most once every 100 ms for a peer. Anybody who
+//! sees the traffic can forge such answers, and senders' addresses too: they are hints, and the layer above decides
+//! what they mean.
 
 mod options;
 mod path;
@@ -75,12 +78,12 @@ pub use rx::UdpRx;
 pub use sinew_wire::batch as frame;
 pub use tx::UdpTx;
 
-/// Lengths that the largest packet of a port may have by default, in bytes.
+/// Default limits on the packet length of a port, in bytes.
 ///
-/// A port takes the first of which its receive buffer holds at least 48. Each just fits a block of the kernel's allocator
-/// together with what the kernel adds, so that no memory of the receive buffer is wasted. Towards peers on a network the
-/// path's MTU is the limit as well.
+/// A port takes the first for which its receive buffer holds at least 48 packets. Each just fits a block of the
+/// kernel's allocator together with the kernel's own data, so that no memory of the receive buffer is wasted. For peers
+/// on a network the path's MTU limits packets as well.
 pub const PACKET_LENS: [usize; 3] = [7_744, 3_648, 1_472];
 
-/// Datagrams that the kernel cuts one send into at most (64 until Linux 6.9).
+/// Most datagrams into which the kernel cuts one send (64 until Linux 6.9).
 const SEGMENTS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! What an address may say about a port.
+//! The options that an `udp://` address may have.
 
 use std::str::FromStr;
 
@@ -9,12 +9,12 @@ use sinew_fabric::{Address, AddressError};
 pub enum Coalesce {
     /// `off`: every packet is a datagram of its own. Bursts still share `sendmmsg` and `recvmmsg`.
     Off,
-    /// `gso`: every packet is a datagram of its own, but runs of equal ones to one peer are handed to the kernel in one
-    /// piece, which it cuts (`UDP_SEGMENT`), and received in one piece where it joins them (`UDP_GRO`).
+    /// `gso`: every packet is a datagram of its own, but runs of equally long ones to one peer are handed to the kernel
+    /// in one piece, which it cuts (`UDP_SEGMENT`), and received in one piece where it joins them (`UDP_GRO`).
     Segments,
-    /// `on` or `auto`, the default: packets to one peer share datagrams up to what the path carries
-    /// ([`crate::frame`]), and runs of equal datagrams go as in `gso`. While every turn of the caller's loop brings more, they
-    /// wait up to 6 us for each other: three times the rate in small batches, for twice their latency.
+    /// `on` or `auto`, the default: packets to one peer share datagrams up to what the path carries ([`crate::frame`]),
+    /// and runs of equally long datagrams go as in `gso`. While every turn of the caller's loop adds packets, they wait
+    /// up to 6 us for each other, which triples the rate of small batches and doubles their latency.
     #[default]
     Frames,
 }
@@ -32,22 +32,25 @@ impl FromStr for Coalesce {
     }
 }
 
-/// How a port is opened; the options of an `udp://` address.
+/// Settings of a port: the options of an `udp://` address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpOptions {
-    /// `mtu`: bytes of the largest IP packet that is sent on networks, headers included, where the route allows it. 576 to
-    /// 65,535; 1500 by default. Set it to 9000 where every switch on the way carries that.
+    /// `mtu`: bytes of the largest IP packet that is sent on networks, headers included, where the route allows it. 576
+    /// to 65,535; 1500 by default. Set it to 9000 where every switch on the path carries that.
     pub mtu: usize,
-    /// `packet`: bytes of the largest packet that the port takes or sends, 512 to 60,000. By default as large as pays, as long
-    /// as the receive buffer holds a good number of them ([`crate::PACKET_LENS`]).
+    /// `packet`: bytes of the largest packet that the port receives or sends, 512 to 60,000. By default it is the
+    /// largest of [`crate::PACKET_LENS`] for which the receive buffer holds enough packets.
     pub packet_len_max: Option<usize>,
     /// `coalesce`: `off`, `gso`, `on` or `auto`.
     pub coalesce: Coalesce,
-    /// `rcvbuf`: bytes of receive buffer, in the kernel's accounting. By default 8 MiB or what the system allows.
+    /// `rcvbuf`: bytes of receive buffer, in the kernel's accounting, 4,096 to 2^30. By default 8 MiB or as much as the
+    /// system allows.
     pub receive_buffer: Option<usize>,
-    /// `sndbuf`: bytes of send buffer, likewise.
+    /// `sndbuf`: bytes of send buffer, in the kernel's accounting, 4,096 to 2^30. By default 4 MiB or as much as the
+    /// system allows.
     pub send_buffer: Option<usize>,
-    /// `arena`: bytes of address space for message buffers; 1 GiB by default. Memory is used as buffers are.
+    /// `arena`: bytes of address space for message buffers, 2^16 to 2^40; 1 GiB by default. Memory is used only as
+    /// buffers are.
     pub arena: usize,
 }
 
@@ -71,7 +74,7 @@ impl UdpOptions {
     ///
     /// # Errors
     ///
-    /// [`AddressError`]: not `udp://`, an option that does not exist, or a value that cannot be.
+    /// [`AddressError`]: the scheme is not `udp://`, an option does not exist, or a value is out of range.
     pub fn of(address: &Address) -> Result<Self, AddressError> {
         address.check_scheme("udp", "HOST:PORT")?;
         address.check_options(&KNOWN)?;

@@ -1,4 +1,4 @@
-//! How large a datagram the way to a peer carries.
+//! The largest datagram that the path to each peer carries.
 
 use std::net::SocketAddr;
 
@@ -6,25 +6,26 @@ use sinew_fabric::Peer;
 
 use crate::{peer, sys};
 
-/// Routes with at least this MTU stay within the host: only the loopback device is like that.
+/// Routes with at least this MTU stay within the host: only the loopback device has so large an MTU.
 const LOCAL_MTU: usize = 65_535;
-/// The largest datagram that is sent within the host. The largest possible is 65,507 bytes (IPv4) or 65,487 (IPv6 over a
-/// device of 65,536); a little is left for what a tunnel might add.
+/// The largest datagram that is sent within the host, in bytes. The largest possible is 65,507 (IPv4) or 65,487 (IPv6
+/// over a device with an MTU of 65,536); the difference is room for headers that a tunnel might add.
 pub(crate) const LOCAL_DATAGRAM: usize = 65_000;
-/// What every IPv6 path and practically every IPv4 path carries; taken when nothing is known.
+/// MTU that every IPv6 path and practically every IPv4 path carries; used when the path's own is unknown.
 const SAFE_MTU: usize = 1_280;
 const SLOTS: usize = 256;
 
 /// The largest datagram towards a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
-    /// Bytes of UDP payload that travel in one piece.
+    /// Bytes of UDP payload that travel unfragmented.
     pub datagram_max: usize,
-    /// Whether the way stays within this host.
+    /// Whether the path stays within this host.
     pub local: bool,
 }
 
-/// Paths to peers, in a table of fixed size: strangers cannot make it grow, only be asked about again.
+/// Paths to peers, in a table of fixed size: strangers cannot make it grow, and can only cause paths to be queried
+/// again.
 #[derive(Debug)]
 pub(crate) struct Paths {
     mtu_max: usize,
@@ -38,12 +39,13 @@ fn slot_of(peer: Peer) -> usize {
 }
 
 impl Paths {
-    /// No path is known. On networks no IP packet is to be larger than `mtu_max` bytes, whatever the route allows.
+    /// Creates an empty table. On networks no IP packet is to be larger than `mtu_max` bytes, whatever the route
+    /// allows.
     pub fn new(mtu_max: usize) -> Self {
         Self { mtu_max, slots: vec![None; SLOTS] }
     }
 
-    /// The path, from the table or else from the system (some microseconds).
+    /// The path, from the table or else from the system, which takes some microseconds.
     #[inline]
     pub fn get(&mut self, peer: Peer) -> Path {
         match self.slots[slot_of(peer)] {
@@ -64,13 +66,13 @@ impl Paths {
         }
     }
 
-    /// Makes the table say that the way to `peer` is a network's of this width.
+    /// Enters a path to `peer` over a network with datagrams of at most `datagram_max` bytes.
     #[cfg(test)]
     pub fn narrow(&mut self, peer: Peer, datagram_max: usize) {
         self.slots[slot_of(peer)] = Some((peer, Path { datagram_max, local: false }));
     }
 
-    /// Forgets all paths: one turned out to carry less than it did.
+    /// Forgets all paths, since one turned out to carry less than before.
     pub fn clear(&mut self) {
         self.slots.fill(None);
     }
@@ -112,6 +114,6 @@ mod tests {
     fn a_path_that_cannot_be_asked_about_is_taken_as_narrow() {
         let nonsense = Peer([1, 2, 3]);
         assert_eq!(Paths::new(1500).get(nonsense), Path { datagram_max: SAFE_MTU - 28, local: false });
-        assert_eq!(Paths::new(0).get(nonsense).datagram_max, 512, "never so narrow that headers do not fit");
+        assert_eq!(Paths::new(0).get(nonsense).datagram_max, 512, "512 is the least, so that headers fit");
     }
 }

@@ -1,4 +1,4 @@
-//! The port: opening, naming, waiting.
+//! The port: opening it, resolving names, waiting.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -18,12 +18,12 @@ use crate::shared::Shared;
 use crate::sys::Socket;
 use crate::{PACKET_LENS, peer, rx::UdpRx, tx, tx::UdpTx};
 
-/// Receive buffer that is asked for by default, in the kernel's accounting.
+/// Receive buffer requested by default, in the kernel's accounting, in bytes.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// Send buffer that is asked for by default: enough for a few full messages, so that a burst is not dropped half-way.
+/// Send buffer requested by default, in bytes: enough for a few full messages, so that a burst is not cut off half-way.
 const SEND_BUFFER: usize = 4 << 20;
 
-/// Packets that a receive buffer should hold for a packet length to be taken by default.
+/// Packets of a given length that the receive buffer must hold for that length to be the default.
 const PACKETS_ENOUGH: usize = 48;
 
 /// A packet port on a kernel UDP socket.
@@ -31,7 +31,7 @@ pub struct UdpPort {
     rx: UdpRx,
     tx: UdpTx,
     shared: Arc<Shared>,
-    /// Readable when the socket is.
+    /// The alarm is readable when the socket is.
     alarm: Alarm,
     arena: Arena,
     local: SocketAddr,
@@ -39,15 +39,15 @@ pub struct UdpPort {
 }
 
 impl UdpPort {
-    /// Opens a port at an address: `udp://host:port`, or with port 0 or none for one of the system's choice, or `udp://` for
-    /// any port on every address of the host.
+    /// Opens a port at an address: `udp://host:port`, with port 0 or no port for one of the system's choice, or
+    /// `udp://` for any port on every address of the host.
     ///
-    /// The port of `udp://` reaches IPv6 and IPv4 peers alike where the host has IPv6, else IPv4 ones.
+    /// A port opened as `udp://` reaches IPv6 and IPv4 peers alike where the host has IPv6, else IPv4 ones only.
     ///
     /// # Errors
     ///
-    /// [`PortError`]: an address or option that cannot be, an address that is taken or not this host's, or what else the
-    /// system refuses.
+    /// [`PortError`]: the address or an option is invalid, the address is taken or not this host's, or the system
+    /// refuses something else.
     pub fn open(address: &Address) -> Result<Self, PortError> {
         let options = UdpOptions::of(address)?;
         let system = |doing: &str, source| PortError::System { doing: format!("{doing} for {address}"), source };
@@ -73,7 +73,7 @@ impl UdpPort {
             .and_then(|alarm| alarm.watch(socket.fd()).map(|()| alarm))
             .map_err(|error| system("making an epoll set and an eventfd", error))?;
         let arena = Arena::private(options.arena).map_err(|source| PortError::System {
-            doing: format!("reserving {} bytes for message buffers (say ?arena=BYTES for fewer)", options.arena),
+            doing: format!("reserving {} bytes for message buffers (set ?arena=BYTES to reserve fewer)", options.arena),
             source,
         })?;
         let packet_len_max = options.packet_len_max.unwrap_or_else(|| packet_len_for(receive_buffer));
@@ -99,12 +99,12 @@ impl UdpPort {
         })
     }
 
-    /// Where the socket is bound.
+    /// Address to which the socket is bound.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Whether the socket can send to addresses of IPv4 and of IPv6.
+    /// Whether the socket can send to IPv4 addresses, and whether to IPv6 ones.
     fn reach(&self) -> (bool, bool) {
         match self.local.ip() {
             IpAddr::V4(_) => (true, false),
@@ -113,29 +113,31 @@ impl UdpPort {
     }
 }
 
-/// The largest of the usual packet lengths of which a receive buffer of `granted` bytes holds enough.
+/// The largest of [`PACKET_LENS`] for which a receive buffer of `granted` bytes holds [`PACKETS_ENOUGH`] packets, else
+/// the smallest.
 fn packet_len_for(granted: usize) -> usize {
     let enough = |packet_len: &usize| receive_capacity(granted, *packet_len) >= PACKETS_ENOUGH;
     PACKET_LENS.into_iter().find(enough).unwrap_or(PACKET_LENS[PACKET_LENS.len() - 1])
 }
 
-/// Packets of `packet_len` bytes that a receive buffer of `granted` bytes holds for certain, at least 1.
+/// Packets of `packet_len` bytes that a receive buffer of `granted` bytes holds for certain; at least 1.
 ///
-/// The kernel charges each datagram its memory, not its length, and uncharges what was read only in steps of a quarter of
-/// the buffer. Datagrams that share memory are charged less as a rule, and the capacity does not count on it: it is that
-/// of the dearest way in which the packets can arrive. (Network drivers that spend a whole page and more on each small
-/// packet exist; with them a larger `rcvbuf` or `packet` makes up for it.)
+/// The kernel charges for the memory of each datagram, not its length, and credits what was read only in steps of a
+/// quarter of the buffer. Datagrams that share memory are usually charged less, but the capacity does not count on it:
+/// it is that of the most expensive way in which the packets can arrive. (Some network drivers spend a whole page and
+/// more on each small packet; with them, set a larger `rcvbuf` or `packet`.)
 fn receive_capacity(granted: usize, packet_len: usize) -> usize {
     let dearest = (1..=LOCAL_DATAGRAM / packet_len.max(1)).map(|packets| {
-        // One alone travels as it is.
+        // A single packet is sent unchanged.
         let added = if packets == 1 { 0 } else { BATCH_HEADER + packets * FRAME_HEADER };
         charge(packets * packet_len + added).div_ceil(packets)
     });
     (granted / 4 * 3 / dearest.max().unwrap_or(charge(packet_len))).max(1)
 }
 
-/// What the kernel charges for one datagram: a descriptor, and a block whose size is a power of two for its bytes, headers
-/// and bookkeeping, or, past 16 KiB, pages by the byte behind a small block.
+/// What the kernel charges for one datagram, in bytes: a descriptor, and a block whose size is a power of two for its
+/// payload, headers and bookkeeping. Past 16 KiB the payload takes pages instead, charged by the byte, behind a small
+/// block.
 fn charge(datagram: usize) -> usize {
     const DESCRIPTOR: usize = 256;
     const BOOKKEEPING: usize = 320 + 128;
@@ -160,7 +162,7 @@ fn bind(address: &Address) -> Result<Socket, PortError> {
     let port = port.unwrap_or(0);
     let candidates = match host {
         Some(host) => look_up(address, host, port)?,
-        // IPv6 first: its wildcard takes IPv4 too.
+        // IPv6 is tried first: its wildcard accepts IPv4 too.
         None => vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()],
     };
     let mut last = None;
@@ -176,7 +178,7 @@ fn bind(address: &Address) -> Result<Socket, PortError> {
     Err(match last {
         Some(error) if error.kind() == io::ErrorKind::AddrNotAvailable => PortError::Unavailable {
             fabric: "udp",
-            reason: format!("{address} is no address of this host"),
+            reason: format!("{address} is not an address of this host"),
             remedy: "name one of its addresses, or udp://0.0.0.0:PORT for all".to_owned(),
         },
         Some(source) => PortError::System { doing: format!("binding a socket to {address}"), source },
@@ -190,9 +192,9 @@ impl Readiness for UdpPort {
     }
 
     fn arm(&mut self, _: u64) -> io::Result<Armed> {
-        // Nothing is held back from a peer while we sleep.
+        // Packets held back must not wait while we sleep.
         self.tx.submit();
-        // What the kernel has makes the socket, and so the alarm, readable by itself.
+        // Datagrams in the kernel make the socket, and so the alarm, readable without our help.
         let is_quiet = !self.rx.has_news() && self.alarm.set();
         Ok(if is_quiet { Armed::Sleep { until_ns: None } } else { Armed::Ready })
     }
@@ -222,8 +224,8 @@ impl PacketPort for UdpPort {
         &self.arena
     }
 
-    /// `0.0.0.0` and `::` mean this host. A name is looked up in the system, and the first of its addresses that this socket
-    /// can reach is taken; nothing is sent, so a host where nobody listens is found out by sending.
+    /// `0.0.0.0` and `::` mean this host. The system resolves a name, and the first of its addresses that this socket
+    /// can reach is taken. Nothing is sent, so only sending shows whether anybody listens there.
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
         UdpOptions::of(address)?;
         let (host, port) = address.host_to_call()?;
@@ -253,7 +255,7 @@ impl PacketPort for UdpPort {
     fn describe(&self, peer: Peer) -> String {
         match peer::unpack(peer) {
             Some(address) => format!("udp://{address}"),
-            None => "udp://? (no peer of this port)".to_owned(),
+            None => "udp://? (not a peer of this port)".to_owned(),
         }
     }
 
@@ -296,7 +298,7 @@ mod tests {
     use sinew_fabric::{Dropped, PacketTx, TxData, TxPacket};
     use std::net::UdpSocket;
 
-    /// Sends `packets` over a way that carries `datagram_max` bytes and returns the datagrams that arrive.
+    /// Sends `packets` over a path that carries `datagram_max` bytes and returns the datagrams that arrive.
     fn over_a_narrow_path(
         coalesce: &str,
         datagram_max: usize,
@@ -330,7 +332,7 @@ mod tests {
         let (datagrams, stats) = over_a_narrow_path("on", 1_472, &sent, |_| {});
         assert!(datagrams.iter().all(|datagram| datagram.len() <= 1_472));
         let of_full: Vec<_> = datagrams.iter().filter(|datagram| datagram.len() == 1_472).collect();
-        assert_eq!(of_full.len(), 3, "what fills the path travels as it is");
+        assert_eq!(of_full.len(), 3, "packets that fill the path are sent unchanged");
         assert!(datagrams.len() < 12, "{}", datagrams.len());
         assert_eq!((stats.tx_packets, stats.dropped_total()), (108, 0));
     }
@@ -371,7 +373,7 @@ mod tests {
 
     #[test]
     fn capacity_counts_the_dearest_way_to_arrive() {
-        // Three packets of 1472 in one datagram take a block of 8 KiB; one takes 2 KiB.
+        // Three packets of 1472 bytes in one datagram take a block of 8 KiB; a single one takes 2 KiB.
         assert!(receive_capacity(1 << 20, 1_472) < (1 << 20) / 4 * 3 / charge(1_472));
         assert_eq!(receive_capacity(0, 1_472), 1);
     }
@@ -379,7 +381,7 @@ mod tests {
     #[test]
     fn small_buffers_make_small_packets() {
         assert_eq!(packet_len_for(8 << 20), PACKET_LENS[0]);
-        // What a system grants that was never tuned: twice 212,992.
+        // An untuned system grants twice 212,992 bytes.
         assert_eq!(packet_len_for(425_984), 3_648);
         assert_eq!(packet_len_for(4_096), 1_472);
     }

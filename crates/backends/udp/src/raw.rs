@@ -1,15 +1,15 @@
-//! The machine's own limit: UDP on the loopback device with nothing above it.
+//! The machine's own limit: plain UDP on the loopback device, without a port.
 //!
-//! These functions make the same system calls as the port, from two threads that spin, and move bytes that nobody looks at.
-//! What they reach is what a fabric on this machine could reach at best, so a benchmark measures them beside its own
+//! These functions make the same system calls as the port, from two spinning threads, and move bytes that nobody reads.
+//! Their result is the best that a fabric on this machine could reach, so a benchmark measures them beside its own
 //! figure:
 //!
-//! - [`ping_pong`] for latency: one packet each way, one send call and one receive call a turn.
-//! - [`echo`] for rates of requests: a window of packets goes round between a client and a server.
-//! - [`one_way`] for bandwidth and for what one call costs.
+//! - [`ping_pong`] for latency: one packet each way, with one send call and one receive call per turn.
+//! - [`echo`] for request rates: a window of packets circulates between a client and a server.
+//! - [`one_way`] for bandwidth and for the cost of one call.
 //!
-//! Each takes the processors to pin its two threads to. They need two to mean anything; with one they yield instead of
-//! spinning, so that they still end.
+//! Each takes the processors to pin its two threads to. The figures mean something only with two processors; with one,
+//! the threads yield instead of spinning, so that the measurement still ends.
 //!
 //! ```
 //! use std::time::Duration;
@@ -33,16 +33,17 @@ use crate::path::LOCAL_DATAGRAM;
 use crate::sys::{Name, ReceiveRing, SendMemory, Socket};
 use crate::{SEGMENTS_MAX, peer};
 
+/// Receive buffer requested for each socket, in bytes.
 const BUFFER: usize = 8 << 20;
-/// Datagrams that a call with [`Mode::List`] sends or takes at most.
+/// Most datagrams that a call with [`Mode::List`] sends or receives.
 const LIST_MAX: usize = 64;
-/// A window that a full buffer lost packets of starts again after this long without any.
+/// A window that has lost packets to a full buffer starts anew when nothing has arrived for this long.
 const STALLED: Duration = Duration::from_millis(5);
 
 /// The largest packet, in bytes.
 pub const PACKET_LEN_MAX: usize = LOCAL_DATAGRAM;
 
-/// How packets are handed to the kernel and taken from it.
+/// The system calls that send and receive packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// One `sendto` and one `recvmsg` for each packet.
@@ -51,27 +52,28 @@ pub enum Mode {
     List,
     /// `UDP_SEGMENT` and `UDP_GRO`: the kernel cuts one large send and joins what it can.
     Segments,
-    /// All packets of a call as one datagram, as the port's batches are.
+    /// All packets of a call as one datagram, like the port's batches.
     Joined,
 }
 
-/// How long a measurement runs, and where.
+/// Duration and processors of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// How long.
+    /// Time for which it sends.
     pub duration: Duration,
-    /// The processors of the two threads: client or sender, then server or receiver. `None` leaves it to the system.
+    /// The processors of the two threads: client or sender, then server or receiver. `None` leaves the choice to the
+    /// system.
     pub cpus: Option<[usize; 2]>,
 }
 
-/// What came through.
+/// Result of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
     /// Packets that arrived: at the receiver, or back at the client of an echo.
     pub packets: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Nanoseconds that it took.
+    /// Duration of the measurement, in nanoseconds.
     pub elapsed_ns: u64,
 }
 
@@ -87,7 +89,7 @@ impl Rate {
     }
 }
 
-/// A socket with all that a thread needs to send and receive.
+/// A socket with the memory that a thread needs to send and receive.
 struct End {
     socket: Socket,
     ring: ReceiveRing,
@@ -116,7 +118,8 @@ impl End {
         self.socket.local_addr()
     }
 
-    /// Sends `count` packets, in as few calls as the mode allows. What does not fit the kernel's buffers is lost.
+    /// Sends `count` packets, in as few calls as the mode allows. Packets that do not fit the kernel's buffers are
+    /// lost.
     fn send(&mut self, mode: Mode, to: &Name, packet_len: usize, count: usize) {
         let per_call = per_call_max(mode, packet_len);
         let mut left = count;
@@ -154,7 +157,7 @@ impl End {
         }
     }
 
-    /// Takes what is there in one call: packets, and who sent the last.
+    /// Receives what is there in one call. Returns the packets, their bytes, and the sender of the last.
     fn receive(&mut self, mode: Mode, packet_len: usize) -> (usize, u64, Option<Peer>) {
         let width = if mode == Mode::List { LIST_MAX } else { 1 };
         let Ok(got) = self.socket.receive(&mut self.ring, width) else {
@@ -174,7 +177,7 @@ impl End {
     }
 }
 
-/// Packets that fit one call.
+/// Most packets that fit one call.
 fn per_call_max(mode: Mode, packet_len: usize) -> usize {
     let fitting = (LOCAL_DATAGRAM / packet_len.max(1)).max(1);
     match mode {
@@ -201,7 +204,7 @@ fn check_len(packet_len: usize) -> io::Result<()> {
     }
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,
-        format!("a packet has 1 to {PACKET_LEN_MAX} bytes here, not {packet_len}"),
+        format!("a packet must have 1 to {PACKET_LEN_MAX} bytes, not {packet_len}"),
     ))
 }
 
@@ -209,7 +212,8 @@ fn name(of: &End) -> io::Result<Name> {
     Name::of(peer::pack(of.address()?), false).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-/// Runs `first` and `second` on two threads of their own, pinned if so asked; `second` goes on until the word is set.
+/// Runs `first` and `second` on threads of their own, pinned if `run` says so; the word tells `second` to stop once
+/// `first` is done.
 fn two_threads<T: Send>(
     run: Run,
     first: impl FnOnce() -> T + Send,
@@ -221,19 +225,19 @@ fn two_threads<T: Send>(
         let server = scope.spawn(move || pin(run.cpus, 1).map(|()| second(stop)));
         let client = scope.spawn(move || pin(run.cpus, 0).map(|()| first()));
         let client = client.join();
-        // Relaxed: the join is what publishes the results.
+        // Relaxed: the join publishes the results.
         stop.store(1, Ordering::Relaxed);
         let lost = |_| io::Error::other("a measuring thread panicked");
         Ok((client.map_err(lost)??, server.join().map_err(lost)??))
     })
 }
 
-/// Sends one packet of `packet_len` bytes to and fro between two threads that spin, and returns every round trip in
-/// nanoseconds, in the order of their happening.
+/// Sends one packet of `packet_len` bytes back and forth between two spinning threads, and returns the time of every
+/// round trip, in nanoseconds and in order.
 ///
 /// # Errors
 ///
-/// What the system says, and `InvalidInput` for a length or processor that cannot be.
+/// The error of a system call, or `InvalidInput` for a length or a processor that does not exist.
 pub fn ping_pong(run: Run, packet_len: usize) -> io::Result<Vec<u64>> {
     check_len(packet_len)?;
     let (mut client, mut server) = (End::new(Mode::Single)?, End::new(Mode::Single)?);
@@ -268,8 +272,8 @@ pub fn ping_pong(run: Run, packet_len: usize) -> io::Result<Vec<u64>> {
     two_threads(run, first, second).map(|(trips_ns, _)| trips_ns)
 }
 
-/// Sends packets of `packet_len` bytes from one thread to another as fast as both can, `packets_per_call` at a time or as
-/// many as a call takes, and counts what arrives.
+/// Sends packets of `packet_len` bytes from one thread to another as fast as both can, and counts those that arrive.
+/// Each send passes `packets_per_call`, limited to as many as a call takes.
 ///
 /// # Errors
 ///
@@ -293,7 +297,7 @@ pub fn one_way(run: Run, mode: Mode, packet_len: usize, packets_per_call: usize)
             let (packets, bytes, _) = receiver.receive(mode, packet_len);
             rate.packets += packets as u64;
             rate.bytes += bytes;
-            // What had arrived by then counts too.
+            // Packets that had arrived before the stop count too.
             if stopping && packets == 0 {
                 return rate;
             }
@@ -302,11 +306,11 @@ pub fn one_way(run: Run, mode: Mode, packet_len: usize, packets_per_call: usize)
     two_threads(run, first, second).map(|(sent, received)| Rate { elapsed_ns: sent.elapsed_ns, ..received })
 }
 
-/// Keeps `window` packets of `packet_len` bytes going round between a client and a server that sends each back, and counts
-/// those that returned: what requests and answers of that size could reach at best.
+/// Keeps `window` packets of `packet_len` bytes circulating between a client and a server that returns each, and counts
+/// those that came back: the best that requests and answers of that size could reach.
 ///
-/// Each side sends what it has just received in as few calls as the mode allows; the client sends `packets_per_call` or
-/// more at a time while its window has that much room.
+/// Each side sends what it has just received in as few calls as the mode allows; the client waits until its window has
+/// room for at least `packets_per_call`.
 ///
 /// # Errors
 ///
@@ -371,7 +375,7 @@ mod tests {
                 }
             };
             assert!(sent.packets > 0 && sent.elapsed_ns >= 20_000_000, "{mode:?} {sent:?}");
-            // A busy machine may not run the server in so short a time; what did come back was whole.
+            // A busy machine may not run the server in so short a time; the packets that did come back were whole.
             assert_eq!((sent.bytes, echoed.bytes), (sent.packets * 100, echoed.packets * 100), "{mode:?}");
         }
     }

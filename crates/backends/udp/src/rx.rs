@@ -1,4 +1,4 @@
-//! The receiving half: datagrams taken from the kernel and lent as packets.
+//! The receiving half: takes datagrams from the kernel and lends them as packets.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::datagrams::{Reading, Segments};
@@ -8,20 +8,22 @@ use sinew_mem::atomic::plain::Arc;
 use crate::shared::Shared;
 use crate::sys::{ReceiveRing, Received};
 
-/// Datagrams that one call takes at most.
+/// Most datagrams that one call takes.
 const WIDTH_MAX: usize = MAX_BURST;
-/// Bytes that one call should take at most: about a burst of the largest usual packets. More would leave the cache before
-/// it is handed on; with less (64 KiB) long messages lost a fifth of their rate, since every turn answers and sends anew.
+/// Bytes that one call should take at most: about a burst of the largest usual packets. With more, the data would leave
+/// the cache before it is handed on; with less (64 KiB), long messages lost a fifth of their rate, since every turn
+/// answers and sends anew.
 const CALL_BYTES: usize = 512 << 10;
-/// Errors of earlier packets that one call may run into.
+/// Most errors of earlier packets that one call handles.
 const STALE_ERRORS_MAX: usize = 16;
-/// Network errors that one call takes from the kernel's queue.
+/// Most network errors that one call takes from the kernel's queue.
 const ERRORS_TAKEN_MAX: usize = 64;
-/// One peer's loss is reported at most this often.
+/// Shortest time between two reports of one peer's loss, in ns.
 const REPORT_INTERVAL_NS: u64 = 100_000_000;
+/// Most peers whose loss can wait to be reported, and most recent reports that are remembered.
 const LOSSES_MAX: usize = 16;
 
-/// Peers whose host refused a packet, with a limit on how often each is told.
+/// Peers whose host refused a packet, with a limit on how often each is reported.
 #[derive(Default)]
 struct Losses {
     waiting: ArrayVec<Peer, LOSSES_MAX>,
@@ -47,14 +49,14 @@ impl Losses {
     }
 }
 
-/// How far the datagrams of the last call were handed on.
+/// Position of the next packet to lend, among the datagrams of the last call.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
-    /// Datagrams that the call filled.
+    /// Slots that the call filled.
     filled: usize,
-    /// The one being handed on.
+    /// Slot of the datagram being lent.
     slot: usize,
-    /// How far it was.
+    /// Position within that datagram.
     reading: Reading,
 }
 
@@ -64,7 +66,7 @@ pub struct UdpRx {
     ring: ReceiveRing,
     current: Option<Received>,
     cursor: Cursor,
-    /// Datagrams that the next call asks for.
+    /// Datagrams that the next call requests.
     width: usize,
     packet_len_max: usize,
     overflows: u32,
@@ -89,7 +91,7 @@ impl UdpRx {
         }
     }
 
-    /// Whether there is something to take that the kernel does not know of: packets that it has handed over, or events.
+    /// Whether there are packets already taken from the kernel, or events, which the kernel does not signal.
     pub(crate) fn has_news(&self) -> bool {
         self.cursor.slot < self.cursor.filled || !self.losses.waiting.is_empty() || self.shared.has_error_note()
     }
@@ -102,21 +104,22 @@ impl UdpRx {
         Some(PortEvent::PeerLost { peer, loss: PeerLoss::Unreachable })
     }
 
-    /// Takes what the network reported, so that it neither fills the socket's buffer nor keeps it ready.
+    /// Takes the errors that the network reported, so that they neither fill the socket's buffer nor keep it ready.
     pub(crate) fn take_errors(&mut self) {
         for _ in 0..ERRORS_TAKEN_MAX {
             let Some(error) = self.shared.socket.take_error() else { break };
             if error.mtu.is_some() {
                 self.shared.note_narrow_path();
             }
-            // Refusal by the host itself. An unreachable network may come back, which time-outs above find out.
+            // ECONNREFUSED is a refusal by the host itself. An unreachable network may come back; the time-outs of the
+            // layers above decide about that.
             if let (Some(peer), libc::ECONNREFUSED) = (error.peer, error.errno) {
                 self.losses.note(peer, self.now_ns);
             }
         }
     }
 
-    /// Asks the kernel for datagrams.
+    /// Receives datagrams from the kernel into the ring.
     fn fill(&mut self) {
         self.cursor = Cursor::default();
         let mut got = self.shared.socket.receive(&mut self.ring, self.width);
@@ -124,7 +127,7 @@ impl UdpRx {
             match got {
                 Ok(_) | Err(libc::EAGAIN) => break,
                 Err(libc::EINTR) => {}
-                // The socket tells of an earlier packet's fate this way.
+                // The socket reports the fate of an earlier packet this way.
                 Err(_) => self.take_errors(),
             }
             got = self.shared.socket.receive(&mut self.ring, self.width);
@@ -134,8 +137,8 @@ impl UdpRx {
             return;
         };
         self.cursor.filled = filled;
-        // A call that brings all it asked for may have left more: ask for twice as much, but for no more than the cache
-        // holds. One datagram at a time costs the least when they come one at a time.
+        // A call that returns all it asked for may have left more, so the next asks for twice as many, but for no more
+        // than the cache holds. While datagrams come one at a time, requesting one at a time costs least.
         let longest = (0..filled).map(|slot| self.ring.len_of(slot)).max().unwrap_or(0);
         let wanted = if filled == self.width { filled * 2 } else { filled };
         self.width = wanted.clamp(1, WIDTH_MAX).min((CALL_BYTES / longest.max(1)).max(1));
@@ -160,13 +163,13 @@ impl PacketRx for UdpRx {
 }
 
 impl UdpRx {
-    /// Lends packets of the datagrams at hand until there are no more or the burst is full.
+    /// Lends packets of the received datagrams until there are no more or the burst is full.
     #[inline]
     fn lend<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
         let Self { ring, cursor, current, stats, overflows, packet_len_max, .. } = self;
         let ring: &'a ReceiveRing = ring;
         while cursor.slot < cursor.filled && !burst.packets.is_full() {
-            // The kernel's description is read once per datagram, and its count of lost ones with it.
+            // The kernel's description of a datagram, with its count of lost ones, is read once.
             let received = *current.get_or_insert_with(|| {
                 let received = ring.received(cursor.slot);
                 count_overflows(stats, overflows, received.overflows);
@@ -192,7 +195,7 @@ impl UdpRx {
     }
 }
 
-/// Counts what the kernel says was lost: a running total that comes with a datagram.
+/// Counts lost datagrams from the kernel's running total, which comes with a datagram.
 fn count_overflows(stats: &mut PortStats, seen: &mut u32, total: Option<u32>) {
     let Some(total) = total else { return };
     let more = total.wrapping_sub(*seen);

@@ -1,17 +1,17 @@
-//! What the two halves of a port use together.
+//! State that the two halves of a port share.
 
 use sinew_mem::atomic::plain::{AtomicU32, Ordering};
 
 use crate::sys::Socket;
 
-// What the two halves note for each other: bits of one word.
+// Notes of the two halves to each other: bits of one word.
 const NOTE_ERROR: u32 = 1;
 const NOTE_NARROW_PATH: u32 = 2;
 
-/// What both halves use.
+/// The socket, and notes of the halves to each other.
 pub(crate) struct Shared {
     pub socket: Socket,
-    /// Only one thread works on a port; the word is atomic so that the halves need no cell. No ordering is needed.
+    /// Only one thread at a time uses a port; the word is atomic so that the halves need no cell. It needs no ordering.
     notes: AtomicU32,
 }
 
@@ -25,7 +25,7 @@ impl Shared {
         self.notes.fetch_or(NOTE_ERROR, Ordering::Relaxed);
     }
 
-    /// Notes that some path carries less than it did.
+    /// Notes that some path carries less than before.
     pub fn note_narrow_path(&self) {
         self.notes.fetch_or(NOTE_NARROW_PATH, Ordering::Relaxed);
     }

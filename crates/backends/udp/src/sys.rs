@@ -1,4 +1,4 @@
-//! The socket, and every unsafe call on it. What the rest of the crate sees is safe.
+//! The socket, and every unsafe call on it. The interface to the rest of the crate is safe.
 
 mod control;
 mod errors;
@@ -40,7 +40,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Binds to `address`. An IPv6 wildcard takes IPv4 too.
+    /// Binds to `address`. An IPv6 wildcard accepts IPv4 too.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let v6 = address.is_ipv6();
         let socket = Self::unbound(v6)?;
@@ -56,7 +56,7 @@ impl Socket {
 
     fn unbound(v6: bool) -> io::Result<Self> {
         let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
-        // SAFETY: no pointers; the new descriptor is ours.
+        // SAFETY: the call takes no pointers; the new descriptor is ours alone.
         let fd = unsafe {
             OwnedFd::from_raw_fd(check(libc::socket(
                 family,
@@ -67,7 +67,7 @@ impl Socket {
         Ok(Self { fd, v6 })
     }
 
-    /// Whether addresses are given to the kernel in IPv6's form.
+    /// Whether the kernel expects addresses in IPv6 form.
     pub fn is_v6(&self) -> bool {
         self.v6
     }
@@ -95,7 +95,7 @@ impl Socket {
         Ok(value)
     }
 
-    /// Where the socket is bound.
+    /// Address to which the socket is bound.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let mut name = Name::empty();
         let mut len = NAME_LEN;
@@ -105,13 +105,14 @@ impl Socket {
         Ok(address)
     }
 
-    /// Asks for a receive buffer whose kernel accounting comes to `bytes`, past the system's limit where this user may.
-    /// Returns what was granted, in the same accounting (the kernel doubles what is set).
+    /// Requests a receive buffer of `bytes` in the kernel's accounting, past the system's limit where this user may.
+    /// Never shrinks the buffer. Returns the size granted, in the same accounting (the kernel doubles the value that is
+    /// set).
     pub fn grow_receive_buffer(&self, bytes: usize) -> io::Result<usize> {
         self.grow(bytes, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)
     }
 
-    /// As [`Self::grow_receive_buffer`], for sending.
+    /// Like [`Self::grow_receive_buffer`], for the send buffer.
     pub fn grow_send_buffer(&self, bytes: usize) -> io::Result<usize> {
         self.grow(bytes, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)
     }
@@ -120,18 +121,18 @@ impl Socket {
         let half = libc::c_int::try_from(bytes / 2).unwrap_or(libc::c_int::MAX / 2);
         let now = self.get(libc::SOL_SOCKET, usual)?;
         if now < half.saturating_mul(2) && self.set(libc::SOL_SOCKET, force, half).is_err() {
-            // Without the privilege the kernel grants what net.core.rmem_max / wmem_max allow, and says nothing.
+            // Without the privilege the kernel silently grants at most net.core.rmem_max or wmem_max.
             self.set(libc::SOL_SOCKET, usual, half)?;
         }
         Ok(self.get(libc::SOL_SOCKET, usual)?.max(0) as usize)
     }
 
-    /// Sets the receive buffer, smaller ones too, and returns what was granted.
+    /// Sets the receive buffer, even to a smaller size, and returns the size granted.
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<usize> {
         self.set_buffer(bytes, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)
     }
 
-    /// Sets the send buffer, smaller ones too, and returns what was granted.
+    /// Sets the send buffer, even to a smaller size, and returns the size granted.
     pub fn set_send_buffer(&self, bytes: usize) -> io::Result<usize> {
         self.set_buffer(bytes, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)
     }
@@ -144,12 +145,12 @@ impl Socket {
         Ok(self.get(libc::SOL_SOCKET, usual)?.max(0) as usize)
     }
 
-    /// Asks for the kernel's count of packets that found the receive buffer full. Old kernels do not have it.
+    /// Requests the kernel's count of packets that found the receive buffer full. Old kernels lack it.
     pub fn count_overflows(&self) {
         let _ = self.set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
     }
 
-    /// Asks for the errors that the network reports about what was sent, with the address that each is about.
+    /// Requests the errors that the network reports about packets sent, each with the address that it concerns.
     pub fn report_errors(&self) {
         let _ = self.set(libc::IPPROTO_IP, libc::IP_RECVERR, 1);
         if self.v6 {
@@ -162,7 +163,7 @@ impl Socket {
         self.get(libc::IPPROTO_UDP, UDP_SEGMENT).is_ok()
     }
 
-    /// Lets the kernel hand over several equal datagrams of one sender as one. Says whether it will.
+    /// Allows the kernel to deliver several equally long datagrams of one sender as one. Returns whether it can.
     pub fn join_segments(&self) -> bool {
         self.set(libc::IPPROTO_UDP, UDP_GRO, 1).is_ok()
     }
@@ -170,19 +171,19 @@ impl Socket {
     /// Makes the kernel refuse to cut sends, as it does for devices that cannot compute checksums.
     #[cfg(test)]
     pub fn refuse_to_segment(&self) {
-        self.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).expect("a socket may leave out checksums");
+        self.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).expect("a socket can disable checksums");
     }
 
-    /// Takes and forgets the socket's pending error, so that readiness does not report it for ever.
+    /// Clears the socket's pending error, so that it does not keep the socket ready for ever.
     pub fn clear_error(&self) {
         let _ = self.get(libc::SOL_SOCKET, libc::SO_ERROR);
     }
 
-    /// Sends one datagram. The fast path: nothing for the kernel to copy in but the bytes and the name.
+    /// Sends one datagram. This is the fast path: the kernel copies in only the bytes and the name.
     ///
     /// # Errors
     ///
-    /// The error number.
+    /// The system's error number.
     #[inline]
     pub fn send_to(&self, name: &Name, bytes: &[u8]) -> Result<(), i32> {
         // SAFETY: the slice and the name live through the call.
@@ -200,7 +201,7 @@ impl Socket {
     }
 }
 
-/// Bytes of the largest IP packet on the way to `peer`, as routes and earlier reports have it.
+/// Bytes of the largest IP packet on the path to `peer`, according to routes and earlier reports.
 pub(crate) fn path_mtu(peer: Peer) -> io::Result<usize> {
     let v6 = matches!(peer::unpack(peer), Some(SocketAddr::V6(_)));
     let probe = Socket::unbound(v6)?;

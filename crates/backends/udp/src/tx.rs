@@ -1,4 +1,4 @@
-//! The sending half: packets gathered into datagrams, datagrams into system calls.
+//! The sending half: gathers packets into datagrams, and datagrams into system calls.
 
 use sinew_fabric::hold::{HOLD_LEN_MAX, Hold};
 use sinew_fabric::{Dropped, PacketTx, Peer, PortStats, TxData, TxPacket};
@@ -12,36 +12,37 @@ use crate::shared::Shared;
 use crate::sys::{Name, SendMemory};
 use crate::{SEGMENTS_MAX, peer};
 
-/// Messages that one submit gathers before it sends by itself.
+/// Messages that are gathered before they are sent without a submit.
 const MESSAGES_MAX: usize = 64;
-/// Bytes of one message, cut into datagrams or not: the kernel takes no more than 65,507 at once.
+/// Most bytes of one message, cut into datagrams or not: the kernel takes no more than 65,507 at once.
 const MESSAGE_LEN_MAX: usize = crate::path::LOCAL_DATAGRAM;
-/// Pieces of one message. Beyond it the message is closed.
+/// Most pieces of one message. A message that reaches them is closed.
 const PIECES_MAX: usize = 256;
-/// A shared range up to this length is copied beside its head: cheaper than a share and a piece of its own.
+/// Shared ranges up to this length, in bytes, are copied behind the packet's head, which is cheaper than a share of the
+/// buffer and a piece of its own.
 pub(crate) const COPY_LEN_MAX: usize = 1024;
-/// Room kept before the first packet of a datagram, in case it becomes a batch.
+/// Bytes reserved before the first packet of a datagram, in case it becomes a batch.
 const BATCH_ROOM: usize = BATCH_HEADER + FRAME_HEADER;
-/// Errors of earlier packets that one call may run into before it gives up: each is taken by the call that shows it.
+/// Most errors of earlier packets that one call handles before it gives up. The call that shows an error clears it.
 const STALE_ERRORS_MAX: usize = 16;
 
 /// Part of a message.
 enum Piece {
     /// A range of the message's staging memory.
     Staged { start: usize, len: usize },
-    /// A range of a message buffer, with our share of it.
+    /// A range of a message buffer, of which we hold a share.
     Shared { buffer: Frozen, start: usize, len: usize },
 }
 
-/// What goes to one peer in one call: one datagram, or several that the kernel cuts.
+/// What one call sends to one peer: one datagram, or several that the kernel cuts apart.
 struct Message {
     to: Peer,
     name: Name,
-    /// Whether more may be added.
+    /// Whether more packets may be added.
     open: bool,
     staging: Vec<u8>,
     pieces: Vec<Piece>,
-    /// Where each datagram begins: index of its first piece and packets in it.
+    /// Its datagrams.
     segments: Vec<Segment>,
     /// Bytes of every datagram but the last; 0 while there is but one.
     segment_len: usize,
@@ -50,6 +51,7 @@ struct Message {
 }
 
 #[derive(Clone, Copy)]
+/// A datagram of a message.
 struct Segment {
     first_piece: usize,
     /// Bytes of the datagram.
@@ -66,7 +68,7 @@ impl Message {
             to: Peer([0; 3]),
             name: Name::empty(),
             open: false,
-            // All that it can ever hold, so that no burst allocates; memory is backed where it is used.
+            // Room for all that it can ever hold, so that no burst allocates; memory is committed when it is used.
             staging: Vec::with_capacity(MESSAGE_LEN_MAX + BATCH_ROOM * SEGMENTS_MAX),
             pieces: Vec::with_capacity(PIECES_MAX),
             segments: Vec::with_capacity(SEGMENTS_MAX),
@@ -84,7 +86,7 @@ impl Message {
         self.len = 0;
     }
 
-    /// Copies `bytes` behind what is staged, as part of the current datagram.
+    /// Appends `bytes` to the staging memory, as part of the current datagram.
     #[inline]
     fn stage(&mut self, bytes: &[u8]) {
         let start = self.staging.len();
@@ -111,11 +113,11 @@ impl Message {
     /// Begins a datagram with its first packet.
     #[inline]
     fn begin_segment(&mut self, packet: &TxPacket<'_>, packet_len: usize) {
-        // Only an empty head can leave the first byte to the data.
+        // The packet's first byte is in the data only when the head is empty.
         let first = if packet.head.is_empty() { packet.data.as_slice() } else { packet.head };
         let room = self.staging.len();
         self.staging.extend_from_slice(&[0; BATCH_ROOM]);
-        // The first piece starts behind the room, and back at its start once the datagram is a batch.
+        // The first piece starts behind the room; once the datagram is a batch, it starts at the room's beginning.
         self.pieces.push(Piece::Staged { start: room + BATCH_ROOM, len: 0 });
         self.segments.push(Segment {
             first_piece: self.pieces.len() - 1,
@@ -131,7 +133,7 @@ impl Message {
         }
     }
 
-    /// Turns the current datagram, which holds one packet as it is, into a batch of that packet.
+    /// Turns the current datagram, which is one plain packet, into a batch of that packet.
     fn become_batch(&mut self) {
         let Some(segment) = self.segments.last_mut() else { return };
         let Some(Piece::Staged { start, len }) = self.pieces.get_mut(segment.first_piece) else { return };
@@ -162,14 +164,14 @@ impl Message {
         self.len += FRAME_HEADER + packet_len;
     }
 
-    /// Tries to add a packet; says no when it must go into another message.
+    /// Tries to add a packet; returns false when it must go into another message.
     #[inline]
     fn add(&mut self, packet: &TxPacket<'_>, packet_len: usize, datagram_max: usize, rules: Rules) -> bool {
         let Some(&segment) = self.segments.last() else { return false };
         if self.pieces.len() + 4 > PIECES_MAX {
             return false;
         }
-        // Datagrams after the first may be no longer than it.
+        // Datagrams after the first must not be longer than it.
         let limit = if self.segment_len == 0 { datagram_max } else { self.segment_len };
         if rules.frames && packet_len > 0 && segment.packet_bytes > 0 {
             let added = FRAME_HEADER + packet_len + if segment.batch { 0 } else { BATCH_ROOM };
@@ -202,7 +204,7 @@ impl Message {
     }
 }
 
-/// Which ways of gathering are in use.
+/// The ways of gathering packets that are in use.
 #[derive(Clone, Copy)]
 struct Rules {
     frames: bool,
@@ -215,7 +217,7 @@ pub struct UdpTx {
     pub(crate) paths: Paths,
     rules: Rules,
     packet_len_max: usize,
-    /// Message slots with their memory; the first `used` are filled.
+    /// Message slots with their memory; the first `used` ones are filled.
     messages: Vec<Message>,
     used: usize,
     memory: SendMemory,
@@ -248,7 +250,7 @@ impl UdpTx {
     fn transmit(&mut self) {
         let Self { shared, messages, used, stats, paths, .. } = self;
         match &messages[..*used] {
-            // One packet pending is the usual case of a latency-bound caller: one call, nothing gathered.
+            // One pending packet is the usual case of a latency-bound caller: it takes one call and no list.
             [message] if let [Piece::Staged { start, len }] = message.pieces[..] => {
                 let bytes = &message.staging[start..start + len];
                 let result = retrying(shared, || shared.socket.send_to(&message.name, bytes));
@@ -283,18 +285,20 @@ impl UdpTx {
                         }
                         next += sent;
                         if next < messages.len() {
-                            // Something stopped the call in the midst, and the kernel has forgotten what.
+                            // An error stopped the call part-way, and the kernel did not keep it.
                             shared.note_error();
                         }
                     }
                     Err(error @ (libc::EIO | libc::EINVAL | libc::EMSGSIZE)) if messages[next].segment_len != 0 => {
-                        // The device cannot cut, for good; or a datagram is over what this path carries now.
+                        // Either the device can never cut sends (EIO), or a datagram is over what this path now
+                        // carries.
                         rules.segments &= error != libc::EIO;
                         paths.clear();
                         uncut = Some(next);
                         break;
                     }
-                    // A full send buffer drains as the device sends; one chance is cheap, waiting is not ours to do.
+                    // A full send buffer drains as the device sends. Yielding once is cheap; waiting longer is not for
+                    // this layer to do.
                     Err(libc::EAGAIN) if !waited => {
                         waited = true;
                         rustix::thread::sched_yield();
@@ -327,7 +331,7 @@ impl Message {
     }
 }
 
-/// Sends the datagrams of a message without the kernel's cutting.
+/// Sends the datagrams of a message one by one, without having the kernel cut them.
 fn send_one_by_one(
     shared: &Shared,
     memory: &mut SendMemory,
@@ -345,13 +349,13 @@ fn send_one_by_one(
     }
 }
 
-/// Tries a call again while it only brings news of earlier packets.
+/// Repeats a call while it only reports errors of earlier packets.
 fn retrying<T>(shared: &Shared, mut call: impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
     let mut result = call();
     for _ in 0..STALE_ERRORS_MAX {
         match result {
             Err(libc::EINTR) => {}
-            // A socket that reports errors fails its next call with the last one; the packet at hand is not to blame.
+            // A socket that reports errors fails its next call with the last one; the current packet is not the cause.
             Err(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EPROTO | libc::ENOPROTOOPT) => {
                 shared.note_error();
             }
@@ -397,13 +401,13 @@ impl PacketTx for UdpTx {
                     return;
                 }
                 message.open = false;
-                // It is as long as it gets: its receiver can begin while the rest is gathered.
+                // The message is full: its receiver can begin while the rest is gathered.
                 if message.len + len > MESSAGE_LEN_MAX {
                     self.transmit();
                 }
             }
         }
-        // Nothing can be sent to port 0, which a forged packet may have come from.
+        // Nothing can be sent to port 0, which a forged packet may name as its sender.
         let name = Name::of(packet.to, self.shared.socket.is_v6()).filter(|_| peer::port_of(packet.to) != 0);
         let Some(name) = name else {
             self.stats.count_dropped(Dropped::NoSuchPeer, 1);
@@ -439,7 +443,7 @@ impl PacketTx for UdpTx {
         }
     }
 
-    /// The kernel copies what it is given, so all shares end when everything gathered was sent.
+    /// The kernel copies what it sends, so all shares of buffers end once everything gathered is sent.
     fn flush(&mut self) {
         self.submit();
     }

@@ -1,4 +1,4 @@
-//! A port that has been opened allocates nothing, whatever is sent through it.
+//! An open port allocates nothing, whatever is sent through it.
 
 #[path = "../../../../xtask/cost/src/counting.rs"]
 mod counting;
@@ -17,7 +17,7 @@ fn sending_and_receiving_allocate_nothing() {
         let peers: Vec<_> = others.iter().map(|other| from.resolve(&other.address()).unwrap()).collect();
         let frozen = from.arena().alloc(60_000, 7_000).unwrap().freeze();
         let before = allocations();
-        // From the very first packet, in bursts of every kind.
+        // Bursts of every kind are counted, from the very first packet on.
         for round in 0..20 {
             let tx = from.split().1;
             for number in 0..200 {

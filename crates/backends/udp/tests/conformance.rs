@@ -1,4 +1,4 @@
-//! The facts that hold for every packet port, for this one in each of its modes.
+//! The conformance suite of packet ports, run on this port in each of its modes.
 
 use std::net::UdpSocket;
 use std::time::Instant;
@@ -21,7 +21,7 @@ impl Udp {
         Self { host, coalesce, began: Instant::now() }
     }
 
-    /// IPv6 where there is some; else the suite runs once more on IPv4.
+    /// IPv6 where the host has it; otherwise the suite runs once more on IPv4.
     fn v6(coalesce: &'static str) -> Self {
         if UdpSocket::bind("[::1]:0").is_ok() {
             return Self::new("[::1]", coalesce);
@@ -44,7 +44,7 @@ impl Fixture for Udp {
     }
 
     fn expectations(&self) -> Expectations {
-        // A socket closes without a word; only sending to it shows that nobody listens any more.
+        // A socket closes silently; only sending to it shows that nobody listens any more.
         Expectations { reports_closed_peers: false, ..Expectations::default() }
     }
 }
@@ -71,7 +71,7 @@ mod ipv6_frames {
     sinew_conformance::port_tests!(super::Udp::v6("on"));
 }
 
-/// Behind a layer, which passes on what the port says of sleeping; some lose packets.
+/// A port behind a layer, which passes on the port's readiness; some layers lose packets.
 struct Layered<W> {
     udp: Udp,
     wrap: W,
@@ -119,7 +119,7 @@ mod captured {
     use std::io::sink;
 }
 
-/// What the suite says of sleeping holds also where packets are lost, on the way out and on the way in.
+/// The suite's facts about sleeping also hold where packets are lost, outbound or inbound.
 #[test]
 fn packets_that_are_not_lost_end_sleeps_and_leave_before_them() {
     for (tx, rx) in [(0.2, 0.0), (0.0, 0.2)] {

@@ -1,4 +1,4 @@
-//! Ports on real sockets of this host.
+//! Tests of ports on real sockets of this host.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use sinew_udp::UdpPort;
 use sinew_udp::frame::{BATCH_MAGIC, BATCH_VERSION};
 
 const MODES: [&str; 3] = ["off", "gso", "on"];
-/// Far longer than anything here takes, so that only a lost packet fails.
+/// Far longer than anything here takes, so that only a lost packet fails a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn open(text: &str) -> UdpPort {
@@ -48,7 +48,7 @@ fn take(port: &mut UdpPort, now_ns: u64) -> Vec<(Peer, Vec<u8>)> {
     burst.packets.iter().map(|packet| (packet.from, packet.head.to_vec())).collect()
 }
 
-/// Receives until `count` packets came or patience ends.
+/// Receives until `count` packets have come or [`PATIENCE`] has passed.
 fn collect(port: &mut UdpPort, count: usize) -> Vec<(Peer, Vec<u8>)> {
     let began = Instant::now();
     let mut packets = Vec::new();
@@ -72,7 +72,7 @@ fn packets_arrive_whole_and_in_order_between_all_modes() {
         for from_mode in MODES {
             for to_mode in MODES {
                 let (mut from, mut to, peer) = pair(host, from_mode, to_mode);
-                // Sizes that differ, that repeat, that fill datagrams and that are empty.
+                // Sizes that differ, repeat, fill datagrams, or are zero.
                 let sizes = [56, 56, 56, 1, 0, 300, 300, 300, 299, 0, 4000, 4000, 7700, 7700, 17, 17, 17];
                 let sent: Vec<Vec<u8>> =
                     sizes.iter().enumerate().map(|(index, &size)| vec![index as u8; size]).collect();
@@ -201,13 +201,13 @@ fn a_packet_over_the_limit_is_counted_and_not_sent() {
 
 #[test]
 fn a_peer_where_nobody_listens_is_reported_once() {
-    // The wildcard's socket may be an IPv6 one that is told of IPv4 errors; the other is not.
+    // The wildcard's socket may be an IPv6 one, which receives IPv4 errors too; the other is an IPv4 one.
     reports_a_refusal_once(open("udp://127.0.0.1:0"));
     reports_a_refusal_once(open("udp://"));
 }
 
 fn reports_a_refusal_once(mut port: UdpPort) {
-    // Bound and closed: nobody has this port for the moment.
+    // The socket is closed at once, so nobody has this port for the moment.
     let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let peer = port.resolve(&Address::new("udp", &gone.to_string())).unwrap();
     let mut listener = open("udp://127.0.0.1:0");
@@ -220,7 +220,7 @@ fn reports_a_refusal_once(mut port: UdpPort) {
     assert!(take(&mut port, 0).is_empty());
     assert_eq!(port.poll_event(), Some(PortEvent::PeerLost { peer, loss: PeerLoss::Unreachable }));
     assert_eq!(port.poll_event(), None, "five refusals are one event");
-    assert_eq!(bytes_of(collect(&mut listener, 5)).len(), 5, "packets to others went all the same");
+    assert_eq!(bytes_of(collect(&mut listener, 5)).len(), 5, "packets to other peers were sent all the same");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_refusal_ends_a_wait_and_does_not_keep_the_socket_ready() {
     assert!(port.poll_event().is_some());
     let began = Instant::now();
     port.wait(Some(30_000_000)).unwrap();
-    assert!(began.elapsed() >= Duration::from_millis(30), "nothing was left that could end the wait early");
+    assert!(began.elapsed() >= Duration::from_millis(30), "no error was left that could end the wait early");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn a_wait_ends_with_a_packet_and_at_its_deadline() {
     from.split().1.submit();
     to.wait(None).unwrap();
     assert_eq!(take(&mut to, 0).len(), 64);
-    // The kernel has nothing more; the port has.
+    // The kernel has no more packets; the port does.
     to.wait(None).unwrap();
     assert_eq!(collect(&mut to, 36).len(), 36);
 }
@@ -288,7 +288,7 @@ fn the_whole_capacity_can_wait_and_a_flood_beyond_it_is_counted() {
             push(&mut from, peer, &vec![7; size]);
             from.split().1.submit();
         }
-        // The count comes with a packet that was queued after the loss, so all that is waiting must go first.
+        // The count comes with a packet that was queued after the loss, so all that wait must be taken first.
         let mut got = 0;
         loop {
             let burst = take(&mut to, 0);
@@ -318,7 +318,7 @@ fn addresses_that_cannot_be_say_what_to_write() {
         let error = UdpPort::open(&text.parse().unwrap()).unwrap_err();
         assert!(matches!(error, PortError::Address(_)), "{text}: {error}");
     }
-    // A documentation address is nobody's.
+    // No host has a documentation address.
     let error = UdpPort::open(&"udp://192.0.2.77:0".parse().unwrap()).unwrap_err();
     assert!(matches!(error, PortError::Unavailable { .. }), "{error}");
     let mut port = open("udp://127.0.0.1:0");
@@ -342,7 +342,7 @@ fn the_open_port_reaches_every_loopback_address_there_is() {
         assert_eq!(collect(&mut any, 1), [(peer, b"ping".to_vec())], "{host}");
         assert!(any.describe(peer).starts_with(&format!("udp://{host}:")));
     }
-    // And is reached by the address that it shows.
+    // The open port is also reached at the address that it shows.
     let mut client = open("udp://127.0.0.1:0");
     let peer = client.resolve(&any.address()).unwrap();
     push(&mut client, peer, b"hello");

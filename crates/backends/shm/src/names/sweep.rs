@@ -1,11 +1,13 @@
-//! Removing what dead owners left behind.
+//! Removes the files that dead owners left behind.
 //!
-//! A process that is killed leaves its socket and its lock file. An owner holds its lock file exclusively for as long as it
-//! lives, so whoever gets a shared lock on one knows that it has no owner, and that nobody becomes one before the lock is
-//! gone. Who was about to claim the name finds its file removed, and makes another.
+//! A process that is killed leaves its socket and its lock file. An owner holds an exclusive lock on its lock file for
+//! as long as it lives, so whoever gets a shared lock on the file knows that the name has no owner, and gets none
+//! before the shared lock is dropped. A process that was about to claim the name finds its lock file removed, and makes
+//! another.
 //!
-//! Two that sweep would not exclude each other: one could remove what was made anew after the other's removal. So each holds
-//! the lock of the directory; who does not get it leaves the work to the one at it. Nobody waits for a lock here.
+//! Shared locks would not keep two sweepers apart: one could remove files that were made anew after the other's
+//! removal. So each holds the lock of the directory; one that does not get it leaves the work to the holder. Nobody
+//! waits for a lock here.
 
 use std::path::Path;
 
@@ -15,7 +17,7 @@ use rustix::io::Errno;
 
 use super::{check, lock_path, socket_path};
 
-/// Removes what dead owners left in `directory`. What cannot be removed stays.
+/// Removes the files of dead owners in `directory`. Files that cannot be removed stay.
 pub(super) fn all(directory: &Path) {
     let Some(_sweeping) = exclude_others(directory) else { return };
     let Ok(entries) = std::fs::read_dir(directory) else { return };
@@ -29,7 +31,7 @@ pub(super) fn all(directory: &Path) {
     }
 }
 
-/// Removes what a dead owner of `name` left in `directory`.
+/// Removes the files of a dead owner of `name` in `directory`.
 pub(super) fn one(directory: &Path, name: &str) {
     if let Some(_sweeping) = exclude_others(directory) {
         remove_if_dead(directory, name);
@@ -43,21 +45,22 @@ fn exclude_others(directory: &Path) -> Option<OwnedFd> {
     Some(directory)
 }
 
-/// The directory's lock is held.
+/// Removes the files of `name` if its owner is dead. The caller must hold the directory's lock.
 fn remove_if_dead(directory: &Path, name: &str) {
     let path = lock_path(directory, name);
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let Ok(lock) = rustix::fs::open(&path, flags, Mode::empty()) else { return };
-    // Another file than the one that was locked belongs to whoever has made it since.
+    // If the path now leads to another file than the locked one, that file belongs to a new owner.
     if has_no_owner(&lock) && is_at(&lock, &path) == Ok(true) {
-        // The lock file last: as long as it is there, nobody makes a socket.
+        // The lock file is removed last: as long as it is there, nobody makes a socket.
         if matches!(rustix::fs::unlink(socket_path(directory, name)), Ok(()) | Err(Errno::NOENT)) {
             let _ = rustix::fs::unlink(&path);
         }
     }
 }
 
-/// Whether nobody holds `lock` as an owner does. If so, nobody does before it is closed.
+/// Takes a shared lock, and returns whether that succeeded, which means that the name has no owner. It then gets none
+/// before `lock` is closed.
 pub(super) fn has_no_owner(lock: impl AsFd) -> bool {
     rustix::fs::flock(lock, FlockOperation::NonBlockingLockShared).is_ok()
 }

@@ -1,4 +1,4 @@
-//! How a port comes to links: each is made in one of two ways, and added.
+//! Makes links, in one of two ways, and adds them to a port.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::link::{Claim, Ends, LinkState, PeerArena, TxChange, TxLink, Wake};
 pub(super) struct NewLink {
     pub generation: u64,
     pub ends: Ends,
-    /// Of memory that others can pass to us a second time.
+    /// Set for memory that others could pass to us a second time.
     pub claim: Option<Claim>,
     pub arena: Option<PeerArena>,
     pub doorbell: Option<Doorbell>,
@@ -28,12 +28,12 @@ pub(super) struct NewLink {
 
 pub(super) fn doorbell(board: &Arc<Region>, bit: usize) -> Option<Doorbell> {
     let words = Words::of_region(board, 0, ring::BOARD_BYTES)?;
-    // SAFETY: a board's memory is accessed through boards and doorbells only.
+    // SAFETY: a board's memory is accessed only through boards and doorbells.
     unsafe { Doorbell::new(words, bit) }
 }
 
 impl ShmRx {
-    /// An index for a new link.
+    /// Takes an index for a new link; `None` at the limit.
     pub(super) fn index(&mut self) -> Option<usize> {
         if let Some(index) = self.free.pop() {
             return Some(index);
@@ -100,7 +100,7 @@ impl ShmRx {
         let limit = || PortError::Limit {
             what: format!("one more link, to {address}"),
             limit: LINKS_MAX as u64,
-            remedy: "forget peers that are of no use any more, or open another port".to_owned(),
+            remedy: "forget peers that are no longer needed, or open another port".to_owned(),
         };
         let Some(index) = self.index() else { return Err(limit()) };
         let made = match &self.door {

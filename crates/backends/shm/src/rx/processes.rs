@@ -1,4 +1,4 @@
-//! Links with ports of other processes: sockets, and memory that is passed over them.
+//! Links with ports of other processes: they use sockets, and memory that is passed over them.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -14,10 +14,11 @@ use crate::hello::{self, Hello, Message, Refusal};
 use crate::link::{Claim, Lines, PeerArena, Side, Wake, ends, map_peer};
 use crate::names;
 
-/// Messages read from one socket in one look.
+/// Most messages read from one socket in one look.
 const MESSAGES_PER_LOOK: usize = 16;
 
-/// What a peer sent cannot be used; or this system has no memory for it, which is not the peer's doing.
+/// Reason for refusing memory that could not be mapped: either the peer's memory is unusable, or this system lacks
+/// resources, which is not the peer's fault.
 fn unusable(error: std::io::Error) -> Refusal {
     match error.raw_os_error() {
         Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN) => Refusal::Links,
@@ -47,7 +48,7 @@ impl ShmRx {
                     self.end(index, Some(PeerLoss::Refused));
                 }
                 Message::Closed => {
-                    // If it never answered, its port was closing when we connected.
+                    // A port that never answered was closing when we connected.
                     let closed = link.arena.is_none() || link.flags.other_has_closed();
                     self.end(index, Some(if closed { PeerLoss::Closed } else { PeerLoss::ProcessDied }));
                 }
@@ -67,7 +68,7 @@ impl ShmRx {
             .map_err(system("making the link's memory"))?;
         let region = Arc::new(region);
         let claim = Claim::new(&link_fd, Side::Initiator, lines).map_err(system("claiming the link's memory"))?;
-        // SAFETY: our side of memory that was made here; shared, so not trusted.
+        // SAFETY: this is our side of memory that was just made here; it is shared, so not trusted.
         let ends = unsafe { ends(&region, lines, Side::Initiator, false) }
             .ok_or_else(|| system("laying out the link")(ErrorKind::InvalidInput.into()))?;
         let Door::Process { board, .. } = &self.door else {
@@ -100,14 +101,15 @@ impl ShmRx {
         })
     }
 
-    /// Watches the socket of a link, and the process behind it where that is another than ours.
+    /// Watches the socket of a link, and the process behind it if that is not ours.
     fn watch_process(&self, socket: Arc<OwnedFd>, index: usize, generation: u64) -> Result<Remote, rustix::io::Errno> {
         self.own.watch.add(&socket, Token::Socket(index, generation))?;
         let peer = rustix::net::sockopt::socket_peercred(&socket)?.pid;
         let pidfd = if peer == rustix::process::getpid() {
             None
         } else {
-            // Only an additional sign: without it the end of the socket tells. (A child that the peer forked can hold its end.)
+            // The pidfd is only a second sign: without it, the end of the socket shows the death. (A forked child of
+            // the peer can hold the socket open.)
             rustix::process::pidfd_open(peer, rustix::process::PidfdFlags::empty()).ok()
         };
         if let Some(pidfd) = &pidfd {
@@ -156,7 +158,7 @@ impl ShmRx {
         let board = Arc::new(map_peer(board_fd, ring::BOARD_BYTES, Access::ReadWrite).map_err(unusable)?);
         let arena = PeerArena::of_peer(arena_fd, hello.arena_bytes).map_err(unusable)?;
         let claim = Claim::new(link_fd, Side::Acceptor, lines).map_err(unusable)?.ok_or(Refusal::Hello)?;
-        // SAFETY: the claim makes this the only use of our side of the memory in this process; not trusted.
+        // SAFETY: the claim makes this the only use of our side of the memory in this process; it is not trusted.
         let ends = unsafe { ends(&region, lines, Side::Acceptor, false) }.ok_or(Refusal::Hello)?;
         let doorbell = doorbell(&board, hello.bit).ok_or(Refusal::Hello)?;
         let generation = self.next_generation();
@@ -167,7 +169,8 @@ impl ShmRx {
         let answer = Hello { arena_bytes: self.own.arena.capacity(), bit: index, ..hello };
         match hello::send_welcome(socket, &answer, [own_arena, board.as_fd()]) {
             Ok(()) => {}
-            // It has gone already, as it may a moment later: what it had sent is delivered, and then its end is seen.
+            // The peer has gone already, as it might a moment later: what it had sent is delivered, and then its end is
+            // seen.
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             Err(_) => return Err(Refusal::Links),
         }
@@ -185,7 +188,7 @@ impl ShmRx {
         })
     }
 
-    /// The acceptor has answered: its arena and board are known, or why they are of no use.
+    /// Attaches the arena and the board from the acceptor's answer, or returns the reason why they are unusable.
     fn attach_process(&mut self, index: usize, hello: &Hello, fds: &[OwnedFd]) -> Result<(), Refusal> {
         let (Some(Some(link)), [arena_fd, board_fd]) = (self.links.get_mut(index), fds) else {
             return Err(Refusal::Hello);

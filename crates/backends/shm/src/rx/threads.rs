@@ -1,4 +1,4 @@
-//! Links with ports of other threads of this process: letters, and private memory.
+//! Links with ports of other threads of this process: they use letters, and private memory.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ impl ShmRx {
         let system = |source| PortError::System { doing: format!("making the memory of a link to {address}"), source };
         let lines = Lines { to_acceptor: other.ring_lines, to_initiator: self.own.ring_lines };
         let region = Arc::new(Region::private(lines.bytes()).map_err(system)?);
-        // SAFETY: our side of private memory that was made here; the other side is a port of this process too.
+        // SAFETY: this is our side of private memory that was just made here; the other side is a port of this process
+        // too.
         let ends = unsafe { ends(&region, lines, Side::Initiator, true) }
             .ok_or_else(|| system(ErrorKind::InvalidInput.into()))?;
         let Door::Hub { mailbox, .. } = &self.door else { return Err(system(ErrorKind::NotFound.into())) };
@@ -75,7 +76,7 @@ impl ShmRx {
         }
     }
 
-    /// Our side, or that of our sides, of the link with this memory.
+    /// Index of our link on `side` of this memory. (A port linked to itself has both sides.)
     fn link_of(&self, region: &Arc<Region>, side: Side) -> Option<usize> {
         self.links.iter().position(|link| match link.as_deref() {
             Some(RxLink { peer: Remote::Thread { link, .. }, flags, .. }) => {
@@ -87,7 +88,8 @@ impl ShmRx {
 
     fn welcome_thread(&mut self, from: Arc<Mailbox>, link: Arc<Region>, lines: Lines, bit: usize) {
         let made = self.index().and_then(|index| {
-            // SAFETY: the acceptor's side of a link between ports of this process; letters come once.
+            // SAFETY: this is the acceptor's side of a link between ports of this process; each hello is read only
+            // once.
             let ends = unsafe { ends(&link, lines, Side::Acceptor, true) };
             match (ends, doorbell(&from.board, bit)) {
                 (Some(ends), Some(doorbell)) => Some((index, ends, doorbell)),

@@ -1,4 +1,4 @@
-//! What a port does now and then: it looks at its sockets and letters, and at links that go or are not polled.
+//! The occasional work of a port: it checks sockets and letters, and links that end or are not polled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,21 +11,22 @@ use crate::hello::{Message, Refusal};
 use crate::hub::Letter;
 use crate::link::{Side, TxChange};
 
-/// Links that are not polled and are looked into all the same, in one look. A sender that was stopped before it rang its
-/// doorbell, or whose bit another process has cleared, waits for this at most.
+/// Links that are checked in one look although they are not polled. A packet waits only for this check if its sender
+/// was stopped before it rang the doorbell, or if another process has cleared the sender's bit.
 const SWEEP: usize = 16;
-/// Times that the sockets are asked for more in one look.
+/// Most rounds over the ready sockets in one look.
 const ROUNDS_PER_LOOK: usize = 4;
 
 impl ShmRx {
-    /// Looks at sockets and letters, and at links that go or are not polled. `now_ns` where the caller's time is known.
+    /// Checks sockets and letters, and links that end or are not polled. `now_ns` is given where the caller's time is
+    /// known.
     #[cold]
     #[inline(never)]
     pub(crate) fn look(&mut self, now_ns: Option<u64>) {
         if let Some(now_ns) = now_ns {
             self.looked_ns = now_ns;
         }
-        // What is accepted in one round says hello in the next.
+        // A connection accepted in one round says hello in the next.
         for _ in 0..ROUNDS_PER_LOOK {
             let tokens = self.own.watch.ready();
             for token in tokens.into_iter().flatten() {
@@ -55,7 +56,7 @@ impl ShmRx {
                 if let Some(Heard { socket, message }) = self.door.hear(id, &self.own.watch) {
                     match message {
                         Message::Hello(hello, fds) => self.welcome(socket, hello, &fds),
-                        // It thought better of it, or was killed.
+                        // The stranger changed its mind, or was killed.
                         Message::Closed => self.door.count_turned_away(),
                         Message::NoRoom => {
                             self.door.count_out_of_descriptors();
@@ -79,7 +80,7 @@ impl ShmRx {
         matches!(self.links.get(index), Some(Some(link)) if link.generation as u32 == generation as u32 && link.ending.is_none())
     }
 
-    /// Looks into some links that are not polled.
+    /// Checks some of the links that are not polled.
     fn sweep_idle(&mut self) {
         let links = self.links.len();
         for _ in 0..SWEEP.min(links) {
@@ -93,7 +94,7 @@ impl ShmRx {
         }
     }
 
-    /// Ends the links of those that broke the rules.
+    /// Ends the links of peers that broke the rules.
     fn drop_breakers(&mut self) {
         for index in 0..self.links.len() {
             if let Some(Some(link)) = self.links.get(index)
@@ -105,7 +106,7 @@ impl ShmRx {
         }
     }
 
-    /// Ends a link whose peer broke the rules, or that this side has no room for.
+    /// Ends a link whose peer broke the rules, or for which this side has no room.
     pub(super) fn cut_off(&mut self, index: usize, why: Refusal) {
         let loss = match why {
             Refusal::Hello => {
@@ -117,7 +118,7 @@ impl ShmRx {
         self.end(index, Some(loss));
     }
 
-    /// Begins the end of a link: nothing is sent any more, what the peer had sent is still delivered.
+    /// Begins to end a link: nothing more is sent, and what the peer had sent is still delivered.
     pub(crate) fn end(&mut self, index: usize, loss: Option<PeerLoss>) {
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         if link.ending.is_some() {
@@ -143,7 +144,7 @@ impl ShmRx {
         self.heat(index);
     }
 
-    /// Completes the end of links whose packets were all taken.
+    /// Removes ending links whose packets have all been taken.
     pub(crate) fn finish_ending(&mut self) {
         if self.ending == 0 {
             return;
@@ -151,7 +152,8 @@ impl ShmRx {
         for index in 0..self.links.len() {
             let Some(Some(link)) = self.links.get(index) else { continue };
             let Some(ending) = link.ending else { continue };
-            // A link without an arena never delivers; a living peer could go on sending for ever.
+            // A link without an arena never delivers. The position bounds the wait, as a living peer could go on
+            // sending for ever.
             let silent = link.consumer.is_empty() || link.consumer.position() >= ending.last_position;
             if ending.loss.is_some() && link.arena.is_some() && !silent {
                 continue;
@@ -167,7 +169,7 @@ impl ShmRx {
         }
     }
 
-    /// Ends all links at once, because the port goes.
+    /// Ends all links at once, because the port closes.
     pub(crate) fn close(&mut self) {
         for index in 0..self.links.len() {
             self.end(index, None);

@@ -3,25 +3,26 @@
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{QpAddress, VerbsError};
 
-/// The longest name of a device: with what names of its own are derived from it, it is a name of [`crate::NAME_LEN_MAX`].
+/// The longest name of a device, in bytes: with the suffixes of its ports it still fits in [`crate::NAME_LEN_MAX`].
 pub(crate) const DEVICE_NAME_MAX: usize = crate::NAME_LEN_MAX - SUFFIX_MAX;
-/// `.v` and a number.
+/// Bytes of `.v` and a number.
 const SUFFIX_MAX: usize = ".v".len() + "4294967295".len();
 
 const VERSION: u8 = 1;
 const FIXED: usize = 1 + 8 + 3 * 4;
 const _: () = assert!(FIXED + DEVICE_NAME_MAX <= QpAddress::PORT_MAX);
 
-/// Where a queue pair is.
+/// Location of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Home {
-    /// The device's, drawn when it was opened: one that has the same name later has another.
+    /// Random number of the device, drawn when it was opened: a later device of the same name has another.
     pub incarnation: u64,
     /// Its protection domain.
     pub domain: u32,
-    /// What its packets must carry. It changes when the queue pair is reset, so that nothing of an earlier connection counts.
+    /// Key that packets to it must carry. It changes when the queue pair is reset, so that packets of an earlier
+    /// connection do not count.
     pub key: u32,
-    /// Which of the device's ports it receives through.
+    /// Number of the device's port through which it receives.
     pub port: u32,
     /// The device's name.
     pub device: String,
@@ -39,10 +40,12 @@ impl Home {
         bytes
     }
 
-    /// What a peer told.
+    /// Reads the bytes that a peer gave.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, VerbsError> {
         Self::parse(bytes).ok_or_else(|| {
-            VerbsError::Address("it is not one of a queue pair over shared memory, or of another version".to_owned())
+            VerbsError::Address(
+                "it is not the address of a queue pair over shared memory, or comes from another version".to_owned(),
+            )
         })
     }
 
@@ -65,7 +68,7 @@ pub(crate) fn memory_name(device: &str) -> String {
     format!("{device}.v")
 }
 
-/// The name of one of its ports.
+/// The name of one of the device's ports.
 pub(crate) fn port_name(device: &str, port: u32) -> String {
     format!("{device}.v{port}")
 }

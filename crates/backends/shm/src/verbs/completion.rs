@@ -1,4 +1,4 @@
-//! Completion queues as their users have them: polled, slept on.
+//! Completion queues, as their users see them: they are polled and slept on.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::clock::clock_ns;
 use super::engine::Engine;
 use super::queues::QueueWaker;
 
-/// Polls that find completions without looking for packets, at most, before one looks all the same.
+/// Number of polls after which one checks for packets even if there are completions.
 const POLLS_WITHOUT_TURN: u32 = 16;
 
 /// A completion queue of a [`super::ShmThread`].
@@ -49,15 +49,15 @@ impl Drop for ShmCompletionQueue {
 }
 
 impl Readiness for ShmCompletionQueue {
-    /// That of the thread's port, which all queues of the thread share.
+    /// The descriptor of the thread's port, which all queues of the thread share.
     fn descriptor(&self) -> Option<Descriptor> {
         self.engine.borrow().port.descriptor()
     }
 
-    /// One may sleep no longer than for what the thread waits for that wakes nobody, such as room in a peer's ring.
+    /// The sleep is limited where the thread waits for something that wakes nobody, such as room in a peer's ring.
     fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
         let engine = &mut *self.engine.borrow_mut();
-        // It takes in what is on its way to all of the thread's queues, of which others may be armed already.
+        // The turn takes in packets for all of the thread's queues, of which others may be armed already.
         let packets = engine.turn_before_sleep();
         engine.queues.get(self.index).armed = true;
         let armed = if packets > 0 || engine.queues.has_news() { Armed::Ready } else { engine.port.arm(now_ns)? };
@@ -97,12 +97,13 @@ impl CompletionQueue for ShmCompletionQueue {
         engine.take(self.index, completions, max)
     }
 
-    /// Sleeps on the port, and goes on where it brings nothing for this queue.
+    /// Sleeps on the port, and goes back to sleep when nothing came for this queue.
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
         let engine = &mut *self.engine.borrow_mut();
         let end_ns = timeout_ns.map(|timeout_ns| clock_ns().saturating_add(timeout_ns));
         loop {
-            // What is on its way is taken first, a burst at a time: a port whose ring has packets does not sleep.
+            // Packets that have arrived are taken first, a burst at a time: a port whose ring has packets does not
+            // sleep.
             let packets = engine.turn_before_sleep();
             let queue = engine.queues.get(self.index);
             if queue.woken.swap(false, Ordering::Acquire) || !queue.ready.is_empty() {

@@ -1,8 +1,8 @@
-//! How a device's memory comes to other processes: a thread of the device's that answers on a socket under the device's name.
+//! Gives a device's memory to other processes: a thread of the device answers on a socket under the device's name.
 //!
-//! A client connects, is given descriptors of the directory and of the exposed memory, and from then on asks for seats, one
-//! for each of its threads. The connection stays: its end says that the client is gone, and that its seats are free. Nothing
-//! here is on the way of an operation.
+//! A client connects, is given descriptors of the directory and of the exposed memory, and from then on asks for seats,
+//! one for each of its threads. The connection stays: its end means that the client is gone, and that its seats are
+//! free. This thread takes part in no operation.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -26,25 +26,25 @@ use crate::names::{self, Name};
 const MAGIC: u32 = u32::from_le_bytes(*b"SNWV");
 const VERSION: u16 = 1;
 const MESSAGE_BYTES: usize = 32;
-/// Processes that can hold one device's memory.
+/// Most processes that can hold one device's memory.
 const CLIENTS_MAX: usize = 1024;
-/// How long a client waits for an answer.
+/// Time for which a client waits for an answer.
 const ANSWER_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-/// How long nobody is let in when there was no descriptor for it.
+/// Time for which nobody is accepted after a lack of descriptors.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// What the two sides say.
+/// Messages of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
-    /// A client's first.
+    /// The first message of a client.
     Hello,
-    /// The answer, with two descriptors.
+    /// The answer to it, with two descriptors.
     Welcome { incarnation: u64, exposed_bytes: u64 },
-    /// A client wants a seat.
+    /// A client asks for a seat.
     WantSeat,
-    /// The answer.
+    /// The answer: a seat.
     Seat(u32),
-    /// There is none.
+    /// The other answer: there is no seat left.
     NoSeat,
 }
 
@@ -91,13 +91,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Begins to answer for `memory` under the name of `device`.
+    /// Starts to answer for `memory` under the name of `device`.
     pub fn start(memory: &Arc<DeviceMemory>, incarnation: u64, device: &str) -> Result<Self, VerbsError> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let stop =
             Arc::new(rustix::event::eventfd(0, flags).map_err(|error| system("making an eventfd", error.into()))?);
         let name = memory_name(device);
-        // Nobody resolves this name as a port's, so the lines mean nothing.
+        // Nobody resolves this name as that of a port, so the lines mean nothing.
         let lines = sinew_mem::ring::lines_for(1);
         let name = Name::claim(&format!("shm://{device}"), &name, lines)
             .map_err(|error| VerbsError::Device(error.to_string()))?;
@@ -116,7 +116,7 @@ impl Server {
         });
         let thread = thread.map_err(|error| system("starting the thread of a device", error))?;
         let server = Self { stop, thread: Some(thread) };
-        // The word is set before anybody can look at it.
+        // The word must be set before anybody can read it.
         living.recv().map_err(|error| system("starting the thread of a device", std::io::Error::other(error)))?;
         Ok(server)
     }
@@ -134,7 +134,7 @@ impl Drop for Server {
 /// A process that holds the memory.
 struct Holder {
     socket: OwnedFd,
-    /// Another sign of its end: a child that it forked can hold its end of the socket.
+    /// Another sign of its end: a child that it forked can hold its end of the socket open.
     process: Option<OwnedFd>,
     seats: Vec<u32>,
 }
@@ -144,7 +144,7 @@ struct Answering<'a> {
     incarnation: u64,
     name: Name,
     clients: Vec<Holder>,
-    /// There was no descriptor for a client.
+    /// Accepting is paused, as there was no descriptor for a client.
     paused: bool,
 }
 
@@ -163,7 +163,7 @@ impl Answering<'_> {
             let timeout = self.paused.then_some(&PAUSE);
             match rustix::event::poll(&mut fds, timeout) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // No memory for the moment.
+                // The kernel is out of memory for the moment.
                 Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
@@ -183,7 +183,7 @@ impl Answering<'_> {
                 self.accept();
             }
         }
-        // Whoever is left works in memory that goes with its mapping.
+        // The memory lives on until the remaining clients unmap it.
         for client in self.clients {
             self.memory.give_back_seats(client.seats);
         }
@@ -196,7 +196,7 @@ impl Answering<'_> {
                 if names::is_own(&socket) && self.clients.len() < CLIENTS_MAX {
                     let process = rustix::net::sockopt::socket_peercred(&socket).ok().and_then(|peer| {
                         let flags = rustix::process::PidfdFlags::empty();
-                        // Our own end is the end of everything.
+                        // Our own process needs no watching: its end is also ours.
                         (peer.pid != rustix::process::getpid())
                             .then(|| rustix::process::pidfd_open(peer.pid, flags).ok())?
                     });
@@ -208,10 +208,10 @@ impl Answering<'_> {
         }
     }
 
-    /// Answers what a client said; false when it is to go.
+    /// Answers a message of a client. Returns false when the client is to be dropped.
     fn answer(&mut self, at: usize) -> bool {
         let client = &mut self.clients[at];
-        // A byte more, so that what was cut is too long.
+        // The buffer is one byte longer than a message, so that a truncated message is recognised as too long.
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let message = match hello::receive_bytes(&client.socket, &mut bytes) {
             Ok((len, fds)) if fds.is_empty() => Message::from_bytes(&bytes[..len]),
@@ -245,7 +245,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Asks the device of `home` for its memory: the directory, and what is exposed.
+    /// Asks the device of `home` for its memory: the directory, and the exposed memory.
     pub fn connect(home: &Home) -> Result<(Self, Directory, SharedMemory), VerbsError> {
         let address = format!("shm://{}", home.device);
         let unreachable = |error| VerbsError::Address(format!("its device cannot be reached: {error}"));
@@ -256,7 +256,7 @@ impl Client {
             return Err(client.nonsense());
         };
         if incarnation != home.incarnation {
-            return Err(VerbsError::Address(format!("{address} has been opened anew since it was told")));
+            return Err(VerbsError::Address(format!("{address} was reopened after the address was given out")));
         }
         let map = |fd, bytes| {
             map_peer(fd, bytes, Access::ReadWrite)
@@ -268,7 +268,7 @@ impl Client {
         Ok((client, directory, exposed))
     }
 
-    /// Asks for a seat.
+    /// Asks for a seat; `None` when there is none left.
     pub fn seat(&self) -> Result<Option<u32>, VerbsError> {
         match self.ask(Message::WantSeat)?.0 {
             Message::Seat(seat) if (seat as usize) < super::directory::SEATS_MAX => Ok(Some(seat)),
@@ -278,12 +278,12 @@ impl Client {
     }
 
     fn nonsense(&self) -> VerbsError {
-        VerbsError::Address(format!("shm://{} answers what is no answer", self.device))
+        VerbsError::Address(format!("shm://{} sent an invalid answer", self.device))
     }
 
     fn ask(&self, question: Message) -> Result<(Message, Vec<OwnedFd>), VerbsError> {
         let device = &self.device;
-        // One question at a time, each with its answer.
+        // The lock is held until the answer is there, so that each question gets its own.
         let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let gone = |error: std::io::Error| VerbsError::Address(format!("its device shm://{device} is gone: {error}"));
         hello::send(&*socket, &question.to_bytes(), &[]).map_err(gone)?;
@@ -292,7 +292,7 @@ impl Client {
             match rustix::event::poll(&mut [PollFd::new(&*socket, PollFlags::IN)], Some(&ANSWER_TIMEOUT)) {
                 Ok(0) => {
                     return Err(VerbsError::Address(format!(
-                        "its device shm://{device} does not answer: see whether its process is stopped"
+                        "its device shm://{device} does not answer: check whether its process is stopped"
                     )));
                 }
                 Ok(_) => {}

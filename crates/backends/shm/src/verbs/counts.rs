@@ -1,22 +1,22 @@
-//! What was discarded, and why.
+//! Counts of discarded messages and packets, by reason.
 
-/// Why a message or a packet was discarded.
+/// Reason for which a message or a packet was discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Discarded {
-    /// Receiving, UC and UD: no receive was posted.
+    /// Receiving: no receive was posted. On RC this happens only when the peer breaks the rules.
     NoReceive,
-    /// Receiving: there is no such queue pair, it does not receive, or is connected to another.
+    /// Receiving: there is no such queue pair, or it does not receive, or it is connected to another.
     NoSuchQueuePair,
-    /// Receiving, UD: the datagram has not the queue pair's key.
+    /// Receiving, UD: the datagram does not carry the queue pair's key.
     WrongKey,
-    /// Receiving: what makes no sense.
+    /// Receiving: the packet is malformed.
     Malformed,
-    /// Receiving, UC: a message of which another part was lost.
+    /// Receiving: another part of the message was lost (UC), or its sender revoked the bytes before they were copied.
     Incomplete,
     /// Sending, UC and UD: the receiver's ring was full.
     Full,
-    /// Sending, UC and UD: nobody listens there, or not any more.
+    /// Sending, UC and UD: nobody listens there, or no longer.
     NobodyThere,
 }
 
@@ -33,7 +33,7 @@ impl Discarded {
     ];
 }
 
-/// How much was discarded, by reason.
+/// Numbers of discarded messages and packets, by reason.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts([u64; Discarded::ALL.len()]);
 

@@ -20,15 +20,15 @@ use crate::hub::Hub;
 use crate::options::{self, ARENA_BYTES_MAX, RING_PACKETS_DEFAULT, RING_PACKETS_MAX};
 use crate::port::ShmPort;
 
-/// Bytes of a UD message at most; longer ones of connected transports are cut into packets of this size.
+/// Most bytes of a UD message. Messages of connected transports are cut into packets of this size.
 pub const MTU: usize = 16 << 10;
-/// Bytes of a message on a connected transport at most.
+/// Most bytes of a message on a connected transport.
 pub const MESSAGE_LEN_MAX: usize = 1 << 30;
-/// Address space for exposed memory, when the address does not say. It costs memory only where it is used.
+/// Bytes of address space for exposed memory, unless the address says otherwise. It uses memory only where it is used.
 pub const EXPOSED_BYTES_DEFAULT: usize = 64 << 30;
-/// The most of it.
+/// The most address space for exposed memory, in bytes.
 pub const EXPOSED_BYTES_MAX: usize = 16 << 40;
-/// Address space from which a thread sends packets that are too long for a ring.
+/// Bytes of address space from which a thread sends packets that are too long for a ring.
 const STAGING_BYTES: usize = 256 << 20;
 const INLINE_MAX: usize = 1024;
 const QUEUE_DEPTH_MAX: usize = 1 << 16;
@@ -40,7 +40,7 @@ pub struct ShmDevice(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     attributes: Attributes,
-    /// Under which other processes find it.
+    /// Name under which other processes find it.
     name: String,
     incarnation: u64,
     reach: Reach,
@@ -54,37 +54,40 @@ struct Inner {
     keys: AtomicU32,
 }
 
-/// Who can reach a device.
+/// Set of threads or processes that can reach a device.
 #[derive(Debug)]
 enum Reach {
     Threads(Hub),
     Processes { _server: Server },
 }
 
-/// A number that nobody else draws: the standard library's hash keys come from the system.
+/// A random number: the standard library takes its hash keys from the system.
 fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
 impl ShmDevice {
-    /// A device for the threads of this process.
+    /// Creates a device for the threads of this process.
     ///
     /// # Errors
     ///
-    /// [`VerbsError::System`]: no memory, or no address space.
+    /// [`VerbsError::System`]: there is no memory, or no address space.
     pub fn threads() -> Result<Self, VerbsError> {
         let memory = Arc::new(DeviceMemory::new(EXPOSED_BYTES_DEFAULT)?);
-        // It dies with everybody who could look.
+        // The owner dies together with all observers.
         memory.directory.set_life(life::SAME_PROCESS);
         let reach = Reach::Threads(Hub::new());
         Ok(Self::with(memory, reach, random(), "threads".to_owned(), RING_PACKETS_DEFAULT))
     }
 
-    /// A device that processes of this user reach: `shm://name` or `shm://`, with the options of the [module](super).
+    /// Opens a device that processes of this user can reach: `shm://name` or `shm://`, with the options of the
+    /// [module](super).
     ///
     /// # Errors
     ///
-    /// [`VerbsError::NoDevice`]: no `shm` address, options that make no sense, or a name that is too long;
+    /// [`VerbsError::NoDevice`]: the address is not an `shm` one, or its options are invalid; [`VerbsError::Limit`]:
+    /// the name is too long; [`VerbsError::Device`]: the name is taken or invalid, or there is no directory for names;
+    /// [`VerbsError::System`].
     /// [`VerbsError::Device`]: a name that is taken, or no directory for names; [`VerbsError::System`].
     pub fn open(address: &Address) -> Result<Self, VerbsError> {
         let no_device = |error: AddressError| VerbsError::NoDevice(error.to_string());
@@ -138,8 +141,7 @@ impl ShmDevice {
         }))
     }
 
-    /// Memory whose exposure ended, and which is not used again yet, because an initiator was stopped inside it: how many
-    /// regions.
+    /// Regions whose exposure has ended and whose memory cannot be reused yet, because an initiator was stopped inside.
     pub fn quarantined(&self) -> usize {
         self.0.memory.quarantined()
     }
@@ -155,7 +157,8 @@ impl ShmDevice {
             return Ok(Arc::clone(&inner.own));
         }
         if let Reach::Threads(_) = inner.reach {
-            let reason = "it is of another device, and this one reaches its own process only: open both with a name";
+            let reason =
+                "it belongs to another device, and this one reaches only its own process: open both with a name";
             return Err(VerbsError::Address(reason.to_owned()));
         }
         let mut theirs = inner.theirs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,7 +171,7 @@ impl ShmDevice {
         Ok(target)
     }
 
-    /// A port for one more thread, and its number.
+    /// Opens a port for one more thread, and returns it with its number.
     pub(super) fn port(&self) -> Result<(ShmPort, u32), VerbsError> {
         let number = self.0.ports.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}?ring={}&arena={STAGING_BYTES}", port_name(&self.0.name, number), self.0.ring_packets);
@@ -184,12 +187,12 @@ impl ShmDevice {
         Ok((port.map_err(|error| VerbsError::Device(error.to_string()))?, number))
     }
 
-    /// Where a queue pair of ours is.
+    /// Location of one of our queue pairs.
     pub(super) fn home(&self, domain: u32, key: u32, port: u32) -> Home {
         Home { incarnation: self.0.incarnation, domain, key, port, device: self.0.name.clone() }
     }
 
-    /// A key that no packet of an earlier connection carries.
+    /// A new key, which no packet of an earlier connection carries.
     pub(super) fn key(&self) -> u32 {
         self.0.keys.fetch_add(1, Ordering::Relaxed)
     }
@@ -213,7 +216,7 @@ struct Domain {
     device: ShmDevice,
     number: u32,
     arenas: Mutex<Vec<Arena>>,
-    /// Buffers of other arenas.
+    /// Registered buffers of other arenas.
     registered: Registry<()>,
 }
 
@@ -228,7 +231,7 @@ impl ShmDomain {
         }))
     }
 
-    /// Makes an arena of which buffers may be used from now on.
+    /// Makes an arena whose buffers may be used in this domain.
     pub(super) fn new_arena(&self, bytes: usize) -> Result<Arena, VerbsError> {
         if bytes > ARENA_BYTES_MAX {
             return Err(VerbsError::Limit { what: "bytes of an arena", asked: bytes, limit: ARENA_BYTES_MAX });
@@ -250,7 +253,7 @@ impl ShmDomain {
         &self.0.registered
     }
 
-    /// The arenas of which buffers may be used.
+    /// The arenas whose buffers may be used.
     pub(super) fn arenas(&self) -> Vec<Arena> {
         self.0.arenas.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

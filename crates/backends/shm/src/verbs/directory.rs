@@ -1,68 +1,71 @@
-//! What a device shows to those that work on its memory: which regions are exposed, which queue pairs listen, and who is at
-//! work inside a region just now. One piece of memory, which every initiator maps.
+//! What a device shows to initiators: which regions are exposed, which queue pairs listen, and who is at work inside a
+//! region right now. It is one piece of memory, which every initiator maps.
 //!
 //! An initiator sits down before it works: it writes the region's key to a line of its own, its *seat*, and only then
-//! looks whether the region is exposed. Whoever ends an exposure clears the region's entry first and then looks at the seats.
-//! Each writes, fences and reads what the other wrote (Dekker), so that at least one of them sees the other. The initiator's
-//! fence is made by the other side, where the system has `membarrier`: see [`crate::barrier`].
+//! checks whether the region is exposed. The owner that ends an exposure clears the region's entry first and then
+//! checks the seats. Each side writes, fences and reads what the other wrote (Dekker), so at least one of them sees the
+//! other. Where the system has `membarrier`, the owner makes the initiator's fence too: see [`crate::barrier`].
 //!
-//! Whoever sits down to change memory also writes by which of our queue pairs he comes, and what he is about to change, and only
-//! then looks whether that queue pair still listens to him. So whoever ends a queue pair finds in the same way who may still
-//! change something by it, and where.
+//! An initiator that sits down to change memory also writes through which of our queue pairs it does so, and what it is
+//! about to change, and only then checks whether that queue pair still listens to it. So the owner that ends a queue
+//! pair finds, in the same way, which initiators may still change memory through it, and where.
 //!
-//! Initiators are processes of one user that mean well. The checks guard against their errors; they are no security boundary,
-//! since whoever maps the memory can write it.
+//! Initiators are well-meaning processes of one user. The checks guard against their errors; they are no security
+//! boundary, since any process that maps the memory can write it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sinew_fabric::verbs::{Access, QpNumber};
 use sinew_mem::{SharedMemory, SharedRows};
 
-/// Threads that can be at work on one device's memory.
+/// Most threads that can work on one device's memory.
 pub(crate) const SEATS_MAX: usize = 4096;
-/// Regions that one device can expose.
+/// Most regions that one device can expose.
 pub(crate) const REGIONS_MAX: usize = 1 << 16;
-/// Queue pairs that one device can have.
+/// Most queue pairs that one device can have.
 pub(crate) const QUEUE_PAIRS_MAX: usize = 1 << 16;
 
 const HEADER_BYTES: usize = 4096;
 const SEAT_BYTES: usize = 128;
 const REGION_BYTES: usize = 32;
-/// Two pairs of lines: what initiators look at with every operation, and what receivers write all the time.
+/// Two pairs of cache lines: one that initiators read with every operation, and one that receivers keep writing.
 const QUEUE_PAIR_BYTES: usize = 256;
 const SEATS: usize = HEADER_BYTES;
 const REGIONS: usize = SEATS + SEATS_MAX * SEAT_BYTES;
 const QUEUE_PAIRS: usize = REGIONS + REGIONS_MAX * REGION_BYTES;
 
-/// Bytes of a directory. Those that nobody touches take no memory.
+/// Bytes of a directory. Untouched ones take no memory.
 pub(crate) const DIRECTORY_BYTES: usize = QUEUE_PAIRS + QUEUE_PAIRS_MAX * QUEUE_PAIR_BYTES;
 
-/// Where its parts start.
+/// Offsets of its parts.
 #[cfg(test)]
 pub(crate) const PLACES: [usize; 4] = [0, SEATS, REGIONS, QUEUE_PAIRS];
 
-/// Where [`super::life`] keeps its word.
+/// Offset of the word of [`super::life`].
 const LIFE: usize = 0;
+/// Offset of the promise of fences.
 const FENCES: usize = 128;
-/// Which word of a queue pair counts its receives.
+/// Index of the word of a queue pair that counts its receives.
 const RECEIVES: usize = QUEUE_PAIR_BYTES / 2 / 8;
 
-/// What others may do, in the low bits of a region's first word.
+/// The accesses that others may make, in the low bits of a region's first word.
 const ACCESS: u64 = 0b111;
+/// In the first word of a region or a seat: it is in use.
 const VALID: u64 = 1 << 63;
-/// In a seat's first word: whoever sits there changes memory. The queue pair's number lies above the region's key.
+/// In a seat's first word: its thread changes memory. The queue pair's number lies above the region's key.
 const CHANGES: u64 = 1 << 62;
-/// And may do so anywhere in the region: else the next words say where.
+/// In a seat's first word: the change may be anywhere in the region. Otherwise the next words give its place.
 const ANYWHERE: u64 = 1 << 61;
+/// In a seat's first word: lowest bit of the queue pair's number.
 const NUMBER: u32 = 32;
-/// What of a seat's first word says where somebody is at work.
+/// The part of a seat's first word that says in which region its thread is at work.
 const PLACE: u64 = VALID | 0xFFFF_FFFF;
 
 fn bits(access: Access) -> u64 {
     u64::from(access.write) | u64::from(access.read) << 1 | u64::from(access.atomic) << 2
 }
 
-/// The first word of a region's entry, without what others may do.
+/// The first word of a region's entry, without the access bits.
 #[inline(always)]
 const fn region_word(domain: u32, rkey: u32) -> u64 {
     VALID | ((domain & 0xFF_FFFF) as u64) << 24 | ((rkey >> 16) as u64) << 8
@@ -72,34 +75,35 @@ const fn region_word(domain: u32, rkey: u32) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub access: Access,
-    /// Where it starts in the device's exposed memory.
+    /// Offset of its start in the device's exposed memory.
     pub start: u64,
     pub len: u64,
 }
 
-/// Somebody who was stopped in the midst of a change.
+/// An initiator that was stopped in the middle of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Straggler {
     pub seat: u32,
     /// The seat's first word.
     pub sits: u64,
-    /// The bytes of the exposed memory that he changes, the first and how many: a claim. `None`: any of the region's.
+    /// Bytes of the exposed memory that it changes, as offset and number: its own claim. `None`: any bytes of the
+    /// region.
     pub bytes: Option<(u64, u64)>,
 }
 
-/// What a queue pair shows to others.
+/// State of a queue pair that others can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listens {
-    /// Not yet: it is on its way to its peer.
+    /// It is not connected to its peer yet.
     NotYet,
-    /// To `peer`.
+    /// It listens to this peer.
     To(QpNumber),
-    /// Not any more.
+    /// It no longer listens.
     NoLonger,
 }
 
 impl Listens {
-    /// The word by which queue pair `number` shows it.
+    /// The word by which queue pair `number` shows this state.
     #[inline]
     pub fn word(self, number: QpNumber) -> u64 {
         let (state, peer) = match self {
@@ -110,7 +114,8 @@ impl Listens {
         state << 56 | u64::from(peer & 0xFF_FFFF) << 24 | u64::from(number.0 & 0xFF_FFFF)
     }
 
-    /// What the word of queue pair `number` says: another's, or none, is that of one which is gone.
+    /// The state in the word of queue pair `number`. A word of another queue pair, or an invalid one, means that this
+    /// one is gone.
     pub fn of_word(word: u64, number: QpNumber) -> Self {
         match word >> 56 {
             1 if word as u32 & 0xFF_FFFF == number.0 => Self::NotYet,
@@ -129,10 +134,10 @@ pub(crate) struct Directory {
     queue_pairs: SharedRows<{ QUEUE_PAIR_BYTES / 8 }>,
 }
 
-/// A loaded word: what its writer stored before it is visible after.
+/// Loads a word. Everything that its writer stored before it is visible afterwards.
 #[inline(always)]
 fn load(word: &AtomicU64) -> u64 {
-    // Partner: `store`, here or at another process.
+    // Partner: `store`, in this process or another.
     word.load(Ordering::Acquire)
 }
 
@@ -142,7 +147,8 @@ fn store(word: &AtomicU64, value: u64) {
 }
 
 impl Directory {
-    /// A directory over fresh memory, or memory in which another process has one; `None` when it is too small.
+    /// A directory over fresh memory, or over memory in which another process has one; `None` when the memory is too
+    /// small.
     pub fn new(memory: SharedMemory) -> Option<Self> {
         Some(Self {
             seats: memory.rows(SEATS, SEATS_MAX).ok()?,
@@ -165,14 +171,15 @@ impl Directory {
         }
     }
 
-    /// The word, for [`super::life::Watch`].
+    /// The same word, for [`super::life::Watch`].
     #[inline(always)]
     pub fn life_futex(&self) -> Option<&AtomicU32> {
-        // SAFETY: the directory's owner and its watchers reach this word by this method alone.
+        // SAFETY: the directory's owner and its observers reach this word by this method alone.
         unsafe { self.header.futex(LIFE) }.ok()
     }
 
-    /// Promises that whoever ends an exposure makes the fences of those who may be inside. Before the directory is shown.
+    /// Promises that the owner, when it ends an exposure, makes the fences of those who may be inside. To be called
+    /// before the directory is shared.
     pub fn promise_fences(&self) {
         let stored = self.header.store(FENCES, 1);
         debug_assert!(stored.is_ok());
@@ -193,8 +200,8 @@ impl Directory {
         store(self.seat(seat), VALID | u64::from(rkey));
     }
 
-    /// Sits down to change the region by queue pair `by`: these bytes of the exposed memory, its first and how many, or any of the
-    /// region's.
+    /// Sits down to change the region through queue pair `by`: these bytes of the exposed memory (offset and number),
+    /// or any bytes of the region.
     #[inline(always)]
     pub fn sit_down_to_change(&self, seat: u32, rkey: u32, by: QpNumber, bytes: Option<(u64, u64)>) {
         let [word, first, len, ..] = self.seats.row(seat as usize);
@@ -209,18 +216,19 @@ impl Directory {
         store(word, sits);
     }
 
-    /// Leaves the seat. (A release, as every store: what was done from it is over before.)
+    /// Leaves the seat. (This is a release, like every store: all work done from the seat is complete before it.)
     #[inline(always)]
     pub fn stand_up(&self, seat: u32) {
         store(self.seat(seat), 0);
     }
 
-    /// Whether whoever has the seat works on the region of `rkey`.
+    /// Whether the seat's thread is at work on the region of `rkey`.
     pub fn is_at_work(&self, seat: u32, rkey: u32) -> bool {
         load(self.seat(seat)) & PLACE == VALID | u64::from(rkey)
     }
 
-    /// What whoever has the seat changes in the region of `rkey` by a queue pair that listens to nobody any more.
+    /// The change that the seat's thread makes to the region of `rkey` through a queue pair that no longer listens to
+    /// anybody; `None` if it makes none.
     pub fn straggler(&self, seat: u32, rkey: u32) -> Option<Straggler> {
         let [word, first, len, ..] = self.seats.row(seat as usize);
         let sits = load(word);
@@ -233,7 +241,7 @@ impl Directory {
         Some(Straggler { seat, sits, bytes })
     }
 
-    /// Whether one of them is still where he was found.
+    /// Whether a straggler is still where it was found.
     pub fn is_there(&self, straggler: &Straggler) -> bool {
         let [word, first, len, ..] = self.seats.row(straggler.seat as usize);
         load(word) == straggler.sits && straggler.bytes.is_none_or(|bytes| bytes == (load(first), load(len)))
@@ -244,7 +252,7 @@ impl Directory {
         self.regions.row(rkey as usize)
     }
 
-    /// The region of `rkey`, if it is one of protection domain `domain` and exposed.
+    /// The region of `rkey`, if it is exposed and belongs to protection domain `domain`.
     #[inline(always)]
     pub fn entry(&self, domain: u32, rkey: u32) -> Option<Entry> {
         let [word, start, len, _] = self.region(rkey);
@@ -263,7 +271,7 @@ impl Directory {
         word & !ACCESS == region_word(domain, rkey) && word & 1 != 0
     }
 
-    /// Exposes a region. Nobody is inside an earlier one of the same index.
+    /// Exposes a region. Nobody may be inside an earlier one with the same index.
     pub fn expose(&self, domain: u32, rkey: u32, entry: Entry) {
         let [word, start, len, _] = self.region(rkey);
         store(start, entry.start);
@@ -291,13 +299,13 @@ impl Directory {
         store(&self.queue_pair(number)[0], listens.word(number));
     }
 
-    /// What only somebody else would write.
+    /// Writes a word that no owner would write.
     #[cfg(test)]
     pub fn set_word(&self, number: QpNumber, word: u64) {
         store(&self.queue_pair(number)[0], word);
     }
 
-    /// How many receives a queue pair has posted since it was last reset, wrapping.
+    /// Receives that a queue pair has posted since its last reset; the count wraps.
     #[inline]
     pub fn receives(&self, number: QpNumber) -> u32 {
         load(&self.queue_pair(number)[RECEIVES]) as u32
@@ -361,7 +369,7 @@ mod tests {
             found.iter().map(|late| (late.seat, late.bytes)).collect::<Vec<_>>(),
             [(1, Some((4096, 10))), (2, None)]
         );
-        // The next change by the same queue pair is another.
+        // The next change through the same queue pair is a different one.
         directory.sit_down_to_change(1, 9, number, Some((4096, 11)));
         directory.stand_up(2);
         assert!(found.iter().all(|found| !directory.is_there(found)));

@@ -1,4 +1,4 @@
-//! What the traits of verbs make of a device: its domains, and what those give.
+//! The traits of verbs for devices and domains.
 
 use sinew_fabric::verbs::{Access, Attributes, Device, ProtectionDomain, Registration, VerbsError};
 use sinew_mem::{Arena, BufferPlace};
@@ -33,7 +33,7 @@ impl ProtectionDomain for ShmDomain {
         Ok(ShmExposed::new(self.device().clone(), memory, remote, access))
     }
 
-    /// Initiators move their bytes themselves, so that there is nothing to be done but to remember it.
+    /// Initiators move their bytes themselves, so registering only records the place.
     fn register(&self, place: BufferPlace) -> Result<Registration<()>, VerbsError> {
         self.registered().register(place, |_| Ok(()))
     }

@@ -1,4 +1,5 @@
-//! A thread's engine: its port, its queue pairs and its completion queues. Polling any of the queues turns it.
+//! A thread's engine: its port, its queue pairs and its completion queues. Polling any of the completion queues runs a
+//! turn of it.
 
 use std::rc::Rc;
 
@@ -17,19 +18,20 @@ use super::queues::{Frees, Queues, Ready};
 use super::wire::{Notes, Wire};
 use crate::port::ShmPort;
 
-/// Turns between two looks at the clock, where nothing waits for a time.
+/// Turns between two readings of the clock, where nothing waits for a time.
 const TURNS_PER_LOOK: u32 = 64;
-/// How long a thread sleeps at most while something of it waits for what wakes nobody: a peer's receive, or room in its ring.
+/// Longest sleep of a thread, in ns, while it waits for something that wakes nobody: a peer's receive, or room in its
+/// ring.
 const NAP_NS: u64 = 200_000;
 /// Everything of one thread.
 pub(crate) struct Engine {
     pub domain: ShmDomain,
     pub port: ShmPort,
     pub port_number: u32,
-    /// By the index in their numbers.
+    /// Queue pairs by the index in their numbers.
     pub(super) queue_pairs: Vec<Option<Box<QueuePair>>>,
     pub queues: Queues,
-    /// At the devices in whose memory this thread works.
+    /// Seats at the devices in whose memory this thread works, by incarnation.
     seats: Vec<(u64, Rc<Seat>)>,
     pub(super) notes: Notes,
     pub(super) scratch: Vec<u8>,
@@ -37,11 +39,11 @@ pub(crate) struct Engine {
     epochs: u32,
     turns: u32,
     pub(super) time_ns: u64,
-    /// When messages were last looked after.
+    /// Time of the last check of unacknowledged messages, in ns.
     pub(super) watched_ns: u64,
 }
 
-/// A queue pair and what it works with, apart.
+/// A queue pair and the parts of its engine that it works with, borrowed separately.
 pub(crate) struct At<'a> {
     pub qp: &'a mut QueuePair,
     pub queues: &'a mut Queues,
@@ -69,24 +71,24 @@ impl Engine {
         })
     }
 
-    /// The queue pair of a handle, and what it works with.
+    /// The queue pair of a handle, and the parts of the engine that it works with.
     #[inline(always)]
     pub fn at(&mut self, number: QpNumber) -> At<'_> {
         let Self { queue_pairs, queues, notes, port, counts, scratch, .. } = self;
         let qp = queue_pairs[(number.0 & 0xFFFF) as usize].as_deref_mut();
         At {
-            qp: qp.expect("a queue pair is there as long as its handle"),
+            qp: qp.expect("a queue pair exists as long as its handle"),
             queues,
             notes,
             wire: Wire { tx: port.split().1, counts, scratch, offered: false },
         }
     }
 
-    /// The queue pair alone, and the queues.
+    /// The queue pair of a handle, and the queues alone.
     #[inline(always)]
     pub fn queue_pair(&mut self, number: QpNumber) -> (&mut QueuePair, &mut Queues) {
         let qp = self.queue_pairs[(number.0 & 0xFFFF) as usize].as_deref_mut();
-        (qp.expect("a queue pair is there as long as its handle"), &mut self.queues)
+        (qp.expect("a queue pair exists as long as its handle"), &mut self.queues)
     }
 
     /// A number for the next life of a queue pair.
@@ -95,7 +97,7 @@ impl Engine {
         self.epochs
     }
 
-    /// Takes completions out of a queue.
+    /// Moves up to `max` completions out of a queue, and returns their number.
     #[inline]
     pub fn take(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) -> usize {
         let Self { queues, queue_pairs, .. } = self;
@@ -104,7 +106,7 @@ impl Engine {
         let count = queue.ready.len().min(max);
         completions.reserve(count);
         let mut taken = 0;
-        // Filled where they stay: see `fifo`.
+        // Completions are filled in their final place: see `fifo`.
         for place in completions.spare_capacity_mut().iter_mut().take(count) {
             let Some(ready) = queue.ready.front() else { break };
             let Ready { id, qp: number, status, opcode, len, immediate, from, frees, epoch, .. } = *ready;
@@ -122,12 +124,12 @@ impl Engine {
                 }
             }
         }
-        // SAFETY: so many were written behind its end, in room that it has.
+        // SAFETY: `taken` completions were written behind its end, in room that it has.
         unsafe { completions.set_len(completions.len() + taken) };
         taken
     }
 
-    /// Takes what has come, and sends what waits. Returns how many packets came.
+    /// Receives a burst of packets, and sends what waits. Returns how many packets came.
     #[inline]
     pub fn turn(&mut self) -> usize {
         self.turns = self.turns.wrapping_add(1);
@@ -136,7 +138,7 @@ impl Engine {
         }
         let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
         let packets = {
-            // Dropped where it lies: it is thousands of bytes.
+            // The burst has thousands of bytes, so it is dropped where it lies, and not moved.
             let mut burst = RxBurst::new(self.time_ns);
             port.split().0.receive(&mut burst);
             let mut around = Inbound { queues, notes, counts, scratch };
@@ -159,7 +161,7 @@ impl Engine {
         packets
     }
 
-    /// As [`Self::turn`], in a place of its own: polling has its turn inline, and only one of them.
+    /// Like [`Self::turn`], but not inlined: only polling has an inlined turn, and only one.
     #[cold]
     #[inline(never)]
     pub fn turn_before_sleep(&mut self) -> usize {
@@ -168,7 +170,7 @@ impl Engine {
         packets
     }
 
-    /// Sees what time it is, and whether it is time to look after messages.
+    /// Reads the clock, and checks the unacknowledged messages when that is due.
     #[inline]
     pub fn look_at_clock(&mut self) {
         self.time_ns = clock_ns();
@@ -177,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// Looks after the messages that are not acknowledged.
+    /// Checks the messages that are not acknowledged.
     #[cold]
     #[inline(never)]
     pub(super) fn watch(&mut self) {
@@ -205,7 +207,7 @@ impl Engine {
 
     #[inline(never)]
     fn send_what_waits(&mut self) {
-        // Acknowledgements, of which each turn of a busy receiver has one, wait for no time.
+        // Only stalled requests need the time: acknowledgements, of which each turn of a busy receiver has one, do not.
         if !self.notes.stalled.is_empty() {
             self.time_ns = clock_ns();
         }
@@ -226,7 +228,7 @@ impl Engine {
                 qp.advance(&mut wire, queues, notes);
             }
         }
-        // A peer that takes nothing keeps its own letters waiting, in their order, and nobody else's.
+        // A peer that takes nothing keeps its own letters waiting, in order, and nobody else's.
         let mut full = Vec::new();
         notes.letters.retain(|&(peer, header)| {
             let waits = full.contains(&peer);
@@ -239,7 +241,7 @@ impl Engine {
         wire.submit();
     }
 
-    /// How long the thread may sleep at most.
+    /// Longest time for which the thread may sleep, in ns; `None` when there is no limit.
     pub fn nap_ns(&self) -> Option<u64> {
         let Notes { owing, stalled, letters } = &self.notes;
         if !owing.is_empty() || !stalled.is_empty() || !letters.is_empty() {
@@ -253,7 +255,7 @@ impl Engine {
         let Some(mut qp) = self.queue_pairs.get_mut(index).and_then(Option::take) else { return };
         let Self { queues, notes, port, counts, scratch, .. } = self;
         let mut wire = Wire { tx: port.split().1, counts, scratch, offered: false };
-        // What it received is acknowledged before it says that it goes.
+        // Messages that it received are acknowledged before it says that it goes.
         if qp.owes {
             qp.acknowledge(&mut wire);
         }
@@ -267,19 +269,19 @@ impl Engine {
         self.send_what_waits();
     }
 
-    /// A seat at the device of `home`.
+    /// This thread's seat at the device of `home`.
     pub fn seat(&mut self, home: &Home) -> Result<Rc<Seat>, VerbsError> {
         if let Some((_, seat)) = self.seats.iter().find(|(incarnation, _)| *incarnation == home.incarnation) {
             return Ok(Rc::clone(seat));
         }
-        // What nobody uses of a device that is gone is its descriptors and its address space.
+        // A dead device's unused seat would hold its descriptors and its address space.
         self.seats.retain(|(_, seat)| Rc::strong_count(seat) > 1 || life::is_alive(seat.target.directory.life()));
         let seat = Rc::new(self.domain.device().target(home)?.seat()?);
         self.seats.push((home.incarnation, Rc::clone(&seat)));
         Ok(seat)
     }
 
-    /// The way to the port of `home`.
+    /// The link to the port of `home`.
     pub fn resolve(&mut self, home: &Home) -> Result<Peer, VerbsError> {
         let address = Address::new("shm", &port_name(&home.device, home.port));
         self.port
@@ -288,7 +290,7 @@ impl Engine {
     }
 }
 
-/// The queue pair of this number, if it is there.
+/// The queue pair of this number, if it exists.
 #[inline(always)]
 fn find(queue_pairs: &mut [Option<Box<QueuePair>>], number: QpNumber) -> Option<&mut QueuePair> {
     let qp = queue_pairs.get_mut((number.0 & 0xFFFF) as usize)?.as_deref_mut()?;

@@ -1,4 +1,4 @@
-//! Memory of ours that others may reach.
+//! Our memory that others may access.
 
 use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
@@ -15,9 +15,9 @@ pub struct ShmExposed {
     memory: SharedMemory,
     remote: RemoteMemory,
     access: Access,
-    /// Initiators that were waited for in vain: they are not waited for again.
+    /// Initiators that did not finish while they were waited for: they are not waited for again.
     late: Mutex<Vec<directory::Straggler>>,
-    /// Which answers for the memory while it is exposed.
+    /// The device that manages the memory while it is exposed.
     device: ShmDevice,
 }
 
@@ -44,13 +44,13 @@ impl Exposed for ShmExposed {
         self.access
     }
 
-    /// Initiators move their bytes themselves, and may be stopped between their look at the queue pair and the end of a
-    /// copy. Waits up to 100 ms for each initiator that has not been waited for before.
+    /// Initiators move their bytes themselves, and may be stopped between their check of the queue pair and the end of
+    /// a copy. Waits up to 100 ms for each initiator that has not been waited for before.
     fn stragglers(&self) -> Option<Vec<Straggler>> {
         let (start, len) = (self.remote.address, self.remote.len);
         let of = |late: directory::Straggler| {
             let (first, bytes) = late.bytes.unwrap_or((start, len));
-            // They claim where they are; what they write is checked against the region.
+            // The range is the initiators' own claim; their writes are checked against the region.
             let first = first.saturating_sub(start).min(len);
             let range = first..first.saturating_add(bytes).min(len);
             let (at, count) = late.bytes.unwrap_or_default();
@@ -71,7 +71,7 @@ impl Exposed for ShmExposed {
         !self.device.memory().is_there(&directory::Straggler { seat, sits, bytes })
     }
 
-    /// Waits a second at most for those that are inside.
+    /// Waits at most a second for initiators that are inside.
     fn deregister(self) -> Option<SharedMemory> {
         let memory = self.device.memory();
         memory.withdraw(self.remote.rkey);

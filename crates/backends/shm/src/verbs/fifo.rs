@@ -1,16 +1,17 @@
-//! Queues whose elements are written where they lie.
+//! Queues whose elements are filled and emptied in place.
 //!
-//! What completes, and what is posted, passes through three queues within some tens of nanoseconds. Elements that are moved as a
-//! whole are written and read again at once, in pieces of other sizes, which stalls the processor each time; so they are filled and
-//! emptied in place, a field at a time.
+//! A request passes through three queues within some tens of nanoseconds. An element that is moved as a whole is
+//! written and at once read again, in pieces of other sizes, which stalls the processor each time; so elements are
+//! filled and emptied in place, a field at a time.
 
 use sinew_fabric::verbs::Scatter;
 use sinew_mem::MessageBuffer;
 
-/// A queue that grows as it must and keeps its memory. Elements that are not in it are defaults, or what [`Self::drop_front`] left.
+/// A queue that grows when it must and keeps its memory. Unused slots hold defaults, or what [`Self::drop_front`] left
+/// in them.
 #[derive(Debug, Default)]
 pub(crate) struct Fifo<T> {
-    /// A power of two of them, or none.
+    /// Their number is a power of two, or 0.
     slots: Vec<T>,
     front: usize,
     len: usize,
@@ -27,7 +28,7 @@ impl<T: Default> Fifo<T> {
         self.len == 0
     }
 
-    /// A new element at the end, to be filled: it holds what some earlier one left.
+    /// Adds an element at the end, for the caller to fill: it holds what some earlier element left.
     #[inline(always)]
     pub fn push(&mut self) -> &mut T {
         if self.len == self.slots.len() {
@@ -43,7 +44,7 @@ impl<T: Default> Fifo<T> {
         if self.len == 0 { None } else { self.slots.get_mut(self.front) }
     }
 
-    /// Drops the first element from the queue. What it still holds stays until its place is used again.
+    /// Removes the first element from the queue. Its contents stay until its slot is used again.
     #[inline(always)]
     pub fn drop_front(&mut self) {
         debug_assert!(self.len > 0);
@@ -51,7 +52,7 @@ impl<T: Default> Fifo<T> {
         self.len -= 1;
     }
 
-    /// Takes out those that `stays` does not want, which has emptied them. The others keep their order.
+    /// Removes the elements for which `stays` returns false, after it has emptied them. The others keep their order.
     pub fn retain(&mut self, mut stays: impl FnMut(&mut T) -> bool) {
         for _ in 0..self.len {
             let Some(front) = self.front() else { break };
@@ -72,15 +73,15 @@ impl<T: Default> Fifo<T> {
     }
 }
 
-/// The buffers of a receive or of a READ: one, as nearly always, or several, which lie in a [`Pool`].
+/// The buffers of a receive or of a READ: nearly always one, or else several, which lie in a [`Pool`].
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     one: Option<MessageBuffer>,
-    /// The index of several, plus one.
+    /// Index of several buffers in the pool, plus one; 0 for none.
     several: u32,
 }
 
-/// Several buffers each, for those [`Buffers`] that are not one.
+/// The buffers of those [`Buffers`] that have several.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     scatters: Vec<Scatter>,
@@ -113,14 +114,14 @@ impl Buffers {
         if self.several == 0 { self.one.as_mut_slice() } else { pool.get(self.several) }
     }
 
-    /// Takes them out.
+    /// Takes the buffers out.
     pub fn take_all(&mut self, pool: &mut Pool) -> Scatter {
         let mut scatter = Scatter::new_const();
         self.take_to(&mut scatter, pool);
         scatter
     }
 
-    /// Takes them out into an empty list.
+    /// Takes the buffers out into an empty list.
     #[inline(always)]
     pub fn take_to(&mut self, scatter: &mut Scatter, pool: &mut Pool) {
         if self.several != 0 {
@@ -202,6 +203,6 @@ mod tests {
             assert!(buffers.take_all(&mut pool).iter().map(|buffer| buffer.len()).eq(1..=count));
             assert!(buffers.is_empty());
         }
-        assert_eq!(pool.scatters.len(), 1, "places are used again");
+        assert_eq!(pool.scatters.len(), 1, "slots are used again");
     }
 }

@@ -12,11 +12,11 @@ use super::directory::{Directory, Entry};
 use super::memory::DeviceMemory;
 use crate::barrier;
 
-/// Bytes that are copied between two looks at whether the region is still exposed, which bounds the wait of whoever ends the
-/// exposure.
+/// Bytes that are copied between two checks that the region is still exposed, which bounds the wait of an owner that
+/// ends the exposure.
 pub(crate) const CHUNK: usize = 256 << 10;
 
-/// A device whose memory this process works in: its own, or another's, mapped.
+/// A device in whose memory this process works: its own, or another's that it maps.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub directory: Directory,
@@ -49,7 +49,7 @@ impl Target {
         Ok(Self::new(directory, exposed, Seats::Theirs { client, free: Mutex::default() }))
     }
 
-    /// A seat for one thread.
+    /// Takes a seat for one thread.
     pub fn seat(self: &Arc<Self>) -> Result<Seat, VerbsError> {
         let number = match &self.seats {
             Seats::Own(memory) => memory.take_seat(),
@@ -65,7 +65,7 @@ impl Target {
     }
 }
 
-/// A thread's place at a device in whose memory it works.
+/// A thread's seat at a device in whose memory it works.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub target: Arc<Target>,
@@ -87,11 +87,11 @@ pub(crate) struct Way {
     /// Its protection domain.
     pub domain: u32,
     pub number: QpNumber,
-    /// What its device's directory says while it listens to us.
+    /// Word in its device's directory while it listens to us.
     pub listening: u64,
 }
 
-/// What an operation works on: a region's key, and the queue pair by which it comes there.
+/// Target of an operation: a range of a region, and the queue pair through which it is reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub way: Way,
@@ -99,9 +99,9 @@ pub(crate) struct Place {
 }
 
 impl Seat {
-    /// Sits down, and finds the offset in the exposed memory of byte `done` of `total` at the place, if `verb` may be done there:
-    /// the owner's claim, which the memory checks against its own bounds. The work done there is followed by [`Self::leave`];
-    /// where there is none to do, the seat is left already.
+    /// Sits down, and returns the offset in the exposed memory of byte `done` of the `total` bytes at the place, if
+    /// `verb` is allowed there. The offset rests on the owner's claim, which the memory checks against its own bounds.
+    /// On success, the work must be followed by [`Self::leave`]; on failure, the seat has been left already.
     #[inline(always)]
     fn enter(&self, Place { way, remote }: Place, verb: Verb, (done, total): (usize, usize)) -> Result<usize, Status> {
         if verb == Verb::Read {
@@ -127,7 +127,7 @@ impl Seat {
     }
 
     /// Our half of Dekker. Partner: `DeviceMemory::wait_until_vacant`, `stragglers` and `sweep`, which call
-    /// `barrier::fence_everywhere`: that fences for us where they promised to, and for them in either case.
+    /// `barrier::fence_everywhere`. That call is their fence in any case, and ours too where they promised it.
     #[inline(always)]
     fn fence(&self) {
         if self.target.fenced {
@@ -137,7 +137,7 @@ impl Seat {
         }
     }
 
-    /// Sits down, and only then finds out whether the region is exposed.
+    /// Sits down, and only then checks whether the region is exposed.
     #[inline(always)]
     fn sit_down(&self, domain: u32, rkey: u32) -> Option<Entry> {
         let directory = &self.target.directory;
@@ -146,7 +146,7 @@ impl Seat {
         directory.entry(domain, rkey)
     }
 
-    /// The same for changes, for which the queue pair must still listen as well.
+    /// Like [`Self::sit_down`], for changes, for which the queue pair must also still listen.
     #[inline(always)]
     fn sit_down_to_change(&self, way: Way, rkey: u32, bytes: Option<(u64, u64)>) -> Result<Entry, Status> {
         let directory = &self.target.directory;
@@ -164,8 +164,8 @@ impl Seat {
         self.target.directory.stand_up(self.number);
     }
 
-    /// Does `work` with the exposed memory and the offset of the place in it. Nothing in between can leave early: the seat is left
-    /// in any case.
+    /// Does `work` with the exposed memory and the offset of the place in it. Nothing in between returns early, so the
+    /// seat is left in any case.
     #[inline(always)]
     fn inside<R>(
         &self,
@@ -180,11 +180,11 @@ impl Seat {
         result
     }
 
-    /// Writes the pieces, one after the other.
+    /// Writes the pieces, one after another.
     #[inline(always)]
     pub fn write(&self, place: Place, verb: Verb, pieces: &[&[u8]], total: usize) -> Result<(), Status> {
         match pieces {
-            // Nothing is checked for nothing.
+            // A zero-length WRITE skips the region check, so it takes the slow path.
             [piece] if (1..=CHUNK).contains(&piece.len()) => {
                 self.inside(place, verb, (0, total), |memory, offset| memory.write(offset, piece))
             }
@@ -192,7 +192,7 @@ impl Seat {
         }
     }
 
-    /// Sits down to write to the region of this key; `None` when nobody may, for whatever reason.
+    /// Sits down to write to the region of this key; `None` when that is not allowed, for whatever reason.
     #[inline(always)]
     pub fn sit(&self, way: Way, rkey: u32) -> Option<Sitting<'_>> {
         let entry = self.sit_down_to_change(way, rkey, None).ok().filter(|entry| entry.access.write);
@@ -202,7 +202,7 @@ impl Seat {
         entry.map(|Entry { start, len, .. }| Sitting { seat: self, domain: way.domain, rkey, start, len })
     }
 
-    /// Fills a buffer of [`CHUNK`] bytes at most; false when not a byte was, for whatever reason.
+    /// Fills a buffer of at most [`CHUNK`] bytes. Returns false when it read nothing, for whatever reason.
     #[inline(always)]
     pub fn read_short(&self, place: Place, target: &mut [u8]) -> bool {
         let Ok(offset) = self.enter(place, Verb::Read, (0, target.len())) else { return false };
@@ -223,7 +223,7 @@ impl Seat {
         Ok(())
     }
 
-    /// Fills the buffers, one after the other.
+    /// Fills the buffers, one after another.
     #[inline]
     pub fn read(&self, place: Place, target: &mut [MessageBuffer], total: usize) -> Result<(), Status> {
         let mut done = 0;
@@ -237,31 +237,31 @@ impl Seat {
         Ok(())
     }
 
-    /// Swaps a word if it is as expected; returns what it was.
+    /// Swaps a word if it has the expected value; returns the value that it had.
     pub fn compare_swap(&self, place: Place, expected: u64, desired: u64) -> Result<u64, Status> {
         self.inside(place, Verb::CompareSwap, (0, 8), |memory, offset| memory.compare_swap(offset, expected, desired))
     }
 
-    /// Adds to a word; returns what it was.
+    /// Adds to a word; returns the value that it had.
     pub fn fetch_add(&self, place: Place, add: u64) -> Result<u64, Status> {
         self.inside(place, Verb::FetchAdd, (0, 8), |memory, offset| memory.fetch_add(offset, add))
     }
 }
 
-/// A thread at work in a region that others may write, which it leaves with the drop. Whoever ends the exposure waits for it
-/// that long.
+/// A thread at work in a region that others may write. It leaves the region when this is dropped, and an owner that
+/// ends the exposure waits until then.
 #[derive(Debug)]
 pub(crate) struct Sitting<'a> {
     seat: &'a Seat,
     domain: u32,
     rkey: u32,
-    /// The region, as its owner claims: the memory checks each write against its own bounds.
+    /// The region's bounds, as its owner claims: the memory checks each write against its own bounds.
     start: u64,
     len: u64,
 }
 
 impl Sitting<'_> {
-    /// Writes some bytes; false when not a byte was, for whatever reason: one is that the exposure ended meanwhile.
+    /// Writes some bytes. Returns false when it wrote nothing, for whatever reason, such as the end of the exposure.
     #[inline(always)]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         is_inside(address, bytes.len(), self.start, self.len)
@@ -277,7 +277,7 @@ impl Drop for Sitting<'_> {
     }
 }
 
-/// Where byte `done` of a place lies in the exposed memory, which checks it.
+/// Offset of byte `done` of a place in the exposed memory, which checks it.
 #[inline(always)]
 fn offset(remote: RemoteMemory, done: usize) -> usize {
     let offset = usize::try_from(remote.address).ok().and_then(|address| address.checked_add(done));
@@ -308,7 +308,7 @@ mod tests {
     const PEER: QpNumber = QpNumber(0x01_0005);
     const LISTENS: Listens = Listens::To(QpNumber(0x01_0004));
 
-    /// By a queue pair that listens.
+    /// Through a queue pair that listens.
     fn way(domain: u32) -> Way {
         Way { domain, number: PEER, listening: LISTENS.word(PEER) }
     }
@@ -365,7 +365,7 @@ mod tests {
         let (bytes, remote) = memory.expose(3, 4096, Access::ALL).unwrap();
         let place = Place { way: way(3), remote: RemoteMemory { address: remote.address + 64, ..remote } };
         let healthy = seat.target.seat().unwrap();
-        // Both looked whether the queue pair listens, and then one of them was stopped.
+        // Both checked that their queue pairs listen, and neither has left yet.
         let other = QpNumber(0x01_0006);
         memory.directory.set_listens(other, LISTENS);
         let to_other = Way { number: other, listening: LISTENS.word(other), ..way(3) };
@@ -373,11 +373,13 @@ mod tests {
         healthy.enter(Place { way: to_other, ..place }, Verb::Write, (0, 100)).unwrap();
         assert_eq!(memory.stragglers(remote.rkey, &[]), Some(Vec::new()));
         memory.directory.set_listens(PEER, Listens::NoLonger);
-        let [late] = memory.stragglers(remote.rkey, &[]).unwrap()[..] else { panic!("one of them is late") };
+        let [late] = memory.stragglers(remote.rkey, &[]).unwrap()[..] else {
+            panic!("the one whose queue pair is gone is late")
+        };
         assert_eq!(late.bytes, Some((remote.address + 64, 100)));
         seat.leave();
         assert!(!memory.is_there(&late) && memory.stragglers(remote.rkey, &[late]) == Some(Vec::new()));
-        // Later changes are none, however they are made.
+        // Later changes have no effect, however they are made.
         assert_eq!(write(&seat, 3, remote, &[8; 8]), Err(Status::RetryExceeded));
         assert_eq!(seat.fetch_add(place, 1), Err(Status::RetryExceeded));
         assert!(seat.sit(way(3), remote.rkey).is_none());
@@ -436,7 +438,7 @@ mod tests {
                         std::thread::yield_now();
                     }
                     memory.directory.set_listens(PEER, Listens::NoLonger);
-                    // Later than that where a writer does not get a processor.
+                    // This takes several tries where a writer does not get a processor.
                     while memory.stragglers(remote.rkey, &[]).is_none_or(|late| !late.is_empty()) {}
                     bytes.write(0, &[0; 512]).unwrap();
                     (0..5).for_each(|_| std::thread::yield_now());
@@ -447,9 +449,9 @@ mod tests {
                         break;
                     }
                 }
-                // The writers end in any case.
+                // The writers must end in any case.
                 stop.store(true, Ordering::Relaxed);
-                assert_eq!(landed, None, "in this round, fenced by the owner: {fenced}");
+                assert_eq!(landed, None, "a write landed in this round, fenced by the owner: {fenced}");
             });
         }
     }
@@ -494,7 +496,7 @@ mod tests {
     #[test]
     fn no_write_lands_once_the_end_of_an_exposure_was_waited_for() {
         use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-        // With the fences made by the owner, where it can, and with the initiator's own.
+        // Runs with the fences made by the owner, where it can, and with the initiator's own.
         for fenced in [true, false] {
             let memory = Arc::new(DeviceMemory::new(1 << 20).unwrap());
             memory.directory.set_listens(PEER, LISTENS);
@@ -511,7 +513,7 @@ mod tests {
                                 std::thread::yield_now();
                                 continue;
                             };
-                            // For as long as it is allowed, and a little longer.
+                            // Write for as long as it is allowed, and a little longer.
                             while write(&seat, 1, remote, &[0xFF; 512]).is_ok() {
                                 written.fetch_add(1, Ordering::Relaxed);
                             }
@@ -528,7 +530,7 @@ mod tests {
                         std::thread::yield_now();
                     }
                     memory.withdraw(exposed.rkey);
-                    // It is a second late where a writer does not get a processor.
+                    // This fails after a second, and is tried again, where a writer does not get a processor.
                     while !memory.wait_until_vacant(exposed.rkey) {}
                     bytes.write(0, &[0; 512]).unwrap();
                     for _ in 0..5 {
@@ -542,9 +544,9 @@ mod tests {
                         break;
                     }
                 }
-                // The writers end in any case.
+                // The writers must end in any case.
                 stop.store(true, Ordering::Relaxed);
-                assert_eq!(landed, None, "in this round, fenced by the owner: {fenced}");
+                assert_eq!(landed, None, "a write landed in this round, fenced by the owner: {fenced}");
             });
         }
     }

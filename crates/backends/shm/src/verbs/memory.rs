@@ -1,4 +1,4 @@
-//! The memory of a device, as its owner has it: the directory, and the memory from which exposed regions are taken.
+//! The memory of a device, as its owner sees it: the directory, and the memory from which exposed regions are taken.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use super::directory::{DIRECTORY_BYTES, Directory, Entry, QUEUE_PAIRS_MAX, REGIO
 use super::ranges::{PAGE, Ranges, pages};
 use crate::barrier;
 
-/// How long the end of an exposure waits for initiators that are inside.
+/// Time for which the end of an exposure waits for initiators that are inside.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long changes by queue pairs that are gone are waited for.
+/// Time for which to wait for changes through queue pairs that are gone.
 const PATIENCE_WITH_STRAGGLERS: Duration = Duration::from_millis(100);
-/// The pause between two looks at them.
+/// Pause between two checks for initiators.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// The memory of a device. Initiators of other processes map both parts of it whole.
+/// The memory of a device. Initiators of other processes map both parts of it completely.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     pub directory: Directory,
@@ -36,7 +36,7 @@ struct Books {
     regions: Keys,
     queue_pairs: Keys,
     seats: Keys,
-    /// Ranges that nobody of ours uses any more, while an initiator that has been stopped may still be inside.
+    /// Ranges that this process no longer uses, while a stopped initiator may still be inside.
     quarantine: Vec<Range>,
 }
 
@@ -48,13 +48,13 @@ struct Range {
     len: usize,
 }
 
-/// Keys of 16 bits of index and, above them, a generation that changes with each use of the index.
+/// A pool of keys. A key has 16 bits of index and, above them, a generation that changes with each use of the index.
 #[derive(Debug)]
 struct Keys {
     free: VecDeque<u32>,
     generations: Vec<u32>,
     max: usize,
-    /// Generations there are; 1 for keys that are plain indices.
+    /// Number of generations; 1 for keys that are plain indices.
     wrap: u32,
 }
 
@@ -69,7 +69,7 @@ impl Keys {
         }
         let index = self.generations.len();
         (index < self.max).then(|| {
-            // No key is zero, where there are generations.
+            // Where there are generations, no key is zero.
             self.generations.push(u32::from(self.wrap > 1));
             self.generations[index] << 16 | index as u32
         })
@@ -82,7 +82,7 @@ impl Keys {
         self.free.push_back(index);
     }
 
-    /// Indices that were ever taken.
+    /// Number of indices ever taken.
     fn used(&self) -> u32 {
         self.generations.len() as u32
     }
@@ -100,17 +100,17 @@ fn shared(name: &str, bytes: usize) -> Result<(SharedMemory, OwnedFd), VerbsErro
     Ok((whole(region)?, fd))
 }
 
-/// A region of fresh memory, or of one that another process made, as memory that anybody may be writing.
+/// A whole region, freshly made here or by another process, as memory that anybody may write at any time.
 pub(crate) fn whole(region: Region) -> Result<SharedMemory, VerbsError> {
     region.leave_out_of_dumps();
     let len = region.len();
-    // SAFETY: the mapping was just made, and is handed to nobody else: no slices over it can be.
+    // SAFETY: the mapping was just made, and is handed to nobody else, so there can be no slices over it.
     unsafe { SharedMemory::new(Arc::new(region), 0, len) }
         .map_err(|error| system("laying out the memory of a device", std::io::Error::other(error)))
 }
 
 impl DeviceMemory {
-    /// Memory of which `exposed_bytes` bytes can be exposed at a time.
+    /// Makes memory of which `exposed_bytes` bytes can be exposed at a time.
     pub fn new(exposed_bytes: usize) -> Result<Self, VerbsError> {
         let (directory, directory_fd) = shared("sinew-verbs", DIRECTORY_BYTES)?;
         // The first page stays free, so that no address is zero.
@@ -157,14 +157,15 @@ impl DeviceMemory {
         Ok((memory, RemoteMemory { address: start as u64, rkey, len: len as u64 }))
     }
 
-    /// Ends the exposure of a region: whoever sits down from now on is turned away.
+    /// Ends the exposure of a region: initiators that sit down from now on are refused.
     pub fn withdraw(&self, rkey: u32) {
         self.directory.withdraw(rkey);
     }
 
-    /// Waits until nobody is inside a region that was withdrawn; false when somebody does not come out.
+    /// Waits until nobody is inside a withdrawn region. Returns false when an initiator does not leave within
+    /// [`PATIENCE`], or the system cannot make the fences.
     pub fn wait_until_vacant(&self, rkey: u32) -> bool {
-        // Once: who sits down later sees that the region is withdrawn.
+        // One fence is enough: an initiator that sits down later sees that the region is withdrawn.
         if !barrier::fence_everywhere() {
             return false;
         }
@@ -180,10 +181,11 @@ impl DeviceMemory {
     }
 
     /// Initiators that may still change the region of `rkey` through a queue pair that no longer listens. Waits up to
-    /// 100 ms for them to finish, unless they are all `known`: an initiator that stays stopped costs its target one wait,
-    /// however often the target asks. `None`: the system does not let us find out now.
+    /// [`PATIENCE_WITH_STRAGGLERS`] for them to finish, unless they are all `known`: an initiator that stays stopped costs
+    /// its target one wait, however often the target asks. `None`: the system cannot make the fences, so this cannot be
+    /// determined now.
     pub fn stragglers(&self, rkey: u32, known: &[Straggler]) -> Option<Vec<Straggler>> {
-        // Once: who sits down later sees that its queue pair is gone.
+        // One fence is enough: an initiator that sits down later sees that its queue pair is gone.
         if !barrier::fence_everywhere() {
             return None;
         }
@@ -199,17 +201,17 @@ impl DeviceMemory {
         Some(late)
     }
 
-    /// Whether one of them is still where it was found. Means something as [`Self::stragglers`] does.
+    /// Whether a straggler is still where it was found. Meaningful only after [`Self::stragglers`].
     pub fn is_there(&self, straggler: &Straggler) -> bool {
         self.directory.is_there(straggler)
     }
 
-    /// Whether one of the first `seats` is at work on a region. Means something after [`barrier::fence_everywhere`].
+    /// Whether one of the first `seats` is at work on a region. Meaningful only after [`barrier::fence_everywhere`].
     fn is_anybody_inside(&self, seats: u32, rkey: u32) -> bool {
         (0..seats).any(|seat| self.directory.is_at_work(seat, rkey))
     }
 
-    /// Frees those ranges of the quarantine that their last initiator has left.
+    /// Frees the ranges of the quarantine that have no initiator inside any more.
     fn sweep(&self, books: &mut Books) {
         if books.quarantine.is_empty() || !barrier::fence_everywhere() {
             return;
@@ -227,7 +229,7 @@ impl DeviceMemory {
     fn free(&self, books: &mut Books, Range { rkey, start, len }: Range) {
         let bytes = pages(len).unwrap_or(len);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // The next owner finds zeros, and until then the pages are the system's.
+        // The next owner must find zeros; until then the pages belong to the system.
         if rustix::fs::fallocate(&self.exposed_fd, flags, start as u64, bytes as u64).is_err() {
             let zeros = [0; PAGE];
             for page in (start..start + bytes).step_by(PAGE) {
@@ -238,19 +240,19 @@ impl DeviceMemory {
         books.regions.give_back(rkey);
     }
 
-    /// Ranges that wait for initiators that were stopped inside.
+    /// Number of ranges in quarantine, which wait for stopped initiators.
     pub fn quarantined(&self) -> usize {
         let mut books = self.books();
         self.sweep(&mut books);
         books.quarantine.len()
     }
 
-    /// A seat for one more initiator.
+    /// Takes a seat for one more initiator.
     pub fn take_seat(&self) -> Option<u32> {
         self.books().seats.take()
     }
 
-    /// Takes back the seats of initiators that are gone, wherever they were.
+    /// Takes back the seats of initiators that are gone, even if they were at work.
     pub fn give_back_seats(&self, seats: impl IntoIterator<Item = u32>) {
         let mut books = self.books();
         for seat in seats {
@@ -260,7 +262,7 @@ impl DeviceMemory {
         self.sweep(&mut books);
     }
 
-    /// A number for a queue pair.
+    /// Takes a number for a queue pair.
     pub fn take_number(&self) -> Option<QpNumber> {
         self.books().queue_pairs.take().map(QpNumber)
     }
@@ -270,7 +272,7 @@ impl DeviceMemory {
     }
 }
 
-/// The use of a range by its owner. It ends with the last handle on the memory, not with the exposure.
+/// The owner's use of a range. It ends with the last handle on the memory, not with the exposure.
 struct Lease {
     memory: Arc<DeviceMemory>,
     range: Range,

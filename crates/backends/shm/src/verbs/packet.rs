@@ -1,4 +1,4 @@
-//! What the packets of verbs say: a header, and the bytes of a message or a part of one.
+//! Format of the packets of verbs: a header, and the bytes of a message or a part of one.
 //!
 //! ```text
 //!  0      1      2             4                    8
@@ -8,35 +8,35 @@
 //!  | offset                    | total              |      Part and Written only
 //! ```
 //!
-//! Whatever arrives may be hostile: nothing is believed before it is compared with what is known.
+//! Every packet may be hostile: no field is trusted before it is compared with what is known.
 
 use sinew_fabric::verbs::QpNumber;
 
-/// Bytes of the short header: with 32 bytes of message behind it, a packet is one line of the ring.
+/// Bytes of the short header. With up to 32 bytes of message behind it, a packet is one line of the ring.
 pub(crate) const SHORT: usize = 24;
-/// Bytes of the long one.
+/// Bytes of the long header.
 pub(crate) const LONG: usize = 32;
 
 const MAGIC: u16 = u16::from_le_bytes(*b"sV");
 const HAS_IMMEDIATE: u8 = 1;
 const NO_IMMEDIATE: u32 = 0;
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// UD: a message.
     Datagram,
     /// A message of a connected queue pair.
     Whole,
-    /// A part of one.
+    /// A part of a message of a connected queue pair.
     Part,
-    /// A WRITE with immediate has written.
+    /// The data of a WRITE with immediate has been written.
     Written,
     /// RC: all messages before `number` have arrived.
     Ack,
     /// RC: all messages before `number` have arrived, and that one did not fit.
     Misfit,
-    /// The sender is connected no longer.
+    /// The sender is no longer connected.
     Gone,
 }
 
@@ -52,12 +52,12 @@ pub(crate) struct Header {
     pub to: QpNumber,
     pub from: QpNumber,
     pub key: u32,
-    /// Of a message, counted for each connection; the sender's own key in a datagram.
+    /// Number of the message within its connection; in a datagram, the sender's own key.
     pub number: u32,
     pub immediate: Option<u32>,
-    /// Where the part starts in its message.
+    /// Offset of the part in its message.
     pub offset: u32,
-    /// Bytes of the whole message, or those that were written.
+    /// Bytes of the whole message, or bytes written.
     pub total: u32,
 }
 
@@ -67,12 +67,12 @@ impl Header {
         matches!(kind, Kind::Part | Kind::Written)
     }
 
-    /// The header's bytes, and how many there are.
+    /// The header's bytes, and their number.
     #[inline(always)]
     pub fn to_bytes(self) -> ([u8; LONG], usize) {
         let flags = if self.immediate.is_some() { HAS_IMMEDIATE } else { 0 };
         let first = u32::from(self.kind as u8) | u32::from(flags) << 8 | u32::from(MAGIC) << 16;
-        // Whole words, which the ring's producer loads in a moment: a load over two stores waits for both.
+        // These are whole words, as the ring's producer loads words next: a load that spans two stores waits for both.
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let words = [
             pair(first, self.to.0),

@@ -1,4 +1,4 @@
-//! Queue pairs as their users have them: connected, posted to.
+//! Queue pairs, as their users see them: they are connected and posted to.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -52,7 +52,10 @@ impl ShmQueuePair {
         let bad = |reason: String| Err(VerbsError::Address(reason));
         let Some(remote) = remote else { return bad("a connected transport needs it".to_owned()) };
         if remote.transport != self.transport {
-            return bad(format!("it is one of a {:?} queue pair, not of a {:?} one", remote.transport, self.transport));
+            return bad(format!(
+                "it is the address of a {:?} queue pair, not of a {:?} one",
+                remote.transport, self.transport
+            ));
         }
         let home = Home::from_bytes(&remote.port)?;
         let seat = engine.seat(&home)?;
@@ -157,13 +160,13 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         Ok(())
     }
 
-    /// Inlined as `post` is.
+    /// Inlined like `post`.
     #[inline(always)]
     fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
         let Request { id, operation, signaled, fence, solicited } = request;
         let operation = match operation {
             Operation::Write { source: Source::Inline(bytes), remote, immediate: None } => {
-                // Nothing in it needs a drop, which the compiler would look for.
+                // Nothing in it needs a drop; without this, the compiler would emit checks for it.
                 std::mem::forget(operation);
                 if self.push_inline(id, signaled, bytes, What::Write(remote), None) {
                     return Ok(());
@@ -198,7 +201,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         qp.ring(&mut wire, queues, notes);
     }
 
-    /// Inlined as `post` is: WRITEs of few bytes are performed as they come.
+    /// Inlined like `post`: WRITEs of a few bytes are performed as they come.
     #[inline(always)]
     fn post_list<'a>(&mut self, requests: impl IntoIterator<Item = Request<'a>>) -> Result<(), RefusedRequest> {
         let mut requests = requests.into_iter();
@@ -221,7 +224,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
             }
         };
         match other {
-            // Nothing was pushed, unless it was before.
+            // This list pushed nothing, but earlier requests may wait for the doorbell.
             None => {
                 self.doorbell();
                 Ok(())
@@ -230,13 +233,14 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         }
     }
 
-    /// Inlined where it is called, so that requests of few bytes, of which there are millions a second, are never put together.
+    /// Inlined into the caller, so that requests of a few bytes, of which there are millions a second, are never put
+    /// together in memory.
     #[inline(always)]
     fn post(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
         let Request { id, operation, signaled, fence, solicited } = request;
         let operation = match operation {
             Operation::Write { source: Source::Inline(bytes), remote, immediate: None } => {
-                // Nothing in it needs a drop, which the compiler would look for.
+                // Nothing in it needs a drop; without this, the compiler would emit checks for it.
                 std::mem::forget(operation);
                 if self.write_inline(id, signaled, bytes, remote) {
                     return Ok(());
@@ -265,7 +269,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
     }
 }
 
-/// The only buffer of a target that has one.
+/// Takes the buffer of a target that has exactly one.
 #[inline(always)]
 fn only(target: &mut Scatter) -> Option<MessageBuffer> {
     if target.len() == 1 { target.pop() } else { None }
@@ -279,7 +283,7 @@ impl ShmQueuePair {
         qp.write_inline((id, signaled), bytes, remote, queues)
     }
 
-    /// Pushes a request of inline bytes, if all is as it mostly is.
+    /// Pushes a request of inline bytes, in the common case.
     #[inline(always)]
     fn push_inline(&mut self, id: u64, signaled: bool, bytes: &[u8], what: What, immediate: Option<u32>) -> bool {
         let engine = &mut *self.engine.borrow_mut();
@@ -299,7 +303,7 @@ impl ShmQueuePair {
         pushed
     }
 
-    /// Pushes whatever it is.
+    /// Pushes a request of any kind.
     #[inline(never)]
     fn push_any(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
         let engine = &mut *self.engine.borrow_mut();
@@ -347,7 +351,7 @@ impl ShmQueuePair {
         qp.send_inline((id, signaled), bytes, immediate, to, around)
     }
 
-    /// Posts whatever it is.
+    /// Posts a request of any kind.
     #[inline(never)]
     fn post_any(&mut self, mut request: Request<'_>) -> Result<(), RefusedRequest> {
         let engine = &mut *self.engine.borrow_mut();

@@ -1,4 +1,4 @@
-//! Queue pairs: their states, and what belongs to both their queues.
+//! Queue pairs: their states, and the parts that belong to both of their queues.
 
 mod receiving;
 mod sender;
@@ -33,25 +33,25 @@ pub(crate) use sending::Outbound;
 pub(crate) use watch::WATCH_EVERY_NS;
 pub(crate) use writing::WriteRun;
 
-/// The way to the other queue pair of a connection.
+/// The other queue pair of a connection, and how to reach it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Our thread's link to its thread's port.
     pub link: Peer,
-    /// Our place at its device.
+    /// Our seat at its device.
     pub seat: Rc<Seat>,
     pub number: QpNumber,
     pub key: u32,
     /// Its protection domain.
     pub domain: u32,
-    /// What its device's directory says while it listens to us.
+    /// Word in its device's directory while it listens to us.
     pub listening: u64,
-    /// Receives that it has posted, as last seen.
+    /// Receives that it had posted when last checked.
     pub receives: Cell<u32>,
 }
 
 impl Connection {
-    /// The peer, as operations in its memory name it.
+    /// The peer, as needed by operations in its memory.
     #[inline(always)]
     pub fn way(&self) -> Way {
         Way { domain: self.domain, number: self.number, listening: self.listening }
@@ -63,7 +63,8 @@ impl Connection {
         self.seat.target.directory.listens(self.number) == self.listening && self.is_alive()
     }
 
-    /// Whether the owner of the peer's device lives. That the peer listens, whoever sits down to change its memory sees there.
+    /// Whether the owner of the peer's device lives. An operation that sits down to change the peer's memory checks
+    /// there whether the peer listens.
     #[inline(always)]
     pub fn is_alive(&self) -> bool {
         life::is_alive(self.seat.target.directory.life())
@@ -75,54 +76,57 @@ impl Connection {
     }
 }
 
-/// A queue pair, as its thread's engine has it.
+/// A queue pair, as its thread's engine sees it.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     pub number: QpNumber,
     pub config: QpConfig,
     pub state: QpState,
-    /// Changes when it is reset, so that nothing of an earlier life counts.
+    /// Changes when it is reset, so that completions of an earlier life do not count.
     pub epoch: u32,
-    /// What packets to it must carry. It changes too.
+    /// Key that packets to it must carry. It also changes with a reset.
     pub key: u32,
     pub send_queue: usize,
     pub receive_queue: usize,
     pub connection: Option<Connection>,
     domain: ShmDomain,
-    /// Whose buffers may be used, as last seen.
+    /// Arenas whose buffers may be used, as last read from the domain.
     arenas: Vec<Arena>,
 
-    /// Requests that were pushed, are over, and are known to be.
+    /// Requests that were pushed.
     pub requests_pushed: u64,
+    /// Requests that are complete.
     pub requests_over: u64,
+    /// Requests whose completion the user has polled.
     pub requests_known: u64,
     /// Requests whose turn has not come.
     pub waiting: Waiting,
-    /// Requests that were performed, and are not over because one before them is not.
+    /// Requests that were performed, and are not complete because an earlier one is not.
     pub flying: Fifo<Flying>,
-    /// One of those failed: nothing more is performed.
+    /// One of the performed requests failed, so nothing more is performed.
     pub broken: bool,
-    /// Bytes of the oldest waiting request that were sent already.
+    /// Bytes of the oldest waiting request that have been sent; 1 for a WRITE with immediate whose data has been
+    /// written.
     pub progress: usize,
     /// Messages sent to the peer.
     pub sent: u32,
-    /// Why the oldest waiting request waits.
+    /// Reason why the oldest waiting request waits.
     pub stall: Option<Stall>,
-    /// Whether it stands among the engine's stalled ones.
+    /// Whether it is in the engine's list of stalled queue pairs.
     pub is_stalled: bool,
-    /// What was seen of the oldest message that is not acknowledged.
+    /// Observations of the oldest message that is not acknowledged.
     pub sight: Option<Sight>,
 
     pub receives: Fifo<Posted>,
-    /// Receives posted since it was reset.
+    /// Receives posted since the last reset; the count wraps.
     pub receives_posted: u32,
-    /// Receives that were posted and are not known to be over.
+    /// Receives that were posted and whose completion the user has not polled.
     pub receives_held: usize,
     /// A message of which parts are missing.
     pub assembly: Option<Assembly>,
     /// The number of the peer's next message.
     pub expected: u32,
-    /// Whether it stands among those that owe an acknowledgement.
+    /// Whether it is in the engine's list of queue pairs that owe an acknowledgement.
     pub owes: bool,
 }
 
@@ -162,7 +166,7 @@ impl QueuePair {
         qp
     }
 
-    /// Where others find it, behind its thread's port of this number.
+    /// Its location for peers, at its thread's port of this number.
     pub fn home(&self, port: u32) -> Home {
         self.domain.device().home(self.domain.number(), self.key, port)
     }
@@ -171,13 +175,13 @@ impl QueuePair {
         &self.domain.device().memory().directory
     }
 
-    /// Whether it takes packets.
+    /// Whether it receives packets.
     #[inline]
     pub fn receives_packets(&self) -> bool {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend)
     }
 
-    /// Whether a buffer with this contents is of an arena of the domain's, or registered.
+    /// Whether a buffer with these contents belongs to an arena of the domain, or is registered.
     #[inline]
     pub fn knows(&mut self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
         if self.arenas.iter().any(&is_from) {
@@ -187,7 +191,7 @@ impl QueuePair {
         self.arenas.iter().any(is_from) || self.domain.registered().has(contents)
     }
 
-    /// Whether a buffer is of an arena of the domain's that was seen before, as it is almost always.
+    /// Whether a buffer belongs to an arena that was already read from the domain, as almost always.
     #[inline(always)]
     pub fn knows_already(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
         self.arenas.iter().any(is_from)
@@ -198,7 +202,7 @@ impl QueuePair {
         buffers.iter().all(|buffer| self.knows(buffer, |arena| buffer.is_from(arena)))
     }
 
-    /// Whether the buffers of a request are of arenas of the domain's.
+    /// Whether the buffers of a request belong to arenas of the domain, or are registered.
     pub fn knows_request(&mut self, request: &Request<'_>) -> bool {
         let frozen = |qp: &mut Self, buffer: &Frozen| qp.knows(buffer, |arena| buffer.is_from(arena));
         match &request.operation {
@@ -213,7 +217,7 @@ impl QueuePair {
         }
     }
 
-    /// A completion of the send queue: of the oldest request that was not over, which is over now.
+    /// Completes the oldest incomplete request. Adds no completion for an unsignaled success without targets.
     #[inline]
     pub fn complete_request(&mut self, request: Flying, status: Status, queues: &mut Queues) {
         let Flying { id, opcode, signaled, len, targets, .. } = request;
@@ -226,7 +230,7 @@ impl QueuePair {
         ready.buffers = targets;
     }
 
-    /// The same, of one that went well and gives nothing back.
+    /// Adds a successful completion without targets for the oldest incomplete request. Returns it for changes.
     #[inline(always)]
     pub fn tell_success<'a>(&mut self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Ready {
         self.requests_over += 1;
@@ -244,7 +248,8 @@ impl QueuePair {
         ready
     }
 
-    /// Goes to error: everything is flushed, but the oldest request, which ends with `first`.
+    /// Goes to the error state. All requests and receives are flushed, except that the oldest request ends with
+    /// `first`.
     pub fn fail(&mut self, first: Status, queues: &mut Queues) {
         self.state = QpState::Error;
         self.directory().set_listens(self.number, Listens::NoLonger);
@@ -263,7 +268,7 @@ impl QueuePair {
         }
     }
 
-    /// Forgets everything, without a word.
+    /// Drops all requests and receives, without completions.
     pub fn clear(&mut self, queues: &mut Queues) {
         while let Some(request) = self.flying.front() {
             request.targets.take_all(&mut queues.pool);
@@ -279,9 +284,9 @@ impl QueuePair {
         }
     }
 
-    /// The peer is gone.
+    /// Ends the connection because the peer is gone.
     pub fn lose_peer(&mut self, queues: &mut Queues, notes: &mut Notes) {
-        // There is nobody to be told.
+        // The connection is taken first, as the peer need not be told.
         let is_dead = self.connection.take().is_some_and(|connection| connection.is_dead());
         let first = match self.waiting.oldest() {
             Some((work, ..)) if is_dead && self.flying.is_empty() && work.what.is_access() => Status::RemoteAccess,
@@ -290,7 +295,7 @@ impl QueuePair {
         self.fail_and_leave(first, queues, notes);
     }
 
-    /// Goes to error, and tells the peer.
+    /// Goes to the error state, and tells the peer.
     pub fn fail_and_leave(&mut self, first: Status, queues: &mut Queues, notes: &mut Notes) {
         self.leave_peer(notes);
         self.fail(first, queues);
@@ -318,12 +323,12 @@ impl QueuePair {
         }
     }
 
-    /// Begins anew; what was posted is flushed.
+    /// Resets the queue pair; posted requests and receives are flushed.
     pub fn reset(&mut self, epoch: u32, queues: &mut Queues) {
         self.fail(Status::Flushed, queues);
         let fresh =
             Self::new(self.number, &self.config, self.domain.clone(), epoch, (self.send_queue, self.receive_queue));
-        // It still stands in the engine's lists.
+        // It is still in the engine's lists.
         let (is_stalled, owes) = (self.is_stalled, self.owes);
         *self = Self { is_stalled, owes, ..fresh };
     }

@@ -1,4 +1,4 @@
-//! A thread's completion queues, as its engine has them.
+//! A thread's completion queues, as its engine sees them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use sinew_fabric::{WakeTarget, Waker};
 
 use super::fifo::{Buffers, Fifo, Pool};
 
-/// A completion, and what is free once it is known.
+/// A completion, and what it frees in its queue pair once it is polled.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub id: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Ready {
     pub from: Option<Destination>,
     pub buffers: Buffers,
     pub frees: Frees,
-    /// The queue pair's at the time: one that was reset since has forgotten.
+    /// Epoch of the queue pair when it completed: a queue pair that was reset since has another.
     pub epoch: u32,
 }
 
@@ -54,12 +54,13 @@ impl Default for Ready {
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     pub list: Vec<Option<Queue>>,
-    /// Where completions, receives and requests of several buffers have them.
+    /// The buffers of completions, receives and requests that have several.
     pub pool: Pool,
 }
 
 impl Queues {
-    /// A completion of the queue of this index, to be filled. (It is there: its queue pairs keep it.)
+    /// Adds a completion to the queue of this index, for the caller to fill. (The queue exists: its queue pairs keep
+    /// it.)
     #[inline(always)]
     pub fn ready(&mut self, index: usize) -> &mut Ready {
         self.get(index).ready.push()
@@ -67,21 +68,21 @@ impl Queues {
 
     #[inline(always)]
     pub fn get(&mut self, index: usize) -> &mut Queue {
-        self.list[index].as_mut().expect("a queue is there as long as its handle or a queue pair")
+        self.list[index].as_mut().expect("a queue exists as long as its handle or one of its queue pairs")
     }
 
-    /// Whether somebody who sleeps on one of the queues would sleep through something that was taken in already.
+    /// Whether an armed queue already has completions or a wake-up, which its user would sleep through.
     pub fn has_news(&self) -> bool {
         let has_news = |queue: &Queue| !queue.ready.is_empty() || queue.woken.load(Ordering::Relaxed);
         self.list.iter().flatten().any(|queue| queue.armed && has_news(queue))
     }
 
-    /// Whether somebody sleeps on one of the queues.
+    /// Whether the user sleeps on any of the queues.
     pub fn any_armed(&self) -> bool {
         self.list.iter().flatten().any(|queue| queue.armed)
     }
 
-    /// Takes the completions of a queue pair out of a queue.
+    /// Removes the completions of a queue pair from a queue.
     pub fn forget(&mut self, index: usize, number: QpNumber) {
         let Self { list, pool } = self;
         let Some(Some(queue)) = list.get_mut(index) else { return };
@@ -94,7 +95,7 @@ impl Queues {
         });
     }
 
-    /// Ends one use of a queue, which goes with the last.
+    /// Ends one use of a queue, which is dropped with its last use.
     pub fn release(&mut self, index: usize, depth: usize) {
         let queue = self.get(index);
         queue.reserved -= depth;
@@ -110,19 +111,19 @@ impl Queues {
     }
 }
 
-/// A completion queue, as its thread's engine has it.
+/// A completion queue, as its thread's engine sees it.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub ready: Fifo<Ready>,
     depth: usize,
     /// Completions that its queue pairs can have at a time.
     reserved: usize,
-    /// Queue pairs' halves, and the handle.
+    /// Uses: one for each half of a queue pair, and one for the handle.
     users: usize,
     pub woken: Arc<AtomicBool>,
-    /// Somebody sleeps on it, by the descriptor of the thread's port.
+    /// The user sleeps on it, by the descriptor of the thread's port.
     pub armed: bool,
-    /// Polls since one looked for packets.
+    /// Polls since the last one that checked for packets.
     pub polls: u32,
 }
 
@@ -141,7 +142,7 @@ impl Queue {
         (queue, Arc::new(QueueWaker { woken, port: waker }))
     }
 
-    /// Sets places aside for half a queue pair.
+    /// Reserves `depth` completions for one half of a queue pair.
     pub fn reserve(&mut self, depth: usize) -> Result<(), VerbsError> {
         let asked = self.reserved.saturating_add(depth);
         if asked > self.depth {
@@ -154,7 +155,7 @@ impl Queue {
     }
 }
 
-/// Wakes one completion queue's waiter.
+/// Wakes the waiter of one completion queue.
 pub(crate) struct QueueWaker {
     woken: Arc<AtomicBool>,
     port: Waker,

@@ -1,21 +1,21 @@
-//! Which parts of a device's exposed memory are free.
+//! The free parts of a device's exposed memory.
 
 use std::collections::BTreeMap;
 
-/// Ranges are whole pages.
+/// Bytes of a page: ranges are whole pages.
 pub(crate) const PAGE: usize = 4096;
 
-/// The free ranges of a stretch of memory, by where they start; no two of them touch.
+/// The free ranges of a stretch of memory, by their starts; no two of them touch.
 #[derive(Debug)]
 pub(crate) struct Ranges(BTreeMap<usize, usize>);
 
 impl Ranges {
-    /// `len` free bytes from `start`.
+    /// One free range of `len` bytes from `start`.
     pub fn new(start: usize, len: usize) -> Self {
         Self(BTreeMap::from([(start, len)]))
     }
 
-    /// Takes the first range of at least `len` bytes, in whole pages and one page at least, and returns where it starts.
+    /// Takes the first range of at least `len` bytes, in whole pages and at least one page, and returns its start.
     pub fn take(&mut self, len: usize) -> Option<usize> {
         let len = pages(len)?;
         let (start, free) = self.0.iter().map(|(&start, &free)| (start, free)).find(|&(_, free)| free >= len)?;
@@ -26,7 +26,7 @@ impl Ranges {
         Some(start)
     }
 
-    /// Gives back what [`Self::take`] took for `len` bytes.
+    /// Gives back the range that [`Self::take`] took for `len` bytes.
     pub fn give_back(&mut self, start: usize, len: usize) {
         let Some(mut len) = pages(len) else { return };
         let mut start = start;
@@ -42,13 +42,13 @@ impl Ranges {
         self.0.insert(start, len);
     }
 
-    /// Bytes of the longest range.
+    /// Length of the longest free range, in bytes.
     pub fn longest(&self) -> usize {
         self.0.values().copied().max().unwrap_or(0)
     }
 }
 
-/// The bytes of the pages that `len` bytes take.
+/// Bytes of the whole pages that `len` bytes need.
 pub(crate) fn pages(len: usize) -> Option<usize> {
     len.max(1).checked_next_multiple_of(PAGE)
 }

@@ -1,4 +1,4 @@
-//! Packets and directories that no peer of ours would write.
+//! Tests with packets and directories that no well-behaved peer would write.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ use crate::ShmPort;
 use crate::link::map_peer;
 use crate::rx::Remote;
 
-/// Bytes of a buffer of which an arena has few.
+/// Bytes of a buffer so large that an arena holds only a few.
 const LARGE: usize = 256 << 10;
 
 struct End {
@@ -59,13 +59,13 @@ impl End {
         self.qp.post_buffer(id, buffer).unwrap();
     }
 
-    /// Connected to somebody who is nobody.
+    /// Connects to an end that need not connect back.
     fn connect_to(&mut self, other: &End) {
         self.qp.connect(Some(&other.qp.address())).unwrap();
     }
 }
 
-/// A process that writes what it likes to the port of a queue pair.
+/// A process that writes arbitrary packets to the port of a queue pair.
 struct Stranger {
     port: ShmPort,
     peer: Peer,
@@ -213,7 +213,7 @@ fn what_a_directory_says_is_not_believed() {
         end.connect_to(&other);
         other.connect_to(&end);
         let exposed = other.domain.expose(64, Access::ALL).unwrap();
-        // Whoever maps the directory can write it: here its own owner does.
+        // Any process that maps the directory can write it; here its own owner does.
         let directory = &other.device.memory().directory;
         match word {
             0 => directory.set_listens(other.qp.number(), Listens::NoLonger),
@@ -228,7 +228,8 @@ fn what_a_directory_says_is_not_believed() {
     }
 }
 
-/// A device's directory, as any process that works in its memory can write it, and what a well-meaning one has there.
+/// A device's directory, which any process that works in its memory can write, and the words that a well-meaning
+/// process leaves there.
 struct Scribbler {
     directory: SharedMemory,
     good: Vec<(usize, u64)>,
@@ -241,7 +242,7 @@ impl Scribbler {
         Self { directory, good: Vec::new() }
     }
 
-    /// Remembers what is there.
+    /// Remembers the words that are there now.
     fn remember(&mut self) {
         let places = PLACES.into_iter().flat_map(|start| (start..start + 1024).step_by(8));
         self.good = places.map(|at| (at, self.directory.load(at).unwrap())).collect();
@@ -253,7 +254,7 @@ impl Scribbler {
         }
     }
 
-    /// Changes a word that matters, or any.
+    /// Changes a random word, mostly one that matters.
     fn scribble(&self, random: &mut SeededGenerator) {
         let at = match random.below(8) {
             0 => random.below(DIRECTORY_BYTES as u64 / 8) as usize * 8,
@@ -272,7 +273,7 @@ impl Scribbler {
     }
 }
 
-/// What a peer asks for that may be anything.
+/// A random operation, valid or not.
 fn anything<'a>(end: &End, remote: RemoteMemory, bytes: &'a [u8], random: &mut SeededGenerator) -> Operation<'a> {
     let address = match random.below(6) {
         0 => random.next_u64(),
@@ -305,7 +306,7 @@ fn whatever_stands_in_the_directories_nothing_panics_and_datagrams_of_a_third_ar
     let canary = ends[0].arena.alloc(64, 64).unwrap();
     let canary_bytes = canary.to_vec();
     let config = QpConfig { send_depth: 64, receive_depth: 64, ..QpConfig::new(Transport::Ud) };
-    // On the thread that the villain is connected with.
+    // This queue pair is on the thread to which the villain is connected.
     let mut datagrams = ends[0].thread.queue_pair(&config, &ends[0].queue, &ends[0].queue).unwrap();
     datagrams.connect(None).unwrap();
     third.qp.connect(None).unwrap();
@@ -336,7 +337,7 @@ fn whatever_stands_in_the_directories_nothing_panics_and_datagrams_of_a_third_ar
             for (at, end) in ends.iter_mut().enumerate() {
                 let operation = anything(end, exposed[1 - at].remote(), &number, &mut random);
                 let request = Request::new(9, operation);
-                // It can be full of requests that wait for a word.
+                // The queue can be full of requests that wait for a word in a directory.
                 let _ = if random.chance(0.5) { end.qp.post(request) } else { end.qp.push(request) };
                 end.qp.doorbell();
             }
@@ -367,7 +368,7 @@ fn whatever_stands_in_the_directories_nothing_panics_and_datagrams_of_a_third_ar
     }
     assert_eq!(canary[..], canary_bytes);
     for status in [Status::Success, Status::RemoteAccess, Status::RetryExceeded] {
-        assert!(statuses.contains(&status), "{status:?} has never come: {statuses:?}");
+        assert!(statuses.contains(&status), "{status:?} never came: {statuses:?}");
     }
 }
 
@@ -384,7 +385,7 @@ fn completions_of_a_dropped_queue_pair_go_and_those_of_others_stay() {
         let pieces = [LARGE; 2].map(|len| end.arena.alloc(len, len).unwrap());
         end.qp.post_receive(id, Scatter::from_iter(pieces)).unwrap();
         other.post_buffer(10 + id, end.arena.alloc(8, 8).unwrap()).unwrap();
-        // Turn by turn, so that they lie among each other.
+        // The queue pairs take turns, so that their completions are interleaved.
         for qp in [&mut end.qp, &mut *other] {
             qp.modify(QpState::Error, None).unwrap();
             qp.modify(QpState::Reset, None).unwrap();
@@ -407,7 +408,7 @@ fn targets_of_a_dropped_queue_pairs_waiting_requests_are_free() {
     let remote = other.domain.expose(64, Access::ALL).unwrap().remote();
     for round in 0..20 {
         let mut qp = end.thread.queue_pair(&config, &end.queue, &end.queue).unwrap();
-        // It never meets us: requests wait.
+        // The peer never connects to us, so requests wait.
         qp.connect(Some(&other.qp.address())).unwrap();
         for is_rung in [true, false] {
             let room = |len| end.arena.alloc(len, len).unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -429,7 +430,7 @@ fn a_wait_looks_at_its_waker_and_its_timeout_while_packets_come() {
     let mut idle = end.thread.completion_queue(1).unwrap();
     for (timeout_ns, is_woken) in [(Some(0), false), (None, true)] {
         let before = discarded(&end);
-        // More than one turn takes.
+        // One turn takes fewer packets than this.
         for _ in 0..500 {
             stranger.send(b"nonsense");
         }
@@ -454,7 +455,7 @@ fn last_words_to_a_peer_whose_ring_is_full_hold_back_none_to_others() {
     stopped.qp.connect(Some(&to_stopped.address())).unwrap();
     end.connect_to(&other);
     other.connect_to(&end);
-    // As long as last words are, so that these find no room.
+    // These packets are as long as final packets, so that no final packet finds room.
     while end.thread.discarded(Discarded::Full) == 0 {
         let operation = Operation::Send { source: Source::Empty, immediate: None, to: None };
         to_stopped.post(Request::new(1, operation)).unwrap();
@@ -469,7 +470,7 @@ fn last_words_to_a_peer_whose_ring_is_full_hold_back_none_to_others() {
     assert_eq!((end.poll().len(), stopped.poll().len(), stopped.qp.state()), (0, 0, QpState::Error), "they come later");
 }
 
-/// Two queue pairs that are connected, with a message gone through, on one device of threads.
+/// Two connected queue pairs on one device of threads, after one message has been exchanged.
 fn in_touch() -> (End, End) {
     let device = ShmDevice::threads().unwrap();
     let (mut end, mut other) = (End::on(device.clone(), Transport::Rc), End::on(device, Transport::Rc));
@@ -486,7 +487,7 @@ fn send_one(end: &mut End, id: u64) {
     end.qp.post(Request::new(id, operation)).unwrap();
 }
 
-/// Writes zeros over what is in the rings between a thread and its peers, as whoever maps them can.
+/// Writes zeros over the rings between a thread and its peers, as any process that maps them can.
 fn wipe_rings(end: &End) {
     let engine = &mut *end.thread.engine.borrow_mut();
     for link in engine.port.split().0.links.iter().flatten() {
@@ -495,7 +496,7 @@ fn wipe_rings(end: &End) {
         for start in [256, 256 + len] {
             let ring = Words::of_region(link, start, len).unwrap();
             for word in 16..len / 8 {
-                // SAFETY: inside the region, and other accesses to it are atomic or of this thread.
+                // SAFETY: the word lies inside the region, and other accesses to it are atomic or made by this thread.
                 unsafe { ring.word(word) }.store(0, Ordering::Relaxed);
             }
         }
@@ -531,7 +532,7 @@ fn a_message_whose_acknowledgement_was_wiped_out_ends_its_connection_once_its_pe
     wipe_rings(&end);
     let mut look = |other: &mut End| {
         end.thread.engine.borrow_mut().watch();
-        // What it takes in one turn it gives back in the next.
+        // A packet taken in one turn is given back in the next.
         assert!(other.poll().is_empty() && other.poll().is_empty());
         end.poll().iter().map(|completion| (completion.id, completion.status)).collect::<Vec<_>>()
     };
@@ -545,7 +546,7 @@ fn a_peer_that_stands_still_keeps_its_connection_whether_it_has_taken_the_messag
     for is_taken in [true, false] {
         let (mut end, mut other) = in_touch();
         if is_taken {
-            // It finds no room for its acknowledgement.
+            // The peer is to find no room for its acknowledgement.
             let config = QpConfig { send_depth: 8, receive_depth: 8, ..QpConfig::new(Transport::Uc) };
             let mut filler = other.thread.queue_pair(&config, &other.queue, &other.queue).unwrap();
             let mut sink = end.thread.queue_pair(&config, &end.queue, &end.queue).unwrap();
@@ -594,7 +595,7 @@ fn long_packets_to_those_who_take_none_leave_room_for_others() {
         };
         let before = send();
         if at + 1 < 4 {
-            // As much as it is let have.
+            // Send until the link has as many buffers as it may have.
             while send() == before {}
         } else {
             assert_eq!(&other.poll()[0].buffers[0][..], [7; 1000]);

@@ -1,4 +1,4 @@
-//! What a thread has of a domain, as its user has it.
+//! A thread's handle on a domain.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,7 +20,8 @@ use super::wire::handle_of;
 /// The most completions of one queue.
 const COMPLETIONS_MAX: usize = 1 << 22;
 
-/// The queues of one thread. Dropping the last handle on them, and on the queues, closes the thread's port.
+/// The queues of one thread. Dropping the last handle on this, on its completion queues and on its queue pairs closes
+/// the thread's port.
 pub struct ShmThread {
     pub(super) engine: Rc<RefCell<Engine>>,
 }
@@ -79,7 +80,7 @@ impl ThreadDomain for ShmThread {
             }
         }
         if !send.is_of(&self.engine) || !receive.is_of(&self.engine) {
-            return Err(VerbsError::Device("a completion queue is of another thread's".to_owned()));
+            return Err(VerbsError::Device("a completion queue belongs to another thread".to_owned()));
         }
         let engine = &mut *self.engine.borrow_mut();
         let queues = &mut engine.queues;
@@ -104,7 +105,10 @@ impl ThreadDomain for ShmThread {
 
     fn destination(&self, to: &QpAddress) -> Result<Destination, VerbsError> {
         if to.transport != Transport::Ud {
-            return Err(VerbsError::Address(format!("it is one of a {:?} queue pair, not of a UD one", to.transport)));
+            return Err(VerbsError::Address(format!(
+                "it is the address of a {:?} queue pair, not of a UD one",
+                to.transport
+            )));
         }
         let home = Home::from_bytes(&to.port)?;
         let link = self.engine.borrow_mut().resolve(&home)?;

@@ -1,4 +1,4 @@
-//! Requests whose turn has not come, and those that are not over.
+//! Requests whose turn has not come, and requests that are not complete.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{
@@ -9,7 +9,7 @@ use sinew_mem::copy::copy_short;
 
 use super::fifo::{Buffers, Pool};
 
-/// What a request asks for, without what it moves.
+/// What a request asks for, without the data that it moves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     Send,
@@ -21,7 +21,7 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// Whether it is performed in the peer's memory.
+    /// Whether it is an operation in the peer's memory.
     pub fn is_access(self) -> bool {
         !matches!(self, Self::Send | Self::Datagram(_))
     }
@@ -48,7 +48,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Where it writes to, if it is a WRITE of inline bytes.
+    /// Its target, if it is a WRITE of at least one inline byte and without an immediate.
     #[inline(always)]
     fn inline_write(&self) -> Option<&RemoteMemory> {
         match self {
@@ -58,7 +58,7 @@ impl Work {
     }
 }
 
-/// What it moves, when that is not inline.
+/// The data or targets of a request, unless they are inline.
 #[derive(Debug, Default)]
 pub(crate) enum Load {
     #[default]
@@ -76,19 +76,21 @@ impl Load {
     }
 }
 
-/// The requests whose turn has not come, oldest first, in memory of their own. What is short and plain lies apart from the rest,
-/// which most have not.
+/// The requests whose turn has not come, oldest first, in memory of their own. The short, plain part of each lies apart
+/// from the rest, which most requests lack.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     works: Vec<Work>,
     loads: Vec<Load>,
     inline: Box<[u8]>,
     inline_max: usize,
-    /// A power of two, less one.
+    /// Number of slots, a power of two, less one.
     mask: u64,
-    /// The oldest's number, the next one's, and of the first that the doorbell has not rung for.
+    /// Number of the oldest request.
     oldest: u64,
+    /// Number of the next request.
     next: u64,
+    /// Number of the first request for which the doorbell has not rung.
     rung: u64,
 }
 
@@ -112,13 +114,13 @@ impl Waiting {
         self.oldest == self.next
     }
 
-    /// The doorbell rings for all that are there.
+    /// Rings the doorbell for all requests so far.
     #[inline(always)]
     pub fn ring(&mut self) {
         self.rung = self.next;
     }
 
-    /// The slot of the next request; there are as many as the queue pair holds.
+    /// Takes the slot of the next request; there are as many as the queue pair can hold.
     #[inline(always)]
     fn next_slot(&mut self) -> usize {
         let slot = (self.next & self.mask) as usize;
@@ -129,13 +131,13 @@ impl Waiting {
         slot
     }
 
-    /// Takes in a request whose bytes are inline.
+    /// Adds a request whose bytes are inline.
     #[inline(always)]
     pub fn push_inline(&mut self, id: u64, signaled: bool, what: What, immediate: Option<u32>, bytes: &[u8]) {
         let slot = self.next_slot();
         let at = slot * self.inline_max;
         copy_short(&mut self.inline[at..at + bytes.len()], bytes);
-        // A field at a time, and read in the same way: see `fifo`.
+        // The request is written a field at a time, and read in the same way: see `fifo`.
         let work = &mut self.works[slot];
         work.id = id;
         work.what = what;
@@ -144,7 +146,7 @@ impl Waiting {
         work.signaled = signaled;
     }
 
-    /// Takes in any other.
+    /// Adds any other request.
     #[inline(never)]
     pub fn push_loaded(&mut self, request: Request<'_>, pool: &mut Pool) {
         let slot = self.next_slot();
@@ -158,7 +160,7 @@ impl Waiting {
         self.works[slot] = Work { id, what, immediate, inline_len: 0, signaled };
     }
 
-    /// Takes in a READ or an atomic with one target.
+    /// Adds a READ or an atomic with one target.
     #[inline(always)]
     pub fn push_target(&mut self, id: u64, signaled: bool, what: What, target: MessageBuffer) {
         let slot = self.next_slot();
@@ -180,7 +182,7 @@ impl Waiting {
         self.loads.resize_with(slots, Load::default);
     }
 
-    /// The oldest request that the doorbell has rung for, its inline bytes, and what else it moves.
+    /// The oldest request for which the doorbell has rung, its inline bytes, and its other data or targets.
     #[inline(always)]
     pub fn oldest(&mut self) -> Option<(&Work, &[u8], &mut Load)> {
         if self.oldest == self.rung {
@@ -192,7 +194,7 @@ impl Waiting {
         Some((work, &self.inline[at..at + work.inline_len], self.loads.get_mut(slot)?))
     }
 
-    /// The key of the region that the oldest request that the doorbell has rung for writes to, if it is a WRITE of inline bytes.
+    /// The oldest request for which the doorbell has rung: if it is a WRITE of inline bytes, the key of its region.
     #[inline(always)]
     pub fn oldest_inline_write(&self) -> Option<u32> {
         if self.oldest == self.rung {
@@ -201,8 +203,9 @@ impl Waiting {
         self.works.get((self.oldest & self.mask) as usize)?.inline_write().map(|remote| remote.rkey)
     }
 
-    /// Takes out up to `max` such requests of this key in turn, as long as `write` writes them to their addresses. Those that are
-    /// not signaled are counted; the first that is ends it, and its id and length come back.
+    /// Removes up to `max` such requests with this key in turn, for as long as `write` writes their bytes to their
+    /// addresses. Returns the number of unsignaled ones. The first signaled one ends the run, and its id and length are
+    /// returned.
     #[inline(always)]
     pub fn write_inline(
         &mut self,
@@ -210,7 +213,7 @@ impl Waiting {
         max: u64,
         write: impl Fn(u64, &[u8]) -> bool,
     ) -> (u64, Option<(u64, usize)>) {
-        // All in registers: each write is a release, which everything in memory has to wait for.
+        // Everything is kept in registers: each write is a release, for which all stores to memory would have to wait.
         let Self { works, inline, inline_max, mask, oldest: first, rung, .. } = self;
         let (works, inline, inline_max, mask) = (&works[..], &inline[..], *inline_max, *mask);
         let end = (*rung).min(*first + max);
@@ -236,7 +239,7 @@ impl Waiting {
         (untold, signaled)
     }
 
-    /// Begins again at the first slot where nothing waits: slots that were used a moment ago lie near.
+    /// Starts again at the first slot when no request waits, since slots that were just used are in the cache.
     #[inline(always)]
     pub fn rewind(&mut self) {
         if self.is_empty() {
@@ -244,7 +247,7 @@ impl Waiting {
         }
     }
 
-    /// Forgets the oldest request, of one that moves its bytes to the peer; returns how many they were.
+    /// Drops the oldest request, which moves its bytes to the peer, and returns how many they are.
     #[inline(always)]
     pub fn drop_oldest(&mut self) -> usize {
         let slot = (self.oldest & self.mask) as usize;
@@ -259,7 +262,7 @@ impl Waiting {
         len
     }
 
-    /// Takes the oldest request's targets, and forgets it.
+    /// Takes the oldest request's targets, and drops the request.
     #[inline(always)]
     pub fn take_oldest_targets(&mut self) -> Buffers {
         let slot = (self.oldest & self.mask) as usize;
@@ -273,7 +276,7 @@ impl Waiting {
         }
     }
 
-    /// Takes out the oldest request that the doorbell has rung for.
+    /// Removes the oldest request for which the doorbell has rung.
     #[inline]
     pub fn pop(&mut self, pool: &mut Pool) -> Option<Flying> {
         if self.oldest == self.rung {
@@ -300,7 +303,7 @@ impl Waiting {
     }
 }
 
-/// How many bytes a request brings to its targets.
+/// Bytes that a request brings to its targets.
 #[inline(always)]
 pub(crate) fn len_of(what: What, targets: &[MessageBuffer]) -> usize {
     match what {
@@ -309,7 +312,7 @@ pub(crate) fn len_of(what: What, targets: &[MessageBuffer]) -> usize {
     }
 }
 
-/// What an operation asks for.
+/// What an operation asks for, and its immediate.
 #[inline(always)]
 pub(crate) fn what(operation: &Operation<'_>) -> (What, Option<u32>) {
     match *operation {
@@ -324,7 +327,7 @@ pub(crate) fn what(operation: &Operation<'_>) -> (What, Option<u32>) {
     }
 }
 
-/// The bytes of a source that need not be kept elsewhere.
+/// The bytes of a source, unless they lie in buffers that must be kept.
 #[inline(always)]
 pub(crate) fn inline<'a>(source: &Source<'a>) -> Option<&'a [u8]> {
     match source {
@@ -334,7 +337,7 @@ pub(crate) fn inline<'a>(source: &Source<'a>) -> Option<&'a [u8]> {
     }
 }
 
-/// What an operation moves that goes to the peer, when it lies in one piece.
+/// The bytes that an operation moves to the peer, if they lie in one piece.
 #[inline(always)]
 pub(crate) fn one_piece<'a>(operation: &'a Operation<'_>) -> Option<&'a [u8]> {
     match operation {
@@ -350,13 +353,13 @@ pub(crate) fn one_piece<'a>(operation: &'a Operation<'_>) -> Option<&'a [u8]> {
     }
 }
 
-/// Whether something of the request's comes back with its completion.
+/// Whether the request has targets, which come back with its completion.
 #[inline(always)]
 pub(crate) fn has_targets(what: What) -> bool {
     !matches!(what, What::Send | What::Datagram(_) | What::Write(_))
 }
 
-/// What comes back with a request's completion; nothing of it stays.
+/// Takes the targets that come back with a request's completion, and leaves an empty operation.
 #[inline]
 pub(crate) fn take_targets(operation: &mut Operation<'_>, pool: &mut Pool) -> Buffers {
     if let Operation::Read { target, .. } = operation {
@@ -366,7 +369,7 @@ pub(crate) fn take_targets(operation: &mut Operation<'_>, pool: &mut Pool) -> Bu
     Buffers::take(&mut std::mem::replace(operation, nothing).into_targets(), pool)
 }
 
-/// A request that was performed.
+/// A request that was performed and is not complete.
 #[derive(Debug)]
 pub(crate) struct Flying {
     pub id: u64,
@@ -374,9 +377,9 @@ pub(crate) struct Flying {
     pub signaled: bool,
     pub len: usize,
     pub targets: Buffers,
-    /// How it ended; `None` for a message that is not acknowledged.
+    /// How it ended; `None` for a message that is not acknowledged yet.
     pub end: Option<Status>,
-    /// The message's.
+    /// Number of the message.
     pub number: u32,
 }
 

@@ -1,4 +1,5 @@
-//! What a thread's queue pairs have in common on their way out: the port's sending half, and notes of what is to be sent later.
+//! The sending resources that a thread's queue pairs share: the port's sending half, and notes of what is to be sent
+//! later.
 
 use std::collections::VecDeque;
 
@@ -9,29 +10,29 @@ use super::counts::Counts;
 use super::packet::{Header, SHORT};
 use crate::tx::ShmTx;
 
-/// What a queue pair sends through.
+/// Resources with which a queue pair sends.
 pub(crate) struct Wire<'a> {
     pub tx: &'a mut ShmTx,
     pub counts: &'a mut Counts,
-    /// For messages that do not lie in one piece.
+    /// Memory in which a message of several pieces is gathered.
     pub scratch: &'a mut Vec<u8>,
-    /// Whether something was put into a ring that the doorbells do not tell of yet.
+    /// Whether packets were put into a ring whose doorbell has not been rung yet.
     pub offered: bool,
 }
 
-/// What becomes of a thread's queue pairs beside their own state.
+/// Deferred work of a thread's queue pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// Queue pairs that owe an acknowledgement.
     pub owing: VecDeque<QpNumber>,
-    /// Queue pairs whose requests wait.
+    /// Queue pairs whose oldest request waits.
     pub stalled: VecDeque<QpNumber>,
-    /// Last words to peers.
+    /// Final packets to peers, which found no room yet.
     pub letters: VecDeque<(Peer, Header)>,
 }
 
 impl Wire<'_> {
-    /// Tells the receivers of what was put into their rings.
+    /// Rings the doorbells of the rings into which packets were put.
     #[inline(always)]
     pub fn submit(&mut self) {
         if std::mem::take(&mut self.offered) {
@@ -39,7 +40,7 @@ impl Wire<'_> {
         }
     }
 
-    /// Sends a packet of a header alone; false when there is no room for it now.
+    /// Sends a packet that is a header alone. Returns false when there is no room for it now.
     pub fn send_header(&mut self, to: Peer, header: Header) -> bool {
         let (bytes, len) = header.to_bytes();
         debug_assert_eq!(len, SHORT);
@@ -49,7 +50,7 @@ impl Wire<'_> {
     }
 }
 
-/// A link in one word: 16 bits of its index, the rest of its generation.
+/// A link in one word: 16 bits of its index, and the rest for its generation.
 #[inline(always)]
 pub(crate) fn handle_of(link: Peer) -> u64 {
     link.0[1] << 16 | link.0[0] & 0xFFFF

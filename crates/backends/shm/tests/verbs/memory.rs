@@ -1,4 +1,4 @@
-//! WRITE, READ and atomics in exposed memory, and who may do what to it.
+//! Tests of WRITE, READ and atomics in exposed memory, and of the rights that they need.
 
 use sinew_fabric::verbs::{
     Access, Exposed, Opcode, Operation, ProtectionDomain, QpState, QueuePair, RemoteMemory, Request, Scatter, Slice,
@@ -127,7 +127,7 @@ fn counts_of_many_threads_add_up() {
     }
 }
 
-/// A request that may not be done.
+/// Posts a request that must be refused, and connects the pair again.
 fn refused(name: &str, pair: &mut Pair, operation: Operation<'_>) {
     let transport = pair.a.qp.transport();
     pair.a.post(1, operation);
@@ -135,7 +135,7 @@ fn refused(name: &str, pair: &mut Pair, operation: Operation<'_>) {
     assert_eq!(pair.next_send().status, Status::RemoteAccess, "{name} {transport:?}");
     assert_eq!(pair.next_send().status, Status::Flushed, "{name}");
     assert_eq!(pair.a.qp.state(), QpState::Error, "{name}");
-    // Begin anew.
+    // Both ends are reset and connected again.
     for end in [&mut pair.a, &mut pair.b] {
         end.qp.modify(QpState::Reset, None).unwrap();
         end.poll_sends();
@@ -198,7 +198,7 @@ fn memory_whose_exposure_ended_is_refused_and_its_owner_keeps_it() {
                 Some(exposed.deregister().expect("nobody is inside"))
             };
             refused(name, &mut pair, write(Source::Inline(b"87654321"), remote));
-            // A later exposure is another.
+            // A later exposure has another key.
             let later = pair.b.expose(64);
             refused(name, &mut pair, write(Source::Inline(b"87654321"), remote));
             assert_eq!(later.load(0), Ok(0));

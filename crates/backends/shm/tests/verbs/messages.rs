@@ -51,7 +51,7 @@ fn pieces_are_gathered_and_scattered() {
                 let buffers: Scatter = lens.iter().map(|&len| pair.b.buffer(len + 1)).collect();
                 pair.b.qp.post_receive(9, buffers).unwrap();
                 let message = pattern(lens.iter().sum(), round);
-                // The pieces of the source are others than those of the target.
+                // The source is cut at other places than the target.
                 let cuts = [0, 1, message.len() / 2, message.len() / 2, message.len()];
                 let whole = pair.a.filled(&message).freeze();
                 let pieces =
@@ -60,7 +60,7 @@ fn pieces_are_gathered_and_scattered() {
                 let got = pair.next_receive();
                 let joined: Vec<u8> = got.buffers.iter().flat_map(|buffer| buffer.to_vec()).collect();
                 assert_eq!((got.len, &joined), (message.len(), &message), "{name} {transport:?} {scale}");
-                assert!(whole.thaw().is_ok(), "nothing keeps what was sent");
+                assert!(whole.thaw().is_ok(), "no share of the buffer is left");
                 pair.next_send();
             }
         }
@@ -165,7 +165,7 @@ fn what_unreliable_transports_send_without_a_receive_is_dropped_and_counted() {
 fn a_long_message_that_loses_a_part_leaves_its_receive_to_the_next() {
     for (_, devices) in devices() {
         let mut pair = Pair::new(&devices, &config(Transport::Uc));
-        // The first part arrives before there is a receive, the others after.
+        // The first part arrives before there is a receive, the others after it.
         let long = pair.a.filled(&pattern(3 * MTU, 1)).freeze();
         pair.send(1, long.clone().into(), None);
         eventually("the drop", || {
@@ -295,7 +295,7 @@ fn a_full_ring_stops_a_reliable_sender_for_a_while_and_loses_nothing() {
         for id in 0..60 {
             check(&pair.next_send(), id, Opcode::Send, Status::Success);
         }
-        // So does a long message, in the middle.
+        // A long message is also stopped for a while, part-way through.
         let len = 60 * MTU;
         pair.b.post_receive(60, len);
         let long = pair.a.filled(&pattern(len, 5)).freeze();
@@ -354,7 +354,7 @@ fn sleeping_receivers_and_senders_are_woken() {
                     }
                     completions.clear();
                 }
-                // The last answer may be on its way.
+                // The last answer may still be on its way.
                 let _ = answered.recv();
             });
             let mut end = crate::pair::End::new(&device, &config);

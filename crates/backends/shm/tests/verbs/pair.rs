@@ -1,4 +1,4 @@
-//! Two queue pairs that know each other, each of a thread domain of its own, driven by one thread.
+//! Two connected queue pairs, each on a thread domain of its own, driven by one thread.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use sinew_shm::verbs::{ShmCompletionQueue, ShmDevice, ShmDomain, ShmExposed, Shm
 pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const DEPTH: usize = 256;
 
-/// One end.
+/// One end of a pair.
 pub struct End {
     pub device: ShmDevice,
     pub domain: ShmDomain,
@@ -23,7 +23,7 @@ pub struct End {
     pub thread: ShmThread,
 }
 
-/// Both.
+/// Both ends.
 pub struct Pair {
     pub a: End,
     pub b: End,
@@ -47,7 +47,7 @@ impl End {
         Self { device: device.clone(), domain: domain.clone(), arena, qp, sends, receives, thread }
     }
 
-    /// Another end of the same domain, of a thread domain of its own.
+    /// Another end in the same domain, on a thread domain of its own.
     pub fn thread_end(&self, config: &QpConfig) -> Self {
         Self::in_domain(&self.device, &self.domain, config)
     }
@@ -89,13 +89,13 @@ impl End {
         completions
     }
 
-    /// A READ's or an atomic's target of one buffer.
+    /// A target of one buffer, for a READ.
     pub fn target(&self, len: usize) -> Scatter {
         [self.buffer(len)].into_iter().collect()
     }
 }
 
-/// Calls `get` until it gives something.
+/// Calls `get` until it returns something.
 pub fn eventually<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();
     loop {
@@ -108,7 +108,7 @@ pub fn eventually<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
 }
 
 impl Pair {
-    /// Connected, or told each other's addresses.
+    /// Makes two ends and connects them.
     pub fn new((a, b): &(ShmDevice, ShmDevice), config: &QpConfig) -> Self {
         let mut pair = Self { a: End::new(a, config), b: End::new(b, config) };
         pair.connect();
@@ -121,13 +121,13 @@ impl Pair {
         self.b.qp.connect(Some(&to_a)).unwrap();
     }
 
-    /// What `SEND`s of `a` need on UD.
+    /// Destination that SENDs of `a` need on UD.
     pub fn to_b(&self) -> Option<Destination> {
         let address = self.b.qp.address();
         (self.a.qp.transport() == Transport::Ud).then(|| self.a.thread.destination(&address).unwrap())
     }
 
-    /// A SEND of `a`'s.
+    /// Posts a SEND at `a`.
     pub fn send(&mut self, id: u64, source: Source<'_>, immediate: Option<u32>) {
         let to = self.to_b();
         self.a.post(id, Operation::Send { source, immediate, to });
@@ -168,7 +168,7 @@ impl Pair {
     }
 }
 
-/// Devices for both ends: one of a process's threads, one that processes reach, and two that do.
+/// Devices for both ends: one for the threads of this process, one that processes reach, and two that processes reach.
 pub fn devices() -> Vec<(&'static str, (ShmDevice, ShmDevice))> {
     let threads = ShmDevice::threads().unwrap();
     let open = || ShmDevice::open(&"shm://".parse().unwrap()).unwrap();
@@ -189,5 +189,5 @@ pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + seed * 17 + (at >> 8)) as u8).collect()
 }
 
-/// Nobody's number.
+/// A number that no queue pair has.
 pub const NOBODY: QpNumber = QpNumber(0xFF_FFFF);

@@ -1,4 +1,4 @@
-//! Depths, signals, and what is refused.
+//! Tests of queue depths, signals and refused requests.
 
 use std::time::{Duration, Instant};
 
@@ -29,10 +29,10 @@ fn unsignaled_requests_take_their_places_until_a_signaled_one_is_known_to_be_ove
             let refused = pair.a.qp.push(Request::new(9, write(&exposed))).unwrap_err();
             assert_eq!(refused.error, PostError::QueueFull(4));
             let completions = pair.a.poll_sends();
-            assert_eq!(completions.len(), 1, "the untold are not told");
+            assert_eq!(completions.len(), 1, "unsignaled requests have no completion");
             check(&completions[0], 3 + round, Opcode::Write, Status::Success);
         }
-        // Without a signal there is no end to it.
+        // Without a signaled request, no place is ever freed.
         for id in 0..4 {
             pair.a.qp.post(Request::new(id, write(&exposed)).unsignaled()).unwrap();
         }
@@ -142,7 +142,7 @@ fn buffers_of_other_arenas_are_refused_and_come_back() {
         let source = Source::from(buffer().freeze());
         let send = Operation::Send { source, immediate: None, to: None };
         assert_eq!(pair.a.qp.post(Request::new(1, send)).unwrap_err().error, PostError::ForeignBuffer);
-        // One that is registered later is as good as the first.
+        // An arena that is made later is as good as the first.
         let later = pair.a.domain.arena(1 << 16).unwrap();
         pair.a.qp.post_buffer(1, later.alloc(8, 8).unwrap()).unwrap();
     }
@@ -164,7 +164,7 @@ fn a_wait_lasts_as_long_as_it_was_told_and_a_waker_ends_it() {
         });
         end.receives.wait(None).unwrap();
         thread.join().unwrap();
-        // Another queue's waker does not.
+        // Another queue's waker does not end the wait.
         let since = Instant::now();
         end.sends.waker().wake();
         end.receives.wait(Some(5_000_000)).unwrap();

@@ -1,4 +1,4 @@
-//! The states of a queue pair, and what becomes of it when its peer is gone.
+//! Tests of the states of a queue pair, and of the loss of its peer.
 
 use sinew_fabric::verbs::{
     Access, CompletionQueue, Exposed, Opcode, Operation, PostError, ProtectionDomain, QpAddress, QpState, QueuePair,
@@ -47,12 +47,13 @@ fn addresses_of_others_are_refused_with_the_reason() {
         let uc = End::new(&device, &config(Transport::Uc));
         end.qp.modify(QpState::Init, None).unwrap();
         let elsewhere = |port: &[u8]| QpAddress { port: port.iter().copied().collect(), ..rc.clone() };
-        for (bad, word) in [(uc.qp.address(), "Uc"), (elsewhere(b"elsewhere"), "not one"), (elsewhere(b""), "not one")]
+        for (bad, word) in
+            [(uc.qp.address(), "Uc"), (elsewhere(b"elsewhere"), "not the address"), (elsewhere(b""), "not the address")]
         {
             let error = end.qp.modify(QpState::ReadyToReceive, Some(&bad)).unwrap_err();
             assert!(matches!(error, VerbsError::Address(_)) && error.to_string().contains(word), "{error}");
         }
-        // Its thread is gone.
+        // The thread of `rc` is gone.
         let error = end.qp.modify(QpState::ReadyToReceive, Some(&rc)).unwrap_err();
         assert!(matches!(error, VerbsError::Address(_)), "{error}");
         assert!(matches!(end.thread.destination(&rc), Err(VerbsError::Address(_))));
@@ -160,7 +161,7 @@ fn requests_to_one_who_is_gone_end_at_once() {
                 1 => Operation::Write { source: Source::Inline(b"x"), remote, immediate: None },
                 _ => Operation::Read { target: a.target(8), remote },
             };
-            // No look for packets in between.
+            // Nothing checks for packets in between.
             a.post(1, operation);
             let completions = a.poll_sends();
             assert_eq!(completions[0].status, Status::RetryExceeded, "{name}");
@@ -180,7 +181,7 @@ fn a_queue_pair_that_was_reset_can_be_connected_again_and_hears_nothing_old() {
                 pair.b.post_receive(id, 64);
                 pair.send(id, Source::Inline(b"old"), None);
             }
-            // On their way, and not taken.
+            // The messages are on their way, and not taken.
             for end in [&mut pair.a, &mut pair.b] {
                 end.qp.modify(QpState::Reset, None).unwrap();
             }

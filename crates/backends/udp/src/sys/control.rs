@@ -1,6 +1,6 @@
-//! Control messages: what the kernel says beside a datagram's bytes.
+//! Control messages: the kernel's information about a datagram.
 
-/// Aligned room for control messages: three of an integer each, and an extended error with an address.
+/// Aligned room for control messages: three with an integer each, and an extended error with an address.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct Control([u8; 128]);
@@ -11,7 +11,7 @@ impl Control {
     }
 }
 
-/// Walks the control messages that came with a datagram.
+/// Calls `visit` with the level, type and data of each control message that came with a datagram.
 #[inline]
 pub(super) fn each_control(header: &libc::msghdr, mut visit: impl FnMut(libc::c_int, libc::c_int, &[u8])) {
     // SAFETY: the header was filled by the kernel, whose control messages lie within `msg_controllen` bytes of a live

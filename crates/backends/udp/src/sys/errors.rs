@@ -1,4 +1,4 @@
-//! What the network reports about earlier packets.
+//! Errors that the network reports about earlier packets.
 
 use std::mem::{size_of, zeroed};
 
@@ -9,17 +9,18 @@ use super::control::{Control, each_control};
 use super::name::{NAME_LEN, Name};
 
 impl Socket {
-    /// Takes one error that the network reported about an earlier packet, and whom that was for.
+    /// Takes one error that the network reported about an earlier packet. `None` when there is none.
     pub fn take_error(&self) -> Option<NetworkError> {
         let mut name = Name::empty();
         let mut control = Control::empty();
-        // SAFETY: all-zero is a valid `msghdr`: no buffers.
+        // SAFETY: all-zero is a valid `msghdr`: one without buffers.
         let mut header: libc::msghdr = unsafe { zeroed() };
         header.msg_name = (&raw mut name).cast();
         header.msg_namelen = NAME_LEN;
         header.msg_control = (&raw mut control).cast();
         header.msg_controllen = size_of::<Control>() as _;
-        // SAFETY: the header points to the live name and control block; there is no room for the packet, which is cut.
+        // SAFETY: the header points to the live name and control block, with their lengths. It offers no room for the
+        // packet, which is truncated.
         if unsafe { libc::recvmsg(self.raw(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) } < 0 {
             return None;
         }
@@ -43,13 +44,13 @@ impl Socket {
     }
 }
 
-/// What the network reported about an earlier packet.
+/// An error that the network reported about an earlier packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetworkError {
-    /// Whom the packet was for.
+    /// Destination of the packet.
     pub peer: Option<Peer>,
-    /// What went wrong.
+    /// The system's error number.
     pub errno: i32,
-    /// The size that would have fitted the path.
+    /// Largest IP packet that would have fitted the path, in bytes, if the packet was too long.
     pub mtu: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! Socket addresses as the kernel has them.
+//! Socket addresses in the kernel's form.
 
 use std::mem::{size_of, zeroed};
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use sinew_fabric::Peer;
 
 use crate::peer;
 
-/// A socket address as the kernel takes it: room for either family.
+/// A socket address in the kernel's form, with room for either family.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union Name {
@@ -18,7 +18,7 @@ pub(crate) union Name {
 pub(super) const NAME_LEN: libc::socklen_t = size_of::<Name>() as libc::socklen_t;
 
 impl Name {
-    /// The peer's address in the family of the socket; `None` when it cannot be said there.
+    /// The peer's address in the family of the socket; `None` when that family cannot express it.
     #[inline]
     pub fn of(peer: Peer, v6: bool) -> Option<Self> {
         match (peer::unpack(peer)?, v6) {
@@ -65,7 +65,7 @@ impl Name {
         }
     }
 
-    /// The peer that the kernel named; `None` for a family that is neither.
+    /// The peer that the kernel named; `None` for any family but IPv4 and IPv6.
     #[inline]
     pub fn peer(&self) -> Option<Peer> {
         // SAFETY: every byte of the union is initialised, and both variants are plain integers.

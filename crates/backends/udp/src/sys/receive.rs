@@ -1,4 +1,4 @@
-//! Many datagrams in one call.
+//! Receives many datagrams in one call.
 
 use std::mem::{size_of, zeroed};
 
@@ -13,7 +13,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// The error number; `EAGAIN` when there are none.
+    /// The system's error number; `EAGAIN` when there are no datagrams.
     #[inline]
     pub fn receive(&self, ring: &mut ReceiveRing, width: usize) -> Result<usize, i32> {
         let width = width.clamp(1, ring.headers.len());
@@ -43,19 +43,19 @@ impl Socket {
 /// A datagram in a [`ReceiveRing`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
-    /// Who sent it; `None` for a family that is neither IPv4 nor IPv6.
+    /// Its sender; `None` for a family that is neither IPv4 nor IPv6.
     pub from: Option<Peer>,
-    /// Bytes of it.
+    /// Length in bytes, at most that of a slot.
     pub len: usize,
-    /// Bytes of each joined datagram but the last; `len` when it is one alone.
+    /// Bytes of each of the joined datagrams but the last; `len` when it is a single datagram.
     pub segment_len: usize,
-    /// Whether it was longer than its slot and is cut.
+    /// Whether it was longer than its slot and was truncated.
     pub cut: bool,
-    /// The kernel's count of packets lost to a full buffer, where it came along.
+    /// The kernel's count of packets lost to a full buffer, if it came with this datagram.
     pub overflows: Option<u32>,
 }
 
-/// Receive slots and what the kernel says about each.
+/// Receive slots, and the kernel's description of each.
 pub(crate) struct ReceiveRing {
     bytes: Vec<u8>,
     headers: Vec<libc::mmsghdr>,
@@ -64,21 +64,22 @@ pub(crate) struct ReceiveRing {
     controls: Vec<Control>,
 }
 
-// SAFETY: the pointers in headers and pieces point into the ring's own vectors, are written before each call and never read
-// after it.
+// SAFETY: the pointers in headers and pieces point into the ring's own vectors, are written before each call and never
+// read after it.
 unsafe impl Send for ReceiveRing {}
 
-/// Bytes of a receive slot: no UDP datagram, joined or not, is longer.
+/// Bytes of a receive slot. No UDP datagram, joined or not, is longer.
 const SLOT_LEN: usize = 1 << 16;
-/// Slots are set apart by a little more than their length, so that their beginnings fall into different sets of the cache.
+/// Distance between the starts of two slots, in bytes. It is a little more than a slot, so that the starts fall into
+/// different sets of the cache.
 const SLOT_STRIDE: usize = SLOT_LEN + 5 * 64;
 
 impl ReceiveRing {
-    /// A ring of `slots` slots. Their memory is backed when first used.
+    /// Creates a ring of `slots` slots, whose memory is committed when first used.
     pub fn new(slots: usize) -> Self {
         Self {
             bytes: vec![0; slots * SLOT_STRIDE],
-            // SAFETY: all-zero is a valid header: nothing.
+            // SAFETY: all-zero is a valid header: one that points to nothing.
             headers: vec![unsafe { zeroed() }; slots],
             pieces: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; slots],
             names: vec![Name::empty(); slots],
@@ -108,7 +109,7 @@ impl ReceiveRing {
         (self.headers[index].msg_len as usize).min(SLOT_LEN)
     }
 
-    /// What the last call received into slot `index`, which must be one of those that it filled.
+    /// The datagram that the last call received into slot `index`, which must be one of those that it filled.
     #[inline]
     pub fn received(&self, index: usize) -> Received {
         let header = &self.headers[index];
@@ -137,13 +138,13 @@ impl ReceiveRing {
         received
     }
 
-    /// The slots' memory.
+    /// Memory of all slots.
     #[inline]
     pub fn slots(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Where slot `index` begins in [`Self::slots`].
+    /// Offset of slot `index` in [`Self::slots`].
     #[inline]
     pub fn slot_start(index: usize) -> usize {
         index * SLOT_STRIDE

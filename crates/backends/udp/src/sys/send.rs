@@ -1,4 +1,4 @@
-//! Many messages in one call.
+//! Sends many messages in one call.
 
 use std::mem::{size_of, zeroed};
 
@@ -7,18 +7,18 @@ use super::name::Name;
 use super::{Socket, UDP_SEGMENT, errno};
 
 impl Socket {
-    /// Sends the messages gathered in `list` from number `from` on and returns how many went. After an error in the midst the
-    /// kernel says how many went before it; the error shows when the rest is tried.
+    /// Sends the messages gathered in `list`, from index `from` on, and returns how many were sent. After an error
+    /// part-way the kernel returns only the number sent before it; the error appears when the rest is tried.
     ///
     /// # Errors
     ///
-    /// The error number, when not even the first went.
+    /// The system's error number, when not even the first message could be sent.
     pub fn send_list(&self, list: &mut SendList<'_>, from: usize) -> Result<usize, i32> {
         list.link(from);
         let count = list.messages.len() - from;
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: `link` has just made every header from `from` on point to names, pieces and control blocks that `list`
-        // borrows or owns, with their lengths.
+        // SAFETY: `link` has just made every header from `from` on point to names, pieces and control blocks that
+        // `list` borrows or owns, with their lengths.
         let sent = unsafe {
             match &mut list.memory.headers[from..list.messages.len()] {
                 [one] => {
@@ -32,17 +32,17 @@ impl Socket {
     }
 }
 
-/// What a message to send consists of, for [`Socket::send_list`].
+/// A message to send, for [`Socket::send_list`].
 pub(crate) struct OutMessage {
-    /// Whom to.
+    /// Destination.
     pub name: Name,
     /// Its pieces: a range of [`SendMemory::pieces`].
     pub pieces: std::ops::Range<usize>,
-    /// Bytes of each datagram but the last, when the kernel shall cut it; else 0.
+    /// Bytes of each datagram but the last, when the kernel is to cut the message; else 0.
     pub segment_len: usize,
 }
 
-/// Memory for system calls that send, kept between them.
+/// Memory for sending calls, kept between them.
 pub(crate) struct SendMemory {
     headers: Vec<libc::mmsghdr>,
     controls: Vec<Control>,
@@ -54,10 +54,10 @@ pub(crate) struct SendMemory {
 unsafe impl Send for SendMemory {}
 
 impl SendMemory {
-    /// Room for `messages` messages of `pieces` pieces in all. Room grows when that is not enough.
+    /// Allocates room for `messages` messages of `pieces` pieces in all. The room grows when that is not enough.
     pub fn new(messages: usize, pieces: usize) -> Self {
         Self {
-            // SAFETY: all-zero is a valid header: nothing.
+            // SAFETY: all-zero is a valid header: one that points to nothing.
             headers: vec![unsafe { zeroed() }; messages],
             controls: vec![Control::empty(); messages],
             pieces: Vec::with_capacity(pieces),
@@ -65,7 +65,7 @@ impl SendMemory {
         }
     }
 
-    /// An empty list, whose pieces live at least as long as `'a`.
+    /// An empty list, whose pieces must live at least as long as `'a`.
     pub fn list<'a>(&'a mut self) -> SendList<'a> {
         self.pieces.clear();
         self.messages.clear();
@@ -88,19 +88,19 @@ impl<'a> SendList<'a> {
         self.memory.pieces.push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
     }
 
-    /// Ends the message: all pieces since the last end, sent to `name`, and cut into datagrams of `segment_len` bytes when
-    /// that is not 0.
+    /// Ends the message: all pieces since the end of the previous one go to `name`, cut into datagrams of `segment_len`
+    /// bytes unless that is 0.
     #[inline]
     pub fn end_message(&mut self, name: Name, segment_len: usize) {
         let start = self.messages.last().map_or(0, |message| message.pieces.end);
         self.messages.push(OutMessage { name, pieces: start..self.memory.pieces.len(), segment_len });
     }
 
-    /// Makes the headers from `from` on point to what they send.
+    /// Makes the headers from index `from` on point to the names and pieces of their messages.
     fn link(&mut self, from: usize) {
         let SendMemory { headers, controls, pieces, .. } = &mut *self.memory;
         if headers.len() < self.messages.len() {
-            // SAFETY: all-zero is a valid header: nothing.
+            // SAFETY: all-zero is a valid header: one that points to nothing.
             headers.resize(self.messages.len(), unsafe { zeroed() });
             controls.resize(self.messages.len(), Control::empty());
         }
@@ -131,7 +131,7 @@ impl<'a> SendList<'a> {
 
 impl Drop for SendList<'_> {
     fn drop(&mut self) {
-        // The vector goes back, so that the next list needs no memory.
+        // The vector is returned, so that the next list allocates nothing.
         self.memory.messages = std::mem::take(&mut self.messages);
     }
 }

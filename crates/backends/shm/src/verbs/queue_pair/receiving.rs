@@ -1,4 +1,4 @@
-//! The queue of receives: where packets that arrive are checked, and put into the posted buffers.
+//! The receive queue: it checks arriving packets, and puts their bytes into the posted buffers.
 
 use sinew_fabric::RxPacket;
 use sinew_fabric::verbs::{Destination, Opcode, PostError, QpState, Status, Transport, check_receive};
@@ -13,14 +13,14 @@ use crate::verbs::packet::{Header, Kind};
 use crate::verbs::queues::{Frees, Queues};
 use crate::verbs::wire::{Notes, Wire, handle_of};
 
-/// Buffers for one message.
+/// A posted receive: buffers for one message.
 #[derive(Debug, Default)]
 pub(crate) struct Posted {
     pub id: u64,
     pub buffers: Buffers,
 }
 
-/// How the oldest receive ends.
+/// Result of the oldest receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
     pub status: Status,
@@ -36,7 +36,7 @@ impl Default for Arrived {
     }
 }
 
-/// A message of which parts are missing. Its buffers are the oldest.
+/// A message of which parts are missing. It fills the buffers of the oldest receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Assembly {
     number: u32,
@@ -57,7 +57,7 @@ impl Bytes<'_> {
         self.head.len() + self.tail.map_or(0, |tail| tail.len())
     }
 
-    /// Copies them to the buffers from byte `at` of these on, which have room.
+    /// Copies the bytes to the buffers from byte `at` on. The buffers have room.
     #[inline(always)]
     fn place(&self, buffers: &mut [MessageBuffer], at: usize, scratch: &mut Vec<u8>) -> Result<(), Revoked> {
         scatter(buffers, at, self.head);
@@ -122,12 +122,12 @@ fn shorten(buffers: &mut [MessageBuffer], len: usize) {
     for buffer in buffers {
         let now = left.min(buffer.len());
         left -= now;
-        // Shorter than it is always fits.
+        // Shortening a buffer cannot fail.
         let _ = buffer.resize(now);
     }
 }
 
-/// What an arrival changes beside the queue pair.
+/// The parts of an engine that an arrival changes besides the queue pair.
 pub(crate) struct Inbound<'a> {
     pub queues: &'a mut Queues,
     pub notes: &'a mut Notes,
@@ -136,7 +136,7 @@ pub(crate) struct Inbound<'a> {
 }
 
 impl QueuePair {
-    /// Takes a packet that is addressed to this queue pair.
+    /// Handles a packet that is addressed to this queue pair.
     #[inline]
     pub fn deliver(&mut self, header: Header, rest: &[u8], packet: &RxPacket<'_>, around: &mut Inbound<'_>) {
         let bytes = Bytes { head: rest, tail: packet.tail };
@@ -179,7 +179,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Whether a receive of these buffers can be posted.
+    /// Refuses a receive with these buffers if it cannot be posted.
     #[inline(always)]
     pub fn check_receive(&mut self, buffers: &[MessageBuffer]) -> Result<(), PostError> {
         check_receive(buffers, &self.config, self.state)?;
@@ -189,7 +189,7 @@ impl QueuePair {
         if self.knows_buffers(buffers) { Ok(()) } else { Err(PostError::ForeignBuffer) }
     }
 
-    /// Takes a receive that was checked.
+    /// Posts a receive that was checked.
     #[inline(always)]
     pub fn post_receive(&mut self, id: u64, buffers: Buffers, queues: &mut Queues) {
         self.receives_held += 1;
@@ -240,7 +240,7 @@ impl QueuePair {
             Kind::Whole | Kind::Part | Kind::Written => {
                 let delivered = self.deliver_message(header, bytes, around);
                 if delivered.is_err() && self.config.transport == Transport::Rc {
-                    // On this transport nothing is lost: the peer does not keep to its rules.
+                    // Nothing is lost on this transport, so the peer breaks its rules.
                     self.fail_and_leave(Status::BadResponse, around.queues, around.notes);
                 }
                 delivered
@@ -271,7 +271,7 @@ impl QueuePair {
         if self.assembly.is_some_and(|assembly| {
             assembly.number != header.number || assembly.received != offset || assembly.total != total
         }) {
-            // The rest of it was lost, and its receive is the next message's.
+            // The rest of the earlier message was lost, so its receive takes the next message.
             self.assembly = None;
             around.counts.count(Discarded::Incomplete);
         }
@@ -279,7 +279,7 @@ impl QueuePair {
             return Err(Discarded::Malformed);
         }
         if !begins && self.assembly.is_none() {
-            // Of a message whose beginning was discarded, and counted.
+            // The beginning of the message was discarded, and counted then.
             return if reliable { Err(Discarded::Malformed) } else { Ok(()) };
         }
         let Some(posted) = self.receives.front() else { return Err(Discarded::NoReceive) };
@@ -321,7 +321,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Tells the peer what has arrived; false when there is no room for it now.
+    /// Acknowledges what has arrived. Returns false when there is no room for the packet now.
     pub fn acknowledge(&mut self, wire: &mut Wire<'_>) -> bool {
         let told = self.connection.as_ref().is_none_or(|connection| {
             wire.send_header(connection.link, self.header(Kind::Ack, connection, self.expected))

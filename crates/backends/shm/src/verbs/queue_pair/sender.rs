@@ -1,4 +1,4 @@
-//! How a request is performed: what it moves, and to whom.
+//! Performs a request: moves its bytes to the peer or from it.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{Destination, GATHER_MAX, QpConfig, QpNumber, Slice, Status, Transport, Verb};
@@ -15,25 +15,27 @@ use crate::verbs::waiting::What;
 use crate::verbs::wire::{Wire, link_of};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason why a request has to wait.
 pub(super) enum Reason {
-    /// The peer has not met us yet.
+    /// The peer has not connected to us yet.
     NotYet,
-    /// It has posted no receive.
+    /// The peer has posted no receive.
     NoReceive,
-    /// Its ring is full.
+    /// The peer's ring is full.
     Full,
 }
 
-/// What became of a request when it was performed.
+/// Result of performing a request.
 pub(super) enum Step {
+    /// It is complete, with this status.
     Over(Status),
-    /// It waits for its acknowledgement.
+    /// It was sent and waits for its acknowledgement.
     Sent,
     /// It has to wait for its turn.
     Wait(Reason),
 }
 
-/// What performs requests: the parts of a queue pair that this takes.
+/// The parts of a queue pair that are needed to perform requests.
 pub(super) struct Sender<'a> {
     pub number: QpNumber,
     pub config: &'a QpConfig,
@@ -65,7 +67,7 @@ impl<'a> Sender<'a> {
             }
             _ if self.is_reliable() && !self.has_receive(connection) => Step::Wait(Reason::NoReceive),
             (What::Write(remote), Some(_)) => {
-                // Not again, when only the ring was full.
+                // The data is not written again when only the ring was full.
                 if *self.progress == 0 {
                     let place = place(remote);
                     if let Err(status) = connection.seat.write(place, Verb::WriteWithImmediate, pieces, total) {
@@ -82,7 +84,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// The same, for several pieces.
+    /// Like [`Self::give`], for several pieces.
     #[inline(never)]
     pub fn give_pieces(&mut self, what: What, immediate: Option<u32>, slices: &[Slice], wire: &mut Wire<'_>) -> Step {
         let pieces: ArrayVec<&[u8], GATHER_MAX> = slices.iter().map(Slice::bytes).collect();
@@ -109,7 +111,7 @@ impl<'a> Sender<'a> {
             What::FetchAdd { remote, add } => connection.seat.fetch_add(place(remote), add).map(Some),
             What::Send | What::Datagram(_) | What::Write(_) => Err(Status::LocalQpOperation),
         };
-        // The check of the request saw to the target's length.
+        // The length of the target was checked with the request.
         if let Ok(Some(was)) = fetched
             && let Some(target) = targets.first_mut().and_then(|target| target.first_chunk_mut())
         {
@@ -123,7 +125,7 @@ impl<'a> Sender<'a> {
         self.config.transport == Transport::Rc
     }
 
-    /// The way to the peer, if it listens to us.
+    /// The connection, if the peer listens to us.
     #[inline(always)]
     fn peer(&self) -> Result<&'a Connection, Listens> {
         let Some(connection) = self.connection else { return Err(Listens::NoLonger) };
@@ -132,13 +134,13 @@ impl<'a> Sender<'a> {
         }
         let directory = &connection.seat.target.directory;
         let word = directory.listens(connection.number);
-        // A word is believed only while its owner lives.
+        // A word counts only while its owner lives.
         let listens = Listens::of_word(word, connection.number);
         Err(if connection.is_dead() { Listens::NoLonger } else { listens })
     }
 
-    /// What becomes of a request whose peer does not listen: of an access to memory, when its owner is dead, what becomes of one
-    /// to memory that is not exposed any more.
+    /// Ends a request whose peer does not listen. On RC, an access to the memory of a dead owner ends like one to
+    /// memory that is no longer exposed. On the other transports, the request is counted as discarded and succeeds.
     #[cold]
     fn lost(&self, is_access: bool, wire: &mut Wire<'_>) -> Step {
         if self.is_reliable() {
@@ -159,7 +161,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Sends a message on a connection, or goes on with it.
+    /// Sends a message on a connection, or continues to send it.
     #[inline(always)]
     fn message(
         &mut self,
@@ -191,7 +193,7 @@ impl<'a> Sender<'a> {
             match dropped {
                 Dropped::Full if self.is_reliable() => return Step::Wait(Reason::Full),
                 Dropped::Full => wire.counts.count(Discarded::Full),
-                // The link is gone, as the next turn will tell.
+                // The link is gone, which the next turn will report.
                 _ => return self.lost(is_access, wire),
             }
         }
@@ -200,7 +202,7 @@ impl<'a> Sender<'a> {
         if self.is_reliable() { Step::Sent } else { Step::Over(Status::Success) }
     }
 
-    /// Sends the parts of a message that were not sent yet.
+    /// Sends the parts of a message that have not been sent yet.
     #[cold]
     #[inline(never)]
     fn parts(
@@ -248,7 +250,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Puts a packet with `len` bytes of the pieces, from byte `start` of them, into the ring.
+/// Puts a packet with `len` bytes of the pieces, from byte `start` on, into the ring.
 #[inline(always)]
 fn offer(
     wire: &mut Wire<'_>,
@@ -268,7 +270,7 @@ fn offer(
     wire.tx.offer(TxPacket { to, head: &head[..head_len], data })
 }
 
-/// Brings a range of the pieces together.
+/// Copies a range of the pieces together.
 #[cold]
 #[inline(never)]
 fn gather<'a>(scratch: &'a mut Vec<u8>, pieces: &[&[u8]], start: usize, len: usize) -> &'a [u8] {

@@ -1,9 +1,10 @@
-//! The queue of requests: what is performed when, and what is over.
+//! The send queue: it performs requests and completes them.
 //!
-//! One-sided operations are performed on the spot. A message goes into the ring to the peer's port; UC and UD are done with it
-//! then. RC sends only what the peer has posted a receive for, which its device's directory says, so what is in the ring
-//! arrives: nothing is sent twice. It waits, a bounded number of times, where the peer has posted none, and as long as it
-//! takes where the ring is full. Its requests are over when the peer has acknowledged the messages before them.
+//! One-sided operations are performed at once. A message goes into the ring to the peer's port, which completes it on
+//! UC and UD. RC sends only messages for which the peer has posted a receive, as its device's directory shows, so
+//! everything in the ring arrives and nothing is sent twice. It waits for a bounded time when the peer has posted none,
+//! and without a limit when the ring is full. Its requests complete when the peer has acknowledged the messages before
+//! them.
 
 use sinew_fabric::verbs::{
     Attributes, Destination, Opcode, Operation, PostError, QpState, RemoteMemory, Request, Source, Status, Transport,
@@ -22,17 +23,17 @@ use crate::verbs::waiting::{
 };
 use crate::verbs::wire::{Notes, Wire};
 
-/// How long a request waits for a receive, for each of its tries.
+/// Time for which a request waits for a receive, for each of its retries, in ns.
 const RECEIVER_NOT_READY_NS: u64 = 500_000;
-/// How long it waits for a queue pair that has not met ours yet.
+/// Time for which a request waits for a peer that has not connected to us yet, in ns.
 const NOT_YET_NS: u64 = 1_000_000_000;
-/// WRITEs of a list that are performed between two looks at the peer and the region, which bounds the wait of whoever ends the
-/// exposure.
+/// WRITEs of a list that are performed between two checks of the peer and the region, which bounds the wait of an owner
+/// that ends the exposure.
 pub(crate) const WRITES_AT_ONCE: u64 = 64;
-/// Tries that never end.
+/// Value of `rnr_retries` for retries without end.
 const FOR_EVER: u8 = 7;
 
-/// Why the oldest request waits, and since when.
+/// Reason why the oldest request waits, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stall {
     reason: Reason,
@@ -46,7 +47,7 @@ impl Stall {
     }
 }
 
-/// What a request changes beside its queue pair.
+/// The parts of an engine that a request changes besides its queue pair.
 pub(crate) struct Outbound<'a, 'w> {
     pub wire: &'a mut Wire<'w>,
     pub queues: &'a mut Queues,
@@ -54,7 +55,7 @@ pub(crate) struct Outbound<'a, 'w> {
 }
 
 impl QueuePair {
-    /// Whether a request can be taken.
+    /// Refuses a request that cannot be posted.
     #[inline(always)]
     pub fn check(&mut self, request: &Request<'_>, attributes: &Attributes) -> Result<(), PostError> {
         request.check(&self.config, self.state, attributes)?;
@@ -64,7 +65,7 @@ impl QueuePair {
         if self.knows_request(request) { Ok(()) } else { Err(PostError::ForeignBuffer) }
     }
 
-    /// Takes a request that was checked.
+    /// Queues a request that was checked.
     #[inline(always)]
     pub fn push(&mut self, request: Request<'_>, pool: &mut Pool) {
         self.requests_pushed += 1;
@@ -78,7 +79,7 @@ impl QueuePair {
         }
     }
 
-    /// Starts what was pushed.
+    /// Rings the doorbell: starts the requests that were pushed.
     #[inline(always)]
     pub fn ring(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Notes) {
         self.waiting.ring();
@@ -93,7 +94,7 @@ impl QueuePair {
         self.waiting.rewind();
     }
 
-    /// Performs inline WRITEs in turn, until one cannot be, for whatever reason.
+    /// Performs inline WRITEs in turn, until one cannot be performed, for whatever reason.
     #[inline(always)]
     fn write_waiting(&mut self, queues: &mut Queues) {
         if self.broken || !self.flying.is_empty() {
@@ -103,7 +104,7 @@ impl QueuePair {
             let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_alive()) else {
                 return;
             };
-            // The region is entered once for all that follow each other into it.
+            // The region is entered once for all consecutive WRITEs to it.
             let Some(sitting) = connection.seat.sit(connection.way(), rkey) else { return };
             let (untold, told) =
                 self.waiting.write_inline(rkey, WRITES_AT_ONCE, |address, bytes| sitting.write(address, bytes));
@@ -119,7 +120,7 @@ impl QueuePair {
         }
     }
 
-    /// What performs requests, and the requests.
+    /// The parts that perform requests, and the waiting requests.
     #[inline(always)]
     fn sender(&mut self) -> (Sender<'_>, &mut Waiting) {
         let sender = Sender {
@@ -132,7 +133,7 @@ impl QueuePair {
         (sender, &mut self.waiting)
     }
 
-    /// Whether an inline request can be taken.
+    /// Whether an inline request of `len` bytes can be accepted.
     #[inline(always)]
     fn takes_inline(&self, len: usize) -> bool {
         self.state == QpState::ReadyToSend
@@ -140,13 +141,13 @@ impl QueuePair {
             && len <= self.config.inline_max
     }
 
-    /// Whether its turn is now, too.
+    /// Whether such a request can be accepted and it is its turn now.
     #[inline(always)]
     pub fn takes_inline_now(&self, len: usize) -> bool {
         self.takes_inline(len) && self.waiting.is_empty() && !self.broken
     }
 
-    /// Takes an inline request, if it can be taken. Else false: nothing has happened.
+    /// Queues an inline request, if it can be accepted. Returns false otherwise; nothing has happened then.
     #[inline(always)]
     pub fn push_inline(
         &mut self,
@@ -164,8 +165,8 @@ impl QueuePair {
         true
     }
 
-    /// Performs the plainest request of all, a WRITE of a few bytes, if it can be taken and its turn is now. Else false: nothing
-    /// has happened.
+    /// Performs the simplest request, a WRITE of a few bytes, if it can be accepted and it is its turn. Returns false
+    /// otherwise; nothing has happened then.
     #[inline(always)]
     pub fn write_inline(
         &mut self,
@@ -180,7 +181,7 @@ impl QueuePair {
         let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_alive()) else {
             return false;
         };
-        // Nothing is checked for nothing.
+        // A zero-length WRITE skips the region check, so it takes the slow path.
         let written = (1..=CHUNK).contains(&bytes.len())
             && connection
                 .seat
@@ -198,7 +199,7 @@ impl QueuePair {
         true
     }
 
-    /// Whether a READ into one buffer can be taken.
+    /// Whether a READ into one buffer can be accepted.
     #[inline(always)]
     fn takes_target(&self, target: &MessageBuffer) -> bool {
         self.takes_inline(0)
@@ -208,7 +209,8 @@ impl QueuePair {
             && self.knows_already(|arena| target.is_from(arena))
     }
 
-    /// Takes a READ into one buffer, if it can be taken. Else the buffer comes back: nothing has happened.
+    /// Queues a READ into one buffer, if it can be accepted. Otherwise the buffer is returned; nothing has happened
+    /// then.
     #[inline(always)]
     pub fn push_read(
         &mut self,
@@ -224,7 +226,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Performs a READ into one buffer, if it can be taken and its turn is now. Else the buffer comes back: nothing has happened.
+    /// Performs a READ into one buffer, if it can be accepted and it is its turn. Otherwise the buffer is returned;
+    /// nothing has happened then.
     #[inline(always)]
     pub fn read_now(
         &mut self,
@@ -244,12 +247,12 @@ impl QueuePair {
         }
         self.requests_pushed += 1;
         let len = target.len();
-        // Told in any case: the target comes back.
+        // There is a completion even if it is not signaled, since the target comes back.
         self.tell_success(id, Opcode::Read, len, queues).buffers = Buffers::one(target);
         Ok(())
     }
 
-    /// Performs a SEND of a few bytes, as [`Self::write_inline`] does a WRITE.
+    /// Performs a SEND of a few bytes, as [`Self::write_inline`] performs a WRITE.
     #[inline(always)]
     pub fn send_inline(
         &mut self,
@@ -287,7 +290,8 @@ impl QueuePair {
         true
     }
 
-    /// Performs a request that was checked, if its turn is now, so that it need not be kept; false when it has to wait.
+    /// Performs a request that was checked, if it is its turn, so that it need not be stored. Returns false when it has
+    /// to wait.
     #[inline(always)]
     pub fn perform_now(
         &mut self,
@@ -317,7 +321,7 @@ impl QueuePair {
         };
         match step {
             Step::Wait(_) => return false,
-            // By far the most common: nobody is told.
+            // This is by far the most common case: it needs no completion.
             Step::Over(Status::Success) if !request.signaled && !has_targets(what) && self.flying.is_empty() => {
                 self.requests_pushed += 1;
                 self.requests_over += 1;
@@ -335,7 +339,7 @@ impl QueuePair {
         true
     }
 
-    /// Notes what became of a request.
+    /// Records the result of a request.
     #[inline(always)]
     fn went(&mut self, mut request: Flying, step: Step, queues: &mut Queues, notes: &mut Notes) {
         match step {
@@ -398,7 +402,7 @@ impl QueuePair {
         wire.submit();
     }
 
-    /// Flushes the requests that the doorbell has rung for; the first ends with `first`.
+    /// Flushes the requests for which the doorbell has rung; the first ends with `first`.
     pub fn flush_waiting(&mut self, first: Status, queues: &mut Queues) {
         let mut status = first;
         while let Some(request) = self.waiting.pop(&mut queues.pool) {
@@ -408,13 +412,14 @@ impl QueuePair {
         self.progress = 0;
     }
 
-    /// Flushes all of them.
+    /// Flushes all waiting requests; the first ends with `first`.
     pub fn flush_all_waiting(&mut self, first: Status, queues: &mut Queues) {
         self.waiting.ring();
         self.flush_waiting(first, queues);
     }
 
-    /// Lets the oldest request wait, unless it has waited for too long: then with which status it ends.
+    /// Lets the oldest request wait, unless it has waited for too long. In that case, returns the status with which it
+    /// ends.
     #[cold]
     #[inline(never)]
     fn wait_for(&mut self, reason: Reason, notes: &mut Notes) -> Option<Status> {
@@ -438,7 +443,7 @@ impl QueuePair {
         end
     }
 
-    /// The peer has acknowledged all messages before `next`, and, with `misfit`, refused that one.
+    /// Handles the acknowledgement of all messages before `next` and, with `misfit`, the refusal of that one.
     pub fn acknowledged(
         &mut self,
         next: u32,
@@ -446,7 +451,7 @@ impl QueuePair {
         queues: &mut Queues,
         notes: &mut Notes,
     ) -> Result<(), Discarded> {
-        // What was not sent cannot have arrived.
+        // A message that was not sent cannot have arrived.
         let unsent = self.sent.wrapping_sub(next) as i32;
         if unsent < i32::from(misfit) {
             return Err(Discarded::Malformed);

@@ -1,36 +1,38 @@
-//! Messages that nobody will ever acknowledge.
+//! Finds messages that will never be acknowledged.
 //!
-//! A peer that is stopped, or does not poll, takes as long as it likes. But whoever maps a link's memory can write over a packet
-//! that was not taken, or over an acknowledgement. Its sender looks now and then: a packet whose word is not the one that it
-//! wrote ends the link, and a message that was taken is acknowledged in the same turn, or in a later one if the way back was
-//! full. So that a peer's turns can be counted, it is sent an acknowledgement that tells it nothing new, one after the other.
+//! A peer that is stopped, or does not poll, may take any length of time. But any process that maps a link's memory can
+//! overwrite a packet that was not taken, or an acknowledgement. So the sender checks from time to time. A packet whose
+//! word differs from the one that was written ends the link. A message that was taken is acknowledged in the same turn
+//! of the peer, or in a later one if the way back was full. To count the peer's turns, the sender probes it, one probe
+//! at a time, with an acknowledgement that tells it nothing new.
 
 use super::QueuePair;
 use crate::verbs::packet::Kind;
 use crate::verbs::wire::Wire;
 
-/// Time between two looks.
+/// Time between two checks, in ns.
 pub(crate) const WATCH_EVERY_NS: u64 = 100_000_000;
-/// Probes that a peer has taken since it took a message, after which it will not acknowledge that any more. (Not a time: either
-/// side may have been stopped.)
+/// Probes that a peer must have taken since it took a message before the message counts as lost. (This is not a time,
+/// since either side may have been stopped.)
 const PROBES_MAX: u32 = 30;
 
-/// What was seen of the oldest message that is not acknowledged.
+/// Observations of the oldest message that is not acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight {
     number: u32,
-    /// It, or the last probe, is taken when the peer has taken everything before this position of the ring.
+    /// The message, or the last probe, has been taken when the peer has taken everything before this position of the
+    /// ring.
     behind: u64,
     probes: u32,
 }
 
 impl QueuePair {
-    /// Whether something of it waits for the peer to take packets, or to acknowledge them.
+    /// Whether it waits for the peer to take or to acknowledge packets.
     pub fn waits_for_peer(&self) -> bool {
         !self.flying.is_empty() || self.stall.is_some_and(|stall| stall.is_for_room())
     }
 
-    /// Whether its oldest message was taken and will not be acknowledged any more.
+    /// Whether its oldest message was taken but will never be acknowledged. Also sends the next probe when one is due.
     pub fn is_forgotten(&mut self, wire: &mut Wire<'_>) -> bool {
         let waits = self.waits_for_peer();
         let Some(connection) = self.connection.as_ref().filter(|_| waits) else {

@@ -1,4 +1,4 @@
-//! Lists of inline WRITEs, which are performed while they are read: of millions a second, none is kept anywhere.
+//! Lists of inline WRITEs, which are performed while the list is read: at millions a second, none of them is stored.
 
 use std::rc::Rc;
 
@@ -9,20 +9,20 @@ use super::{Connection, QueuePair};
 use crate::verbs::initiator::{Seat, Sitting};
 use crate::verbs::queues::Queues;
 
-/// WRITEs of a list, until one cannot be performed at once.
+/// A run of WRITEs of a list, until one cannot be performed at once.
 pub(crate) struct WriteRun<'a> {
     qp: &'a mut QueuePair,
     queues: &'a mut Queues,
-    /// `None` when none can be.
+    /// `None` when no WRITE can be performed at once.
     seat: Option<&'a Seat>,
     sitting: Option<Sitting<'a>>,
     rkey: u32,
-    /// How many may be performed before the region is entered anew.
+    /// WRITEs that may be performed before the region is entered anew.
     left: u64,
-    /// How many the queue has room for.
+    /// Requests for which the queue has room.
     room: u64,
     inline_max: usize,
-    /// Those that were performed and are not counted yet.
+    /// Unsignaled WRITEs that were performed and are not counted yet.
     untold: u64,
 }
 
@@ -34,16 +34,16 @@ impl<'a> WriteRun<'a> {
         Self { qp, queues, seat, sitting: None, rkey: 0, left: 0, room, inline_max, untold: 0 }
     }
 
-    /// Performs a WRITE; false when it cannot be performed so, and nothing has happened.
+    /// Performs a WRITE. Returns false when it cannot be performed at once; nothing has happened then.
     #[inline(always)]
     pub fn write(&mut self, (id, signaled): (u64, bool), bytes: &[u8], remote: RemoteMemory) -> bool {
         if (self.left == 0 || remote.rkey != self.rkey) && !self.sit(remote.rkey) {
             return false;
         }
         let Some(sitting) = &self.sitting else { return false };
-        // Nothing is checked for nothing.
+        // A zero-length WRITE skips the region check, so it takes the slow path.
         let fits = (1..=self.inline_max).contains(&bytes.len()) && self.room > 0;
-        // Whoever gives us the list may take long over it.
+        // The caller's iterator may take a long time, so the peer is checked each time.
         let is_heard = self.qp.connection.as_ref().is_some_and(Connection::is_listening);
         if !fits || !is_heard || !sitting.write(remote.address, bytes) {
             return false;
@@ -61,7 +61,7 @@ impl<'a> WriteRun<'a> {
     /// Enters the region.
     #[inline(never)]
     fn sit(&mut self, rkey: u32) -> bool {
-        // One at a time.
+        // Only one region is entered at a time.
         self.sitting = None;
         self.left = 0;
         let connection = self.qp.connection.as_ref().filter(|connection| connection.is_alive());
@@ -95,7 +95,7 @@ impl Drop for WriteRun<'_> {
 }
 
 impl QueuePair {
-    /// Our place at the peer's device, when inline WRITEs need not wait for their turn.
+    /// Our seat at the peer's device, if inline WRITEs need not wait for their turn.
     #[inline(always)]
     pub fn seat(&self) -> Option<Rc<Seat>> {
         let is_their_turn = self.takes_inline_now(0) && self.flying.is_empty();
