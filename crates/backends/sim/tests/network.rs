@@ -291,7 +291,7 @@ fn nonsense_is_refused_by_name_and_field() {
     assert!(refusal(&|topology| topology.hosts[0].name = "node1".to_owned()).contains("two nodes named `node1`"));
     assert!(refusal(&|topology| topology.links[0].ends[0] = topology.links[0].ends[1]).contains("they are one node"));
     assert!(
-        refusal(&|topology| topology.links[0].ends[0] = NodeId::Host(HostId(9))).contains("such a node there is not")
+        refusal(&|topology| topology.links[0].ends[0] = NodeId::Host(HostId(9))).contains("one of them does not exist")
     );
     assert!(
         refusal(&|topology| topology.switches[0].buffer = Buffer::Shared { bytes: 1, alpha: -1.0 }).contains("alpha")
