@@ -76,7 +76,7 @@ impl Account {
         if into_ns < slice_ns { Holder::Theirs(slice_ns - into_ns) } else { Holder::Ours(2 * slice_ns - into_ns) }
     }
 
-    /// When a thread that is awake, and wants to run from `wanted_ns` on, can run.
+    /// Returns when a thread that is awake, and wants to run from `wanted_ns` on, can run.
     #[inline]
     pub fn runs_ns(&self, wanted_ns: u64) -> u64 {
         match self.holder(wanted_ns) {
@@ -85,7 +85,7 @@ impl Account {
         }
     }
 
-    /// When work that is begun at `now_ns` and takes `spent_ns` is done.
+    /// Returns when work that is begun at `now_ns` and takes `spent_ns` is done.
     #[inline]
     pub fn ends_ns(&self, now_ns: u64, spent_ns: u64) -> u64 {
         let begins_ns = self.runs_ns(now_ns);
@@ -116,7 +116,7 @@ impl Account {
         (self.lead_ns - now_ns.saturating_sub(self.since_ns) as i64).max(-credit_ns)
     }
 
-    /// When a sleeper that is woken at `woken_ns` runs.
+    /// Returns when a sleeper that is woken at `woken_ns` runs.
     #[inline]
     pub fn replaces_ns(&self, woken_ns: u64) -> u64 {
         let wait_ns = self.slept_ns(woken_ns) + self.competitor.wakeup_granularity_ns as i64;

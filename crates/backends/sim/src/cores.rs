@@ -62,7 +62,7 @@ pub(crate) struct Core {
     slept_ns: u64,
     /// Start of the current idle time, if it is idle: it sleeps, and has no competitor.
     idle_since_ns: Option<u64>,
-    /// The count that idle time is added to, once somebody has asked for it.
+    /// The count that idle time is added to, once it has been asked for.
     idle_ns: Option<IdleCount>,
 }
 

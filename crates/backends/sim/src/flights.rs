@@ -21,7 +21,7 @@ pub(crate) struct Flight {
     packet: Option<Box<Packet>>,
     /// The port that it goes to.
     pub to: u32,
-    /// That port's host.
+    /// The host of that port.
     pub target: u32,
     /// The same for all packets from one port to another.
     pub flow: u32,

@@ -130,7 +130,7 @@ pub(crate) struct Nic {
     /// Ratio of a requester unit's time for packets and DMA to a responder unit's, since their numbers differ.
     pub requester_scale: f64,
     pub qps: Vec<Option<Box<Qp>>>,
-    /// How many queue pairs each place has had.
+    /// Number of queue pairs that each place has had.
     lives: Vec<u8>,
     /// The epoch in which each place's next queue pair begins: jobs scheduled for one queue pair are not done for the
     /// next.

@@ -34,7 +34,7 @@ pub struct HostSpec {
     pub receive_latency_ns: u64,
 }
 
-/// How a switch shares its memory among its output ports.
+/// Sharing of a switch's memory among its output ports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Buffer {
     /// All ports share `bytes`: a port may hold up to `alpha` times the free bytes (dynamic thresholds).
@@ -81,9 +81,9 @@ pub struct SwitchSpec {
     pub latency_ns: u64,
     /// Its memory.
     pub buffer: Buffer,
-    /// How it marks packets, if it does.
+    /// Its marking of packets, if it marks any.
     pub ecn: Option<Ecn>,
-    /// When it asks senders to pause, if it does.
+    /// Its requests to senders to pause, if it makes any.
     pub pause: Option<Pause>,
 }
 
@@ -148,7 +148,7 @@ pub enum TopologyError {
         index: usize,
         /// Its ends.
         ends: String,
-        /// What is wrong with them.
+        /// The problem with the ends.
         problem: &'static str,
     },
     /// A host cannot reach another.

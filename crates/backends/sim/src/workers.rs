@@ -128,7 +128,7 @@ impl SimWorkers {
         self.lock().panics
     }
 
-    /// How each worker's core spent its time.
+    /// The time of each worker's core so far, by use.
     pub fn core_times(&self) -> Vec<CoreTime> {
         let now_ns = self.0.clock.event_ns();
         self.lock().cores.iter().map(|core| core.time(now_ns)).collect()

@@ -123,7 +123,7 @@ fn a_port_loses_what_its_own_buffer_does_not_hold() {
 
 #[test]
 fn a_shared_buffer_is_divided_by_need() {
-    // One port alone may have alpha / (1 + alpha) of it, and two of them less each.
+    // One port alone may have alpha / (1 + alpha) of the buffer, and each of two ports less.
     let most = |victims: usize, alpha: f64| {
         let network = Network::new(topology(10, Buffer::Shared { bytes: 100_000, alpha }), 1).unwrap();
         let victims: Vec<SimPort> = (0..victims).map(|host| open(&network, host)).collect();

@@ -36,7 +36,7 @@ pub(crate) fn locked(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
 
 /// Regions begin at multiples of a page, as mappings do: small ones lie together in one large page.
 const ALIGN: u64 = 4096;
-/// Address of the first region. Not 0, which nobody should be able to use.
+/// Address of the first region. Not 0, which must never be a valid address.
 const FIRST: u64 = 2 << 20;
 
 impl Regions {

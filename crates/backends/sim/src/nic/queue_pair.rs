@@ -313,15 +313,15 @@ impl Qp {
         }
     }
 
-    /// When a write that reaches memory by `at_ps` is seen: no earlier than the writes before it, which the bus may
-    /// have finished later.
+    /// Returns when a write that reaches memory by `at_ps` is seen: no earlier than the writes before it, which the bus
+    /// may have finished later.
     pub fn seen_ps(&mut self, at_ps: u64) -> u64 {
         self.visible_ps = self.visible_ps.max(at_ps);
         self.visible_ps
     }
 
-    /// When memory is read for a request that reaches it by `at_ps`: no earlier than for the requests before it, and,
-    /// for a request's first part, once all writes before it are seen.
+    /// Returns when memory is read for a request that reaches it by `at_ps`: no earlier than for the requests before
+    /// it, and, for a request's first part, once all writes before it are seen.
     pub fn looks_ps(&mut self, at_ps: u64, is_first: bool) -> u64 {
         let after_ps = if is_first { self.visible_ps } else { 0 };
         self.read_ps = self.read_ps.max(at_ps).max(after_ps);

@@ -60,7 +60,7 @@ impl World {
         self.nic_hears(nic, packet, now_ns);
     }
 
-    /// When the link to a node has room for another packet of a NIC.
+    /// Returns when the link to a node has room for another packet of a NIC.
     #[inline]
     pub fn link_free_ps(&self, nic: u32, to: u32) -> u64 {
         let (host, target) = (self.nics[nic as usize].host, self.nodes[to as usize].host);

@@ -98,7 +98,7 @@ impl Node {
         Ok(())
     }
 
-    /// When the next coming packet arrives.
+    /// Returns when the next packet that is still coming arrives.
     pub fn next_ns(&self) -> Option<u64> {
         self.coming.front().map(|(arrives_ns, _)| *arrives_ns)
     }
