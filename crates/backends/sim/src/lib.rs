@@ -32,8 +32,9 @@
 //! another that is earlier in virtual time, and memory that actors share may show them the future, by the length of a
 //! turn or a job at most. Whatever must not be early goes through the network, or [with a
 //! wake](sinew_fabric::Waker::wake_with), as answers to deferred calls do, or [takes effect
-//! later](sinew_fabric::Waker::take_effect), as results of handles do. Nothing can block in a turn: whatever it waits
-//! for happens after it. Blocking calls work only on networks without actors, where time passes while they sleep.
+//! later](sinew_fabric::Waker::take_effect), as results of handles do. Nothing can block in a turn: whatever a turn
+//! waits for happens only after the turn. Blocking calls work only on networks without actors, where time passes while
+//! they sleep.
 
 #![forbid(unsafe_code)]
 

@@ -9,7 +9,7 @@ pub struct LinkStats {
     pub bytes: u64,
     /// Bytes now queued for it.
     pub queued_bytes: u64,
-    /// Most bytes that were ever queued for it, or since [`Network::take_queued_max`](crate::Network::take_queued_max).
+    /// Most bytes queued for it at once, ever or since [`Network::take_queued_max`](crate::Network::take_queued_max).
     pub queued_bytes_max: u64,
     /// Packets lost because its queue was full.
     pub overflowed: u64,
@@ -22,7 +22,7 @@ pub struct LinkStats {
 pub struct NetworkStats {
     /// Packets that reached a port's receive queue.
     pub delivered: u64,
-    /// Packets that did not reach one, for any reason.
+    /// Packets that did not reach a receive queue, for any reason.
     pub lost: u64,
     /// Lost packets that found a switch's buffer full.
     pub overflowed: u64,

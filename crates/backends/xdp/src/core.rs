@@ -257,7 +257,7 @@ impl Core {
     fn wait_for_neighbour(&mut self, ready: Ready) {
         let to = ready.to;
         if self.waiting.len() == WAITING_MAX {
-            // The oldest frame has waited longest in vain.
+            // The oldest frame has waited longest.
             if let Some(oldest) = self.waiting.pop_front() {
                 self.tx_stats.count_dropped(Dropped::NoSuchPeer, oldest.packets);
                 self.sender.give_back(oldest.chunk);

@@ -10,7 +10,7 @@ const SLOTS: usize = 256;
 
 /// Age at which a neighbour that is sent to is asked for again. Its known address is used meanwhile.
 const FRESH_NS: u64 = 5_000_000_000;
-/// Pause before it is asked for once more.
+/// Pause between further questions about it.
 const AGAIN_NS: u64 = 1_000_000_000;
 /// Unanswered questions after which it counts as unknown.
 const IN_VAIN: u8 = 3;
@@ -61,8 +61,8 @@ impl Neighbours {
     }
 
     /// The Ethernet address for packets that are being sent now. A neighbour that was not confirmed for long is
-    /// doubted, and forgotten when it was asked for in vain. One that is known only from its packets is not forgotten:
-    /// they may have come through a host that does not answer for it.
+    /// doubted, and forgotten after `IN_VAIN` unanswered questions. One that is known only from its packets is not
+    /// forgotten: they may have come through a host that does not answer for it.
     #[inline]
     pub fn way_to(&mut self, address: IpAddr, now_ns: u64) -> Option<MacAddress> {
         let slot = &mut self.slots[slot_of(address)];

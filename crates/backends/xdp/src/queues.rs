@@ -119,7 +119,7 @@ impl Receiver {
                 socket.rx.release();
                 lacking[*next] += before - left;
             }
-            // A queue without chunks receives nothing, so new ones are not looked for only after frames came.
+            // Look for chunks even if no frame came: a queue without chunks receives nothing.
             if lacking[*next] >= LACKING || interface.missing(socket.queue) >= LACKING {
                 interface.fill(socket.queue, spare);
                 lacking[*next] = 0;

@@ -79,8 +79,8 @@ impl Bus {
     }
 
     /// Announces that a core is about to write `lines` lines, or a doorbell if 0. The core has reached `now_ps` in a
-    /// turn that began at `turn_ps`. Returns how long it has to wait for room in its write-combining buffers, which
-    /// follows from the writes that are on their way, or announced, by then.
+    /// turn that began at `turn_ps`. Returns how long it has to wait for room in its write-combining buffers, given the
+    /// writes that are on their way or announced by then.
     #[inline]
     pub fn write_soon(&mut self, turn_ps: u64, now_ps: u64, lines: usize) -> u64 {
         let takes_ps = self.written_ps(lines);

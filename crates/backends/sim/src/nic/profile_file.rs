@@ -52,9 +52,9 @@ impl Profile {
         Self::built_in_file(name).map(read)
     }
 
-    /// Reads a profile in the format of the files in `nics`: each parameter is `name = { value = ..., source = "..."
-    /// }`. With `based_on = "cx3"`, fields that a file leaves out are taken from there; with `scale` as well, the times
-    /// of that NIC's units are multiplied by it.
+    /// Reads a profile in the format of the files in `nics`: each parameter is
+    /// `name = { value = ..., source = "..." }`. With `based_on = "cx3"`, fields that a file leaves out are taken from
+    /// there; with `scale` as well, the times of that NIC's units are multiplied by it.
     ///
     /// # Errors
     ///

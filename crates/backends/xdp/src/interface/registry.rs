@@ -26,8 +26,8 @@ fn open() -> MutexGuard<'static, Vec<Entry>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The interface of this name in the thread's namespace. It is opened unless this process has it open; then `memory`
-/// makes its memory, from its MTU and the number of its queues.
+/// The interface of this name in the thread's namespace. If this process does not have it open, it is opened, and
+/// `memory` makes its memory, from its MTU and the number of its queues.
 pub(crate) fn shared(
     name: &str,
     take: Take,

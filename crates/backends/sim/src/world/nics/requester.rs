@@ -133,7 +133,7 @@ impl World {
         }
         qp.is_queued = true;
         let epoch = qp.epoch;
-        // The rest of a message precedes other messages: NICs share no links (apnet19 4.3).
+        // The rest of a message precedes other messages: NICs do not share a link fairly (apnet19 4.3).
         let goes_on = qp.offset > 0;
         let unit = n.unit_of(Side::Requester, slot);
         let queue = &mut n.requesters[unit as usize].queue;
