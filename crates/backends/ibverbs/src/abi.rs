@@ -1,5 +1,6 @@
-//! The public ABI of libibverbs, written by hand: names, layouts and numbers as in `infiniband/verbs.h`, of which a test
-//! compares them with the system's. Types that the library makes are declared up to the last field that is used here.
+//! The public ABI of libibverbs, written by hand: names, layouts and numbers as in `infiniband/verbs.h`. A test
+//! compares them with the system's header. Types that the library allocates are declared only up to the last field that
+//! is used here.
 #![allow(non_camel_case_types)]
 
 #[cfg(test)]
@@ -7,7 +8,7 @@ mod tests;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// The name of something that only the library looks into.
+/// Declares a type whose contents only the library knows.
 macro_rules! opaque {
     ($($name:ident)*) => { $(
         #[repr(C)]
@@ -25,7 +26,7 @@ pub struct ibv_gid {
     pub raw: [u8; 16],
 }
 
-/// Up to what is used.
+/// Declared up to the last used field.
 #[repr(C)]
 pub struct ibv_device {
     _ops: [*const c_void; 2],
@@ -42,7 +43,7 @@ pub type ReqNotifyCq = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 pub type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 pub type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
-/// The device's own functions: the data path, which the header calls directly.
+/// The device's own functions of the data path, which the header calls directly.
 #[repr(C)]
 pub struct ibv_context_ops {
     _before_poll: [*const c_void; 10],
@@ -55,7 +56,7 @@ pub struct ibv_context_ops {
     _after_post: [*const c_void; 5],
 }
 
-/// Up to what is used.
+/// Declared up to the last used field.
 #[repr(C)]
 pub struct ibv_context {
     pub device: *mut ibv_device,
@@ -153,7 +154,7 @@ pub struct ibv_comp_channel {
     pub refcnt: c_int,
 }
 
-/// Up to what is used.
+/// Declared up to the last used field.
 #[repr(C)]
 pub struct ibv_cq {
     pub context: *mut ibv_context,
@@ -163,7 +164,7 @@ pub struct ibv_cq {
     pub cqe: c_int,
 }
 
-/// Up to what is used.
+/// Declared up to the last used field.
 #[repr(C)]
 pub struct ibv_qp {
     pub context: *mut ibv_context,
@@ -299,9 +300,9 @@ pub struct ibv_send_wr {
     /// In network byte order.
     pub imm_data: u32,
     pub wr: ibv_wr_kind,
-    /// Of XRC queue pairs.
+    /// For XRC queue pairs.
     _qp_type: u32,
-    /// Of memory windows and of segmentation.
+    /// For memory windows and segmentation.
     _further: [u64; 6],
 }
 
@@ -332,7 +333,7 @@ pub struct ibv_wc {
     pub dlid_path_bits: u8,
 }
 
-/// Constants of the header, and a table of them for the test that compares.
+/// Declares constants of the header, and a table of them for the test that compares.
 macro_rules! constants {
     ($($name:ident: $type:ty = $value:expr;)*) => {
         $(pub const $name: $type = $value;)*

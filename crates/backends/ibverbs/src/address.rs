@@ -1,4 +1,4 @@
-//! A port's part of a queue pair's address: how others find it.
+//! A port's part of a queue pair's address, by which others find it.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{QpAddress, VerbsError};
@@ -8,15 +8,15 @@ use crate::gid;
 use crate::port::Link;
 use crate::ways::Target;
 
-/// What the bytes begin with: of this fabric, in this version.
+/// First bytes of an address, for this fabric and version.
 const MAGIC: [u8; 3] = *b"IB1";
 
-/// Where a port is.
+/// The address of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PortAddress {
     pub infiniband: bool,
     pub lid: u16,
-    /// READs and atomics that a queue pair there takes at once.
+    /// READs and atomics that a queue pair there accepts at once.
     pub reads_in: u8,
     pub gid: [u8; 16],
 }
@@ -24,7 +24,7 @@ pub(crate) struct PortAddress {
 impl PortAddress {
     const LEN: usize = MAGIC.len() + 1 + 2 + 1 + 16;
 
-    /// Where a device of ours is.
+    /// The address of our own device's port.
     pub fn of(device: &DeviceInner) -> Self {
         Self {
             infiniband: device.port.link == Link::InfiniBand,
@@ -44,7 +44,7 @@ impl PortAddress {
         bytes
     }
 
-    /// The address in what a peer told.
+    /// Reads an address that a peer sent.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
         let (magic, rest) = bytes.split_first_chunk::<3>()?;
@@ -54,39 +54,40 @@ impl PortAddress {
         good.then_some(Self { infiniband: link == 1, lid: u16::from_le_bytes([low, high]), reads_in, gid })
     }
 
-    /// Whether packets can go from a port of ours to this one.
+    /// Checks that packets can go from our own port to this one.
     pub fn check_from(&self, ours: &Self) -> Result<(), VerbsError> {
         let wrong = |why: String| Err(VerbsError::Address(why));
         let link = |infiniband| if infiniband { "InfiniBand" } else { "Ethernet" };
         if self.infiniband != ours.infiniband {
-            return wrong(format!("it is on {}, and this port is on {}", link(self.infiniband), link(ours.infiniband)));
+            return wrong(format!("it is on {}, but this port is on {}", link(self.infiniband), link(ours.infiniband)));
         }
         if self.infiniband && (self.lid == 0 || self.lid >= 0xC000) {
-            return wrong(format!("{} is no LID of a port", self.lid));
+            return wrong(format!("{} is not a port's LID", self.lid));
         }
         if self.infiniband && self.is_beyond_router(ours) {
             let (theirs, ours) = (gid::text_of(self.gid), gid::text_of(ours.gid));
             return wrong(format!(
-                "{theirs} is of another InfiniBand subnet than {ours}, and no router's LID is known: take hosts of one subnet"
+                "{theirs} is on another InfiniBand subnet than {ours}, and no router's LID is known: use hosts of one subnet"
             ));
         }
         if !self.infiniband && !gid::can_reach(ours.gid, self.gid) {
             let (theirs, ours) = (gid::text_of(self.gid), gid::text_of(ours.gid));
             return wrong(format!(
-                "{theirs} is not reached from {ours}; open both devices with GIDs of one kind (`?gid=3`)"
+                "{theirs} cannot be reached from {ours}; open both devices with GIDs of one kind (`?gid=3`)"
             ));
         }
         Ok(())
     }
 
-    /// Whether it is of another subnet than ours, where its local identifier means nothing. (A port without a GID does not say.)
+    /// Whether it is on another subnet than ours, where its local identifier means nothing. (A port without a GID
+    /// counts as on ours.)
     fn is_beyond_router(&self, ours: &Self) -> bool {
         let says = |port: &Self| port.gid != [0; 16];
         says(self) && says(ours) && gid::subnet_of(self.gid) != gid::subnet_of(ours.gid)
     }
 
-    /// Where we send what is meant for a port that [`Self::check_from`] lets through. Some InfiniBand fabrics want every packet to
-    /// carry global identifiers (`global`).
+    /// The target of packets to a port that [`Self::check_from`] accepts. Some InfiniBand fabrics require global
+    /// identifiers in every packet (`global`).
     pub fn target(&self, to: &Self, global: bool) -> Target {
         match to.infiniband {
             true if global => Target::Gid { gid: to.gid, lid: to.lid },
@@ -95,8 +96,8 @@ impl PortAddress {
         }
     }
 
-    /// Where we send an answer to whoever sent a datagram: from its local identifier, which may be a router's, and its global one
-    /// where it carried one.
+    /// The target of an answer to a datagram, from the sender's local identifier, which may be a router's, and its
+    /// global one if the datagram carried one.
     pub fn target_of_sender(&self, lid: u16, gid: Option<[u8; 16]>, global: bool) -> Option<Target> {
         match gid {
             Some(gid) if !self.infiniband => gid::can_reach(self.gid, gid).then_some(Target::Gid { gid, lid: 0 }),
@@ -155,7 +156,7 @@ mod tests {
         assert!(on_subnet(1, 11).check_from(&ours).is_ok());
         let refused = on_subnet(2, 11).check_from(&ours).unwrap_err().to_string();
         assert!(refused.contains("subnet"), "{refused}");
-        // Ports without a GID have nothing but their LID.
+        // Ports without a GID have only their LID.
         let bare = PortAddress { gid: [0; 16], ..on_subnet(0, 11) };
         assert!(bare.check_from(&ours).is_ok() && ours.check_from(&bare).is_ok());
     }

@@ -1,4 +1,4 @@
-//! A device with one of its ports, open.
+//! An open device, at one of its ports.
 
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
@@ -14,17 +14,18 @@ use crate::list::{Context, List};
 use crate::port::PortInfo;
 use crate::work_id::DEPTH_MAX;
 
-/// Lengths of inline data that are tried, since no device says how much it takes.
+/// Lengths of inline data to try, since no device reports its limit.
 const INLINE_LENS: [u32; 6] = [1024, 512, 256, 128, 64, 32];
 
-/// Which device, port and GID: `rxe0`, `mlx5_0:2`, `mlx5_0:1?gid=3`; what is not said is chosen.
+/// Choice of a device, port and GID: `rxe0`, `mlx5_0:2`, `mlx5_0:1?gid=3`. Parts that are left out are chosen
+/// automatically.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
-    /// The device's name; `None` for the first that has a port that can be used.
+    /// The device's name; `None` for the first with a usable port.
     pub device: Option<String>,
-    /// The port, from 1; `None` for the first that can be used.
+    /// The port, from 1; `None` for the first usable one.
     pub port: Option<u8>,
-    /// The place in the port's GID table; `None` for the best.
+    /// The index in the port's GID table; `None` for the best GID.
     pub gid_index: Option<u8>,
 }
 
@@ -67,7 +68,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// An RDMA device, open at one of its ports. Clones are the same device; what is made on it keeps it open.
+/// An RDMA device, open at one of its ports. Clones are the same device, and everything made on it keeps it open.
 #[derive(Clone, Debug)]
 pub struct IbDevice(pub(crate) Arc<DeviceInner>);
 
@@ -75,16 +76,16 @@ pub struct IbDevice(pub(crate) Arc<DeviceInner>);
 pub(crate) struct DeviceInner {
     pub context: Context,
     pub port: PortInfo,
-    /// What the port is called, by which others find it.
+    /// The port's name, by which others find it.
     pub gid: Option<Gid>,
     pub attributes: Attributes,
-    /// Completions that a queue can hold at most.
+    /// Most completions of a queue.
     pub completions_max: usize,
-    /// Pieces of a work request at most.
+    /// Most pieces of a work request.
     pub sges_max: usize,
-    /// READs and atomics of a peer that a queue pair takes at once.
+    /// Most of a peer's READs and atomics that a queue pair accepts at once.
     pub reads_in: u8,
-    /// READs and atomics of our own on their way at once.
+    /// Most of our own READs and atomics in flight.
     pub reads_out: u8,
 }
 
@@ -93,8 +94,8 @@ impl IbDevice {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::NoDevice`] when there is no library, no such device or none that can be used, with the reasons and what
-    /// helps; [`VerbsError::System`] when it may not be opened.
+    /// [`VerbsError::NoDevice`] when there is no library, no such device or no usable one, with the reasons and
+    /// remedies; [`VerbsError::System`] when the device may not be opened.
     pub fn open(which: &Selector) -> Result<Self, VerbsError> {
         let list = List::get(Library::get()?)?;
         let named = |name: &str| which.device.as_deref().is_none_or(|wanted| wanted == name);
@@ -110,7 +111,7 @@ impl IbDevice {
             };
             match opened {
                 Ok(device) => return Ok(device),
-                // The only one that was meant says best itself what is wrong.
+                // A named device's own error is the most precise.
                 Err(error) if which.device.is_some() => return Err(error),
                 Err(error) => reasons.push(error.to_string()),
             }
@@ -170,7 +171,7 @@ impl IbDevice {
             message_len_max: port.message_len_max,
             inline_max: find_inline_max(&context)?,
             gather_max: count(limits.max_sge).min(GATHER_MAX),
-            // More fit no number of ours.
+            // Our work identifiers have no room for more.
             queue_depth_max: count(limits.max_qp_wr).min(DEPTH_MAX),
             reads_max: reads_out.into(),
             atomics: limits.atomic_cap != IBV_ATOMIC_NONE,
@@ -193,7 +194,7 @@ impl IbDevice {
         &self.0.context.name
     }
 
-    /// The port, and what it is called.
+    /// The port, with its names.
     pub fn port(&self) -> &PortInfo {
         &self.0.port
     }
@@ -207,7 +208,7 @@ pub(crate) fn qp_type(transport: Transport) -> u32 {
     }
 }
 
-/// The longest inline data that queue pairs of every transport take, which can only be found by making some.
+/// Finds the longest inline data that queue pairs of every transport take, by making some: no device reports it.
 fn find_inline_max(context: &Context) -> Result<usize, VerbsError> {
     let library = context.library;
     let pd = context.alloc_pd()?;
@@ -232,7 +233,7 @@ fn find_inline_max(context: &Context) -> Result<usize, VerbsError> {
         };
         // SAFETY: a domain and a queue of the same open device, and a description that is written to.
         match NonNull::new(unsafe { (library.ibv_create_qp)(pd.as_ptr(), &raw mut wanted) }) {
-            // SAFETY: made above, used by nobody.
+            // SAFETY: made above, and used by nobody.
             Some(qp) => unsafe { (library.ibv_destroy_qp)(qp.as_ptr()) == 0 },
             None => false,
         }

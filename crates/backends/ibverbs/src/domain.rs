@@ -1,4 +1,4 @@
-//! What users have of a device: its protection domains, and the memory that they expose.
+//! A device's protection domains, and the memory that users expose in them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::library::system;
 use crate::registration::{DomainInner, LocalMemory, Registration};
 use crate::thread::IbThread;
 
-/// Memory and queue pairs that may work together on an [`IbDevice`].
+/// Memory and queue pairs that may be used together on an [`IbDevice`].
 ///
-/// Arenas are registered as a whole: their memory is backed and locked at once, and stays registered until the domain and
-/// everything made from it are gone.
+/// Arenas are registered as a whole: their memory is backed and locked at once, and stays registered until the domain
+/// and everything made from it are gone.
 #[derive(Clone, Debug)]
 pub struct IbDomain(pub(crate) Arc<DomainInner>);
 
@@ -67,7 +67,7 @@ impl ProtectionDomain for IbDomain {
     }
 }
 
-/// Memory of ours that peers reach through an [`IbDevice`], until it is dropped.
+/// Memory of this process that peers can reach through an [`IbDevice`], until it is dropped.
 #[derive(Debug)]
 pub struct IbMemory {
     registration: Registration,
@@ -91,7 +91,7 @@ impl Exposed for IbMemory {
         self.access
     }
 
-    /// Peers' requests that are under way end first: the memory always comes back, unless the device fails.
+    /// Waits for peers' requests in flight to end: the memory always comes back, unless the device fails.
     fn deregister(mut self) -> Option<SharedMemory> {
         self.registration.end().then(|| self.registration.memory().clone())
     }

@@ -1,36 +1,36 @@
-//! Global identifiers (GIDs): what a port is called on its network, which of its names to use, and who sent a datagram.
+//! Global identifiers (GIDs): a port's names on its network, the choice among them, and the sender of a datagram.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Bytes in front of every UD message: the sender's addresses.
+/// Bytes before every UD message, which hold the sender's addresses.
 pub const GRH_LEN: usize = 40;
 
-/// How packets of a GID look on the wire.
+/// Format of a GID's packets on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand's own; on Ethernet, RoCE v1, which routers do not carry.
     IbOrRoceV1,
     /// RoCE v2: UDP over IPv4 or IPv6.
     RoceV2,
-    /// The system does not say.
+    /// Unknown: the system does not say.
     Unknown,
 }
 
 /// An entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gid {
-    /// Its place in the table.
+    /// Its index in the table.
     pub index: u8,
     /// Its 16 bytes: an IPv6 address, or an IPv4 address mapped into one.
     pub bytes: [u8; 16],
-    /// How its packets look.
+    /// Format of its packets.
     pub kind: GidKind,
     /// The network interface that it belongs to, on Ethernet.
     pub interface: Option<String>,
 }
 
-/// The text of a GID: the IP address that it is.
+/// The text of a GID, which is an IP address.
 pub fn text_of(bytes: [u8; 16]) -> String {
     match mapped(bytes) {
         Some(v4) => v4.to_string(),
@@ -51,14 +51,14 @@ fn is_link_local(bytes: [u8; 16]) -> bool {
     Ipv6Addr::from(bytes).is_unicast_link_local()
 }
 
-/// Whether packets can go between two GIDs: addresses of one family, and of one reach.
+/// Whether packets can go between two GIDs: both addresses are of one family, and both or neither link-local.
 pub fn can_reach(ours: [u8; 16], theirs: [u8; 16]) -> bool {
     mapped(ours).is_some() == mapped(theirs).is_some() && is_link_local(ours) == is_link_local(theirs)
 }
 
 impl Gid {
-    /// How good it is for a port on Ethernet, the smaller the better. RoCE v2 is routed and what others use; IPv4 addresses are the ones
-    /// that administrators set up.
+    /// Rank among the GIDs of a port on Ethernet; the least is best. RoCE v2 is routed and most widely used; IPv4
+    /// addresses are the ones that administrators set up.
     fn rank(&self) -> u8 {
         let address = if mapped(self.bytes).is_some() {
             0
@@ -90,13 +90,14 @@ impl fmt::Display for Gid {
     }
 }
 
-/// The GID that a port on Ethernet uses: RoCE v2 rather than v1, and an IPv4 address, then a global IPv6 address, then one of the link.
+/// Chooses the GID that a port on Ethernet uses: RoCE v2 rather than v1; an IPv4 address, or else a global IPv6
+/// address, or else a link-local one.
 pub fn choose(gids: &[Gid]) -> Option<&Gid> {
     gids.iter().min_by_key(|gid| (gid.rank(), gid.index))
 }
 
-/// Who sent a datagram, from the bytes in front of it: an IPv6 header, as InfiniBand's own is one, or 20 bytes that mean nothing and
-/// an IPv4 header. `None` when they are neither. (The rule is that of `ibv_init_ah_from_wc`.)
+/// The sender of a datagram, from the bytes before it: an IPv6 header, which InfiniBand's own header is too, or 20
+/// meaningless bytes and an IPv4 header. `None` if they are neither. (The rule is that of `ibv_init_ah_from_wc`.)
 pub fn sender_of(grh: &[u8; GRH_LEN]) -> Option<[u8; 16]> {
     let v4 = &grh[20..];
     let looks_v6 = grh[0] >> 4 == 6;
@@ -159,7 +160,7 @@ mod tests {
     }
 
     fn v4_header() -> [u8; 20] {
-        // A header with a checksum that is right.
+        // A header with a correct checksum.
         let mut header = [0; 20];
         header[0] = 0x45;
         header[12..16].copy_from_slice(&[10, 9, 0, 2]);
@@ -174,7 +175,7 @@ mod tests {
         let mut grh = [0; GRH_LEN];
         grh[20..].copy_from_slice(&v4_header());
         assert_eq!(sender_of(&grh), sender);
-        // What was there before may look like the other kind of header.
+        // Stale bytes may look like the other kind of header.
         grh[0] = 0x60;
         assert_eq!(sender_of(&grh), sender);
         let v6 = gid(0, "2001:db8::7", GidKind::RoceV2).bytes;

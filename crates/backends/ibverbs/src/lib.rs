@@ -1,8 +1,8 @@
 //! Verbs on RDMA NICs: InfiniBand, RoCE, and soft-RoCE, through libibverbs.
 //!
-//! An [`IbDevice`] implements [`sinew_fabric::verbs`]. The library is opened when it is first needed, so that a program which was
-//! built without it uses it where it is, and is told what to install where it is not. [`devices`] lists what there is, and why
-//! something cannot be used.
+//! An [`IbDevice`] implements [`sinew_fabric::verbs`]. The library is opened when it is first needed, so a program that
+//! was built without it can use it where it is installed; where it is not, an error says what to install. [`devices`]
+//! lists the machine's devices, and the reasons why some cannot be used.
 //!
 //! ```no_run
 //! use sinew_fabric::verbs::{Device, ProtectionDomain, QpConfig, QueuePair, ThreadDomain, Transport};
@@ -22,28 +22,31 @@
 //!
 //! # Which name of a port
 //!
-//! On InfiniBand peers of the same subnet find a port by its local identifier (LID). On Ethernet a port has a table of global identifiers (GIDs), one for each
-//! IP address of its interface and kind of packet; by default the port goes by a RoCE v2 one with an IPv4 address, then a global
-//! IPv6 address, then one of the link. [`IbDevice::port`] and the device's name say which; `?gid=3` in a [`Selector`] takes another.
+//! On InfiniBand, peers of the same subnet find a port by its local identifier (LID). On Ethernet, a port has a table
+//! of global identifiers (GIDs), one for each IP address of its interface and kind of packet. By default the port uses
+//! a RoCE v2 GID with an IPv4 address, or else one with a global IPv6 address, or else a link-local one.
+//! [`IbDevice::port`] and the device's name say which; `?gid=3` in a [`Selector`] chooses another.
 //!
 //! # As a packet port
 //!
-//! A [`UdPort`](sinew_fabric::verbs::port::UdPort) carries packets by UD queue pairs of a device. [`IbOptions`] says which device and
-//! how large, from an address `ibverbs://HOST:PORT?device=rxe0`; what stands at that place is for whoever opens the port.
+//! A [`UdPort`](sinew_fabric::verbs::port::UdPort) carries packets over UD queue pairs of a device. [`IbOptions`] reads
+//! the device and the port's sizes from an address `ibverbs://HOST:PORT?device=rxe0`. What listens at `HOST:PORT` is up
+//! to the program that opens the port.
 //!
 //! # What is where
 //!
-//! A request is described to the device in memory that the queue pair has from the start; `doorbell` hands over all that was
-//! pushed as one list. What the requests use lies in a table until the device has said that they are over, and the device's queue
-//! pair is destroyed before that table is; one that is forgotten keeps all that it needs. When the device refuses part of a
-//! list, the queue pair is stopped: what was taken is flushed, the refused request fails, the rest is flushed.
+//! A request is described to the device in memory that the queue pair has from the start; `doorbell` hands over
+//! everything pushed as one list. Whatever the requests use stays in a table until the device has completed them, and
+//! the device's queue pair is destroyed before that table; a forgotten queue pair keeps everything that it needs. When
+//! the device refuses part of a list, the queue pair is stopped: requests that it took are flushed, the refused request
+//! fails, and the rest is flushed.
 //!
-//! Datagrams arrive behind 40 bytes of their sender's addresses, for which each receive has a place of its own; so
-//! [`Completion::from`](sinew_fabric::verbs::Completion::from) says whom an answer goes to. Address handles are kept for 65,536 hosts
-//! at most. A [destination](sinew_fabric::verbs::ThreadDomain::destination) has a new one whenever it is asked for. That of an answer to
-//! somebody whom nobody here asked for is made with the first answer; on Ethernet the kernel may wait a second for a host that does not
-//! exist, so a tenth of the thread's time at most goes there, and a host that was not found is not looked for again for 30 seconds. Answers
-//! are refused meanwhile.
+//! Datagrams arrive behind 40 bytes of their sender's addresses, for which each receive has a place of its own, so
+//! [`Completion::from`](sinew_fabric::verbs::Completion::from) says where an answer goes. Address handles are kept for
+//! at most 65,536 hosts. Asking for a [destination](sinew_fabric::verbs::ThreadDomain::destination) always makes a new
+//! one. The handle for answering a stranger, whom nobody here asked for, is made with the first answer. On Ethernet the
+//! kernel may wait a second for a host that does not exist, so at most a tenth of the thread's time goes there, and a
+//! host that was not found is not looked for again for 30 seconds. Answers are refused meanwhile.
 
 mod abi;
 mod address;

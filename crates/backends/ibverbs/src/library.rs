@@ -1,4 +1,4 @@
-//! libibverbs itself, opened when it is first needed and never closed.
+//! The library libibverbs, opened when it is first needed and never closed.
 
 use std::error::Error;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -9,7 +9,7 @@ use sinew_fabric::verbs::VerbsError;
 
 use crate::abi::*;
 
-/// The name that every distribution gives the library's stable interface.
+/// File name of the library's stable interface in every distribution.
 const NAME: &str = "libibverbs.so.1";
 
 macro_rules! functions {
@@ -66,14 +66,14 @@ impl Library {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::NoDevice`] when it is not there, with what to install.
+    /// [`VerbsError::NoDevice`] when it is not installed, with what to install.
     pub fn get() -> Result<&'static Self, VerbsError> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         LIBRARY.get_or_init(|| Self::open(NAME)).as_ref().map_err(|why| VerbsError::NoDevice(why.clone()))
     }
 
     fn open(name: &str) -> Result<Self, String> {
-        // What the loader said is behind what libloading says.
+        // The loader's own message is the source of libloading's error.
         let why = |error: libloading::Error| error.source().map_or_else(|| error.to_string(), ToString::to_string);
         // SAFETY: libibverbs' initialisers have no conditions of their own.
         let library = unsafe { libloading::Library::new(name) }.map_err(|error| {
@@ -85,24 +85,25 @@ impl Library {
         })?;
         let found = Self::find(&library)
             .map_err(|error| format!("{name} is too old, or is another library: {}", why(error)))?;
-        // Its drivers keep threads and memory that outlive every device.
+        // Never unloaded: its drivers keep threads and memory that outlive every device.
         std::mem::forget(library);
-        // Kernels before 5.12 need to be told that memory which devices write stays where it is when a program forks; later
-        // ones need nothing, and then this does nothing. Forked children use none of it, so a refusal harms nobody else.
-        // SAFETY: it comes before every other call.
+        // Kernels before 5.12 must be told to leave memory that devices write in place when a program forks; on later
+        // ones this does nothing. Forked children use none of that memory, so a refusal harms only those programs that
+        // fork on such a kernel.
+        // SAFETY: it precedes every other call.
         unsafe { (found.ibv_fork_init)() };
         Ok(found)
     }
 }
 
-/// What the system said to a call that returned null or a negative number.
+/// The system's error of a call that returned null or a negative number.
 pub fn last_error(doing: impl Into<String>) -> VerbsError {
     system(doing, io::Error::last_os_error(), None)
 }
 
-/// What the system said to a call that returns the error's number.
+/// The system's error of a call that returns the error's number.
 pub fn error_of(doing: impl Into<String>, status: c_int) -> VerbsError {
-    // Some old drivers return -1 and leave the number in `errno`.
+    // Some old drivers return -1, and leave the number in `errno`.
     let source = if status > 0 { io::Error::from_raw_os_error(status) } else { io::Error::last_os_error() };
     system(doing, source, None)
 }

@@ -1,4 +1,4 @@
-//! The devices of this machine: what they are, which can be used, and why the others cannot.
+//! The devices of this machine: which can be used, and why the others cannot.
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -17,17 +17,17 @@ use crate::port::{PortInfo, text};
 pub struct DeviceInfo {
     /// Its name, for example `mlx5_0`.
     pub name: String,
-    /// Its ports; none when it could not be asked.
+    /// Its ports; empty if it could not be asked.
     pub ports: Vec<PortInfo>,
-    /// Why none of its ports can be used, and what helps; `None` when that is for the ports to say.
+    /// Reason why none of its ports can be used, with a remedy; `None` if each port has its own.
     pub trouble: Option<String>,
 }
 
-/// The devices of this machine, and of each what can be used and why not.
+/// Lists the devices of this machine, with the reasons why any cannot be used.
 ///
 /// # Errors
 ///
-/// [`VerbsError::NoDevice`] when there is none, or no library to ask, with what helps.
+/// [`VerbsError::NoDevice`] when there is no device, or no library to ask, with a remedy.
 pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let list = List::get(Library::get()?)?;
     Ok(list.devices().map(|device| list.describe(device)).collect())
@@ -58,7 +58,7 @@ impl List {
     }
 
     pub fn devices(&self) -> impl Iterator<Item = *mut ibv_device> {
-        // SAFETY: the library made the list with so many entries, and it lives as long as we do.
+        // SAFETY: the library made the list with `len` entries, and it lives as long as we do.
         (0..self.len).map(|index| unsafe { *self.start.as_ptr().add(index) })
     }
 
@@ -79,14 +79,14 @@ impl List {
         }
     }
 
-    /// Why this kind of device is not for us.
+    /// Reason why this kind of device cannot be used, if it cannot.
     pub fn unfit(&self, device: *mut ibv_device) -> Option<String> {
         // SAFETY: a device of the list.
         let why = match unsafe { (*device).transport_type } {
             IBV_TRANSPORT_IB => return None,
             IBV_TRANSPORT_IWARP => "it speaks iWARP, whose connections need a connection manager",
             IBV_TRANSPORT_USNIC | IBV_TRANSPORT_USNIC_UDP => "it speaks usNIC, which has neither RC nor UC",
-            _ => "it speaks a protocol of its maker's own",
+            _ => "it speaks its vendor's own protocol",
         };
         Some(format!("{why}; Sinew uses devices that speak InfiniBand or RoCE"))
     }
@@ -98,7 +98,7 @@ impl List {
             let error = io::Error::last_os_error();
             // SAFETY: a device of the list, whose name is a string.
             let file = Path::new("/dev/infiniband").join(unsafe { text((*device).dev_name.as_ptr()) });
-            // The library says that it is not there when it may not be opened.
+            // The library reports a device as absent when its file may not be opened.
             let why = File::options().read(true).write(true).open(&file).err().unwrap_or(error);
             let remedy = remedy_for_file(&why);
             let doing = format!("opening the RDMA device {} ({})", self.name(device), file.display());
@@ -110,17 +110,17 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: made by the library; devices that were opened are counted by their contexts.
+        // SAFETY: made by the library; the contexts of opened devices keep those alive.
         unsafe { (self.library.ibv_free_device_list)(self.start.as_ptr()) };
     }
 }
 
-/// What helps when a device's file cannot be opened.
+/// The remedy when a device's file cannot be opened.
 fn remedy_for_file(why: &io::Error) -> Option<&'static str> {
     match why.kind() {
         io::ErrorKind::PermissionDenied => Some(
-            "let this user read and write it: the rules of the package rdma-core do, or a group that has it; in a container, hand \
-             it over (`--device=/dev/infiniband`)",
+            "let this user read and write it, by the rules of the package rdma-core or by a group that may; hand it to a \
+             container (`--device=/dev/infiniband`)",
         ),
         io::ErrorKind::NotFound => {
             Some("`modprobe ib_uverbs`, and hand it to a container (`--device=/dev/infiniband`)")
@@ -129,7 +129,7 @@ fn remedy_for_file(why: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// What the kernel has, whether or not the library knows how to talk to it.
+/// The kernel's devices, whether or not the library can use them.
 fn known_to_kernel() -> Vec<String> {
     let entries = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
@@ -187,7 +187,7 @@ impl Context {
         unsafe { PortInfo::query(self.library, self.as_ptr(), &self.name, number) }
     }
 
-    /// A protection domain, which must be gone before the device is.
+    /// Makes a protection domain, which must be gone before the device is.
     pub fn alloc_pd(&self) -> Result<NonNull<ibv_pd>, VerbsError> {
         // SAFETY: our device is open.
         let pd = unsafe { (self.library.ibv_alloc_pd)(self.as_ptr()) };
@@ -197,7 +197,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: whatever was made on the device holds it open by an `Arc`, so nothing is left.
+        // SAFETY: everything made on the device holds it open by an `Arc`, so nothing is left.
         unsafe { (self.library.ibv_close_device)(self.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! What an address may say about a port that is a queue pair.
+//! Options of an address for a port that is a queue pair.
 
 use sinew_fabric::verbs::port::UdPortConfig;
 use sinew_fabric::{Address, AddressError};
@@ -6,18 +6,18 @@ use sinew_fabric::{Address, AddressError};
 use crate::device::{IbDevice, Selector};
 use crate::port::Link;
 
-/// What addresses begin with, before `://`.
+/// Scheme of addresses, before `://`.
 pub const SCHEME: &str = "ibverbs";
 
-/// How a port is opened; the options of an `ibverbs://` address.
+/// Configuration of a port; the options of an `ibverbs://` address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IbOptions {
-    /// `device`, as `rxe0` or `mlx5_0:2` (its second port), and `gid`, a place in that port's GID table. By default the first device and
-    /// port that can be used, and the best GID.
+    /// `device`, such as `rxe0` or `mlx5_0:2` (its second port), and `gid`, an index in that port's GID table. By
+    /// default the first usable device and port, and the best GID.
     pub device: Selector,
-    /// `receives` and `sends`: packets that can wait to be received (4096 by default) and to be sent (1024), 1 to 65,536, as far as the
-    /// device has so many. `arena`: bytes for message buffers, those of received packets included; 256 MiB by default. All of them are
-    /// locked in memory.
+    /// `receives` and `sends`: packets that can wait to be received (4096 by default) and to be sent (1024), 1 to
+    /// 65,536, as far as the device has room for them. `arena`: bytes for message buffers, including those of received
+    /// packets; 256 MiB by default. All of them are locked in memory.
     pub port: UdPortConfig,
 }
 
@@ -29,14 +29,14 @@ impl Default for IbOptions {
 }
 
 impl IbOptions {
-    /// The options that there are.
+    /// Names of all options.
     pub const KNOWN: &[&str] = &["device", "gid", "receives", "sends", "arena"];
 
     /// Reads the options of an address.
     ///
     /// # Errors
     ///
-    /// [`AddressError`]: not `ibverbs://`, an option that does not exist, or a value that cannot be.
+    /// [`AddressError`]: another scheme than `ibverbs://`, an option that does not exist, or a value out of range.
     pub fn of(address: &Address) -> Result<Self, AddressError> {
         address.check_scheme(SCHEME, "HOST:PORT")?;
         address.check_options(Self::KNOWN)?;
@@ -52,11 +52,11 @@ impl IbOptions {
             None => Selector::default(),
             Some(name) => {
                 name.parse().ok().filter(|device: &Selector| device.gid_index.is_none()).ok_or_else(|| {
-                    bad(address, "device", "a device's name, as rxe0, or with its port, as mlx5_0:2".to_owned())
+                    bad(address, "device", "a device's name, such as rxe0, or mlx5_0:2 with its port".to_owned())
                 })?
             }
         };
-        device.gid_index = number("gid", 0, u8::MAX.into(), "a place in the table of GIDs")?.map(|index| index as u8);
+        device.gid_index = number("gid", 0, u8::MAX.into(), "an entry in the GID table")?.map(|index| index as u8);
         let port = UdPortConfig {
             receive_packets: number("receives", 1, 1 << 16, "packets")?.unwrap_or(default.port.receive_packets),
             send_packets: number("sends", 1, 1 << 16, "packets")?.unwrap_or(default.port.send_packets),
@@ -66,7 +66,7 @@ impl IbOptions {
         Ok(Self { device, port })
     }
 
-    /// An address that says which device, port and GID were taken.
+    /// Adds the device, port and GID that were chosen to an address.
     pub fn tell(address: Address, device: &IbDevice) -> Address {
         let port = device.port();
         let address = address.with_option("device", &format!("{}:{}", device.name(), port.number));

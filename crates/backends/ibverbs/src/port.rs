@@ -1,4 +1,4 @@
-//! A device's port: its link, and what it is called.
+//! A device's port: its link, and its names.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::gid::{self, Gid, GidKind};
 use crate::library::{Library, error_of};
 
-/// What a port is connected to.
+/// Kind of link of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// An InfiniBand fabric: packets go by local identifiers (LIDs), which a subnet manager gives out.
@@ -26,25 +26,26 @@ pub enum Link {
 pub struct PortInfo {
     /// Its number, from 1.
     pub number: u8,
-    /// What it is connected to.
+    /// Kind of its link.
     pub link: Link,
     /// Its state in the words of the library, for example `active`.
     pub state: String,
-    /// Bytes of its packets at most, as the link is now.
+    /// Most bytes of a packet, as the link is now.
     pub mtu: usize,
-    /// Bytes of a message at most.
+    /// Most bytes of a message.
     pub message_len_max: usize,
     /// Link rate in bits per second, where the device knows it.
     pub rate_bps: Option<u64>,
-    /// InfiniBand: its local identifier, once a subnet manager gave it one.
+    /// InfiniBand: its local identifier, once a subnet manager has assigned one.
     pub lid: u16,
-    /// Whether every packet must carry global identifiers; matters on InfiniBand, where else they are left out within a subnet.
+    /// Whether every packet must carry global identifiers. This matters on InfiniBand, where they are otherwise left
+    /// out within a subnet.
     pub grh_required: bool,
-    /// What it is called, as far as the entries of the table are in use.
+    /// Its names: the entries in use of its GID table.
     pub gids: Vec<Gid>,
-    /// Of those, the one that Sinew uses unless it is told otherwise.
+    /// The GID that Sinew uses unless told otherwise.
     pub chosen: Option<Gid>,
-    /// Why it cannot be used, and what helps; `None` when it can.
+    /// Reason why it cannot be used, with a remedy; `None` if it can.
     pub trouble: Option<String>,
 }
 
@@ -62,7 +63,8 @@ impl PortInfo {
     ) -> Result<Self, VerbsError> {
         // SAFETY: zeros are a value of this plain structure.
         let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
-        // SAFETY: an open device by our caller, and room for the answer, which older libraries fill in part.
+        // SAFETY: an open device, as our caller promises, and room for the answer, which older libraries fill only in
+        // part.
         let status = unsafe { (library.ibv_query_port)(context, number, &raw mut attributes) };
         if status != 0 {
             return Err(error_of(format!("asking {name} about its port {number}"), status));
@@ -73,7 +75,7 @@ impl PortInfo {
         let sysfs = unsafe { text((*(*context).device).ibdev_path.as_ptr()) };
         let sysfs = Path::new(&sysfs).join("ports").join(number.to_string());
         let mut gids = Vec::new();
-        // A work request has a byte for the index.
+        // A work request has one byte for the index.
         for index in (0..=u8::MAX).take_while(|&index| i32::from(index) < attributes.gid_tbl_len) {
             let mut gid = ibv_gid::default();
             // SAFETY: as above. An entry that is not in use is an error or zero.
@@ -128,7 +130,7 @@ impl PortInfo {
                 "the port has no GID: give its network interface an address (`ip addr add 10.0.0.1/24 dev IFACE`)"
                     .into(),
             ),
-            _ if self.mtu == 0 => Some("the port does not say how long its packets may be".into()),
+            _ if self.mtu == 0 => Some("the port does not report its MTU".into()),
             _ => None,
         }
     }
@@ -144,7 +146,7 @@ impl fmt::Display for PortInfo {
     }
 }
 
-/// What the system says about an entry of the GID table, in the files of the port's folder.
+/// The system's attributes of an entry of the GID table, from files in the port's folder.
 fn read_gid_attributes(port: &Path, index: u8) -> (GidKind, Option<String>) {
     let read = |what: &str| std::fs::read_to_string(port.join("gid_attrs").join(what).join(index.to_string()));
     let kind = match read("types").as_deref().map(str::trim_end) {
@@ -155,28 +157,24 @@ fn read_gid_attributes(port: &Path, index: u8) -> (GidKind, Option<String>) {
     (kind, read("ndevs").ok().map(|name| name.trim_end().to_string()).filter(|name| !name.is_empty()))
 }
 
-/// A string of the library's.
-///
-/// # Safety
-///
-/// `start` begins a string that ends with a zero and lives during the call.
+/// Copies a string of the library's.
 pub(crate) unsafe fn text(start: *const std::ffi::c_char) -> String {
     // SAFETY: our caller's promise.
     unsafe { CStr::from_ptr(start) }.to_string_lossy().into_owned()
 }
 
-/// Bytes that an MTU of the header's numbering stands for.
+/// Bytes of an MTU in the header's numbering.
 fn bytes_of_mtu(mtu: u32) -> Option<usize> {
     (IBV_MTU_256..=IBV_MTU_4096).contains(&mtu).then(|| 128 << mtu)
 }
 
-/// The largest MTU of the header's numbering that both sides can take.
+/// The largest MTU, in the header's numbering, that both sides can take.
 pub(crate) fn common_mtu(ours: usize, theirs: u32) -> Option<u32> {
     let most = ours.min(theirs as usize);
     (IBV_MTU_256..=IBV_MTU_4096).rev().find(|&mtu| bytes_of_mtu(mtu).is_some_and(|bytes| bytes <= most))
 }
 
-/// Lanes, and the rate of each (InfiniBand specification, volume 1, 14.2.5.6).
+/// The rate of a link: its lanes, times the rate of each (InfiniBand specification, volume 1, 14.2.5.6).
 fn rate_bps(speed: u8, width: u8) -> Option<u64> {
     let lanes = match width {
         1 => 1,

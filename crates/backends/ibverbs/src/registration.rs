@@ -1,4 +1,4 @@
-//! Memory that a device may use: what is registered with a protection domain, and for how long.
+//! Memory that is registered with a protection domain, so that a device may use it, and its lifetime.
 
 use std::ffi::c_void;
 use std::io;
@@ -14,7 +14,7 @@ use crate::abi::*;
 use crate::device::DeviceInner;
 use crate::library::{Library, system};
 
-/// A protection domain, shared by all that is made in it.
+/// A protection domain, shared by everything made in it.
 #[derive(Debug)]
 pub(crate) struct DomainInner {
     pub device: Arc<DeviceInner>,
@@ -29,15 +29,15 @@ unsafe impl Send for DomainInner {}
 // SAFETY: as above.
 unsafe impl Sync for DomainInner {}
 
-/// An arena of a domain. The arena is kept, so that its identity, by which buffers are found, is no other's meanwhile.
+/// An arena of a domain. It is kept so that no other arena gets its identity, by which buffers are found.
 #[derive(Debug)]
 struct RegisteredArena {
     arena: ManuallyDrop<Arena>,
     region: MemoryRegion,
 }
 
-/// A range of memory that a device may use, with the keys for it. It does not deregister itself: whoever has it keeps the memory
-/// mapped, and does when it goes.
+/// A range of memory that a device may use, with its keys. It does not deregister itself: its owner keeps the memory
+/// mapped, and deregisters it at the end.
 #[derive(Debug)]
 pub(crate) struct MemoryRegion {
     mr: NonNull<ibv_mr>,
@@ -45,15 +45,15 @@ pub(crate) struct MemoryRegion {
     pub rkey: u32,
 }
 
-// SAFETY: a name for something of the library's, whose functions may be called from any thread.
+// SAFETY: it names an object of the library's, whose functions may be called from any thread.
 unsafe impl Send for MemoryRegion {}
 // SAFETY: as above.
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Ends the device's use of the memory; false when it did not end, and the memory has to stay.
+    /// Ends the device's use of the memory; returns false if it did not end, and the memory must stay.
     pub fn deregister(&self, library: &Library) -> bool {
-        // SAFETY: registered with this library, and deregistered once: by whoever owns it, at its end.
+        // SAFETY: registered with this library, and deregistered once, by its owner at its end.
         unsafe { (library.ibv_dereg_mr)(self.mr.as_ptr()) == 0 }
     }
 }
@@ -77,10 +77,10 @@ impl DomainInner {
         let arena = Arena::private(bytes)
             .map_err(|error| system(format!("mapping {bytes} bytes for messages"), error, None))?;
         let region = arena.region();
-        // From here on its bytes change by themselves, as far as the compiler is concerned.
+        // From here on, its bytes may change without the compiler seeing it.
         region.start().as_ptr().expose_provenance();
-        // SAFETY: the arena is kept until it is deregistered. Only posted buffers are written, and their exclusive handles lie in
-        // tables of queue pairs until they are over.
+        // SAFETY: the arena is kept until it is deregistered. Only posted buffers are written, and their exclusive
+        // handles stay in tables of queue pairs until their requests are over.
         let region = unsafe { self.register(region.start().as_ptr(), region.len(), IBV_ACCESS_LOCAL_WRITE)? };
         self.arenas().push(RegisteredArena { arena: ManuallyDrop::new(arena.clone()), region });
         Ok(arena)
@@ -101,9 +101,10 @@ impl DomainInner {
     ///
     /// # Safety
     ///
-    /// The range is mapped until it is deregistered, and no reference to it is held while a peer or a posted request may write there.
+    /// The range stays mapped until it is deregistered, and no reference to it is held while a peer or a posted request
+    /// may write there.
     pub unsafe fn register(&self, start: *mut u8, len: usize, access: u32) -> Result<MemoryRegion, VerbsError> {
-        // SAFETY: our domain, and memory that our caller answers for.
+        // SAFETY: our domain, and memory that our caller vouches for.
         let mr = unsafe { (self.library().ibv_reg_mr)(self.pd(), start.cast::<c_void>(), len, access as i32) };
         let Some(mr) = NonNull::new(mr) else {
             let error = io::Error::last_os_error();
@@ -120,17 +121,18 @@ impl Drop for DomainInner {
         let library = self.library();
         for registered in self.arenas.get_mut().unwrap_or_else(PoisonError::into_inner) {
             if registered.region.deregister(library) {
-                // SAFETY: the last use of the handle. (One whose memory the device may still write is kept for good.)
+                // SAFETY: the last use of the handle. (An arena whose memory the device may still write is kept for
+                // good.)
                 unsafe { ManuallyDrop::drop(&mut registered.arena) };
             }
         }
-        // SAFETY: whatever was made in the domain holds it by an `Arc`, so nothing is left.
+        // SAFETY: everything made in the domain holds it by an `Arc`, so nothing is left.
         let status = unsafe { (library.ibv_dealloc_pd)(self.pd()) };
-        debug_assert!(status == 0 || std::thread::panicking(), "something of the domain was left: error {status}");
+        debug_assert!(status == 0 || std::thread::panicking(), "the domain still has objects: error {status}");
     }
 }
 
-/// A buffer's memory that the device may use until this goes.
+/// A buffer's memory that the device may use until this is dropped.
 #[derive(Debug)]
 pub struct LocalMemory {
     place: BufferPlace,
@@ -141,11 +143,12 @@ pub struct LocalMemory {
 impl LocalMemory {
     pub(crate) fn new(domain: &Arc<DomainInner>, place: &BufferPlace) -> Result<Self, VerbsError> {
         let start = place.arena().region().start();
-        // As for an arena.
+        // As for an arena: its bytes may change without the compiler seeing it.
         start.as_ptr().expose_provenance();
         let start = std::ptr::with_exposed_provenance_mut(place.address());
-        // SAFETY: we keep the place, and so its arena, until it is deregistered. Only posted buffers are written, and their exclusive handles lie in tables of queue
-        // pairs until they are over. Devices refuse an empty range; behind every place lies some of its block.
+        // SAFETY: we keep the place, and with it its arena, until it is deregistered. Only posted buffers are written,
+        // and their exclusive handles stay in tables of queue pairs until their requests are over. Devices refuse an
+        // empty range; at least a byte of its block lies behind every place.
         let region = unsafe { domain.register(start, place.len().max(1), IBV_ACCESS_LOCAL_WRITE)? };
         Ok(Self { place: place.clone(), region, domain: Arc::clone(domain) })
     }
@@ -158,13 +161,13 @@ impl LocalMemory {
 impl Drop for LocalMemory {
     fn drop(&mut self) {
         if !self.region.deregister(self.domain.library()) {
-            // The device may still write there: it stays mapped for good.
+            // The device may still write there, so it stays mapped for good.
             std::mem::forget(self.place.clone());
         }
     }
 }
 
-/// Bytes that this process may lock, if they are limited.
+/// Bytes of memory that this process may lock, if there is a limit.
 fn memlock_limit() -> Option<u64> {
     getrlimit(Resource::Memlock).current
 }
@@ -183,7 +186,7 @@ fn refused_registration(name: &str, len: usize, error: io::Error, limit: Option<
     system(doing, error, locked.map(|_| remedy))
 }
 
-/// Shared memory that a device may use until this goes.
+/// Shared memory that a device may use until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Registration {
     memory: SharedMemory,
@@ -195,8 +198,8 @@ pub(crate) struct Registration {
 impl Registration {
     pub fn new(domain: &Arc<DomainInner>, memory: SharedMemory, access: u32) -> Result<Self, VerbsError> {
         let start = std::ptr::with_exposed_provenance_mut(memory.address());
-        // SAFETY: we keep the memory until it is deregistered, and there are no references to such memory. It has a word,
-        // even where it has no length; devices refuse an empty range.
+        // SAFETY: we keep the memory until it is deregistered, and there are no references to such memory. It has at
+        // least a word even where its length is 0; devices refuse an empty range.
         let region = unsafe { domain.register(start, memory.len().max(1), access)? };
         Ok(Self { memory, region, domain: Arc::clone(domain), ended: false })
     }
@@ -205,7 +208,7 @@ impl Registration {
         &self.memory
     }
 
-    /// Ends the device's use of the memory; false when it could not be ended.
+    /// Ends the device's use of the memory; returns false if it could not be ended.
     pub fn end(&mut self) -> bool {
         if !self.ended {
             self.ended = self.region.deregister(self.domain.library());
@@ -217,7 +220,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if !self.end() {
-            // The device may still write there: it stays mapped for good.
+            // The device may still write there, so it stays mapped for good.
             std::mem::forget(self.memory.clone());
         }
     }

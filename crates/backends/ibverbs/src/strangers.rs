@@ -1,15 +1,16 @@
-//! How much of a thread's time goes to those whom nobody here asked for. Whoever sends a datagram, under any name, makes us look for the
-//! way to that name once the datagram is answered; and while the kernel looks, the thread's sessions stand still.
+//! The share of a thread's time that goes to strangers, whom nobody here asked for. Anyone who sends a datagram, under
+//! any name, makes us look for the way to that name once the datagram is answered; while the kernel looks, the thread's
+//! sessions stand still.
 
-/// Of the time, one part in so many, over a long while.
+/// The share: one part in this many of the time, in the long run.
 const PART: u64 = 11;
-/// What may be taken at once, while all was calm: enough for a thousand strangers that are easily found.
+/// Nanoseconds that may be taken at once after a calm: enough for a thousand strangers that are easily found.
 const AT_ONCE_NS: u64 = 10_000_000;
 
-/// What is left of the share. One look may take more than that, and then there is none for as much longer.
+/// The state of the share. One look may take more than is left; then none is left for correspondingly longer.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
-    /// When all that was taken is paid for.
+    /// When all time taken so far is paid for.
     paid_ns: u64,
 }
 
@@ -19,7 +20,7 @@ impl Share {
         self.paid_ns <= now_ns.saturating_add(AT_ONCE_NS * (PART - 1))
     }
 
-    /// A look took that long.
+    /// Charges a look to the share.
     pub fn take(&mut self, began_ns: u64, ended_ns: u64) {
         let took_ns = ended_ns.saturating_sub(began_ns);
         self.paid_ns = self.paid_ns.max(ended_ns).saturating_add(took_ns.saturating_mul(PART - 1));

@@ -1,4 +1,4 @@
-//! What one thread has of a domain: its completion queues, its queue pairs, and the ways that it knows.
+//! One thread's part of a domain: its completion queues, its queue pairs, and the ways that it knows.
 
 mod cq;
 mod qp;
@@ -44,12 +44,12 @@ impl IbThread {
 }
 
 impl ThreadInner {
-    /// Where to send what is meant for a port.
+    /// The target of packets to a port.
     pub fn target(&self, to: &PortAddress) -> Target {
         self.address.target(to, self.domain.device.port.grh_required)
     }
 
-    /// Where an answer goes to whoever sent a datagram.
+    /// The target of an answer to the sender of a datagram.
     pub fn target_of_sender(&self, lid: u16, gid: Option<[u8; 16]>) -> Option<Target> {
         self.address.target_of_sender(lid, gid, self.domain.device.port.grh_required)
     }
@@ -74,18 +74,18 @@ impl ThreadDomain for IbThread {
 
     fn destination(&self, to: &QpAddress) -> Result<Destination, VerbsError> {
         if to.transport != Transport::Ud {
-            return Err(VerbsError::Address(format!("it is {:?}, and datagrams go to UD queue pairs", to.transport)));
+            return Err(VerbsError::Address(format!("it is {:?}; datagrams go only to UD queue pairs", to.transport)));
         }
         let port = read_port(to)?;
         port.check_from(&self.0.address)?;
         let attributes = &self.0.domain.device.attributes;
         if common_mtu(attributes.mtu, to.mtu).is_none() {
-            return Err(VerbsError::Address(format!("its packets have {} bytes, and 256 is the least", to.mtu)));
+            return Err(VerbsError::Address(format!("its packets have {} bytes, but 256 is the least", to.mtu)));
         }
         let target = self.0.target(&port);
-        // A new one, however well the old one did: the host may have another MAC by now.
+        // Always a new handle, even if the old one worked: the host may have another MAC by now.
         let made = AddressHandle::new(&self.0.domain, target)
-            .map_err(|error| system("making an address handle", error, Some("look whether the host is up (`ping`)")))?;
+            .map_err(|error| system("making an address handle", error, Some("check that the host is up (`ping`)")))?;
         let mut ways = self.0.ways.borrow_mut();
         let handle = ways.to(target);
         if let Some(way) = ways.get(handle) {
@@ -96,10 +96,10 @@ impl ThreadDomain for IbThread {
     }
 }
 
-/// The port in an address that a peer told.
+/// Reads the port in an address that a peer sent.
 pub(crate) fn read_port(address: &QpAddress) -> Result<PortAddress, VerbsError> {
     PortAddress::from_bytes(&address.port)
-        .ok_or_else(|| VerbsError::Address("it is not one of an InfiniBand or RoCE device".into()))
+        .ok_or_else(|| VerbsError::Address("it is not of an InfiniBand or RoCE device".into()))
 }
 
 #[cfg(test)]
@@ -114,7 +114,7 @@ mod tests {
     fn a_stranger_that_does_not_exist_holds_nobody_up_for_long() {
         let Some(mut pair) = Pair::new(Transport::Ud) else { return };
         let ours = pair.a.qp.address();
-        // On our network, where nobody answers.
+        // An address on our network at which nobody answers.
         let absent = |last: u8| {
             let mut address = ours.clone();
             address.port.pop();
@@ -138,7 +138,7 @@ mod tests {
         assert!(held_up < first / 2, "{held_up:?}, {first:?}");
         assert_eq!(answers[0].1, unreachable);
         assert!(answers[1..].iter().all(|(_, error)| *error == PostError::Device(libc::EAGAIN)), "{answers:?}");
-        // Those whom somebody asked for wait for nothing.
+        // Peers that were asked for do not wait for the strangers' share.
         let buffer = pair.empty(8);
         pair.b.qp.post_buffer(0, buffer).unwrap();
         pair.a.qp.post(Request::new(1, pair.send(Source::Inline(b"known")))).unwrap();

@@ -1,4 +1,4 @@
-//! The ways to other ports: address handles, made when something first goes there, and kept for the next time.
+//! Ways to other ports: address handles, made when a datagram first goes there, and kept for later ones.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,27 +12,27 @@ use crate::abi::*;
 use crate::registration::DomainInner;
 use crate::strangers::Share;
 
-/// Ways that are remembered at once; one of those that were not used for longest goes for a new one.
+/// Most ways that are remembered. A new one evicts one that has not been used lately.
 pub(crate) const WAYS_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 16;
 
-/// How long a stranger whom nothing reached is not tried again.
+/// Time for which a stranger that could not be reached is not tried again.
 const FAILURE_COUNTS_NS: u64 = 30_000_000_000;
 
-/// Hops of a packet at most: the usual value.
+/// Most hops of a packet; the usual value.
 const HOPS_MAX: u8 = 64;
 
-/// Where a way leads.
+/// The target of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     /// By local identifier, within an InfiniBand subnet.
     Lid(u16),
-    /// By global identifier: on Ethernet (where the local one is 0), on InfiniBand by the router's local one to other subnets, and
-    /// where packets must carry it.
+    /// By global identifier: on Ethernet (where the local one is 0), and on InfiniBand where packets must carry it, or
+    /// go to another subnet by the local identifier of a router.
     Gid { gid: [u8; 16], lid: u16 },
 }
 
-/// How a queue pair or an address handle describes the way to a target.
+/// Describes the way to a target for a queue pair or an address handle.
 pub(crate) fn ah_attr(target: Target, port: u8, sgid_index: u8) -> ibv_ah_attr {
     let (gid, lid, is_global) = match target {
         Target::Lid(lid) => ([0; 16], lid, false),
@@ -55,19 +55,19 @@ pub(crate) fn ah_attr(target: Target, port: u8, sgid_index: u8) -> ibv_ah_attr {
     }
 }
 
-/// One way, with the address handle `H` once it has one.
+/// A way, with its address handle `H` once there is one.
 #[derive(Debug)]
 pub(crate) struct Way<H> {
     pub target: Target,
-    /// Bytes of a datagram that fit on it, as far as we were told.
+    /// Most bytes of a datagram on it, as far as we know.
     pub mtu: usize,
-    /// Requests that take the way hold it until they are over.
+    /// The handle, which requests that use the way also hold until they are over.
     pub handle: Option<Rc<H>>,
-    /// The error with which making one failed, and until when that counts.
+    /// The error with which making a handle failed, and the time until which it counts.
     failed: Option<(i32, u64)>,
 }
 
-/// What the device makes of a target: on Ethernet it has the MAC of the next host.
+/// The device's description of a target, which on Ethernet holds the MAC of the next host.
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
     ah: NonNull<ibv_ah>,
@@ -75,8 +75,8 @@ pub(crate) struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// Asks the device, and it the kernel, which on Ethernet waits for the next host's answer: up to a second or more when there is
-    /// none.
+    /// Makes a handle. The device asks the kernel, which on Ethernet waits for the next host's answer: for a second or
+    /// more when there is none.
     pub fn new(domain: &Arc<DomainInner>, target: Target) -> io::Result<Self> {
         let device = &domain.device;
         let sgid_index = device.gid.as_ref().map_or(0, |gid| gid.index);
@@ -94,7 +94,7 @@ impl AddressHandle {
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // SAFETY: requests that name it hold us, so none is left.
+        // SAFETY: requests that name it hold this handle, so none is left.
         unsafe { (self.domain.library().ibv_destroy_ah)(self.ah.as_ptr()) };
     }
 }
@@ -104,21 +104,21 @@ impl Drop for AddressHandle {
 pub(crate) struct Ways<H> {
     slots: Vec<Slot<H>>,
     by_target: HashMap<Target, usize>,
-    /// The target and handle that were asked for last, as they mostly are again.
+    /// The last target and its handle, since the same one is usually asked for again.
     last: Option<(Target, u64)>,
-    /// Where to look next for one that can go.
+    /// The slot at which the next search for one to evict begins.
     hand: usize,
     slots_max: usize,
-    /// What a way's messages may have unless somebody says less, in bytes.
+    /// Bytes of a way's messages unless its peer takes fewer.
     mtu: usize,
-    /// Of the thread's time, for strangers' ways.
+    /// The share of the thread's time for strangers' ways.
     share: Share,
 }
 
 #[derive(Debug)]
 struct Slot<H> {
-    /// The slot's index, and above it a number that no other way of this process has: a handle of another thread, or of a way that
-    /// went, leads nowhere.
+    /// The slot's index, and above it a number that no other way of this process has. A handle of another thread, or of
+    /// a way that was evicted, leads nowhere.
     handle: u64,
     /// Whether it was used since the hand last passed.
     used: bool,
@@ -127,7 +127,7 @@ struct Slot<H> {
 
 fn new_handle(slot: usize) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    // Relaxed: only that they differ matters.
+    // Relaxed: the numbers only have to differ.
     NEXT.fetch_add(1, Ordering::Relaxed) << SLOT_BITS | slot as u64
 }
 
@@ -141,7 +141,7 @@ impl<H> Ways<H> {
         Self { slots, by_target, last: None, hand: 0, slots_max, mtu, share }
     }
 
-    /// The handle of the way to a target: the same for as long as it is remembered.
+    /// The handle of the way to a target, which stays the same while the way is remembered.
     #[inline]
     pub fn to(&mut self, target: Target) -> u64 {
         if let Some((last, handle)) = self.last
@@ -174,7 +174,7 @@ impl<H> Ways<H> {
         handle
     }
 
-    /// Forgets a way that was not used since the last time round.
+    /// Evicts a way that has not been used since the hand last passed it.
     fn vacate(&mut self) -> usize {
         loop {
             let index = self.hand;
@@ -187,7 +187,7 @@ impl<H> Ways<H> {
         }
     }
 
-    /// The way of a handle; `None` for one that was forgotten, or is another thread's.
+    /// The way of a handle; `None` if the way was evicted, or is another thread's.
     pub fn get(&mut self, handle: u64) -> Option<&mut Way<H>> {
         let index = (handle & (WAYS_MAX as u64 - 1)) as usize;
         let slot = self.slots.get_mut(index).filter(|slot| slot.handle == handle)?;
@@ -195,8 +195,9 @@ impl<H> Ways<H> {
         Some(&mut slot.way)
     }
 
-    /// Makes the address handle of a way that nobody here asked for, to answer a stranger, unless that failed lately or such ways have
-    /// had their share of the thread's time. The error is the system's number: [`libc::EAGAIN`] where it is not the way's turn.
+    /// Makes the address handle for answering a stranger, whose way nobody here asked for, unless that failed lately,
+    /// or strangers have used up their share of the thread's time. The error is the system's number; [`libc::EAGAIN`]
+    /// if the share is used up.
     #[cold]
     pub fn reach_stranger(
         &mut self,
@@ -258,7 +259,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Tries a stranger's way, and says whether the system was asked, for so long.
+    /// Tries a stranger's way for `takes_ns`; returns whether the system was asked, and the outcome.
     fn answer(
         ways: &mut Ways<()>,
         stranger: u16,

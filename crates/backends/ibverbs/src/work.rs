@@ -1,4 +1,4 @@
-//! A queue pair's work: what is posted and not over, and the work requests that the device is handed.
+//! A queue pair's work: posted operations that are not over, and the work requests that the device is handed.
 
 use std::mem::size_of;
 use std::ptr::null_mut;
@@ -14,14 +14,14 @@ use crate::library::system;
 use crate::registration::{DomainInner, LocalMemory, Registration};
 use crate::ways::AddressHandle;
 
-/// Bytes between the addresses of two received datagrams: a multiple of 8, as the memory's words want it.
+/// Bytes from one received datagram's addresses to the next: a multiple of 8, as words in shared memory require.
 const GRH_STRIDE: usize = GRH_LEN.next_multiple_of(8);
 
 /// A request that is not over.
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub entry: Entry,
-    /// A datagram's address handle must live as long.
+    /// A datagram's address handle, which must live as long as the request.
     pub _handle: Option<Rc<AddressHandle>>,
 }
 
@@ -30,11 +30,11 @@ pub(crate) struct Sent {
 pub(crate) struct Posted {
     pub id: u64,
     pub buffers: Scatter,
-    /// Whether the device has it. Once the queue pair is known to be in error, it is ours to flush.
+    /// Whether the device has it. One that was posted once the queue pair was known to be in error is ours to flush.
     pub at_device: bool,
 }
 
-/// A work request with its pieces.
+/// A work request, with its pieces.
 #[repr(C)]
 struct Chained {
     wr: ibv_send_wr,
@@ -46,7 +46,7 @@ struct Chained {
 pub(crate) struct Keys(Vec<(Arena, u32)>);
 
 impl Keys {
-    /// The local key of the arena that `is_from` recognises, or of a registered buffer with this contents.
+    /// The local key of the arena that `is_from` recognises, or of a registered buffer with these contents.
     #[inline]
     fn find(
         &mut self,
@@ -58,7 +58,7 @@ impl Keys {
         match find(&self.0) {
             Some(key) => Ok(key),
             None => {
-                // The domain only ever gains arenas.
+                // A domain's list of arenas only grows.
                 let known = self.0.len();
                 self.0.extend(domain.arenas_since(known));
                 let found = find(&self.0[known..]).or_else(|| domain.registered.find(contents, LocalMemory::lkey));
@@ -67,7 +67,7 @@ impl Keys {
         }
     }
 
-    /// Describes buffers to the device, which takes a piece without bytes for 2 GiB.
+    /// Describes buffers to the device, without the empty ones: it would take a piece without bytes for 2 GiB.
     pub fn scatter(
         &mut self,
         domain: &DomainInner,
@@ -85,7 +85,7 @@ impl Keys {
         Ok(count)
     }
 
-    /// Describes the word in which an atomic's result arrives.
+    /// Describes to the device the word for an atomic's result.
     #[inline]
     pub fn word(&mut self, domain: &DomainInner, target: &MessageBuffer) -> Result<ibv_sge, PostError> {
         let lkey = self.find(domain, target, |arena| target.is_from(arena))?;
@@ -108,7 +108,7 @@ impl Keys {
 /// Requests that were pushed and not yet handed to the device, in memory of their own.
 pub(crate) struct Chain {
     requests: Box<[Chained]>,
-    /// Inline bytes, so many for each.
+    /// Inline bytes, `inline_max` for each request.
     inline: Box<[u8]>,
     inline_max: usize,
     len: usize,
@@ -120,14 +120,14 @@ impl std::fmt::Debug for Chain {
     }
 }
 
-/// How much of a chain the device took.
+/// The part of a chain that the device took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rung {
     /// All.
     All,
-    /// So many; it refused the next one.
+    /// The first requests, this many; it refused the next one.
     Some(usize),
-    /// It failed without saying how many.
+    /// An unknown part: it failed without saying how many.
     Unknown,
 }
 
@@ -155,7 +155,7 @@ impl Chain {
         self.len = 0;
     }
 
-    /// The next work request, with its pieces. It counts once [`Self::push`] is called.
+    /// The next work request, with its pieces. It becomes part of the chain with [`Self::push`].
     #[inline]
     pub fn next(&mut self) -> (&mut ibv_send_wr, &mut [ibv_sge; GATHER_MAX]) {
         let Chained { wr, sges } = &mut self.requests[self.len];
@@ -171,7 +171,7 @@ impl Chain {
             Source::Inline(bytes) => {
                 let copy = &mut self.inline[self.len * self.inline_max..][..bytes.len()];
                 copy.copy_from_slice(bytes);
-                // The pointer passes as a number: posting reads the bytes through it.
+                // The pointer passes as a number, through which posting reads the bytes.
                 let addr = copy.as_mut_ptr().expose_provenance() as u64;
                 sges[0] = ibv_sge { addr, length: bytes.len() as u32, lkey: 0 };
                 wr.send_flags |= IBV_SEND_INLINE;
@@ -183,7 +183,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The next work request is complete.
+    /// Adds the next work request, which is complete, to the chain.
     #[inline]
     pub fn push(&mut self) {
         self.len += 1;
@@ -196,7 +196,7 @@ impl Chain {
         (wr.send_flags, sges[..wr.num_sge as usize].iter().map(|sge| sge.length).collect())
     }
 
-    /// Makes the last request one that no device takes.
+    /// Spoils the last request so that no device takes it.
     #[cfg(test)]
     pub fn spoil_last(&mut self) {
         let last = &mut self.requests[self.len - 1];
@@ -204,11 +204,12 @@ impl Chain {
         last.sges[0].length = 1 << 20;
     }
 
-    /// Hands all to the device, as one list, and is empty then.
+    /// Hands all requests to the device as one list, and empties the chain.
     ///
     /// # Safety
     ///
-    /// The queue pair lives, `post` is its device's, and what the requests name stays until they are over.
+    /// - The queue pair lives, and `post` is its device's function.
+    /// - What the requests name stays until they are over.
     #[inline]
     pub unsafe fn ring(&mut self, qp: *mut ibv_qp, post: PostSend) -> Rung {
         let len = std::mem::take(&mut self.len);
@@ -217,7 +218,7 @@ impl Chain {
         }
         let first = self.requests.as_mut_ptr();
         for index in 0..len {
-            // SAFETY: `len` requests are there, and all their pointers come from the one to the first.
+            // SAFETY: there are `len` requests, and all pointers derive from the one to the first.
             unsafe {
                 let request = first.add(index);
                 (*request).wr.sg_list = (&raw mut (*request).sges).cast();
@@ -225,7 +226,7 @@ impl Chain {
             }
         }
         let mut refused = null_mut();
-        // SAFETY: our caller's promise, and a list that ends. The device copies it before the call returns.
+        // SAFETY: our caller's promise, and a list that ends. The device copies the list before the call returns.
         let status = unsafe { post(qp, (&raw mut (*first).wr), &raw mut refused) };
         if status == 0 {
             return Rung::All;
@@ -257,7 +258,7 @@ impl Work {
     }
 }
 
-/// Where the device puts the addresses of received datagrams: a place for each receive.
+/// Memory in which the device puts the addresses of received datagrams: a place for each receive.
 #[derive(Debug)]
 pub(crate) struct Headers {
     registration: Registration,
@@ -281,7 +282,8 @@ impl Headers {
     pub fn piece(&self, number: u64) -> ibv_sge {
         let offset = self.offset(number);
         let memory = self.registration.memory();
-        // Devices leave the first half alone when the addresses are IPv4; a header that lay there would be taken for one.
+        // Devices leave the first half untouched when the addresses are IPv4; an older header there would be taken for
+        // one.
         let cleared = memory.store(offset, 0);
         debug_assert!(cleared.is_ok(), "a place of ours");
         ibv_sge {
@@ -291,7 +293,7 @@ impl Headers {
         }
     }
 
-    /// What the device put there.
+    /// Reads what the device put in a receive's place.
     pub fn read(&self, number: u64) -> [u8; GRH_LEN] {
         let mut header = [0; GRH_LEN];
         let read = self.registration.memory().read(self.offset(number), &mut header);

@@ -1,20 +1,20 @@
-//! What a work request says of itself when it completes.
+//! Identifiers of work requests, which their completions carry.
 
 const NUMBER_BITS: u32 = 24;
 const SLOT_BITS: u32 = 16;
-/// Operations that a queue can hold at most: half the numbers, so that those in flight are told from those long over.
+/// Most operations of a queue: half the numbers, so that operations in flight can be told from ones long over.
 pub(crate) const DEPTH_MAX: usize = 1 << (NUMBER_BITS - 1);
-/// Queue pairs of a thread.
+/// Most queue pairs of a thread.
 pub(crate) const QPS_MAX: usize = 1 << SLOT_BITS;
 
-/// What a work request says of itself when it completes (`wr_id`).
+/// The identifier of a work request, which its completion carries (`wr_id`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WorkId {
-    /// Which life of its queue pair's slot it belongs to: completions of queue pairs that are gone, or were reset, may come late.
+    /// Generation of its queue pair's slot: late completions may be for queue pairs that are gone or were reset.
     pub generation: u32,
-    /// Whether it is a receive: failed completions say it nowhere else.
+    /// Whether it is a receive, which a failed completion does not say otherwise.
     pub receive: bool,
-    /// Its queue pair's place in the thread's list.
+    /// Its queue pair's slot in the thread's list.
     pub slot: usize,
     /// The low bits of its number in the queue pair's table.
     pub number: u32,
@@ -41,7 +41,7 @@ impl WorkId {
         }
     }
 
-    /// The whole number, of those from `oldest` on.
+    /// The whole number, which is `oldest` or later.
     #[inline]
     pub fn number_from(self, oldest: u64) -> u64 {
         oldest + (u64::from(self.number).wrapping_sub(oldest) & Self::NUMBER_MASK)

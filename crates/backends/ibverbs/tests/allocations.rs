@@ -1,4 +1,4 @@
-//! A queue pair that works allocates nothing, whatever is posted to it.
+//! A working queue pair allocates nothing, whatever is posted to it.
 
 mod common;
 #[path = "../../../../xtask/cost/src/counting.rs"]
@@ -10,7 +10,7 @@ use sinew_fabric::verbs::{
     Access, Completion, CompletionQueue, Exposed, Operation, ProtectionDomain, QueuePair, Request, Source, Transport,
 };
 
-/// Takes completions until there were `count`.
+/// Takes completions until there are `count`.
 fn take(cq: &mut impl CompletionQueue, completions: &mut Vec<Completion>, count: usize) {
     while completions.len() < count {
         let missing = count - completions.len();
@@ -33,7 +33,7 @@ fn posting_and_polling_allocate_nothing() {
         let mut completions: Vec<Completion> = Vec::with_capacity(64);
         let mut before = 0;
         for round in 0..10 {
-            // What the first round meets for the first time is the library's and the arenas'.
+            // The first round's allocations are the library's and the arenas'.
             if round == 1 {
                 before = allocations();
             }

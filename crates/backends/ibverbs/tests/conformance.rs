@@ -1,4 +1,4 @@
-//! The facts that hold for every verbs device, on the machine's RDMA device.
+//! The conformance suite of verbs devices, on the machine's RDMA device.
 
 use std::process::Command;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use sinew_ibverbs::IbDevice;
 
 mod common;
 
-/// Set in a process that is the peer of another.
+/// Set in the environment of a process that is the peer of another.
 const PEER: &str = "SINEW_VERBS_PEER";
 
 struct Machine(IbDevice, Instant);
@@ -26,12 +26,12 @@ impl Fixture for Machine {
 
     fn expectations(&self) -> Expectations {
         Expectations {
-            notices_death: Promise::Not("an RDMA device learns that a peer is gone when it sends, and over UC never"),
+            notices_death: Promise::Not("an RDMA device notices a dead peer only when it sends, and never over UC"),
             length_errors: Promise::Not("soft-RoCE calls them QP operation errors"),
-            knows_its_peer: Promise::Not("a packet of UC does not say of whom it is"),
-            whole_words: Promise::Not("soft-RoCE copies memory byte by byte if it likes"),
-            processor_atomics: Promise::Not("most devices' atomics are atomic among themselves alone"),
-            // Emulated processors take their time, and only failures take that long.
+            knows_its_peer: Promise::Not("a UC packet does not name its sender"),
+            whole_words: Promise::Not("soft-RoCE may copy memory byte by byte"),
+            processor_atomics: Promise::Not("most devices' atomics are atomic only among themselves"),
+            // Long, since emulated processors are slow, and only failures take that long.
             patience_ns: 60_000_000_000,
             ..Expectations::default()
         }
@@ -44,7 +44,7 @@ impl Fixture for Machine {
     }
 }
 
-/// What runs in the process of a peer. As a test of its own it has nothing to do.
+/// Runs in the process of a peer. As a test of its own, it does nothing.
 #[test]
 fn child() {
     if std::env::var_os(PEER).is_some() {

@@ -24,7 +24,7 @@ fn a_stranger_is_answered() {
         assert_ok(&asked);
         let from = asked.from.unwrap();
         assert_eq!(from.number, pair.a.qp.number());
-        // The way back is the same whether one was told of it or answers.
+        // The way back is the same whether it comes from an address or from a datagram.
         assert_eq!(from, pair.b.thread.destination(&pair.a.qp.address()).unwrap(), "round {round}");
         let answer = Operation::Send { source: Source::Inline(b"me"), immediate: Some(round), to: Some(from) };
         pair.b.qp.post(Request::new(0, answer)).unwrap();
@@ -89,7 +89,7 @@ fn addresses_that_are_none_are_refused() {
     assert!(refused(&|address| address.mtu = 255));
     assert!(refused(&|address| address.port[0] ^= 1));
     assert!(refused(&|address| address.port[3] = 1), "InfiniBand");
-    // The GID is at the end: here, of another family.
+    // The GID is at the end; this one is of another family.
     assert!(refused(&|address| address.port.iter_mut().rev().take(16).for_each(|byte| *byte ^= 0x5A)));
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong, and how it is told.
+//! Errors, and how they are reported.
 
 mod common;
 
@@ -41,10 +41,10 @@ fn memory_that_is_not_to_be_reached_is_not() {
         pair.a.qp.doorbell();
         let failed = pair.a.sent();
         assert_eq!((failed.id, failed.status), (1, Status::RemoteAccess), "{what}");
-        // A failure is told although nobody asked.
+        // A failure completes even if it is unsignaled.
         let after = pair.a.sent();
         assert_eq!((after.id, after.status), (2, Status::Flushed), "{what}");
-        // And from then on receives are flushed at once.
+        // From then on, receives are flushed at once.
         let buffer = pair.empty(8);
         pair.a.qp.post_buffer(3, buffer).unwrap();
         assert_eq!(pair.a.received().status, Status::Flushed, "{what}");
@@ -69,7 +69,7 @@ fn a_message_that_does_not_fit_breaks_both_sides() {
         pair.b.qp.post_buffer(id, buffer).unwrap();
     }
     pair.a.qp.post(Request::new(1, pair.send(Source::Inline(b"too long")))).unwrap();
-    // The specification says the one, and soft-RoCE the other.
+    // The first is the specification's status, the second soft-RoCE's.
     let refused = pair.a.sent().status;
     assert!(matches!(refused, Status::RemoteInvalidRequest | Status::RemoteOperation), "{refused:?}");
     let (first, second) = (pair.b.received(), pair.b.received());
@@ -103,7 +103,7 @@ fn a_peer_that_does_not_answer_is_given_up() {
     let Some(mut pair) = Pair::new(Transport::Rc) else { return };
     let address = pair.b.qp.address();
     let thread = pair.domain.clone();
-    // Nobody has its number any more.
+    // No queue pair has its number any more.
     let Side { qp, .. } = std::mem::replace(&mut pair.b, Side::new(&thread, &config(Transport::Rc)));
     drop(qp);
     pair.a.qp.modify(QpState::Reset, None).unwrap();
@@ -121,7 +121,7 @@ fn what_is_posted_is_flushed_when_a_queue_pair_breaks() {
             pair.b.qp.post_buffer(id, buffer).unwrap();
         }
         pair.b.qp.modify(QpState::Error, None).unwrap();
-        // And what is posted from then on.
+        // So is anything posted from then on.
         let buffer = pair.empty(8);
         pair.b.qp.post_buffer(3, buffer).unwrap();
         for id in 0..4 {
@@ -153,9 +153,9 @@ fn a_reset_gives_everything_back_and_begins_anew() {
         }
         pair.a.qp.post(Request::new(0, pair.send(Source::Inline(b"first")))).unwrap();
         assert_ok(&pair.a.sent());
-        // It arrived before, and nobody has asked yet.
+        // It has arrived, and nobody has polled yet.
         std::thread::sleep(std::time::Duration::from_millis(50));
-        // Pushed, and not started.
+        // Pushed, but not started.
         pair.b.qp.push(Request::new(9, Operation::Send { source: Source::Empty, immediate: None, to: None })).ok();
         for side in [&mut pair.a, &mut pair.b] {
             side.qp.modify(QpState::Reset, None).unwrap();
@@ -207,7 +207,7 @@ fn states_follow_one_another_or_are_refused() {
     qp.modify(QpState::ReadyToSend, None).unwrap();
     qp.modify(QpState::Error, None).unwrap();
     qp.modify(QpState::Reset, None).unwrap();
-    // From reset to error, which devices cannot do.
+    // From reset to error, which devices themselves cannot do.
     qp.modify(QpState::Error, None).unwrap();
     assert_eq!(qp.state(), QpState::Error);
     qp.modify(QpState::Reset, None).unwrap();
@@ -228,7 +228,7 @@ fn buffers_of_foreign_arenas_are_refused_and_come_back() {
     assert_eq!((refused.error, refused.buffers.len()), (PostError::ForeignBuffer, 1));
     let send = pair.send(buffer().freeze());
     assert_eq!(pair.a.qp.post(Request::new(0, send)).unwrap_err().error, PostError::ForeignBuffer);
-    // One that is registered later is known then.
+    // An arena that is registered later is found.
     let later = pair.domain.arena(1 << 16).unwrap();
     pair.b.qp.post_buffer(0, later.alloc(8, 8).unwrap()).unwrap();
     let mut source = later.alloc(2, 2).unwrap();

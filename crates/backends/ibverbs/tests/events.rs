@@ -25,7 +25,7 @@ fn a_wait_ends_when_its_time_is_over() {
 #[test]
 fn what_came_before_is_not_slept_through() {
     let Some(mut pair) = Pair::new(Transport::Rc) else { return };
-    // Each round leaves the queue armed, or told, in another way.
+    // Each round leaves the queue armed, or notified, in a different way.
     for round in 0..20 {
         let buffer = pair.empty(8);
         pair.b.qp.post_buffer(round, buffer).unwrap();
@@ -55,7 +55,7 @@ fn what_polling_took_wakes_nobody_later() {
     while pair.b.receives.poll(&mut completions, 8) == 0 {
         std::thread::yield_now();
     }
-    // Its notification is there by now, and means nothing any more.
+    // Its notification has arrived by now, and means nothing any more.
     std::thread::sleep(Duration::from_millis(50));
     let began = Instant::now();
     pair.b.receives.wait(Some(100_000_000)).unwrap();
@@ -85,7 +85,7 @@ fn two_threads_that_sleep_lose_no_message() {
     let rounds = 300;
     let (to_left, from_right) = mpsc::channel::<QpAddress>();
     let (to_right, from_left) = mpsc::channel::<QpAddress>();
-    // One side of a game of ping-pong, which sleeps for each message.
+    // One side of a game of ping-pong, which sleeps until each message.
     let play = |serves: bool, tell: mpsc::Sender<QpAddress>, hear: mpsc::Receiver<QpAddress>| {
         let arena = domain.arena(1 << 20).unwrap();
         let mut side = Side::new(&domain, &config(Transport::Rc));

@@ -1,4 +1,4 @@
-//! What lives as long as what, whatever is dropped or forgotten first.
+//! Lifetimes of devices, domains, queues and buffers, whichever is dropped or forgotten first.
 
 mod common;
 
@@ -9,7 +9,7 @@ use sinew_fabric::verbs::{
 };
 use sinew_mem::Arena;
 
-/// How many buffers of a size are to be had.
+/// Number of 4 KiB buffers that are free.
 fn free(arena: &Arena) -> usize {
     std::iter::from_fn(|| arena.alloc(4096, 4096).ok()).collect::<Vec<_>>().len()
 }
@@ -27,7 +27,7 @@ fn buffers_in_flight_come_back_with_the_end_of_their_queue_pair_and_not_before()
         }
         assert_eq!(free(&arena), all - 10);
         let Side { qp, receives, thread, .. } = side;
-        // Queues and domains go first, and live on in the queue pair.
+        // Queues and domains are dropped first, and live on in the queue pair.
         drop((receives, thread));
         assert_eq!(free(&arena), all - 10);
         drop(qp);
@@ -105,7 +105,7 @@ fn completions_of_queue_pairs_that_are_gone_are_not_taken_for_others() {
         let first = common::next(&mut cq);
         assert_ok(&first);
         assert!(first.qp == a.number() || first.qp == b.number(), "round {round}");
-        // The others are there, or will be, when both are gone.
+        // The other completions come before or after both queue pairs are gone.
         if round % 2 == 0 {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
@@ -128,7 +128,7 @@ fn the_end_of_a_queue_pair_loses_nothing_of_its_neighbours() {
     a.post(Request::new(4, Operation::Send { source: Source::Inline(b"x"), immediate: None, to: None })).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(100));
     drop(a);
-    // Taken from the device by then, so a wait does not sleep.
+    // The completion was taken from the device by then, so a wait does not sleep.
     cq.wait(None).unwrap();
     let arrived = common::next(&mut cq);
     assert_eq!((arrived.id, arrived.status, arrived.qp), (5, Status::Success, b.number()));

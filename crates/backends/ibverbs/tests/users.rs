@@ -1,4 +1,4 @@
-//! What users are told: what there is, and what they may not do.
+//! Messages to users: the devices of the machine, and what they may not do.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn a_device_port_or_gid_that_is_not_there_is_an_error_that_says_so() {
     assert_eq!(other.port().chosen.as_ref(), Some(gid));
 }
 
-/// Tries to lock more than it may, and says how it went.
+/// Tries to lock more memory than it may, and prints the outcome.
 #[test]
 fn child() {
     if std::env::var_os("SINEW_CHILD").is_none() {

@@ -78,7 +78,7 @@ fn check_done(verb: Verb, done: &Completion, memory: &impl Exposed) {
     match verb {
         Verb::Send => assert_eq!((done.opcode, done.buffers.len()), (Opcode::Send, 0)),
         Verb::Write => {
-            // UC says that it left, not that it arrived; on one device the one follows at once.
+            // Over UC, completion means sent, not arrived; on one device it arrives at once.
             std::thread::sleep(std::time::Duration::from_millis(50));
             memory.read(0, &mut bytes[..7]).unwrap();
             assert_eq!((done.opcode, &bytes[..7]), (Opcode::Write, &b"written"[..]));
@@ -202,7 +202,7 @@ fn unsignaled_requests_are_over_when_a_later_one_tells() {
     let Some(mut pair) = Pair::new(Transport::Rc) else { return };
     let memory = pair.domain.expose(4096, Access::ALL).unwrap();
     let depth = config(Transport::Rc).send_depth as u64;
-    // Three times around: the places of those untold are free again.
+    // Three times around, to see that the places of unsignaled requests become free again.
     for round in 0..3 {
         for id in 0..depth - 1 {
             let operation = write(&pair, &id.to_le_bytes(), memory.remote());
@@ -230,7 +230,7 @@ fn an_unsignaled_read_gives_its_buffer_back_before_the_one_that_tells() {
         pair.a.qp.push(Request::new(id, read).unsignaled()).unwrap();
     }
     pair.a.qp.post(Request::new(3, write(&pair, b"z", memory.remote()))).unwrap();
-    // One at a time: what does not fit waits.
+    // Polled one at a time: the others wait.
     let told: Vec<_> = (0..3).map(|_| pair.a.sent()).collect();
     told.iter().for_each(assert_ok);
     assert_eq!(told.iter().map(|done| done.id).collect::<Vec<_>>(), [1, 2, 3]);
@@ -281,7 +281,7 @@ fn queue_pairs_share_completion_queues_as_far_as_they_hold() {
     done.sort_by_key(|done| done.qp);
     qps.sort_by_key(|qp| qp.number());
     assert!(done.iter().zip(&qps).all(|(done, qp)| done.qp == qp.number()));
-    // The room of one that goes is free again.
+    // The room of a queue pair that is dropped is free again.
     qps.pop();
     thread.queue_pair(&config, &cq, &cq).unwrap();
 }

@@ -1,4 +1,4 @@
-//! What passes hosts' links, for Wireshark and its kin.
+//! Captures of packets on hosts' links, for Wireshark and its kin.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -7,12 +7,12 @@ use sinew_fabric::pcap::PcapFile;
 use crate::packets::Packet;
 use crate::topology::HostId;
 
-/// What is captured of packets.
+/// Limits of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaptureConfig {
-    /// Bytes of each packet that are kept, the 28 of made-up IPv4 and UDP headers included.
+    /// Most bytes of each packet that are kept, including 28 of made-up IPv4 and UDP headers.
     pub kept_len_max: usize,
-    /// Bytes of the file: what would be past them is counted, and left out.
+    /// Most bytes of the file: packets that would exceed it are counted, and left out.
     pub file_len_max: usize,
 }
 
@@ -22,24 +22,25 @@ impl Default for CaptureConfig {
     }
 }
 
-/// What was captured, from [`Network::take_capture`](crate::Network::take_capture).
+/// A capture, from [`Network::take_capture`](crate::Network::take_capture).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
-    /// A pcap file, with virtual time in nanoseconds. The host with index *n* has the *n+1*st address of 10.0.0.0/8, and the port that was opened
-    /// as the *n*th the UDP port 1024 + *n*. A packet that a switch marked has met congestion (ECN). Of faults on the link itself nothing is seen.
+    /// A pcap file, with virtual time in nanoseconds. The host with index *n* has the *n+1*st address of 10.0.0.0/8,
+    /// and the *n*th port that was opened has the UDP port 1024 + *n*. A packet that a switch marked has met congestion
+    /// (ECN). Faults on the captured link itself are not seen.
     pub file: Vec<u8>,
-    /// Packets that the file has.
+    /// Packets in the file.
     pub packets: u64,
     /// Packets for which the file had no room.
     pub left_out: u64,
 }
 
-/// A capture under way.
+/// A capture in progress.
 #[derive(Debug)]
 pub(crate) struct Capturing {
     file: PcapFile<Vec<u8>>,
     len_max: usize,
-    /// Of each host, whether its packets are captured.
+    /// Whether each host's packets are captured.
     hosts: Vec<bool>,
     left_out: u64,
 }
@@ -54,7 +55,7 @@ impl Capturing {
         self.hosts[host.0]
     }
 
-    /// A packet leaves on a link.
+    /// Adds a packet that leaves on a link.
     pub fn add(&mut self, packet: &Packet, [from, to]: [HostId; 2], time_ns: u64) {
         if self.file.writer().len() + self.file.record_len(packet.bytes().len()) > self.len_max {
             self.left_out += 1;

@@ -1,4 +1,4 @@
-//! Who has a turn, and when.
+//! Actors and their turns in virtual time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,25 +14,26 @@ use crate::time::SimClock;
 use crate::wakes::{Listener, Note, Source, WakeSource};
 use crate::workers::{SimWorkers, WorkersConfig};
 
-/// What a core of the cluster runs: a program that turns an endpoint's loop.
+/// A program that turns an endpoint's loop, on a core of the cluster.
 pub trait Actor {
-    /// Runs the loop once. What it costs is what the ports charge, and what the actor [spends](SimClock::spend_ns) itself.
+    /// Runs the loop once. The core is charged for what the ports do, and for what the actor
+    /// [spends](SimClock::spend_ns) itself.
     fn turn(&mut self) -> Doing;
 }
 
-/// What an actor does after its turn.
+/// State of an actor after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     /// It goes on as soon as its core is free.
     Work,
-    /// It polls in vain: its next turn is when a packet comes to one of its ports, when it is [woken](Cluster::waker), or when it said in
-    /// [`wait`](sinew_fabric::PacketPort::wait) that it wants one: the earliest counts, where it has several ports. The turns until then need not be
-    /// run, since nothing comes of them.
+    /// It polls and finds nothing. Its next turn is when a packet comes to one of its ports, when it is
+    /// [woken](Cluster::waker), or at the time that it gave to [`wait`](sinew_fabric::PacketPort::wait), the earliest
+    /// where it has several ports. Turns before that would do nothing, and are skipped.
     Idle,
-    /// As [`Doing::Idle`], but at this time at the latest.
+    /// As [`Doing::Idle`], but its next turn is at this time at the latest.
     IdleUntil(u64),
-    /// As [`Doing::Idle`], but it sleeps, as on a descriptor: its core is somebody else's meanwhile, and what wakes it is an interrupt, which takes its
-    /// time ([`Cluster::share_core`]).
+    /// As [`Doing::Idle`], but it sleeps, as on a descriptor. Its core is free for others meanwhile, and an interrupt
+    /// wakes it, which takes time ([`Cluster::share_core`]).
     Asleep,
     /// As [`Doing::Asleep`], but until this time at the latest.
     AsleepUntil(u64),
@@ -40,7 +41,7 @@ pub enum Doing {
     Done,
 }
 
-/// An actor, as its [`Cluster`] knows it.
+/// Name of an actor within its [`Cluster`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ActorId(u32);
 
@@ -48,14 +49,15 @@ struct Place {
     name: String,
     actor: Option<Box<dyn Actor>>,
     ports: Vec<PortId>,
-    /// Wakes the actor, without a port.
+    /// Wakes the actor without a port.
     source: Arc<Source>,
-    /// Of the turn that it waits for.
+    /// Number of the turn that it waits for.
     turn: u32,
-    /// When that is foreseen.
+    /// When that turn is scheduled, if it is.
     next_ns: Option<u64>,
     core: Core,
-    /// Wakes before this time, and before this number, were there when it had its last turn.
+    /// Time and number before which wakes had been made when it had its last turn: a wake before both needs no further
+    /// turn.
     seen: (u64, u64),
 }
 
@@ -69,14 +71,14 @@ impl Place {
         }
     }
 
-    /// The next turn of the actor, in place of the one that was foreseen.
+    /// Schedules the actor's next turn, in place of any scheduled before.
     fn foresee(&mut self, actor: u32, next_ns: u64, events: &mut Events) {
         self.foresee_none();
         self.next_ns = Some(next_ns);
         events.add(next_ns, Event::Turn { actor, number: self.turn });
     }
 
-    /// The turn that was foreseen is not to be.
+    /// Cancels the scheduled turn.
     #[inline]
     fn foresee_none(&mut self) {
         self.turn += 1;
@@ -84,23 +86,23 @@ impl Place {
     }
 }
 
-/// When a wake is due, for whom, and how many were noted before it.
+/// When a wake is due, whom it wakes, and how many were noted before it.
 type WakeKey = (u64, Listener, u64);
 
-/// A wake that is due at some time.
+/// A wake that is due at its key's time.
 struct Wake {
-    /// When it was made; it is due later where a core is busy.
+    /// When it was made, which is before it is due where a core is busy.
     time_ns: u64,
     source: u32,
     effect: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// A simulation that cannot go on: everybody waits for packets, and none is on its way.
+/// Error of a simulation that cannot go on: every actor waits for packets, and none is in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// When.
+    /// Time at which the simulation stopped, in ns.
     pub time_ns: u64,
-    /// Who waits, and for what.
+    /// Name of each waiting actor, and what it waits for.
     pub waiting: Vec<(String, String)>,
 }
 
@@ -113,22 +115,22 @@ impl fmt::Display for Stuck {
 
 impl std::error::Error for Stuck {}
 
-/// Actors, each on a core of its own, at the ports of a [`Network`]: whoever turns it lets time pass.
+/// Actors at the ports of a [`Network`], each on a core of its own. Time passes as the cluster is turned.
 ///
-/// From the first actor or pool on, time passes in the cluster alone, for as long as it is there: a port of no actor cannot
-/// [wait](sinew_fabric::PacketPort::wait) beside it.
+/// From its first actor or pool on, and until it is dropped, time passes in the cluster alone: a port without an actor
+/// cannot [wait](sinew_fabric::PacketPort::wait) meanwhile.
 ///
-/// What happens at one nanosecond happens in the order in which it was foreseen: packets, the turns for packets and at times that were asked
-/// for, and the moments at which wakes are heard. At such a moment the first is heard of all wakes that are due by then: what
-/// [takes effect](sinew_fabric::Waker::take_effect) and wakes nobody, then pools, then actors, in the order in which they were added. So of two actors that
-/// are woken at one time the first that was added has the first turn, and an actor that has a turn at that time anyway has it before or after them as it was
-/// foreseen.
+/// Events of one nanosecond happen in the order in which they were scheduled: packets, turns for packets and at
+/// requested times, and the moments at which wakes are heard. Each such moment hears the first of all wakes that are
+/// due by then: first those that only [take effect](sinew_fabric::Waker::take_effect) and wake nobody, then pools, then
+/// actors, in the order in which they were added. So of two actors woken at one time, the one added first has the first
+/// turn; an actor that has a turn at that time anyway has it before or after them, as it was scheduled.
 pub struct Cluster {
     network: Network,
     places: Vec<Place>,
     pools: Vec<SimWorkers>,
     wakes: BTreeMap<WakeKey, Wake>,
-    /// Wakes that were noted so far.
+    /// Wakes noted so far.
     noted: u64,
 }
 
@@ -162,7 +164,7 @@ impl Cluster {
         self.network.clock()
     }
 
-    /// Adds an actor, which works on these ports and has its first turn at once.
+    /// Adds an actor that works on these ports. It has its first turn at once.
     pub fn add(&mut self, name: &str, ports: impl IntoIterator<Item = PortId>, actor: Box<dyn Actor>) -> ActorId {
         self.network.0.is_driven.set(true);
         let index = self.places.len() as u32;
@@ -192,16 +194,19 @@ impl Cluster {
         ActorId(index)
     }
 
-    /// Wakes an actor, whether or not it has a port. A [`WakeSource`] has wakers before there is an actor.
+    /// Returns a waker for an actor, whether or not the actor has a port. Use a [`WakeSource`] to get wakers before
+    /// there is an actor.
     ///
-    /// A wake in an actor's turn, or in a worker's job, is at the time that its core has come to; one from code that holds the cluster is now. The actor that
-    /// is woken has a turn then, or as soon as its core is free; several wakes that it can see in one turn are one. Wakes at one time are heard in
-    /// the order in which the actors were added ([`Cluster`]). A wake from another thread is no part of virtual time: it is noticed at the cluster's next step.
+    /// A wake from an actor's turn, or from a worker's job, is at the time that its core has reached; one from code
+    /// that holds the cluster is now. The woken actor has a turn then, or as soon as its core is free; several wakes
+    /// that it can see in one turn count as one. Wakes at one time are heard in the order in which the actors were
+    /// added ([`Cluster`]). A wake from another thread is outside virtual time, and is noticed at the cluster's next
+    /// step.
     pub fn waker(&self, actor: ActorId) -> Waker {
         Waker::new(self.places[actor.0 as usize].source.clone())
     }
 
-    /// Lets a source wake this actor, and no other, from now on.
+    /// Makes a source wake this actor, and no other, from now on.
     ///
     /// # Panics
     ///
@@ -212,7 +217,7 @@ impl Cluster {
         source.listen(Listener::Actor(actor.0));
     }
 
-    /// A pool of workers, each on a core of its own.
+    /// Adds a pool of workers, each on a core of its own.
     pub fn workers(&mut self, name: &str, config: WorkersConfig) -> SimWorkers {
         self.network.0.is_driven.set(true);
         let (number, source) = (self.pools.len() as u32, self.network.0.wakes.source());
@@ -222,8 +227,8 @@ impl Cluster {
         pool
     }
 
-    /// Ends an actor at once, as a host that crashes does: it has no turn in which to say farewell, unless its destructor does.
-    /// Its ports close.
+    /// Ends an actor at once, as when a host crashes: it has no turn in which to take leave, unless its destructor does
+    /// so. Its ports close. Returns the actor, unless it had ended.
     pub fn crash(&mut self, actor: ActorId) -> Option<Box<dyn Actor>> {
         let place = &mut self.places[actor.0 as usize];
         place.foresee_none();
@@ -235,7 +240,7 @@ impl Cluster {
         place.actor.take()
     }
 
-    /// Lets an actor stand still until `end_ns`: packets come, and it does not look.
+    /// Stalls an actor until `end_ns`: packets arrive, and it does not look.
     pub fn pause(&mut self, actor: ActorId, end_ns: u64) {
         let place = &mut self.places[actor.0 as usize];
         if place.core.has_ended() {
@@ -248,34 +253,35 @@ impl Cluster {
         }
     }
 
-    /// How an actor's core wakes it from sleep, and whom it shares it with, from now on.
+    /// Sets the cost of waking an actor from sleep, and the competitor for its core, from now on.
     pub fn share_core(&mut self, actor: ActorId, share: CoreShare) {
         let now_ns = self.network.0.clock.event_ns();
         self.places[actor.0 as usize].core.share(share, now_ns);
     }
 
-    /// Counts from now on how long an actor's core is idle: its thread sleeps, and nothing competes with it. The count is up to date whenever the actor has a turn.
+    /// Counts from now on the time for which an actor's core is idle: its thread sleeps, and nothing competes with it.
+    /// The count is up to date whenever the actor has a turn.
     pub fn count_idle(&mut self, actor: ActorId) -> IdleCount {
         self.places[actor.0 as usize].core.count_idle()
     }
 
-    /// How an actor's core spent its time. A core polls whenever it does not work or stand still, as a loop that never sleeps does.
+    /// Returns how an actor's core has spent its time. A core polls whenever it neither works, stalls nor sleeps.
     pub fn core_time(&self, actor: ActorId) -> CoreTime {
         self.places[actor.0 as usize].core.time(self.network.0.clock.event_ns())
     }
 
-    /// Lets everything happen until `end_ns`.
+    /// Runs the simulation until `end_ns`.
     pub fn run_until(&mut self, end_ns: u64) {
         while self.step(end_ns) {}
         self.network.run_until(end_ns);
     }
 
-    /// Lets things happen until `done` says so, which is asked after each turn of an actor and each wake, and at most until `end_ns`. Returns
-    /// whether it said so.
+    /// Runs the simulation until `done` returns true, or until `end_ns`. `done` is called after each turn of an actor
+    /// and each wake. Returns whether it returned true.
     ///
     /// # Errors
     ///
-    /// [`Stuck`]: before that nothing is left to happen.
+    /// [`Stuck`]: no events are left, and `done` has not returned true.
     pub fn run_while(&mut self, end_ns: u64, mut done: impl FnMut(&Self) -> bool) -> Result<bool, Stuck> {
         loop {
             if done(self) {
@@ -302,7 +308,8 @@ impl Cluster {
         Stuck { time_ns: self.network.0.clock.event_ns(), waiting: waiting.collect() }
     }
 
-    /// Lets things happen until an actor has had its turn or a wake was heard, or until `end_ns`; returns whether that was.
+    /// Runs the simulation until an actor has had a turn or a wake was heard, or until `end_ns`; returns false for the
+    /// latter.
     fn step(&mut self, end_ns: u64) -> bool {
         if self.network.0.wakes.any() {
             self.read_notes();
@@ -310,7 +317,7 @@ impl Cluster {
         let mut shared = self.network.0.world.borrow_mut();
         let world = &mut *shared;
         if !world.touched.is_empty() {
-            // In a turn, or while nobody turned the cluster: something was flushed.
+            // Something was flushed in a turn, or between steps.
             let now_ns = self.network.0.clock.event_ns();
             for (actor, at_ns) in world.touched.drain(..) {
                 self.places[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
@@ -325,7 +332,7 @@ impl Cluster {
                         drop(shared);
                         self.turn(actor, now_ns);
                     }
-                    // Nobody's turn is that of `WOKEN`.
+                    // No actor has this number: it is `WOKEN`, for a wake.
                     None => {
                         drop(shared);
                         self.hear(now_ns);
@@ -341,12 +348,13 @@ impl Cluster {
         false
     }
 
-    /// Foresees the wakes that were noted since the last step, and the turns of those whom packets came to while nobody turned the cluster.
+    /// Schedules the wakes that were noted since the last step, and turns for actors that packets reached between
+    /// steps.
     #[cold]
     fn read_notes(&mut self) {
         let mut notes = Vec::new();
         self.network.0.wakes.take(&mut notes);
-        // One from another thread may have read the clock a while ago.
+        // A note from another thread may hold an older reading of the clock.
         let now_ns = self.network.0.clock.event_ns();
         self.wake_touched(now_ns);
         for Note { time_ns, source, listener, effect } in notes {
@@ -372,14 +380,14 @@ impl Cluster {
         self.network.0.world.borrow_mut().events.add_wake(key.0);
     }
 
-    /// The first wake that is due is heard.
+    /// Hears the first wake that is due.
     #[cold]
     fn hear(&mut self, now_ns: u64) {
         let Some(first) = self.wakes.first_entry().filter(|first| first.key().0 <= now_ns) else { return };
         let ((_, listener, mut number), mut wake) = first.remove_entry();
         if let Some(effect) = wake.effect.take() {
             effect();
-            // Whatever turn was before, it did not see this.
+            // No earlier turn has seen this effect.
             number = self.noted;
             self.noted += 1;
         }
@@ -431,7 +439,7 @@ impl Cluster {
         let next_ns = match doing {
             Doing::Done => {
                 place.core.work(spent_ns);
-                // Its ports close, and look at the network.
+                // Dropping the actor closes its ports, which borrow the network.
                 drop(world);
                 place.core.end(place.core.free_ns);
                 place.actor = None;
@@ -439,7 +447,7 @@ impl Cluster {
             }
             Doing::Work => {
                 place.core.work(spent_ns);
-                // Where nothing costs anything, time passes all the same.
+                // Time passes even where nothing costs anything.
                 Some(place.core.free_ns.max(now_ns + 1))
             }
             Doing::Idle | Doing::IdleUntil(_) | Doing::Asleep | Doing::AsleepUntil(_) if has_more => {

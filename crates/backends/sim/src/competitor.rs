@@ -1,21 +1,26 @@
 //! A program that computes all the time, and competes with a thread for its core.
 
-/// A competitor, and the scheduler that shares the core out: an account as Linux's Completely Fair Scheduler (CFS) keeps it.
+/// A competitor for a core. The core is shared as Linux's Completely Fair Scheduler (CFS) shares it.
 ///
-/// The thread and the competitor each have a virtual runtime, which grows while they run. Whoever runs is replaced once it has run for a slice and is
-/// not behind, so threads that always want to run have every other slice. A sleeper that is woken is placed no further behind the competitor than its
-/// credit. It runs at once if it is behind by more than the granularity of wake-ups, and waits until it is otherwise. So a thread that sleeps
-/// mostly runs whenever it is woken, and one that wants more than half of the core gets half.
+/// The thread and the competitor each have a virtual runtime, which grows while they run. The one that runs is replaced
+/// once it has run for a slice and is not behind, so a thread that always wants to run has every other slice. A sleeper
+/// that is woken counts as no further behind the competitor than its credit. It runs at once if it is behind by more
+/// than the wake-up granularity, and otherwise waits until it is. So a thread that mostly sleeps runs whenever it is
+/// woken, and one that wants more than half of the core gets half.
 ///
-/// The defaults are CFS's documented ones for 8 cores (the comments on `sysctl_sched_latency` and `sysctl_sched_wakeup_granularity` in
-/// `kernel/sched/fair.c`), where times grow with `1 + log2(cores)`, which is 4. CFS looks at its account at timer ticks; this one is exact.
+/// The defaults are CFS's documented ones for 8 cores (the comments on `sysctl_sched_latency` and
+/// `sysctl_sched_wakeup_granularity` in `kernel/sched/fair.c`), where times grow with `1 + log2(cores)`, which is 4.
+/// CFS looks at its account at timer ticks; this one is exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Competitor {
-    /// How long one of the two runs before the other does, if both want to: half of `sched_latency_ns`, of 6 ms times 4.
+    /// Time for which one of the two runs before the other does, if both want to: half of `sched_latency_ns`, which is
+    /// 6 ms times 4.
     pub slice_ns: u64,
-    /// How far behind a sleeper is at most when it is woken: half of `sched_latency_ns` (`GENTLE_FAIR_SLEEPERS`). No less than the granularity counts.
+    /// Cap on how far behind a sleeper is when it is woken: half of `sched_latency_ns` (`GENTLE_FAIR_SLEEPERS`). At
+    /// least the granularity is used.
     pub sleeper_credit_ns: u64,
-    /// By how much a woken sleeper must be behind to replace the competitor: `sched_wakeup_granularity_ns`, of 1 ms times 4.
+    /// Time by which a woken sleeper must be behind to replace the competitor: `sched_wakeup_granularity_ns`, which is
+    /// 1 ms times 4.
     pub wakeup_granularity_ns: u64,
 }
 
@@ -26,40 +31,41 @@ impl Default for Competitor {
 }
 
 impl Competitor {
-    /// One with slices of this length, to which all else is in proportion as by default.
+    /// A competitor with slices of this length, to which the other times are in the same proportion as by default.
     pub fn with_slice_ns(slice_ns: u64) -> Self {
         Self { slice_ns, sleeper_credit_ns: slice_ns, wakeup_granularity_ns: slice_ns / 3 }
     }
 }
 
-/// Whose the core is at some time, and for how much longer if both want it.
+/// The one that has the core at some time, and for how much longer if both want it.
 enum Holder {
     Ours(u64),
     Theirs(u64),
 }
 
-/// The account of a thread beside a competitor. It changes only when the thread is woken and when it goes to sleep: what happens meanwhile follows.
+/// The account of a thread beside a competitor. It changes only when the thread wakes and when it goes to sleep:
+/// everything in between follows from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Account {
     pub competitor: Competitor,
-    /// Our virtual runtime less the competitor's when that changed last.
+    /// Our virtual runtime less the competitor's, at the last change.
     lead_ns: i64,
-    /// When that was.
+    /// Time of the last change.
     since_ns: u64,
 }
 
 impl Account {
-    /// Of a thread that wants to run from now on, and has run as much as its competitor.
+    /// The account of a thread that wants to run from now on, and has run as much as its competitor.
     pub fn new(competitor: Competitor, now_ns: u64) -> Self {
         Self { competitor, lead_ns: 0, since_ns: now_ns }
     }
 
-    /// How long a thread that was woken runs first.
+    /// Time for which a thread that was woken runs before the competitor does.
     fn first_ns(&self) -> u64 {
         self.competitor.slice_ns.max(self.lead_ns.min(0).unsigned_abs())
     }
 
-    /// Of a thread that is awake.
+    /// The holder of the core while the thread is awake.
     fn holder(&self, now_ns: u64) -> Holder {
         let (run_ns, first_ns) = (now_ns.saturating_sub(self.since_ns), self.first_ns());
         if run_ns < first_ns {
@@ -70,7 +76,7 @@ impl Account {
         if into_ns < slice_ns { Holder::Theirs(slice_ns - into_ns) } else { Holder::Ours(2 * slice_ns - into_ns) }
     }
 
-    /// When a thread that is awake can run that wants to from `wanted_ns` on.
+    /// Returns when a thread that is awake, and wants to run from `wanted_ns` on, can run.
     #[inline]
     pub fn runs_ns(&self, wanted_ns: u64) -> u64 {
         match self.holder(wanted_ns) {
@@ -79,7 +85,7 @@ impl Account {
         }
     }
 
-    /// When work is done that begins at `now_ns`.
+    /// Returns when work that is begun at `now_ns` and takes `spent_ns` is done.
     #[inline]
     pub fn ends_ns(&self, now_ns: u64, spent_ns: u64) -> u64 {
         let begins_ns = self.runs_ns(now_ns);
@@ -92,11 +98,11 @@ impl Account {
         }
     }
 
-    /// The thread sleeps from now on.
+    /// Puts the thread to sleep from now on.
     pub fn sleep(&mut self, now_ns: u64) {
         let slice_ns = self.competitor.slice_ns as i64;
         let (first_ns, run_ns) = (self.first_ns() as i64, now_ns.saturating_sub(self.since_ns) as i64);
-        // From the first slice of the competitor on it catches up with us and falls behind by turns.
+        // From the competitor's first slice on, it catches up with us and falls behind in turn.
         let into_ns = if run_ns < first_ns { 0 } else { (run_ns - first_ns) % (2 * slice_ns) };
         let since_ns = if into_ns <= slice_ns { -into_ns } else { into_ns - 2 * slice_ns };
         self.lead_ns += run_ns.min(first_ns) + since_ns;
@@ -110,14 +116,14 @@ impl Account {
         (self.lead_ns - now_ns.saturating_sub(self.since_ns) as i64).max(-credit_ns)
     }
 
-    /// When a sleeper runs that is woken at `woken_ns`.
+    /// Returns when a sleeper that is woken at `woken_ns` runs.
     #[inline]
     pub fn replaces_ns(&self, woken_ns: u64) -> u64 {
         let wait_ns = self.slept_ns(woken_ns) + self.competitor.wakeup_granularity_ns as i64;
         woken_ns + wait_ns.max(0) as u64
     }
 
-    /// A sleeper runs from now on.
+    /// Makes a sleeper run from now on.
     pub fn wake(&mut self, now_ns: u64) {
         (self.lead_ns, self.since_ns) = (self.slept_ns(now_ns), now_ns);
     }
@@ -150,7 +156,8 @@ mod tests {
         }
     }
 
-    /// Works and sleeps by turns, and returns which part of the time it ran and how long it waited at most after it was woken, in the second half.
+    /// Works and sleeps in turn. Returns the thread's share of the time, and its longest wait after it was woken, in
+    /// the second half.
     fn by_turns(worked_ns: u64, slept_ns: u64) -> (f64, u64) {
         const ROUNDS: u64 = 1000;
         let mut account = Account::new(COMPETITOR, 0);
@@ -193,7 +200,7 @@ mod tests {
         account.wake(1_000_000);
         account.sleep(1_000_000);
         assert_eq!(account.lead_ns, -1000);
-        // Whoever has run lately waits until the competitor has run so much longer.
+        // A thread that has run lately waits until the competitor is ahead by the granularity.
         account.wake(1_000_000);
         account.sleep(1_000_900);
         assert_eq!(account.replaces_ns(1_000_950), 1_001_100);

@@ -1,35 +1,37 @@
-//! What a core does with its time.
+//! Accounting of a core's time: work, polling and sleep.
 
 use sinew_mem::atomic::plain::{Arc, AtomicU64, Ordering};
 
 use crate::competitor::{Account, Competitor};
 
-/// How a core shares its time, and wakes.
+/// Cost of waking on a core, and the competitor that it shares its time with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreShare {
-    /// From an interrupt until the thread that [sleeps](crate::Doing::Asleep) for it runs, which the core spends on that.
+    /// Time from an interrupt until the thread that [sleeps](crate::Doing::Asleep) for it runs. The core is busy
+    /// meanwhile.
     pub interrupt_ns: u64,
-    /// A program that computes all the time and competes for the core; none where nothing does.
+    /// A program that computes all the time and competes for the core, if there is one.
     pub competitor: Option<Competitor>,
 }
 
-/// How a core spent its time until now.
+/// A core's time until now, by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreTime {
-    /// On turns that found something, or did; a worker's: on jobs.
+    /// Time on turns that found work; for a worker, on jobs.
     pub worked_ns: u64,
-    /// Polling in vain: turns that need not be run are charged all the same. A worker's: with nothing to do.
+    /// Time on polling that found nothing, including turns that the simulation skips. For a worker, time without a job.
     pub polled_ns: u64,
-    /// Asleep, or awake and not yet running: the core is somebody else's.
+    /// Time asleep, or woken and not yet running: the core is free for others.
     pub slept_ns: u64,
 }
 
-/// How long an actor's core was idle: its thread slept, and nothing competed with it ([`Cluster::count_idle`](crate::Cluster::count_idle)).
+/// Time for which an actor's core was idle: its thread slept, and nothing competed with it
+/// ([`Cluster::count_idle`](crate::Cluster::count_idle)).
 #[derive(Clone, Debug, Default)]
 pub struct IdleCount(Arc<AtomicU64>);
 
 impl IdleCount {
-    /// In all since it is counted, up to when the actor was woken last.
+    /// Idle nanoseconds since counting began, up to the actor's last wake.
     pub fn ns(&self) -> u64 {
         // Relaxed: the cluster's own thread writes it.
         self.0.load(Ordering::Relaxed)
@@ -43,22 +45,24 @@ impl IdleCount {
 /// The core of an actor or of a worker.
 #[derive(Debug)]
 pub(crate) struct Core {
-    /// When it can do something next.
+    /// When its present work or pause ends.
     pub free_ns: u64,
     began_ns: u64,
     ended_ns: Option<u64>,
     worked_ns: u64,
     paused_ns: u64,
-    /// The last pause, if nothing was done after it.
+    /// Length of the pauses since its last work.
     pauses_ns: u64,
     interrupt_ns: u64,
-    /// Beside a competitor, if there is one.
+    /// The scheduler's account, if there is a competitor.
     account: Option<Account>,
-    /// Since when it sleeps, if it does, and how long it did before.
+    /// Start of the current sleep, if it sleeps.
     asleep_ns: Option<u64>,
+    /// Length of all sleeps before that.
     slept_ns: u64,
-    /// Since when it is idle, if it is: asleep, and nobody else's. Where somebody wants to know, how long it was is counted there.
+    /// Start of the current idle time, if it is idle: it sleeps, and has no competitor.
     idle_since_ns: Option<u64>,
+    /// The count that idle time is added to, once it has been asked for.
     idle_ns: Option<IdleCount>,
 }
 
@@ -80,22 +84,22 @@ impl Core {
         }
     }
 
-    /// How long it is idle is counted there from now on.
+    /// Counts idle time from now on.
     pub fn count_idle(&mut self) -> IdleCount {
         self.idle_ns.get_or_insert_default().clone()
     }
 
-    /// It is idle no more from `now_ns` on, if it was.
+    /// Ends its idle time at `now_ns`, if it was idle.
     fn end_idle(&mut self, now_ns: u64) {
         if let (Some(since_ns), Some(idle_ns)) = (self.idle_since_ns.take(), &self.idle_ns) {
             idle_ns.add(now_ns.saturating_sub(since_ns));
         }
     }
 
-    /// It wakes and is shared so from now on.
+    /// Sets the cost of waking and the competitor from now on.
     pub fn share(&mut self, share: CoreShare, now_ns: u64) {
         self.interrupt_ns = share.interrupt_ns;
-        // A competitor that has no time between ours is none.
+        // A competitor without a slice never runs.
         let competitor = share.competitor.filter(|competitor| competitor.slice_ns > 0);
         if competitor != self.account.map(|account| account.competitor) {
             self.account = competitor.map(|competitor| Account::new(competitor, now_ns));
@@ -110,7 +114,7 @@ impl Core {
         }
     }
 
-    /// It is busy from `now_ns` on, and meanwhile the competitor's, if there is one and its turn comes.
+    /// Is busy for `spent_ns` from `now_ns` on; the competitor's slices, if there is one, come in between.
     #[inline]
     pub fn spend(&mut self, now_ns: u64, spent_ns: u64) {
         let end_ns = match &self.account {
@@ -120,7 +124,8 @@ impl Core {
         (self.free_ns, self.pauses_ns) = (end_ns, 0);
     }
 
-    /// When a turn can be that is wanted at `wanted_ns`: a sleeper is woken by an interrupt, and beside a competitor whoever wants to run may have to wait.
+    /// Returns when a turn that is wanted at `wanted_ns` can begin: an interrupt wakes a sleeper first, and beside a
+    /// competitor the thread may have to wait.
     #[inline]
     pub fn turn_ns(&self, wanted_ns: u64) -> u64 {
         match (&self.account, self.asleep_ns) {
@@ -131,7 +136,7 @@ impl Core {
         }
     }
 
-    /// A turn begins. A sleeper is awake from now on, and what woke it was work.
+    /// Begins a turn. A sleeper is awake from now on, and its interrupt counts as work.
     #[inline]
     pub fn wake(&mut self, now_ns: u64) {
         if let Some(asleep_ns) = self.asleep_ns.take() {
@@ -145,7 +150,7 @@ impl Core {
         }
     }
 
-    /// It sleeps from the end of its turn on.
+    /// Sleeps from the end of its turn on.
     pub fn sleep(&mut self) {
         self.asleep_ns = Some(self.free_ns);
         match &mut self.account {
@@ -154,7 +159,7 @@ impl Core {
         }
     }
 
-    /// So much of that was work.
+    /// Counts part of its busy time as work.
     #[inline]
     pub fn work(&mut self, worked_ns: u64) {
         self.worked_ns += worked_ns;
@@ -168,7 +173,7 @@ impl Core {
         self.ended_ns.is_some()
     }
 
-    /// It stands still until `end_ns`, once it has done what it does. A sleeper sleeps on after that.
+    /// Stalls until `end_ns`, once its present work is over. A sleeper goes on sleeping after that.
     pub fn pause(&mut self, now_ns: u64, end_ns: u64) {
         let begin_ns = self.free_ns.max(now_ns);
         let ns = end_ns.saturating_sub(begin_ns);
@@ -184,10 +189,10 @@ impl Core {
         }
     }
 
-    /// It polls whenever it does not work or stand still.
+    /// Returns its time until `now_ns`. It polls whenever it neither works, stalls nor sleeps.
     pub fn time(&self, now_ns: u64) -> CoreTime {
         let end_ns = self.ended_ns.unwrap_or(now_ns);
-        // The last pause, or turn, may last longer.
+        // The last pause or turn may end after that.
         let beyond_ns = self.free_ns.saturating_sub(end_ns);
         let of_pause_ns = beyond_ns.min(self.pauses_ns);
         let paused_ns = self.paused_ns - of_pause_ns;
@@ -238,7 +243,7 @@ mod tests {
         core.spend(0, 100);
         core.work(100);
         core.sleep();
-        // The competitor has run for 300 more than we at 500.
+        // At 500 the competitor has run for 300 longer than we have.
         assert_eq!((core.turn_ns(150), core.turn_ns(480), core.turn_ns(600)), (550, 550, 650));
         core.wake(550);
         core.spend(550, 10);
@@ -277,7 +282,7 @@ mod tests {
         assert_eq!(core.turn_ns(core.free_ns), 450);
         core.wake(500);
         core.spend(500, 0);
-        // Of 500 it stood still for 300.
+        // It stalled for 300 of the 500.
         assert_eq!(times(core.time(500)), (60, 140, 0));
     }
 }

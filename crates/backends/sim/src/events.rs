@@ -1,44 +1,46 @@
-//! What is going to happen, in order.
+//! Future events of a simulation, in order.
 //!
-//! Most of what is foreseen is near: a wheel has a place for each of the next nanoseconds, and what lies beyond waits in a heap until its
-//! time comes within the wheel's reach. (With a heap alone, 30 % of a simulation's time went into it.)
+//! Most events are near. A wheel has a place for each of the next nanoseconds, and later events wait in a heap until
+//! they come within the wheel's reach. (A heap alone took 30 % of a simulation's time.)
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Nanoseconds that the wheel reaches: as many as the nearest cache has room for. (With four times as many, simulations took 1 to 4 % longer.)
+/// Nanoseconds that the wheel reaches: as many as fit in the nearest cache. (With four times as many, simulations took
+/// 1 to 4 % longer.)
 const REACH: usize = 1 << 12;
-/// Words of a bit for each of them.
+/// Words of a bitmap with a bit for each place.
 const WORDS: usize = REACH / 64;
 const _: () = assert!(WORDS == 64);
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// Something that happens at a time.
+/// An event; its time is kept beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// Packets that were submitted together reach their host's network interface.
     Sent { host: u32, first: u32 },
-    /// The head of a lane's first packet, which is this, reaches the switch at its end, or all of it the host.
+    /// The head of a lane's first packet reaches the switch at the lane's end, or the whole packet reaches the host.
     Landed { lane: u32, flight: u32 },
-    /// A packet arrives that is not in its lane's order.
+    /// A packet arrives out of its lane's order.
     Stray { flight: u32, on: u32 },
-    /// A lane is done with a packet, and others wait for it.
+    /// A lane has sent a packet, and others are queued for it.
     LinkFree { lane: u32 },
-    /// A lane's sender hears that it is to pause, or to go on.
+    /// A request to pause, or to go on, reaches a lane's sender.
     Paused { lane: u32, paused: bool },
     /// Something is due at a NIC.
     Nic { nic: u32, job: u32 },
-    /// An actor is to have its turn, if it still waits for this one; or, as that of [`WOKEN`], who was woken first of all who are now.
+    /// An actor has its turn, if it still waits for the turn of this number. For the actor [`WOKEN`]: the first wake
+    /// that is due is heard.
     Turn { actor: u32, number: u32 },
 }
 
-/// Whose turn it is when somebody was woken. A kind of event for that would make all events cost more.
+/// Number of no actor, which stands for wakes. A kind of event of their own would make all events cost more.
 const WOKEN: u32 = (1 << 29) - 1;
 
-/// An event in one word: what it is in 3 bits, and then its numbers, of 29 and of 32.
+/// An event in one word: its kind in 3 bits, then its numbers, of 29 and of 32 bits.
 ///
-/// An enum is written in parts and then copied in words, for which a processor has to wait: simulations took 1 to 2 % longer.
+/// An enum is written in parts and then copied in words, which stalls the processor: simulations took 1 to 2 % longer.
 type Word = u64;
 
 impl Event {
@@ -57,7 +59,7 @@ impl Event {
         what << 61 | u64::from(a) << 32 | u64::from(b)
     }
 
-    // Else whoever takes it reads in one word what was just written in parts, as above.
+    // Inlined, since the caller would otherwise read in one word what was just written in parts, as above.
     #[inline(always)]
     fn of_word(word: Word) -> Self {
         let (a, b) = ((word >> 32) as u32 & ((1 << 29) - 1), word as u32);
@@ -77,7 +79,7 @@ impl Event {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     event: Word,
-    /// The next of the same nanosecond.
+    /// The next entry of the same nanosecond.
     next: u32,
 }
 
@@ -85,26 +87,27 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     first: u32,
-    /// Whatever it was, where there is no first.
+    /// Stale where there is no first.
     last: u32,
 }
 
-/// Events, the next first; those of one nanosecond in the order in which they were foreseen.
+/// Events by time; those of one nanosecond in the order in which they were scheduled.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// What the wheel reaches begins here. All that lies in the heap is beyond it.
+    /// Start of the wheel's reach. All events in the heap are beyond its end.
     now_ns: u64,
     wheel: Box<[Chain; REACH]>,
-    /// A bit for each place of the wheel that has events, and a bit for each of these words that is not zero.
+    /// A bit for each place of the wheel that has events.
     filled: Box<[u64; WORDS]>,
+    /// A bit for each word of `filled` that is not zero.
     filled_words: u64,
     entries: Vec<Entry>,
-    /// The first entry that is free; each of these knows the next.
+    /// The first free entry; each free entry knows the next.
     free: u32,
     far: BinaryHeap<Reverse<(u64, u64, Word)>>,
-    /// From when on the wheel reaches the first of these.
+    /// Time from which the wheel reaches the first event of the heap.
     far_from_ns: u64,
-    /// Of the next event of the heap.
+    /// Number of the next event to enter the heap.
     number: u64,
 }
 
@@ -125,14 +128,14 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Foresees an event. One of the past happens at once.
-    // Else the event would be handed on in memory, where it becomes a word.
+    /// Schedules an event. One in the past happens at once.
+    // Inlined, since the event would otherwise go through memory before it becomes a word.
     #[inline(always)]
     pub fn add(&mut self, time_ns: u64, event: Event) {
         self.add_word(time_ns, event.to_word());
     }
 
-    /// Foresees that somebody who was woken is to hear of it.
+    /// Schedules the moment at which a wake is heard.
     #[cold]
     pub fn add_wake(&mut self, time_ns: u64) {
         self.add(time_ns, Event::Turn { actor: WOKEN, number: 0 });
@@ -155,7 +158,8 @@ impl Events {
         self.far_from_ns = self.far_from_ns.min(time_ns - (REACH as u64 - 1));
     }
 
-    // Left to itself it is inlined here and there only, by how often it is called elsewhere: 4 % of a packet's instructions.
+    // The compiler alone inlines it only in some places, depending on its other callers, which takes 4 % of a packet's
+    // instructions.
     #[inline(always)]
     fn put(&mut self, time_ns: u64, event: Word) {
         if self.free == NONE {
@@ -163,7 +167,8 @@ impl Events {
         }
         let (index, place) = (self.free, time_ns as usize % REACH);
         self.free = self.entries[index as usize].next;
-        // Without a guess whether there is another one: every third would be wrong. The first is put behind itself, and then behind nothing.
+        // Branch-free: predicting whether the place is empty would fail every third time. The first entry of a place is
+        // linked behind itself, which the next write undoes.
         let chain = &mut self.wheel[place];
         let is_first = chain.first == NONE;
         let before = if is_first { index } else { chain.last };
@@ -174,14 +179,14 @@ impl Events {
         self.filled_words |= 1 << (place / 64);
     }
 
-    /// Room for one event more.
+    /// Makes room for one more event.
     #[cold]
     fn grow(&mut self) {
         self.free = self.entries.len() as u32;
         self.entries.push(Entry { event: 0, next: NONE });
     }
 
-    /// When the next is.
+    /// Time of the next event.
     #[inline]
     pub fn next_ns(&self) -> Option<u64> {
         match self.next_place() {
@@ -193,7 +198,7 @@ impl Events {
         }
     }
 
-    /// The next place of the wheel that has events, from now on around it.
+    /// The next place of the wheel that has events, going round from now.
     #[inline]
     fn next_place(&self) -> Option<usize> {
         let start = self.now_ns as usize % REACH;
@@ -201,7 +206,7 @@ impl Events {
         if here != 0 {
             return Some(start + here.trailing_zeros() as usize);
         }
-        // Whole words from the next one on, and at last the one that was begun with.
+        // The whole words from the next one on, and finally the one begun with.
         if self.filled_words == 0 {
             return None;
         }
@@ -210,13 +215,13 @@ impl Events {
         Some(word * 64 + self.filled[word].trailing_zeros() as usize)
     }
 
-    /// The next event, and when it is.
+    /// Takes the next event, with its time.
     #[cfg(test)]
     fn pop(&mut self) -> Option<(u64, Event)> {
         self.pop_until(u64::MAX)
     }
 
-    /// The next event, if it is by `end_ns`, and when it is.
+    /// Takes the next event, with its time, if it is due by `end_ns`.
     #[inline(always)]
     pub fn pop_until(&mut self, end_ns: u64) -> Option<(u64, Event)> {
         let next_ns = self.next_ns().filter(|next_ns| *next_ns <= end_ns)?;
@@ -231,14 +236,15 @@ impl Events {
         entry.next = self.free;
         self.free = index;
         self.wheel[place].first = next;
-        // Without a guess here, too.
+        // Branch-free here, too.
         let left = self.filled[place / 64] & !(u64::from(next == NONE) << (place % 64));
         self.filled[place / 64] = left;
         self.filled_words &= !(u64::from(left == 0) << (place / 64));
         Some((next_ns, Event::of_word(event)))
     }
 
-    /// Takes what has come within reach from the heap, before anything else can be put where it belongs.
+    /// Moves events that have come within reach from the heap to the wheel, before any other event can be put in their
+    /// places.
     #[cold]
     fn reach(&mut self) {
         self.far_from_ns = u64::MAX;
@@ -278,7 +284,7 @@ mod tests {
             let mut generator = SeededGenerator::new(seed);
             let (mut events, mut list, mut now_ns) = (Events::default(), Vec::new(), 0);
             for lane in 0..3_000u32 {
-                // Often the same nanosecond, often the last that the wheel reaches and the first that it does not.
+                // Often the same nanosecond, often the last within the wheel's reach and the first beyond it.
                 let ahead = match generator.below(6) {
                     0 => 0,
                     1 => generator.below(4),

@@ -1,22 +1,22 @@
-//! What can go wrong on a link.
+//! Faults of a link.
 
-/// Chances, of each packet, in one direction of a link.
+/// Probabilities for each packet in one direction of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkFaults {
-    /// It is lost.
+    /// The packet is lost.
     pub loss: f64,
-    /// A bit of it is flipped (where the fabric's own checksum does not notice; else it is a loss).
+    /// A bit of the packet is flipped, and the fabric's own checksum does not notice (if it does, that is a loss).
     pub corruption: f64,
-    /// It arrives twice.
+    /// The packet arrives twice.
     pub duplication: f64,
-    /// It is held up for [`Self::reordering_ns`], so that others overtake it.
+    /// The packet is delayed by [`Self::reordering_ns`], so that others overtake it.
     pub reordering: f64,
-    /// How long.
+    /// Delay of a reordered packet.
     pub reordering_ns: u64,
 }
 
 impl LinkFaults {
-    /// No faults but packets lost with this probability.
+    /// No faults except loss with this probability.
     pub fn losing(loss: f64) -> Self {
         Self { loss, ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! What is wrong with files that people write in TOML, and where.
+//! Errors in TOML files that people write, with their lines.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,23 +7,23 @@ use serde::de::DeserializeOwned;
 use serde_spanned::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What is wrong with a file that somebody wrote, a topology's or another of its kind: one problem at least, by their lines.
+/// The problems of a topology file or another of its kind, by line; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError(Vec<Problem>);
 
-/// Something that is wrong with a file.
+/// A problem in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// Description of the problem.
     pub problem: String,
 }
 
 /// The fields that a table of a file has.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
-    /// The table's name; none is the file itself, whose tables are among its fields.
+    /// The table's name. An empty name is the file itself, whose tables are among its fields.
     pub table: &'a str,
     /// Fields that it must have.
     pub required: &'a [&'a str],
@@ -31,10 +31,10 @@ pub struct Fields<'a> {
     pub optional: &'a [&'a str],
 }
 
-/// Characters of a text of a file that an error repeats.
+/// Most characters of a file's text that an error quotes.
 const REPEATED_MAX: usize = 40;
 
-/// As much of a text of a file as an error repeats.
+/// Cuts a text of a file to the length that an error quotes.
 pub fn shortened(text: &str) -> String {
     match text.char_indices().nth(REPEATED_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -55,39 +55,39 @@ impl fmt::Display for FileError {
 impl std::error::Error for FileError {}
 
 impl FileError {
-    /// An error in a line. What a terminal would obey is escaped: the problem may quote the file.
+    /// An error in a line. Characters that control a terminal are escaped, since the problem may quote the file.
     pub fn new(line: usize, problem: &str) -> Self {
         let escaped =
             |char: char| if is_printable(char) { char.to_string() } else { char.escape_unicode().to_string() };
         Self(vec![Problem { line, problem: problem.chars().map(escaped).collect() }])
     }
 
-    /// What is wrong, by line.
+    /// The problems, by line.
     pub fn problems(&self) -> &[Problem] {
         &self.0
     }
 
-    /// An error at a place of a text.
+    /// An error at byte `at` of a text.
     pub(crate) fn in_text(text: &str, at: usize, problem: &str) -> Self {
         Self::new(line_of(text, at), problem)
     }
 
-    /// The error of all problems, by line, if there are any.
+    /// Returns all problems as one error, by line, if there are any.
     pub(crate) fn of(mut problems: Vec<Problem>) -> Result<(), Self> {
         problems.sort_by_key(|problem| problem.line);
         if problems.is_empty() { Ok(()) } else { Err(Self(problems)) }
     }
 
-    /// Reads TOML, whatever it means.
+    /// Parses TOML without interpreting it.
     pub(crate) fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, Self> {
         DeTable::parse(text).map_err(|error| Self::of_toml(text, &error))
     }
 
-    /// Reads TOML. Fields that are missing, or that nobody knows, in any of the tables are told all at once.
+    /// Reads TOML. All missing and all unknown fields of the tables are reported at once.
     ///
     /// # Errors
     ///
-    /// What the TOML, or its meaning for a `T`, is wrong about.
+    /// [`FileError`]: the text is no TOML, or is no `T`.
     pub fn read<T: DeserializeOwned>(text: &str, tables: &[Fields<'_>]) -> Result<T, Self> {
         let file = Self::parse(text)?;
         let mut problems = Vec::new();
@@ -110,7 +110,7 @@ impl FileError {
         let field =
             text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map_or("", |(field, _)| field.trim());
         let message = error.message();
-        // Others name it themselves.
+        // Other messages name the field themselves.
         let is_silent = ["invalid ", "duplicate "].iter().any(|begin| message.starts_with(begin));
         if !is_silent || message.contains(field) {
             Self::new(line, message)
@@ -123,19 +123,19 @@ impl FileError {
     ///
     /// # Errors
     ///
-    /// It is empty, long, or has characters that control a terminal.
+    /// The name is empty, longer than 100 bytes, or has characters that control a terminal.
     pub fn check_name(text: &str, entry: &Range<usize>, name: &str) -> Result<(), Self> {
         let (shown, expected) = match name.trim() {
             "" => ("empty", "a name"),
-            _ if name.len() > NAME_LEN_MAX => ("so long", "100 bytes at most"),
+            _ if name.len() > NAME_LEN_MAX => ("that long", "at most 100 bytes"),
             _ if !name.chars().all(is_printable) => (name, "characters that can be shown"),
             _ => return Ok(()),
         };
         Err(Self::at(text, entry, "name", format!("name cannot be {shown}: {expected}")))
     }
 
-    /// An error about a field of an entry that begins at `entry` (the range of a TOML table is its header alone): in the line where
-    /// the field stands; else in the entry's first.
+    /// An error about a field of an entry that begins at `entry` (the range of a TOML table is its header alone). It
+    /// names the field's line, or the entry's first line where the field is not found.
     pub fn at(text: &str, entry: &Range<usize>, field: &str, problem: String) -> Self {
         let mut at = entry.start;
         for (index, line) in text.get(at..).unwrap_or_default().split_inclusive('\n').enumerate() {
@@ -153,7 +153,7 @@ impl FileError {
 }
 
 impl Fields<'_> {
-    /// Looks at a table, or at all tables of an array.
+    /// Checks a table, or all tables of an array.
     fn check_all(&self, text: &str, at: usize, entry: &DeValue<'_>, problems: &mut Vec<Problem>) {
         match entry {
             DeValue::Table(table) => self.check(text, at, table, problems),
@@ -162,12 +162,12 @@ impl Fields<'_> {
                     self.check_all(text, entry.span().start, entry.get_ref(), problems);
                 }
             }
-            // Another type is told when its meaning is asked for.
+            // Any other type is reported when the file is deserialized.
             _ => {}
         }
     }
 
-    /// Looks at a table that begins there.
+    /// Checks a table that begins at byte `at`.
     pub(crate) fn check(&self, text: &str, at: usize, table: &DeTable<'_>, problems: &mut Vec<Problem>) {
         let known = || self.required.iter().chain(self.optional);
         let quoted = |names: &[&&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -188,14 +188,14 @@ impl Fields<'_> {
     }
 }
 
-/// Whether a character can be shown: no terminal obeys it, and it does not turn the direction of others.
+/// Whether a character can be shown: it does not control a terminal, nor change the direction of text.
 fn is_printable(char: char) -> bool {
     let is_format =
         matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     !char.is_control() && !is_format
 }
 
-/// Bytes of a name.
+/// Most bytes of a name.
 const NAME_LEN_MAX: usize = 100;
 
 fn line_of(text: &str, at: usize) -> usize {

@@ -1,11 +1,12 @@
-//! A hash that is the same on every machine and in every run: of flows, to choose their routes, and of all that happened.
+//! A hash that is the same on every machine and in every run: it chooses flows' routes, and sums up everything that
+//! happened.
 
-/// See the module.
+/// State of a hash, and its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hash(pub u64);
 
 impl Hash {
-    /// With one more word. (The finish of splitmix64, which mixes all bits into all.)
+    /// Adds a word. (The finish of splitmix64, which mixes all bits into all.)
     #[inline]
     pub fn add(&mut self, word: u64) {
         let mut mixed = (self.0 ^ word).wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -14,7 +15,7 @@ impl Hash {
         self.0 = mixed ^ (mixed >> 31);
     }
 
-    /// Of some words.
+    /// The hash of some words.
     pub fn of(words: &[u64]) -> u64 {
         let mut hash = Self::default();
         words.iter().for_each(|word| hash.add(*word));

@@ -1,4 +1,4 @@
-//! Directions of links: what is on them, and what waits for them.
+//! Directions of links: the packets on them, and the packets queued for them.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use crate::routes::Direction;
 use crate::stats::LinkStats;
 use crate::topology::{HostId, LinkSpec, NodeId};
 
-/// Picoseconds of a nanosecond.
+/// Picoseconds per nanosecond.
 pub(crate) const PS: u64 = 1000;
 
-/// The first nanosecond that is not before so many picoseconds.
+/// Rounds picoseconds up to a whole nanosecond.
 #[inline]
 #[expect(
     clippy::manual_div_ceil,
@@ -21,11 +21,11 @@ pub(crate) fn ceil_ns(ps: u64) -> u64 {
     (ps + (PS - 1)) / PS
 }
 
-/// A packet that waits for a lane that may be paused.
+/// A packet queued for a lane that may be paused.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub flight: u32,
-    /// When it may leave at the earliest.
+    /// The earliest time at which it may leave.
     pub ready_ps: u64,
     /// The lane that it came by.
     pub came_by: Direction,
@@ -33,41 +33,42 @@ pub(crate) struct Waiting {
 
 /// A direction of a link.
 ///
-/// Where nothing pauses, a packet's place behind others says when it leaves: it is given its time at once, and `leaving` remembers when it
-/// no longer waits. Where switches ask their neighbours to pause, packets wait in `queue` until the lane is free.
+/// Where no switch can ask for a pause, a packet's place in the queue decides when it leaves: it is given its time at
+/// once, and `leaving` remembers when it stops waiting. Where switches can, packets wait in `queue` until the lane is
+/// free.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Lane {
-    // What every packet touches comes first, in as few lines of the cache as can be.
+    // The fields that every packet touches come first, in as few cache lines as possible.
     pub busy_until_ps: u64,
     ps_per_kib: u64,
-    /// By how much a packet's head is before its tail, where the head is what counts: at a switch.
+    /// Time from a packet's head to its tail where the head is what counts, at a switch; otherwise 0.
     head_ps_per_kib: u64,
     pub delay_ps: u64,
-    /// How much later than at the end of the link a packet is in the memory of the host that is there.
+    /// Time from the end of the link to the memory of the host there.
     pub latency_ns: u64,
     pub to: NodeId,
-    /// On the link, or given their times, and not at its end: an event is foreseen for the first.
+    /// Packets that have their times and have not reached the lane's end; an event is scheduled for the first.
     pub flying: Row,
     pub stats: LinkStats,
     pub from: NodeId,
     pub queued_bytes: u64,
-    /// Of those that wait, when they leave and how long they are.
+    /// When each queued packet leaves, and its bytes.
     pub leaving: VecDeque<(u64, u32)>,
-    /// Whether all comes through, and nobody watches.
+    /// Whether it is up, without faults and not captured.
     pub is_plain: bool,
     pub is_up: bool,
     pub is_paused: bool,
-    /// Whether a `LinkFree` is foreseen.
+    /// Whether a `LinkFree` is scheduled.
     pub is_awaited: bool,
     /// Whether its sender was asked to pause.
     pub asked_to_pause: bool,
-    /// Whether what leaves is captured.
+    /// Whether packets that leave on it are captured.
     pub is_watched: bool,
-    /// What goes wrong here, if anything does.
+    /// Its faults, if it has any.
     pub faults: Option<LinkFaults>,
     pub queue: VecDeque<Waiting>,
-    /// Of what came by this lane, bytes that wait in the switch at its end.
+    /// Bytes that came by this lane and wait in the switch at its end.
     pub held_bytes: u64,
 }
 
@@ -75,7 +76,7 @@ impl Lane {
     /// Both directions of a link.
     pub fn pair(link: &LinkSpec, receive_latency_ns: impl Fn(HostId) -> u64) -> [Self; 2] {
         let [a, b] = link.ends;
-        // Of 1,024 bytes: picoseconds of one would be off by up to a quarter where links are fast.
+        // For 1,024 bytes: whole picoseconds per byte would be off by up to a quarter on fast links.
         let ps_per_kib = (1024.0 * 8_000.0 / link.rate_gbps).round() as u64;
         let at_end = |to| match to {
             NodeId::Switch(_) => (ps_per_kib, 0),
@@ -105,25 +106,25 @@ impl Lane {
         })
     }
 
-    /// What is said of it from now on.
+    /// Changes its state, and keeps `is_plain` up to date.
     pub fn set(&mut self, change: impl FnOnce(&mut Self)) {
         change(self);
         self.is_plain = self.is_up && self.faults.is_none() && !self.is_watched;
     }
 
-    /// How long so many bytes take.
+    /// Time that `len` bytes take.
     #[inline]
     pub fn takes_ps(&self, len: u32) -> u64 {
         (u64::from(len) * self.ps_per_kib) >> 10
     }
 
-    /// How long it was busy in all.
+    /// Time for which it was busy in all.
     pub fn busy_ps(&self) -> u64 {
         ((u128::from(self.stats.bytes) * u128::from(self.ps_per_kib)) >> 10) as u64
     }
 
-    /// Gives a packet its time, behind all that have one; returns when its first byte leaves, and when its head is at the switch at the end,
-    /// or all of it in the memory of the host.
+    /// Gives a packet its time, behind all that have one. Returns when its first byte leaves (in ps), and when its head
+    /// is at the switch at the end, or all of it in the memory of the host there (in ns).
     #[inline]
     pub fn start(&mut self, flight: &mut Flight, ready_ps: u64) -> (u64, u64) {
         let started_ps = self.busy_until_ps.max(ready_ps);
@@ -135,7 +136,7 @@ impl Lane {
         (started_ps, ceil_ns(flight.tail_ps - head_ps) + self.latency_ns)
     }
 
-    /// Lets those go that wait no longer at `now_ns`; returns how many bytes they have.
+    /// Removes from the queue the packets that have left by `now_ns`; returns their bytes.
     #[inline]
     pub fn settle(&mut self, now_ns: u64) -> u64 {
         let before = self.queued_bytes;
@@ -148,14 +149,14 @@ impl Lane {
         before - self.queued_bytes
     }
 
-    /// One more waits.
+    /// Adds a packet to the queued bytes.
     #[inline]
     pub fn hold(&mut self, len: u32) {
         self.queued_bytes += u64::from(len);
         self.stats.queued_bytes_max = self.stats.queued_bytes_max.max(self.queued_bytes);
     }
 
-    /// What it did, until `now_ns`.
+    /// Counters up to `now_ns`.
     pub fn stats(&self, now_ns: u64) -> LinkStats {
         let gone = self.leaving.iter().take_while(|(leaves_ps, _)| *leaves_ps <= now_ns * PS);
         let gone: u64 = gone.map(|(_, len)| u64::from(*len)).sum();
@@ -173,7 +174,7 @@ mod tests {
         let ends = [0, 1].map(|host| NodeId::Host(HostId(host)));
         for rate_gbps in [RATE_GBPS_MIN, 0.3, 25.0, 56.0, 300.0, 1_600.0, 2_700.0, 3_333.3, RATE_GBPS_MAX] {
             let [lane, _] = Lane::pair(&LinkSpec { ends, rate_gbps, delay_ns: 0, mtu: 1500 }, |_| 0);
-            // A packet as long as the longest with its frame, and a usual one.
+            // The longest packet with its frame, and a usual one.
             for len in [(1 << 20) + 10_000, 1_566] {
                 let error = lane.takes_ps(len) as f64 * rate_gbps / (f64::from(len) * 8_000.0) - 1.0;
                 assert!(error.abs() < 0.001, "{len} bytes at {rate_gbps} Gbps: {error}");

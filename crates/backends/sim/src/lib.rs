@@ -1,35 +1,40 @@
 //! Packet ports on a simulated network of hosts, links and switches, in virtual time.
 //!
-//! A [`Topology`] says what there is; a [`Network`] moves packets over it; a [`Cluster`] gives each endpoint a core whose time it
-//! pays for. Nothing here reads a clock, draws randomness from the system or has a thread: with the same topology, seed and
-//! actors everything happens again in the same way, which [`Network::trace_hash`] shows.
+//! A [`Topology`] describes the network; a [`Network`] moves packets over it; a [`Cluster`] gives each endpoint a core
+//! and charges the core for the endpoint's work. Nothing here reads a clock, draws randomness from the system or has a
+//! thread: the same topology, seed and actors give the same run, which [`Network::trace_hash`] shows.
 //!
-//! What is modelled of a network (nsdi19 2.1, 6.1):
+//! The model of a network (nsdi19 2.1, 6.1):
 //!
-//! - **Links** are full duplex, with a rate and a delay. A packet takes as long as its bytes, and those of its frame, take at the
-//!   link's rate.
-//! - **Switches** forward as soon as a packet's head is there (cut-through), and queue what has to wait for its output port in
-//!   a buffer that all ports share by dynamic thresholds, or that each has for itself. They mark packets of long queues (ECN), and
-//!   can ask the sender of a link to pause rather than lose packets (priority flow control).
-//! - **Routes** are the shortest ones; among equal ones each pair of ports has its own, by hash (ECMP).
-//! - **Hosts** have ports, which share the host's links; a port's receive queue has room for so many packets, and what comes on
-//!   top is lost.
-//! - **Faults**: links that lose, damage, duplicate or reorder packets, each direction by itself; links that are down; hosts
-//!   that others do not reach, one way or both; hosts that stand still, crash and come back.
+//! - **Links** are full duplex, with a rate and a delay. A packet occupies the link for as long as its own bytes and
+//!   its frame's take at the link's rate.
+//! - **Switches** forward a packet as soon as its head has arrived (cut-through). Packets that must wait for their
+//!   output port are queued in a buffer that all ports share by dynamic thresholds, or in one of the port's own.
+//!   Switches mark packets in long queues (ECN), and can ask the sender on a link to pause rather than lose packets
+//!   (priority flow control).
+//! - **Routes** are shortest paths; among equal ones, a hash picks one for each pair of ports (ECMP).
+//! - **Hosts** have ports, which share the host's links. A port's receive queue holds a fixed number of packets, and
+//!   further ones are lost.
+//! - **Faults**: links that lose, damage, duplicate or reorder packets, each direction by itself; links that are down;
+//!   hosts that others cannot reach, one way or both; hosts that stall, crash and come back.
 //!
-//! What is modelled of a host's programs:
+//! The model of a host's programs:
 //!
-//! - **Cores**: an [`Actor`] has its turns on a core of its own, which is charged for what its ports do ([`Costs`]) and for what the actor
-//!   [spends](SimClock::spend_ns). An actor may work on several ports, and its core's time goes on through all of a turn.
-//! - **Wakes**: whatever has a [`Waker`](sinew_fabric::Waker), of a port ([`waker`](sinew_fabric::PacketPort::waker)), of an actor
-//!   ([`Cluster::waker`]) or of a [`WakeSource`], wakes from wherever it is: the actor has a turn at the time that the waker's core has come to.
-//! - **Workers**: a pool for handlers that take long ([`SimWorkers`]), whose jobs are charged to cores of their own.
+//! - **Cores**: an [`Actor`] has its turns on a core of its own, which is charged for what its ports do ([`Costs`]) and
+//!   for what the actor [spends](SimClock::spend_ns). An actor may work on several ports; its core's time runs on
+//!   through the whole turn.
+//! - **Wakes**: anything that has a [`Waker`](sinew_fabric::Waker), of a port
+//!   ([`waker`](sinew_fabric::PacketPort::waker)), of an actor ([`Cluster::waker`]) or of a [`WakeSource`], can wake an
+//!   actor from anywhere: the actor has a turn at the time that the waker's core has reached.
+//! - **Workers**: a pool for slow handlers ([`SimWorkers`]), whose jobs are charged to cores of their own.
 //!
-//! All of this happens in one thread, a turn or a job at a time, and each to its end, so that one may be executed before another that is earlier
-//! in virtual time: memory that actors share tells them of things that are yet to come, by a turn's or a job's length at most. What must not be
-//! early goes through the network, or [with a wake](sinew_fabric::Waker::wake_with), as answers to deferred calls do, or
-//! [takes effect later](sinew_fabric::Waker::take_effect), as results of handles do. Nothing can block: what is waited for happens when the turn is
-//! over. Calls that block work on networks without actors only, where time passes while they sleep.
+//! Everything runs in one thread, one turn or job at a time, each to its end. One may therefore be executed before
+//! another that is earlier in virtual time, and memory that actors share may show them the future, by the length of a
+//! turn or a job at most. Whatever must not be early goes through the network, or [with a
+//! wake](sinew_fabric::Waker::wake_with), as answers to deferred calls do, or [takes effect
+//! later](sinew_fabric::Waker::take_effect), as results of handles do. Nothing can block in a turn: whatever a turn
+//! waits for happens only after the turn. Blocking calls work only on networks without actors, where time passes while
+//! they sleep.
 
 #![forbid(unsafe_code)]
 
@@ -77,5 +82,5 @@ pub use verbs::{SimCq, SimDomain, SimExposed, SimQp, SimThread, SimVerbs};
 pub use wakes::WakeSource;
 pub use workers::{SimWorkers, WorkersConfig};
 
-/// The scheme of addresses on a simulated network: `sim://PORT`.
+/// Scheme of addresses on a simulated network: `sim://PORT`.
 pub const SCHEME: &str = "sim";

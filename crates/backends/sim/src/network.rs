@@ -1,4 +1,4 @@
-//! The network as those see it who build and watch it.
+//! The network as its builders and observers see it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,35 +22,36 @@ pub(crate) struct Shared {
     pub clock: SimClock,
     pub wakes: Arc<Wakes>,
     pub world: RefCell<World>,
-    /// Whether a cluster has actors or workers here, whose turns and jobs are among what happens.
+    /// Whether a cluster has actors or workers here, whose turns and jobs are among the events.
     pub is_driven: Cell<bool>,
     id: NetworkId,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A thread that ends has no list any more, and needs none.
+        // A thread that is ending has lost its list, and needs none.
         let _ = NETWORKS.try_with(|networks| networks.borrow_mut().remove(&self.id.0));
     }
 }
 
 thread_local! {
-    /// The networks of this thread: handles that may be sent to other threads find theirs here, and there none.
+    /// The networks of this thread. A handle that was sent to another thread looks here for its network, and finds
+    /// none.
     static NETWORKS: RefCell<BTreeMap<u64, Weak<Shared>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// What a network is known by where its handle cannot go.
+/// Name of a network for handles that can leave its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NetworkId(u64);
 
 impl NetworkId {
     fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // They only have to differ.
+        // Relaxed: the numbers only have to differ.
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The network, if it is there still and the calling thread's.
+    /// The network, if it still exists and belongs to the calling thread.
     pub fn find(self) -> Option<Network> {
         NETWORKS.with(|networks| networks.borrow().get(&self.0)?.upgrade()).map(Network)
     }
@@ -67,11 +68,7 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    /// A network that is idle, at time 0. Whatever is drawn follows from `seed`.
-    ///
-    /// # Errors
-    ///
-    /// [`TopologyError`].
+    /// An idle network at time 0. Everything random follows from `seed`.
     pub fn new(topology: Topology, seed: u64) -> Result<Self, TopologyError> {
         let clock = SimClock::default();
         let wakes = Wakes::new(clock.clone());
@@ -86,24 +83,24 @@ impl Network {
         self.0.id
     }
 
-    /// The clock of all who take part.
+    /// The clock that all participants share.
     pub fn clock(&self) -> SimClock {
         self.0.clock.clone()
     }
 
-    /// The time.
+    /// The virtual time, in ns.
     pub fn now_ns(&self) -> u64 {
         self.0.clock.now_ns()
     }
 
-    /// Something that wakes an actor without a port: see [`WakeSource`].
+    /// A source of wakes for an actor without a port: see [`WakeSource`].
     pub fn wake_source(&self) -> WakeSource {
         WakeSource::new(self.0.wakes.source())
     }
 
-    /// Lets what happens until `end_ns` happen, without any actor, and the time be `end_ns`. Where a [`Cluster`](crate::Cluster) has
-    /// actors on the network, let time pass with [its own](crate::Cluster::run_until): turns and wakes that were due meanwhile are late, and had when
-    /// the cluster goes on.
+    /// Runs the network until `end_ns`, without any actor. Where a [`Cluster`](crate::Cluster) has actors on the
+    /// network, use [its own method](crate::Cluster::run_until) instead: turns and wakes that fall due during this one
+    /// are late, and happen once the cluster runs again.
     pub fn run_until(&self, end_ns: u64) {
         let mut world = self.0.world.borrow_mut();
         if self.0.is_driven.get() {
@@ -117,7 +114,7 @@ impl Network {
         }
     }
 
-    /// What happens until `end_ns` but for the cluster's part, which is put off.
+    /// Runs until `end_ns`, putting off the cluster's events.
     fn run_beside_actors(&self, world: &mut World, end_ns: u64) {
         let mut late = Vec::new();
         while let Some((time_ns, event)) = world.events.pop_until(end_ns) {
@@ -133,8 +130,9 @@ impl Network {
         }
     }
 
-    /// What `wait` of something that has a node comes to. Where a cluster's actor works there: says when it wants its next turn at the latest. Else lets things
-    /// happen until `is_over`, or until the time-out; returns whether it was over, or time passed.
+    /// Implements `wait` for anything that has a node. Where a cluster's actor works on the node, notes when the actor
+    /// wants its next turn at the latest. Otherwise runs the network until `is_over`, or until the time-out. Returns
+    /// false only if the network ran out of events before that, with no time-out.
     pub(crate) fn wait_at(
         &self,
         node: usize,
@@ -153,7 +151,7 @@ impl Network {
             if timeout_ns != Some(0) {
                 return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
             }
-            // What is due, but for actors' turns.
+            // Run whatever is due, except actors' turns.
             self.run_until(clock.event_ns());
             return Ok(true);
         }
@@ -169,7 +167,7 @@ impl Network {
         Ok(true)
     }
 
-    /// The next thing happens, if it does by `end_ns`. Not beside actors: turns are nobody's here.
+    /// Runs the next event, if it is due by `end_ns`. Turns are dropped, so this must not be used beside actors.
     pub(crate) fn step(&self, end_ns: u64) -> bool {
         self.next(&mut self.0.world.borrow_mut(), end_ns)
     }
@@ -184,52 +182,44 @@ impl Network {
         true
     }
 
-    /// What happened so far.
+    /// The network's counters so far.
     pub fn stats(&self) -> NetworkStats {
         self.0.world.borrow_mut().stats(self.0.clock.event_ns())
     }
 
-    /// What the port of this name did; none where there was never one.
+    /// Counters of the port of this name; none if there never was one.
     pub fn port_stats(&self, name: &str) -> Option<PortStats> {
         self.0.world.borrow_mut().stats_of(name, self.0.clock.event_ns())
     }
 
-    /// What a link did, from its first end to its second, and from its second to its first.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such link.
+    /// Counters of a link: from its first end to its second, and from its second to its first.
     pub fn link_stats(&self, link: LinkId) -> [LinkStats; 2] {
         let world = self.0.world.borrow();
         [0, 1].map(|direction| world.lane_stats(lane(link, direction), self.0.clock.event_ns()))
     }
 
-    /// The most bytes that waited for a link since this was last asked, in the order of [`Self::link_stats`].
-    ///
-    /// # Panics
-    ///
-    /// When there is no such link.
+    /// The most bytes that were queued for a link since the last call, in the order of [`Self::link_stats`].
     pub fn take_queued_max(&self, link: LinkId) -> [u64; 2] {
         let mut world = self.0.world.borrow_mut();
         [0, 1].map(|direction| world.take_queued_max(lane(link, direction), self.0.clock.event_ns()))
     }
 
-    /// Packets on their way, waiting ones included.
+    /// Packets in flight, queued ones included.
     pub fn in_flight(&self) -> usize {
         self.0.world.borrow().in_flight()
     }
 
-    /// A number that depends on every packet that arrived or was lost, and when: equal runs have equal ones.
+    /// Hash over every packet that arrived or was lost, and over when: equal runs have equal hashes.
     pub fn trace_hash(&self) -> u64 {
         self.0.world.borrow_mut().trace_hash(self.0.clock.event_ns())
     }
 
-    /// A random number, from the network's seed.
+    /// A random number that follows from the network's seed.
     pub fn random(&self) -> u64 {
         self.0.world.borrow_mut().random()
     }
 
-    /// From now on this goes wrong on a link: from its first end to its second (0), or back (1).
+    /// Sets the faults of a link from now on: from its first end to its second (0), or back (1).
     ///
     /// # Panics
     ///
@@ -246,8 +236,9 @@ impl Network {
         }
     }
 
-    /// Whether a link carries anything from its first end to its second (0), or back (1). What waits for a link that goes down has had its turn
-    /// foreseen, and still comes.
+    /// Sets whether a link carries packets from its first end to its second (0), or back (1). Packets that are queued
+    /// when a link goes down still arrive, unless a switch of the network has [`Pause`](crate::Pause): then they are
+    /// lost.
     ///
     /// # Panics
     ///
@@ -256,8 +247,9 @@ impl Network {
         self.0.world.borrow_mut().set_up(lane(link, direction), up);
     }
 
-    /// From now on packets are captured that these hosts send or are sent, each once: when it leaves its sender, or for a host of these from another.
-    /// Packets between ports of one host pass no link. What was captured before is gone.
+    /// Captures from now on the packets that these hosts send or are sent, each once: as it leaves its sender, or, for
+    /// a packet from another host, on a link to or from one of these. Packets between ports of one host cross no link.
+    /// An earlier capture is discarded.
     ///
     /// # Panics
     ///
@@ -269,17 +261,18 @@ impl Network {
         world.set_capturing(Some(Capturing::new(config, is_captured)));
     }
 
-    /// Ends the capture, if there is one.
+    /// Ends the capture and returns it, if there is one.
     pub fn take_capture(&self) -> Option<Capture> {
         self.0.world.borrow_mut().set_capturing(None).map(Capturing::end)
     }
 
-    /// Whether packets from one host to another are lost, while both reach others, and the way back is as it was.
+    /// Sets whether packets from one host to another are lost, while both still reach other hosts and the opposite
+    /// direction is unaffected.
     pub fn set_cut(&self, from: HostId, to: HostId, cut: bool) {
         self.0.world.borrow_mut().set_cut(from, to, cut, self.0.clock.event_ns());
     }
 
-    /// The hosts' names, and the links: as it was given.
+    /// The network's topology. A host with a NIC has latencies of 0 in it: the NIC models them.
     pub fn topology(&self) -> Topology {
         self.0.world.borrow().topology.clone()
     }

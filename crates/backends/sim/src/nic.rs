@@ -1,15 +1,17 @@
-//! A modelled NIC: its bus, its processing units, what it remembers, and the queue pairs that it works on.
+//! A modelled NIC: its bus, its processing units, its caches, and the queue pairs that it works on.
 //!
-//! What is modelled (atc16 2 and 3, sigcomm14 3):
+//! The model (atc16 2 and 3, sigcomm14 3):
 //!
-//! - **The bus**: cores write work queue elements by MMIO, a line at a time, or ring a doorbell for which the NIC fetches them; payloads, completions and
-//!   exposed memory are read and written by DMA. Each transaction occupies the PCI Express link in its direction for its bytes and headers.
-//! - **Processing units**: requesters work on what the host asks for and on what comes back; responders on what others ask. A queue pair is bound to one of
-//!   each. A unit does one thing after the other.
+//! - **The bus**: cores write work queue elements by MMIO, a line at a time, or ring a doorbell, upon which the NIC
+//!   fetches them. Payloads, completions and exposed memory are read and written by DMA. Each transaction occupies its
+//!   direction of the PCI Express link for its bytes and headers.
+//! - **Processing units**: requesters work on what their own host posts and on the responses to it; responders work on
+//!   requests from others. A queue pair is bound to one of each. A unit does one thing at a time.
 //! - **Caches**: states of queue pairs, work queue elements, addresses of pages. A miss is a DMA read.
-//! - **Atomics**: an atomic holds one of a few locks, chosen by the low bits of its address, for a round trip of the bus; a unit that needs a lock which
-//!   is held waits for it.
-//! - **Transports**: acknowledgements, limits of READs on their way, receivers that are not ready, and going back over RC; UC and UD drop what does not fit.
+//! - **Atomics**: an atomic holds one of a few locks, chosen by the low bits of its address, for a round trip of the
+//!   bus; a unit that needs a lock which is held waits for it.
+//! - **Transports**: RC has acknowledgements, limits on READs in flight, receivers that are not ready, and go-back-N;
+//!   UC and UD drop what does not fit.
 
 pub(crate) mod buffers;
 pub(crate) mod bus;
@@ -46,57 +48,59 @@ use units::{Answer, Side, Unit};
 pub(crate) use wqe::POINTER;
 pub use wqe::{IMMEDIATE, Source, WQE_MAX};
 
-/// What is foreseen at a NIC.
+/// An event scheduled at a NIC.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// A core wrote an element, or rang for several, that now cross the bus.
+    /// The element that a core wrote, or its doorbell for several, begins to cross the bus.
     Written { slot: u32, epoch: u32, upto: u64, count: usize, lines: usize },
-    /// A doorbell is there: so many elements of a queue pair, of so many lines, are to be fetched.
+    /// A doorbell has arrived: `count` elements of a queue pair, `lines` cache lines each, are to be fetched.
     Doorbell { slot: u32, epoch: u32, upto: u64, count: usize, lines: usize },
-    /// The request for them is at the memory.
+    /// The request for elements has reached the memory.
     Fetch { slot: u32, epoch: u32, upto: u64, lines: usize },
-    /// The elements before this one are there.
+    /// All elements before `upto` have arrived.
     Arrived { slot: u32, epoch: u32, upto: u64, was_fetched: bool },
-    /// A unit is done with what it was doing.
+    /// A unit has finished what it was doing.
     Done { side: Side, unit: u32 },
     /// A unit that was blocked tries again.
     Again { side: Side, unit: u32 },
-    /// The request for a payload is at the memory.
+    /// The request for a payload has reached the memory.
     Payload { slot: u32, epoch: u32, number: u64, offset: usize, len: usize },
-    /// A packet of a request can go, whose payload has come.
+    /// A packet of a request can leave: its payload has arrived.
     Sent { slot: u32, epoch: u32, number: u64, packet: Box<Packet>, len: usize, is_last: bool },
-    /// A packet of an answer can go.
+    /// A packet of a response can leave.
     Answered { slot: u32, epoch: u32, packet: Box<Packet>, len: usize, is_last: bool },
-    /// What a packet brought is in memory: of this message, from that byte of it on.
+    /// The payload of a packet is in memory, from byte `at` of message `message` on.
     Visible { slot: u32, epoch: u32, packet: Box<Packet>, message: u64, at: usize },
-    /// What acknowledges a message can go, which is on the bus.
+    /// The acknowledgement of a message that is still on the bus can leave.
     Told { slot: u32, epoch: u32 },
-    /// What came before a message that is longer than its receive is in memory.
+    /// Everything before a message that is longer than its receive is in memory.
     TooLong { slot: u32, epoch: u32 },
-    /// A part of a READ is at the memory.
+    /// Part of a READ has reached the memory.
     Read(Answer),
-    /// An atomic, which a packet asks for, is at the memory.
+    /// The atomic that a packet asks for has reached the memory.
     Atomic { slot: u32, epoch: u32, packet: Box<Packet> },
-    /// A part of a READ's result, or an atomic's, is in memory.
+    /// Part of a READ's result, or an atomic's result, is in memory.
     Result { slot: u32, epoch: u32, number: u64, offset: usize, is_last: bool, packet: Box<Packet> },
     /// A request is over, and its completion is in memory if it has one.
     Over { slot: u32, epoch: u32, number: u64 },
-    /// Nothing has come back for a while, perhaps.
+    /// The retransmission timer may have expired.
     Late { slot: u32, epoch: u32 },
-    /// A queue pair has rested enough.
+    /// A queue pair's wait for a receiver that was not ready is over.
     Rested { slot: u32, epoch: u32 },
 }
-// All that happens at a NIC is copied in and out of where it is noted: what a packet says is read from it again when it is wanted.
+// Each job is copied in and out of the list of jobs, so it is kept small: what a packet says is read from it again when
+// needed.
 const _: () = assert!(size_of::<Job>() <= 48);
 
 /// A completion that can be polled.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub completion: Completion,
-    /// Whether the NIC wrote an element of the queue for it. The end of an unsignaled READ is seen in its target alone.
+    /// Whether the NIC wrote an element of the queue for it. The end of an unsignaled READ shows only in its target.
     pub is_written: bool,
-    /// Places of requests, and of receives, that are free once it was.
+    /// Places of requests that are free once it was polled.
     pub sends: usize,
+    /// Places of receives that are free once it was polled.
     pub receives: usize,
 }
 
@@ -106,7 +110,7 @@ pub(crate) struct Cq {
     pub ready: VecDeque<Ready>,
     pub depth: usize,
     pub reserved: usize,
-    /// Who is woken.
+    /// The node whose actor is woken.
     pub node: usize,
     /// Handles and queue pairs that use it.
     pub users: usize,
@@ -116,18 +120,20 @@ pub(crate) struct Cq {
 #[derive(Debug)]
 pub(crate) struct Nic {
     pub host: HostId,
-    /// The node by which the network knows it.
+    /// Its node on the network.
     pub node: usize,
     pub profile: Rc<Profile>,
     pub stats: NicStats,
     pub bus: Bus,
     pub requesters: Vec<Unit>,
     pub responders: Vec<Unit>,
-    /// What a requester's unit takes longer for packets and DMA than a responder's: there are more, or fewer, of them.
+    /// Ratio of a requester unit's time for packets and DMA to a responder unit's, since their numbers differ.
     pub requester_scale: f64,
     pub qps: Vec<Option<Box<Qp>>>,
-    /// How many queue pairs had a place before, and the epoch in which the next begins: what was foreseen for one is not done for another.
+    /// Number of queue pairs that each place has had.
     lives: Vec<u8>,
+    /// The epoch in which each place's next queue pair begins: jobs scheduled for one queue pair are not done for the
+    /// next.
     epochs: Vec<u32>,
     pub cqs: Vec<Option<Cq>>,
     pub regions: Arc<Mutex<Regions>>,
@@ -135,21 +141,21 @@ pub(crate) struct Nic {
     pub responder_states: Cache,
     pub translations: Cache,
     pub locks: Vec<u64>,
-    /// Whose turn it is to have another queue pair bound to it, of requesters and of responders.
+    /// The unit to which the next queue pair is bound, of requesters and of responders.
     bound: [u32; 2],
-    /// Elements that it was given.
+    /// Elements handed to it so far.
     pub born: u64,
     jobs: Vec<Option<Job>>,
     free_jobs: Vec<u32>,
 }
 
-/// The queue pair of a place, for those who want other parts of its NIC beside it.
+/// The queue pair of a place, for callers that borrow other parts of its NIC at the same time.
 #[inline]
 pub(crate) fn qp_at(qps: &mut [Option<Box<Qp>>], slot: u32) -> Option<&mut Qp> {
     qps.get_mut(slot as usize)?.as_deref_mut()
 }
 
-/// Bits of a queue pair's number that say its place; those above tell which that had it.
+/// Bits of a queue pair's number that give its place; the bits above tell apart the queue pairs that have had it.
 const SLOT_BITS: u32 = 16;
 
 impl Nic {
@@ -181,13 +187,13 @@ impl Nic {
         }
     }
 
-    /// Notes a job; returns its number.
-    // Else jobs are put together in parts, and then copied in words, for which a processor has to wait.
+    /// Keeps a job; returns its number.
+    // Without inlining, jobs are written in parts and then copied in words, which stalls the processor.
     #[inline(always)]
     pub fn note(&mut self, job: Job) -> u32 {
         match self.free_jobs.pop() {
             Some(index) => {
-                // A place that is free holds nothing that would have to be dropped.
+                // A free place holds nothing that needs dropping.
                 std::mem::forget(self.jobs[index as usize].replace(job));
                 index
             }
@@ -201,10 +207,11 @@ impl Nic {
     #[inline(always)]
     pub fn take_job(&mut self, number: u32) -> Job {
         self.free_jobs.push(number);
-        self.jobs[number as usize].take().expect("a job that was noted, and is done once")
+        self.jobs[number as usize].take().expect("each job is noted and taken once")
     }
 
-    /// Makes room for a queue pair: its place, and the number that it will have; none when all are taken.
+    /// Reserves a place for a queue pair. Returns the place and the number that the queue pair will have, or none when
+    /// all places are taken.
     pub fn new_number(&mut self) -> Option<(u32, QpNumber)> {
         let slot = match self.qps.iter().position(Option::is_none) {
             Some(slot) => slot,
@@ -216,7 +223,7 @@ impl Nic {
             }
             None => return None,
         };
-        // Never 0, which would make numbers that others make up good.
+        // Never 0: small numbers that others make up must not be valid.
         self.lives[slot] = self.lives[slot].checked_add(1).unwrap_or(1);
         Some((slot as u32, QpNumber(u32::from(self.lives[slot]) << SLOT_BITS | slot as u32)))
     }
@@ -245,7 +252,7 @@ impl Nic {
         qp_at(&mut self.qps, slot)
     }
 
-    /// The queue pair of this place, if it was not reset meanwhile.
+    /// The queue pair of this place, unless it was reset since `epoch`.
     #[inline]
     pub fn qp_of(&mut self, slot: u32, epoch: u32) -> Option<&mut Qp> {
         self.qp(slot).filter(|qp| qp.epoch == epoch)
@@ -259,7 +266,7 @@ impl Nic {
         }
     }
 
-    /// The unit that a queue pair is bound to: from its first work on, those of a kind in turn.
+    /// The unit that a queue pair is bound to. Its first work binds it, to each unit of that side in turn.
     #[inline]
     pub fn unit_of(&mut self, side: Side, slot: u32) -> u32 {
         let side = side as usize;
@@ -274,12 +281,12 @@ impl Nic {
         unit
     }
 
-    /// A completion queue that somebody uses.
+    /// A completion queue that is in use.
     pub fn cq(&mut self, number: u32) -> &mut Cq {
-        self.cqs[number as usize].as_mut().expect("as long as somebody uses it")
+        self.cqs[number as usize].as_mut().expect("a completion queue exists while it is used")
     }
 
-    /// One fewer uses a completion queue.
+    /// Drops one use of a completion queue; the last one ends it.
     pub fn leave_cq(&mut self, number: u32) {
         let queue = self.cq(number);
         queue.users -= 1;
@@ -288,7 +295,7 @@ impl Nic {
         }
     }
 
-    /// How busy its parts were until `now_ns`.
+    /// Share of the time until `now_ns` for which each of its parts was busy, its links excepted.
     pub fn usage(&self, now_ns: u64) -> NicUse {
         let now_ps = (now_ns * PS).max(1) as f64;
         let of_units =

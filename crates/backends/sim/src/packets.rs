@@ -1,26 +1,27 @@
-//! The packets of a simulation: from where, to where, and what they hold.
+//! The packets of a simulation: source, destination and bytes.
 
 use std::collections::VecDeque;
 
-/// Bytes that a packet holds itself; a longer one has a buffer besides.
+/// Bytes that a packet holds itself; a longer one has a separate buffer.
 const SHORT: usize = 64;
-/// Bytes that a packet which ended keeps for the next at most: those in flight can be many, and the longest few.
+/// Most bytes of buffer that an ended packet keeps for the next: many packets can be in flight, and few of them are
+/// long.
 const KEPT: usize = 16 << 10;
 
-/// A packet. Those in flight are many, and are looked at when they are sent and when they arrive: two lines of the cache, which whoever
-/// has the packet hands on without touching them.
+/// A packet. Many are in flight, and are read only when they are sent and when they arrive. Each takes two cache lines,
+/// which are handed on untouched in between.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Packet {
     pub from: u32,
     pub to: u32,
     len: u32,
-    /// Whether a switch found it in a long queue.
+    /// Whether a switch marked it in a long queue.
     pub is_marked: bool,
-    /// Whether bits of it were flipped: a NIC finds that by the check sum.
+    /// Whether bits of it were flipped: a NIC notices by the checksum.
     pub is_damaged: bool,
     short: [u8; SHORT],
-    /// What it holds, where it is not short. A short one keeps the memory of a longer one before it.
+    /// Its bytes, if it is not short. A short packet keeps the buffer of a longer one before it.
     long: Vec<u8>,
 }
 const _: () = assert!(size_of::<Packet>() == 128);
@@ -37,7 +38,7 @@ impl Packet {
         self.len
     }
 
-    /// Flips a bit, if it has that many.
+    /// Flips a bit, if the packet is long enough, and marks the packet as damaged.
     pub fn flip(&mut self, bit: u64) {
         self.is_damaged = true;
         let len = self.len as usize;
@@ -48,17 +49,17 @@ impl Packet {
     }
 }
 
-/// Where packets are made and end. The last that ended is used first, since the caches still know it.
+/// Makes and ends packets. The packet that ended last is reused first, since the caches still hold it.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
-    /// Boxes, since packets go from here to ports and back.
+    /// Boxed, since packets move from here to ports and back.
     #[expect(clippy::vec_box)]
     free: Vec<Box<Packet>>,
     in_flight: usize,
 }
 
 impl Packets {
-    /// A packet of some bytes.
+    /// Packs `head` and `data` into a packet.
     #[inline]
     pub fn pack(&mut self, from: u32, to: u32, head: &[u8], data: &[u8]) -> Box<Packet> {
         let mut packet = self.free.pop().unwrap_or_else(|| {
@@ -89,14 +90,14 @@ impl Packets {
         packet
     }
 
-    /// Another packet that is the same.
+    /// Copies a packet.
     pub fn twin(&mut self, packet: &Packet) -> Box<Packet> {
         let mut twin = self.pack(packet.from, packet.to, packet.bytes(), &[]);
         (twin.is_marked, twin.is_damaged) = (packet.is_marked, packet.is_damaged);
         twin
     }
 
-    /// A packet is a port's now, until that [gives it back](Self::give_back).
+    /// Notes that a packet belongs to a port from now on, until it is [given back](Self::give_back).
     #[inline]
     pub fn lend(&mut self) {
         self.in_flight -= 1;
@@ -108,7 +109,7 @@ impl Packets {
         self.keep(packet);
     }
 
-    /// Ends a packet on its way.
+    /// Ends a packet in flight.
     pub fn end(&mut self, packet: Box<Packet>) {
         self.in_flight -= 1;
         self.keep(packet);
@@ -122,11 +123,11 @@ impl Packets {
         self.free.push(packet);
     }
 
-    /// How many are on their way.
+    /// Packets in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 }
 
-/// Packets of a host that will have arrived, in their order.
+/// Packets that will have arrived at a host, and when, in order.
 pub(crate) type Coming = VecDeque<(u64, Box<Packet>)>;

@@ -1,28 +1,30 @@
-//! PCI Express as arithmetic: what crosses the link between a host and a device, and how much of it in a second.
+//! PCI Express as arithmetic: what crosses the link between a host and a device, and how much can cross in a second.
 //!
-//! Counted are packets of the transaction layer (TLPs) and their bytes, headers included. The link layer's own packets, below 5 % of the bytes
-//! (atc16 Appendix A), are left out, and so is the physical encoding, which the lanes' rates exclude already.
+//! Packets of the transaction layer (TLPs) and their bytes are counted, headers included. The link layer's own packets,
+//! below 5 % of the bytes (atc16 Appendix A), are left out, and so is the physical encoding, which the lanes' rates
+//! already exclude.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul};
 
-/// Bytes of a cache line, which is what a write-combining buffer sends at a time.
+/// Bytes of a cache line, the unit in which a write-combining buffer sends.
 pub const LINE: usize = 64;
 /// Bytes that ring a doorbell (d in atc16 Appendix A).
 pub const DOORBELL: usize = 8;
-/// Assumption: bytes that one packet of a DMA write carries at most. The specification allows 128 to 4,096; servers have 256 as a rule.
+/// Most bytes that one packet of a DMA write carries; an assumption. The specification allows 128 to 4,096, and servers
+/// usually have 256.
 pub const WRITE_MAX: usize = 256;
-/// Assumption: bytes that one packet of a DMA read asks for at most, the most that the specification allows.
+/// Most bytes that one packet of a DMA read asks for; an assumption: the most that the specification allows.
 pub const READ_MAX: usize = 4096;
 
-/// Generations of PCI Express, by their rate a lane.
+/// Generations of PCI Express, by their rate per lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Generation {
-    /// 2.5 GT/s, 8 bits in 10: 250 MB/s a lane.
+    /// 2.5 GT/s, 8 bits in 10: 250 MB/s per lane.
     Gen1,
-    /// 5 GT/s, 8 bits in 10: 500 MB/s a lane.
+    /// 5 GT/s, 8 bits in 10: 500 MB/s per lane.
     Gen2,
-    /// 8 GT/s, 128 bits in 130: 984.6 MB/s a lane.
+    /// 8 GT/s, 128 bits in 130: 984.6 MB/s per lane.
     Gen3,
     /// 16 GT/s.
     Gen4,
@@ -31,7 +33,7 @@ pub enum Generation {
 }
 
 impl Generation {
-    /// All of them.
+    /// All generations, oldest first.
     pub const ALL: [Self; 5] = [Self::Gen1, Self::Gen2, Self::Gen3, Self::Gen4, Self::Gen5];
 
     /// Its number: 1 to 5.
@@ -39,7 +41,7 @@ impl Generation {
         self as u32 + 1
     }
 
-    /// Megabytes that a lane carries in a second, physical encoding excluded (atc16 Figure 2a).
+    /// Megabytes per second of a lane, physical encoding excluded (atc16 Figure 2a).
     pub fn lane_mbps(self) -> f64 {
         match self {
             Self::Gen1 => 250.0,
@@ -50,18 +52,18 @@ impl Generation {
         }
     }
 
-    /// Bytes around a request: a read's, or a write's beside its data (atc16 Figure 2a).
+    /// Bytes of header of a read request, or of a write beside its data (atc16 Figure 2a).
     pub fn request_header(self) -> usize {
         if self < Self::Gen3 { 24 } else { 26 }
     }
 
-    /// Bytes around a part of a read's answer (atc16 Figure 2a).
+    /// Bytes of header of each part of a read's answer (atc16 Figure 2a).
     pub fn completion_header(self) -> usize {
         if self < Self::Gen3 { 20 } else { 22 }
     }
 }
 
-/// What crosses a link in one direction.
+/// Traffic on a link in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crossing {
     /// Packets of the transaction layer.
@@ -71,18 +73,18 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    /// So many packets, with so many bytes of data in all and a header each.
+    /// `packets` packets with `data` bytes in all, and a header each.
     fn of(packets: usize, data: usize, header: usize) -> Self {
         Self { packets: packets as u64, bytes: (data + packets * header) as u64 }
     }
 }
 
-/// What crosses a link in both directions.
+/// Traffic on a link in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// From the host to the device: MMIO, and answers to DMA reads.
     pub to_device: Crossing,
-    /// From the device to the host: DMA writes, and requests of DMA reads.
+    /// From the device to the host: DMA writes, and requests for DMA reads.
     pub to_host: Crossing,
 }
 
@@ -130,47 +132,48 @@ impl Sum for Traffic {
     }
 }
 
-/// Lines that `len` bytes take which begin with one (x' / 64 in atc16 2.2.3).
+/// Cache lines that `len` bytes take if they begin with a line (x' / 64 in atc16 2.2.3).
 pub fn lines(len: usize) -> usize {
     len.div_ceil(LINE)
 }
 
-/// Lines that `len` bytes touch which begin at `place`: 4 bytes across the end of a line are two of them (atc16 footnote 2).
+/// Cache lines that `len` bytes from `place` on touch: 4 bytes across the end of a line touch two (atc16 footnote 2).
 pub fn lines_at(place: usize, len: usize) -> usize {
     if len == 0 { 0 } else { lines(place % LINE + len) }
 }
 
-/// The link of a device.
+/// The PCI Express link of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PcieLink {
     /// Its generation.
     pub generation: Generation,
-    /// Its lanes.
+    /// Number of lanes.
     pub lanes: u32,
-    /// Bytes of a read's answer that one completion carries at most (the read completion combining size, atc16 2.1).
+    /// Most bytes of a read's answer that one completion carries (the read completion combining size, atc16 2.1).
     pub completion_max: usize,
 }
 
 impl PcieLink {
-    /// Megabytes that it carries in a second, in either direction.
+    /// Megabytes per second in either direction.
     pub fn bandwidth_mbps(self) -> f64 {
         self.generation.lane_mbps() * f64::from(self.lanes)
     }
 
-    /// A core writes `len` bytes by MMIO: write-combining sends whole lines, each a packet with a header of its own.
+    /// Traffic of a core that writes `len` bytes by MMIO: write-combining sends whole lines, each a packet with a
+    /// header of its own.
     pub fn mmio(self, len: usize) -> Traffic {
         let lines = lines(len);
         let to_device = Crossing::of(lines, lines * LINE, self.generation.request_header());
         Traffic { to_device, to_host: Crossing::default() }
     }
 
-    /// A core rings a doorbell.
+    /// Traffic of a doorbell.
     pub fn doorbell(self) -> Traffic {
         let to_device = Crossing::of(1, DOORBELL, self.generation.request_header());
         Traffic { to_device, to_host: Crossing::default() }
     }
 
-    /// The device reads `len` bytes of memory, which come in parts of [`PcieLink::completion_max`] with a header each.
+    /// Traffic of a DMA read of `len` bytes, which come in parts of [`PcieLink::completion_max`] with a header each.
     pub fn dma_read(self, len: usize) -> Traffic {
         Traffic {
             to_device: Crossing::of(len.div_ceil(self.completion_max), len, self.generation.completion_header()),
@@ -178,42 +181,42 @@ impl PcieLink {
         }
     }
 
-    /// The device writes `len` bytes of memory; nothing answers that.
+    /// Traffic of a DMA write of `len` bytes; nothing answers it.
     pub fn dma_write(self, len: usize) -> Traffic {
         let to_host = Crossing::of(len.div_ceil(WRITE_MAX), len, self.generation.request_header());
         Traffic { to_device: Crossing::default(), to_host }
     }
 
-    /// `count` work queue elements of `len` bytes that the core writes by MMIO (T_bf in atc16 Appendix A).
+    /// Traffic of `count` work queue elements of `len` bytes that a core writes by MMIO (T_bf in atc16 Appendix A).
     pub fn wqes_by_mmio(self, count: usize, len: usize) -> Traffic {
         self.mmio(len) * count as u64
     }
 
-    /// `count` work queue elements of `len` bytes that a doorbell tells of, and of which the device reads up to `fetch_max` with one DMA; each
-    /// begins with a line (T_db in atc16 Appendix A).
+    /// Traffic of `count` work queue elements of `len` bytes that a doorbell announces, and of which the device reads
+    /// up to `fetch_max` with one DMA; each begins with a line (T_db in atc16 Appendix A).
     pub fn wqes_by_doorbell(self, count: usize, len: usize, fetch_max: usize) -> Traffic {
         let (at_once, padded) = (fetch_max.clamp(1, count.max(1)), lines(len) * LINE);
         let full = self.dma_read(at_once * padded) * (count / at_once) as u64;
         self.doorbell() + full + self.dma_read(count % at_once * padded)
     }
 
-    /// Millions of lines that cores can write by MMIO in a second.
+    /// Millions of lines that cores can write by MMIO per second.
     pub fn mmio_mlines(self) -> f64 {
         self.bandwidth_mbps() / (LINE + self.generation.request_header()) as f64
     }
 
-    /// Megabytes of data that DMA reads can bring in a second, headers excluded.
+    /// Megabytes of data that DMA reads can bring per second, headers excluded.
     pub fn dma_read_mbps(self) -> f64 {
         let header = self.generation.completion_header();
         self.bandwidth_mbps() * self.completion_max as f64 / (self.completion_max + header) as f64
     }
 
-    /// Millions of work queue elements of `len` bytes that DMA reads can bring in a second.
+    /// Millions of work queue elements of `len` bytes that DMA reads can bring per second.
     pub fn wqe_fetch_mops(self, len: usize) -> f64 {
         self.dma_read_mbps() / (lines(len) * LINE) as f64
     }
 
-    /// How often a second, in millions, the link can carry what crosses.
+    /// Millions of times per second that the link can carry `traffic`.
     pub fn rate_max_mops(self, traffic: Traffic) -> f64 {
         self.bandwidth_mbps() / traffic.to_device.bytes.max(traffic.to_host.bytes) as f64
     }

@@ -1,4 +1,4 @@
-//! The port on a simulated network.
+//! Ports on a simulated network.
 
 use std::fmt;
 use std::io;
@@ -16,16 +16,16 @@ use crate::packets::Packet;
 use crate::topology::HostId;
 use crate::world::{Sending, World};
 
-/// What a port is opened with.
+/// Configuration of a port.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PortConfig {
-    /// Packets that wait at most; what comes on top is lost.
+    /// Packets that can be waiting at the port before further ones are lost.
     pub receive_packets: usize,
-    /// Packets of a received burst, at most.
+    /// Most packets of a received burst.
     pub burst_max: usize,
-    /// Bytes of address space for message buffers, of which only what is used takes memory.
+    /// Bytes of address space for message buffers. Only the used part takes memory.
     pub arena_bytes: usize,
-    /// What the core that works on the port pays.
+    /// Costs charged to the core that works on the port.
     pub costs: Costs,
 }
 
@@ -50,7 +50,7 @@ pub struct SimPort {
     packet_len_max: usize,
 }
 
-/// A port, as a [`Cluster`](crate::Cluster) knows it.
+/// Name of a port for a [`Cluster`](crate::Cluster).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortId(pub(crate) usize);
 
@@ -64,11 +64,11 @@ pub struct SimRx {
     lent: Vec<Box<Packet>>,
 }
 
-/// The transmitting half of a [`SimPort`]. Nothing leaves it before it is submitted.
+/// The transmitting half of a [`SimPort`]. Packets leave only when they are submitted.
 pub struct SimTx {
     network: Network,
     index: usize,
-    /// Another port may take the name, and with it the place, once this one is closed.
+    /// Tells this port from a later one that takes its name, and with it its place, once this one is closed.
     opening: u64,
     config: PortConfig,
     packet_len_max: usize,
@@ -80,7 +80,8 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// [`PortError`]: the name is taken, there is no such host, no address space for its arena.
+    /// [`PortError`]: the name is taken, there is no such host, `burst_max` is out of range, or there is no address
+    /// space for the arena.
     pub fn open(&self, host: HostId, name: &str, config: PortConfig) -> Result<SimPort, PortError> {
         SimPort::open(self, host, name, config)
     }
@@ -131,12 +132,12 @@ impl SimPort {
         })
     }
 
-    /// What a [`Cluster`](crate::Cluster) knows the port by.
+    /// The port's name for a [`Cluster`](crate::Cluster).
     pub fn place(&self) -> PortId {
         PortId(self.index)
     }
 
-    /// The peer that others know this port as.
+    /// The peer by which others know this port.
     pub fn peer(&self) -> Peer {
         World::peer_of(self.index)
     }
@@ -152,7 +153,7 @@ impl Drop for SimPort {
         self.rx.give_back();
         self.tx.submit();
         let mut world = self.network.0.world.borrow_mut();
-        // A host that crashed may be back, with a port of the same name, before what it was is dropped.
+        // A host that crashed may be back with a port of the same name before the old port is dropped.
         if world.opening(self.index) == self.tx.opening {
             world.close(self.index, self.network.0.clock.event_ns());
         }
@@ -215,13 +216,13 @@ impl PacketTx for SimTx {
         self.network.0.world.borrow_mut().submit(self.index, self.opening, sending, clock.now_ns());
     }
 
-    /// Nothing is held: data was copied when it was pushed.
+    /// Does nothing: data was copied when it was pushed.
     fn flush(&mut self) {}
 
     fn reclaim(&mut self, _: &Frozen) {}
 }
 
-/// There is none: the network's time passes only when somebody waits, or in turns of a cluster's actors.
+/// No descriptor: the network's time passes only while a port waits, or in turns of a cluster's actors.
 impl Readiness for SimPort {
     fn descriptor(&self) -> Option<Descriptor> {
         None
@@ -281,23 +282,25 @@ impl PacketPort for SimPort {
     }
 
     fn poll_event(&mut self) -> Option<PortEvent> {
-        // As on a NIC with unreliable datagrams: that a peer is gone is for its silence to tell.
+        // As on a NIC with unreliable datagrams, only a peer's silence shows that it is gone.
         None
     }
 
-    /// In virtual time: see [`Cluster::waker`](crate::Cluster::waker).
+    /// Returns a waker in virtual time: see [`Cluster::waker`](crate::Cluster::waker).
     fn waker(&self) -> Waker {
         Waker::new(self.network.0.world.borrow().nodes[self.index].source.clone())
     }
 
-    /// Where a [`Cluster`](crate::Cluster)'s actor works on the port: says when the actor wants its next turn at the latest, and
-    /// returns at once. Else lets things happen until a packet arrives anywhere on the network, or until the time-out.
+    /// Waits for a packet. Where a [`Cluster`](crate::Cluster)'s actor works on the port, this only notes when the
+    /// actor wants its next turn at the latest, and returns at once. Otherwise it runs the network until a packet
+    /// arrives anywhere on it, until a wake, or until the time-out.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::Unsupported`]: it would wait for ever. A port of no actor does where a cluster has actors or workers on the network, since
-    /// [the cluster alone](crate::Cluster::run_until) gives them their turns; and so does an actor that waits for something in its turn, as
-    /// calls that block do, since nothing happens before the turn is over: after a thousand times in one turn.
+    /// [`io::ErrorKind::Unsupported`]: it would wait for ever. A port without an actor would where a cluster has actors
+    /// or workers on the network, since [the cluster alone](crate::Cluster::run_until) gives them their turns. So would
+    /// an actor that waits in its turn for something to happen, as blocking calls do, since nothing happens before the
+    /// turn is over; this is refused after a thousand waits in one turn.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
         let delivered = self.network.0.world.borrow().delivered();
         let is_over = |world: &mut World| {

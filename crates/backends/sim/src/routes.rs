@@ -1,26 +1,26 @@
-//! Which links lead to a host.
+//! Routes: the links that lead from each node to each host.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::topology::{HostId, NodeId, Topology, TopologyError};
 
-/// One direction of a link: link 3 is directions 6, from its first end to its second, and 7.
+/// One direction of a link: link 3 has direction 6, from its first end to its second, and direction 7 back.
 pub(crate) type Direction = u32;
 
-/// For each node and each host, the directions that are on a shortest way there.
+/// For each node and each host, the directions on a shortest way there.
 #[derive(Debug)]
 pub(crate) struct Routes {
     hosts: usize,
-    /// Of a host as a source, and of a switch: those to host 0, 1, ...
+    /// For each node, hosts before switches: its choice towards host 0, host 1, and so on.
     choices: Vec<Choice>,
-    /// What is chosen from. The same ways of a node to several hosts are here once: a core's cache has room for them.
+    /// The ways to choose from. Equal ways of a node to several hosts are stored once, to fit in a core's cache.
     ways: Vec<Direction>,
 }
 
 /// Some of [`Routes::ways`].
 #[derive(Clone, Copy, Debug)]
 struct Choice {
-    /// Where they begin; where there is one only, as mostly, that itself.
+    /// Index of the first way; for a single way, the usual case, that direction itself.
     start: u32,
     count: u32,
 }
@@ -60,7 +60,7 @@ impl Routes {
         Ok(routes)
     }
 
-    /// From `node` towards `host`: one of the shortest ways, always the same for a flow. None from a host to itself.
+    /// One of the shortest ways from `node` towards `host`, always the same for a flow. None from a host to itself.
     #[inline]
     pub fn way(&self, node: NodeId, host: HostId, flow: u32) -> Option<Direction> {
         let at = node_index(self.hosts, node) * self.hosts + host.0;
@@ -73,10 +73,10 @@ impl Routes {
     }
 }
 
-/// Whether every host reaches every other one: what [`Routes::new`] finds out too, for a small part of its time.
+/// Checks that every host reaches every other one. [`Routes::new`] checks this too, in far more time.
 pub(crate) fn check_ways(topology: &Topology) -> Result<(), TopologyError> {
     let (hosts, leaving) = (topology.hosts.len(), leaving(topology));
-    // As a rule some switch reaches all of them.
+    // Usually some switch reaches all hosts.
     if (hosts..leaving.len())
         .any(|switch| distances(&leaving, switch, hosts)[..hosts].iter().all(|far| *far < u32::MAX))
     {
@@ -90,7 +90,7 @@ pub(crate) fn check_ways(topology: &Topology) -> Result<(), TopologyError> {
     Ok(())
 }
 
-/// The directions that leave each node, and where to.
+/// The directions that leave each node, and the nodes that they lead to.
 fn leaving(topology: &Topology) -> Vec<Vec<(Direction, usize)>> {
     let hosts = topology.hosts.len();
     let mut leaving: Vec<Vec<(Direction, usize)>> = vec![Vec::new(); hosts + topology.switches.len()];
@@ -114,7 +114,7 @@ fn node_index(hosts: usize, node: NodeId) -> usize {
     }
 }
 
-/// Links from each node to `host`. Hosts forward nothing.
+/// Number of links from each node to `host`. Hosts forward nothing.
 fn distances(leaving: &[Vec<(Direction, usize)>], host: usize, hosts: usize) -> Vec<u32> {
     let mut distance = vec![u32::MAX; leaving.len()];
     distance[host] = 0;
@@ -213,7 +213,7 @@ mod tests {
         topology.link(link(middle, NodeId::Host(end)));
         assert!(matches!(Routes::new(&topology), Err(TopologyError::NoWay { .. })));
         assert_eq!(check_ways(&topology).unwrap_err(), Routes::new(&topology).unwrap_err());
-        // Who reaches each neighbour itself needs no switch.
+        // A host that is joined to each other host needs no switch.
         let end = NodeId::Host(end);
         topology.link(link(HostId(0), end));
         Routes::new(&topology).unwrap();

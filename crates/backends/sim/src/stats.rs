@@ -1,37 +1,37 @@
-//! What a network counts.
+//! Counters of a network and of its links.
 
-/// What one direction of a link did.
+/// Counters of one direction of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
-    /// Packets that left on it.
+    /// Packets sent on it, those that it then lost included.
     pub packets: u64,
-    /// Bytes of them, frames included.
+    /// Bytes sent on it, frames included.
     pub bytes: u64,
-    /// Bytes that wait for it.
+    /// Bytes now queued for it.
     pub queued_bytes: u64,
-    /// The most that waited, ever or since [`Network::take_queued_max`](crate::Network::take_queued_max).
+    /// Most bytes queued for it at once, ever or since [`Network::take_queued_max`](crate::Network::take_queued_max).
     pub queued_bytes_max: u64,
-    /// Packets lost since too much waited for it.
+    /// Packets lost because its queue was full.
     pub overflowed: u64,
-    /// Packets lost by its faults, or since it was down.
+    /// Packets lost to its faults, or because it was down.
     pub failed: u64,
 }
 
-/// What happened on the network.
+/// Counters of a whole network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkStats {
     /// Packets that reached a port's receive queue.
     pub delivered: u64,
-    /// Packets that did not, for whatever reason.
+    /// Packets that did not reach a receive queue, for any reason.
     pub lost: u64,
-    /// Those of them that found a switch's buffer full.
+    /// Lost packets that found a switch's buffer full.
     pub overflowed: u64,
-    /// Packets of which a fault flipped a bit, once for each time.
+    /// Bits flipped by faults; a packet may be hit more than once.
     pub corrupted: u64,
-    /// Packets that a fault sent twice.
+    /// Packets duplicated by a fault.
     pub duplicated: u64,
-    /// Times that a packet was marked for a long queue.
+    /// Marks set on packets that met a long queue.
     pub marked: u64,
-    /// Times that a sender was asked to pause.
+    /// Requests to a sender to pause.
     pub pauses: u64,
 }

@@ -1,26 +1,28 @@
-//! Virtual time.
+//! The clock of virtual time.
 
 use sinew_fabric::Clock;
 use sinew_mem::atomic::plain::{Arc, AtomicU32, AtomicU64, Ordering};
 
-/// The time of a simulation as those see it who take part: when the event that is under way happened, and what the core that
-/// works on it has spent since. Clones show the same time.
+/// The time of a simulation as its participants see it: the time of the current event, plus what the core that works on
+/// it has spent since. Clones show the same time.
 ///
-/// Handlers and worker jobs may keep one, since it is `Send` and `Sync`. Only the cluster's own thread is in virtual time: another thread reads
-/// some recent time, and what it spends is charged to whoever works at that moment, or to nobody.
+/// Handlers and worker jobs may keep one, since it is `Send` and `Sync`. Only the cluster's own thread is in virtual
+/// time: another thread reads some recent time, and what it spends is charged to the core that happens to be at work,
+/// or to none.
 #[derive(Clone, Debug, Default)]
 pub struct SimClock {
     time: Arc<Time>,
-    /// Nanoseconds that it gains in a second, or loses.
+    /// Nanoseconds that it gains per second, or loses if negative.
     drift_ppb: i64,
 }
 
-/// Written by the cluster's thread alone, as a rule: the atomics order nothing, and are loads and stores like others.
+/// Normally written only by the cluster's thread. All accesses are relaxed: the atomics order nothing, and cost no more
+/// than plain loads and stores.
 #[derive(Debug)]
 struct Time {
     now_ns: AtomicU64,
     spent_ns: AtomicU64,
-    /// Which core is at work. Where none is, nobody spends anything.
+    /// The core at work. While none is, no time can be spent.
     at_work: AtomicU32,
 }
 
@@ -32,28 +34,29 @@ impl Default for Time {
 
 /// No core is at work.
 pub(crate) const NO_CORE: u32 = u32::MAX;
-/// The core of a worker is at work; else it is that of the actor with this number.
+/// A worker's core is at work. Any other number is an actor's.
 pub(crate) const WORKER_CORE: u32 = u32::MAX - 1;
 
 impl SimClock {
-    /// A clock of the same simulation that goes wrong by so many parts in a million: hosts' clocks do, by some tens.
+    /// A clock of the same simulation that runs fast by `parts_per_million`, or slow if negative. Real hosts' clocks
+    /// drift by some tens.
     #[must_use]
     pub fn drifting(&self, parts_per_million: i32) -> Self {
         Self { time: Arc::clone(&self.time), drift_ppb: i64::from(parts_per_million) * 1000 }
     }
 
-    /// When the event that is under way happened.
+    /// Time of the current event.
     pub(crate) fn event_ns(&self) -> u64 {
         self.time.now_ns.load(Ordering::Relaxed)
     }
 
-    /// The time that the core at work has come to, whatever this clock shows.
+    /// The time that the core at work has reached, without drift.
     #[inline]
     pub(crate) fn core_ns(&self) -> u64 {
         self.event_ns() + self.time.spent_ns.load(Ordering::Relaxed)
     }
 
-    /// Which core is at work, or [`NO_CORE`].
+    /// The core at work, or [`NO_CORE`].
     pub(crate) fn at_work(&self) -> u32 {
         self.time.at_work.load(Ordering::Relaxed)
     }
@@ -63,7 +66,7 @@ impl SimClock {
         self.time.now_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Lets the core that is at work spend time. Outside actors' turns and workers' jobs nothing happens.
+    /// Charges nanoseconds to the core at work. Outside actors' turns and workers' jobs it does nothing.
     #[inline]
     pub fn spend_ns(&self, ns: u64) {
         if self.at_work() != NO_CORE {
@@ -71,13 +74,13 @@ impl SimClock {
         }
     }
 
-    /// From now on no core is at work: one may have panicked.
+    /// Leaves no core at work, also after a panic in one.
     pub(crate) fn rest(&self) {
         self.time.at_work.store(NO_CORE, Ordering::Relaxed);
         self.time.spent_ns.store(0, Ordering::Relaxed);
     }
 
-    /// A core works; returns what it spent meanwhile, beside what it did.
+    /// Runs `work` on a core; returns its result, and the time that it spent.
     pub(crate) fn work<T>(&self, core: u32, work: impl FnOnce() -> T) -> (T, u64) {
         self.time.at_work.store(core, Ordering::Relaxed);
         let done = work();

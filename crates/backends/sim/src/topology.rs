@@ -1,16 +1,16 @@
-//! What a simulated network is made of.
+//! Description of a simulated network: hosts, switches, and the links between them.
 
 use std::collections::BTreeMap;
 
-/// A host, by its place in [`Topology::hosts`].
+/// A host, by its index in [`Topology::hosts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub usize);
 
-/// A switch, by its place in [`Topology::switches`].
+/// A switch, by its index in [`Topology::switches`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwitchId(pub usize);
 
-/// A link, by its place in [`Topology::links`].
+/// A link, by its index in [`Topology::links`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub usize);
 
@@ -23,51 +23,52 @@ pub enum NodeId {
     Switch(SwitchId),
 }
 
-/// A host: what lies between its software and the link.
+/// A host: the latencies between its software and the link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostSpec {
     /// Its name, which no other node has.
     pub name: String,
-    /// From the doorbell to the link, in nanoseconds.
+    /// Time from the doorbell to the link, in nanoseconds.
     pub transmit_latency_ns: u64,
-    /// From the link to the receive queue, in nanoseconds.
+    /// Time from the link to the receive queue, in nanoseconds.
     pub receive_latency_ns: u64,
 }
 
-/// How a switch shares its memory among its output ports.
+/// Sharing of a switch's memory among its output ports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Buffer {
-    /// All ports share `bytes`: a port may hold up to `alpha` times of what is free (dynamic thresholds).
+    /// All ports share `bytes`: a port may hold up to `alpha` times the free bytes (dynamic thresholds).
     Shared {
-        /// Of all ports.
+        /// Bytes of all ports together.
         bytes: u64,
-        /// Times of what is free: 8 lets one port alone have eight ninths of the memory.
+        /// Multiple of the free bytes: 8 lets one port alone have eight ninths of the memory.
         alpha: f64,
     },
     /// Each port has `bytes` for itself.
     PerPort {
-        /// Of one port.
+        /// Bytes of one port.
         bytes: u64,
     },
 }
 
-/// Explicit congestion notification: a packet that finds a queue is marked with a chance that rises with the queue's length.
+/// Explicit congestion notification: a packet that meets a queue is marked with a probability that rises with the
+/// queue's length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ecn {
-    /// Up to this many bytes none is marked.
+    /// Below this many queued bytes, no packet is marked.
     pub min_bytes: u64,
-    /// From this many bytes on all are.
+    /// From this many queued bytes on, every packet is marked.
     pub max_bytes: u64,
-    /// The chance just below that.
+    /// Probability of a mark just below `max_bytes`.
     pub probability: f64,
 }
 
-/// Priority flow control: who sends on a link is asked to pause while too much of it waits in the switch.
+/// Priority flow control: the sender on a link is asked to pause while too many of its bytes wait in the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// From this many bytes of one input port on it is asked to pause.
+    /// Once this many bytes from one input port wait, its sender is asked to pause.
     pub off_bytes: u64,
-    /// Down to this many it may go on.
+    /// Once no more than this many wait, the sender may go on.
     pub on_bytes: u64,
 }
 
@@ -76,24 +77,24 @@ pub struct Pause {
 pub struct SwitchSpec {
     /// Its name, which no other node has.
     pub name: String,
-    /// From a packet's head at an input port to its head at a free output port, in nanoseconds.
+    /// Time from a packet's head at an input port to its head at a free output port, in nanoseconds.
     pub latency_ns: u64,
     /// Its memory.
     pub buffer: Buffer,
-    /// Whether it marks packets.
+    /// Its marking of packets, if it marks any.
     pub ecn: Option<Ecn>,
-    /// Whether it asks senders to pause.
+    /// Its requests to senders to pause, if it makes any.
     pub pause: Option<Pause>,
 }
 
 /// A full-duplex link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// What it joins.
+    /// The nodes that it joins.
     pub ends: [NodeId; 2],
-    /// In each direction, in gigabits per second.
+    /// Rate in each direction, in gigabits per second.
     pub rate_gbps: f64,
-    /// From one end to the other, in nanoseconds.
+    /// Delay from one end to the other, in nanoseconds.
     pub delay_ns: u64,
     /// Bytes of the largest packet, without its frame.
     pub mtu: usize,
@@ -115,42 +116,42 @@ pub struct Topology {
     pub switches: Vec<SwitchSpec>,
     /// The links.
     pub links: Vec<LinkSpec>,
-    /// Bytes that each packet has on a link beside its own: headers of the layers below, check sum, preamble and gap.
+    /// Bytes on a link that each packet has beside its own: headers of the layers below, checksum, preamble and gap.
     pub frame_bytes: usize,
 }
 
-/// What is wrong with a topology.
+/// Error in a topology.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
-    /// A field that makes no sense.
+    /// A field is out of range.
     #[error("{place}: {field} cannot be {value}: {expected}")]
     Field {
         /// The node or link.
         place: String,
         /// The field.
         field: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it should say.
+        /// Values that it may have.
         expected: &'static str,
     },
-    /// Two nodes of one name.
+    /// Two nodes have the same name.
     #[error("there are two nodes named `{name}`; give each its own")]
     SameName {
         /// The name.
         name: String,
     },
-    /// A link to nowhere, or to where it comes from.
+    /// A link leads to a node that does not exist, or back to its own.
     #[error("link {index} joins {ends}: {problem}")]
     Ends {
-        /// The link.
+        /// The link's index.
         index: usize,
         /// Its ends.
         ends: String,
-        /// What is wrong with them.
+        /// The problem with the ends.
         problem: &'static str,
     },
-    /// A host that another cannot reach.
+    /// A host cannot reach another.
     #[error("there is no way from {from} to {to}; join them with links")]
     NoWay {
         /// A host.
@@ -160,10 +161,10 @@ pub enum TopologyError {
     },
 }
 
-/// Rates that a link can have: a packet takes picoseconds, and fewer than 64 bits can count.
+/// Range of a link's rate. A packet takes whole picoseconds, in fewer than 64 bits.
 pub(crate) const RATE_GBPS_MAX: f64 = 4000.0;
 pub(crate) const RATE_GBPS_MIN: f64 = 0.000_01;
-/// The longest time that any delay may be: a second.
+/// Longest delay or latency: a second.
 const DELAY_NS_MAX: u64 = 1_000_000_000;
 
 impl Topology {
@@ -185,7 +186,7 @@ impl Topology {
         LinkId(self.links.len() - 1)
     }
 
-    /// Hosts at one switch that is never full: for tests.
+    /// Hosts at one switch that is never full, for tests.
     pub fn star(hosts: usize, rate_gbps: f64, delay_ns: u64, mtu: usize) -> Self {
         let mut topology = Self { frame_bytes: 66, ..Self::default() };
         let switch = topology.switch(SwitchSpec {
@@ -206,7 +207,7 @@ impl Topology {
         topology
     }
 
-    /// The name of a node; its number where there is no such node.
+    /// The name of a node, or its number where it does not exist.
     pub fn name_of(&self, node: NodeId) -> String {
         let name = match node {
             NodeId::Host(HostId(index)) => self.hosts.get(index).map(|host| &host.name),
@@ -227,7 +228,8 @@ impl Topology {
         }
     }
 
-    /// Looks for fields that make no sense. (Whether all hosts reach each other is found when a network is made of it.)
+    /// Refuses fields that are out of range. (Whether all hosts reach each other is checked when a network is made of
+    /// it.)
     pub(crate) fn check(&self) -> Result<(), TopologyError> {
         let mut names = BTreeMap::new();
         let switches = self.switches.iter().map(|switch| &switch.name);
@@ -251,13 +253,13 @@ impl Topology {
         Ok(())
     }
 
-    /// `mtu_of_hosts` is the largest of their links.
+    /// Checks a link. `mtu_of_hosts` is the largest `mtu` of a host's link.
     pub(crate) fn check_link(&self, index: usize, link: &LinkSpec, mtu_of_hosts: usize) -> Result<(), TopologyError> {
         let ends = link.ends.map(|end| self.name_of(end)).join(" and ");
         let problem = if link.ends[0] == link.ends[1] {
             Some("they are one node")
         } else if !link.ends.iter().all(|end| self.has(*end)) {
-            Some("such a node there is not")
+            Some("one of them does not exist")
         } else {
             None
         };
@@ -268,12 +270,12 @@ impl Topology {
         if !(RATE_GBPS_MIN..=RATE_GBPS_MAX).contains(&link.rate_gbps) {
             return Err(field(&place, "rate_gbps", link.rate_gbps, "0.00001 to 4000"));
         }
-        // The packet that asks for a session has 96 bytes.
+        // A packet that asks for a session has 96 bytes.
         if !(96..=1 << 20).contains(&link.mtu) {
             return Err(field(&place, "mtu", link.mtu, "96 to 1048576 bytes"));
         }
         if !link.is_hosts() && link.mtu < mtu_of_hosts {
-            return Err(field(&place, "mtu", link.mtu, "as much as hosts send, at least"));
+            return Err(field(&place, "mtu", link.mtu, "at least the largest mtu of a host's link"));
         }
         check_delay(&place, "delay_ns", link.delay_ns)
     }
@@ -286,10 +288,10 @@ fn check_switch(switch: &SwitchSpec) -> Result<(), TopologyError> {
             return Err(field(&switch.name, "alpha", alpha, "a number above 0"));
         }
         Buffer::Shared { bytes: 0, .. } => {
-            return Err(field(&switch.name, "shared_bytes", 0, "room for a packet, at least"));
+            return Err(field(&switch.name, "shared_bytes", 0, "at least room for a packet"));
         }
         Buffer::PerPort { bytes: 0 } => {
-            return Err(field(&switch.name, "per_port_bytes", 0, "room for a packet, at least"));
+            return Err(field(&switch.name, "per_port_bytes", 0, "at least room for a packet"));
         }
         _ => {}
     }
@@ -314,5 +316,5 @@ fn field(place: &str, field: &'static str, value: impl ToString, expected: &'sta
 }
 
 fn check_delay(place: &str, name: &'static str, ns: u64) -> Result<(), TopologyError> {
-    if ns <= DELAY_NS_MAX { Ok(()) } else { Err(field(place, name, ns, "a second, at most")) }
+    if ns <= DELAY_NS_MAX { Ok(()) } else { Err(field(place, name, ns, "at most a second")) }
 }

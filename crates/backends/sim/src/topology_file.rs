@@ -1,4 +1,4 @@
-//! Topologies as people write them, in TOML.
+//! Reads topologies that people write in TOML.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::topology::{
 /// The most nodes and links that a file may ask for.
 const COUNT_MAX: usize = 10_000;
 
-// What a file need not say: as in `topologies/cx4.toml`, where the sources are.
+// Defaults of optional fields, as in `topologies/cx4.toml`, which has their sources.
 const FRAME_BYTES: usize = 66;
 const SWITCH_LATENCY_NS: u64 = 400;
 const ALPHA: f64 = 8.0;
@@ -26,7 +26,7 @@ const HOST_DELAY_NS: u64 = 25;
 const LINK_DELAY_NS: u64 = 50;
 const MTU: usize = 982;
 
-/// The fields of a topology, of which all that are missing are told at once.
+/// The fields of a topology. All missing ones are reported at once.
 const FIELDS: [Fields; 4] = [
     Fields { table: "", required: &[], optional: &["frame_bytes", "switch", "host", "link"] },
     Fields { table: "switch", required: &["name"], optional: &["count", "latency_ns", "buffer", "ecn", "pause"] },
@@ -92,7 +92,7 @@ struct PauseEntry {
 struct HostEntry {
     name: String,
     count: Option<usize>,
-    /// Whose hosts they are, by turns.
+    /// The switches that these hosts are joined to, in turn.
     switches: Names,
     rate_gbps: f64,
     delay_ns: Option<u64>,
@@ -104,7 +104,7 @@ struct HostEntry {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LinkEntry {
-    /// Each of these is joined with each of those.
+    /// Each node of `from` is joined to each of `to`.
     from: Names,
     to: Names,
     count: Option<usize>,
@@ -129,37 +129,38 @@ impl Names {
     }
 }
 
-/// Reads a file, and remembers where it says what.
+/// Reads a file, and remembers where each node stands in it.
 struct Reader<'a> {
     text: &'a str,
     topology: Topology,
     nodes: BTreeMap<String, NodeId>,
-    /// Where a node comes from, by its name in errors.
+    /// The entry of each node, by the node's name.
     places: BTreeMap<String, Range<usize>>,
-    /// The largest packet of a host so far.
+    /// The largest `mtu` of a host's link so far.
     mtu_of_hosts: usize,
 }
 
 impl Topology {
-    /// The topologies that are built in: their names, and the files, with sources and comments.
+    /// Built-in topologies: their names, and their files, which have sources and comments.
     pub const BUILT_IN: [(&str, &str); 2] =
         [("cx4", include_str!("../topologies/cx4.toml")), ("cx5", include_str!("../topologies/cx5.toml"))];
 
-    /// A cluster of nsdi19: a hundred hosts in five racks, as `topologies/cx4.toml` says, with its sources and calibrations.
+    /// A cluster of nsdi19: a hundred hosts in five racks. `topologies/cx4.toml` has its sources and calibrations.
     pub fn cx4() -> Self {
         Self::parse(Self::BUILT_IN[0].1).expect("a test reads it")
     }
 
-    /// Two hosts of another cluster of nsdi19, at a switch of InfiniBand, as `topologies/cx5.toml` says, with its sources and calibrations.
+    /// Two hosts of another cluster of nsdi19, at an InfiniBand switch. `topologies/cx5.toml` has its sources and
+    /// calibrations.
     pub fn cx5() -> Self {
         Self::parse(Self::BUILT_IN[1].1).expect("a test reads it")
     }
 
-    /// Reads a topology, as `docs/topologies.md` says and `topologies/cx4.toml` shows.
+    /// Reads a topology: `docs/topologies.md` describes the format, and `topologies/cx4.toml` is an example.
     ///
     /// # Errors
     ///
-    /// [`FileError`], with the line, and the field where it is one.
+    /// [`FileError`], with the line, and the field if the problem is in one.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let file: File = FileError::read(text, &FIELDS)?;
         let topology = Self { frame_bytes: file.frame_bytes.unwrap_or(FRAME_BYTES), ..Self::default() };
@@ -173,7 +174,7 @@ impl Topology {
     }
 }
 
-/// Numbered when there are several.
+/// Appends a node's number to its name if the entry has a `count`.
 fn numbered(name: &str, count: Option<usize>, index: usize) -> String {
     if count.is_some() { format!("{name}{index}") } else { name.to_owned() }
 }
@@ -186,7 +187,7 @@ impl Reader<'_> {
     fn count(&self, entry: &Range<usize>, count: Option<usize>, so_far: usize) -> Result<usize, FileError> {
         let count = count.unwrap_or(1);
         if count == 0 || so_far.saturating_add(count) > COUNT_MAX {
-            let problem = format!("count cannot be {count}: from 1 on, and {COUNT_MAX} in all at most");
+            let problem = format!("count cannot be {count}: at least 1, and at most {COUNT_MAX} in all");
             return Err(self.error(entry, "count", problem));
         }
         Ok(count)
@@ -242,7 +243,7 @@ impl Reader<'_> {
         FileError::check_name(self.text, &span, &entry.name)?;
         let switches = entry.switches.all();
         if switches.is_empty() {
-            return Err(self.error(&span, "switches", "switches: a host needs one, at least".to_owned()));
+            return Err(self.error(&span, "switches", "switches: a host needs at least one".to_owned()));
         }
         for index in 0..self.count(&span, entry.count, self.topology.hosts.len())? {
             let name = &switches[index % switches.len()];
@@ -272,7 +273,7 @@ impl Reader<'_> {
             (entry.delay_ns.unwrap_or(LINK_DELAY_NS), entry.mtu.unwrap_or(self.mtu_of_hosts.max(MTU)));
         for (field, names) in [("from", &entry.from), ("to", &entry.to)] {
             if names.all().is_empty() {
-                return Err(self.error(&span, field, format!("{field} cannot be an empty list: a name, at least")));
+                return Err(self.error(&span, field, format!("{field} cannot be an empty list: at least one name")));
             }
         }
         for from in entry.from.all() {
@@ -286,7 +287,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Links are looked at as they come: several can have the same ends.
+    /// Adds a link. Links are checked one by one as they are read, since several can have the same ends.
     fn link(&mut self, link: LinkSpec, entry: &Range<usize>) -> Result<(), FileError> {
         if link.is_hosts() {
             self.mtu_of_hosts = self.mtu_of_hosts.max(link.mtu);
@@ -299,7 +300,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The line of an error that was found when all was read.
+    /// Finds the line of an error that was found after the whole file was read.
     fn locate(&self, error: &TopologyError) -> FileError {
         let whole = 0..self.text.len();
         match error {
@@ -394,9 +395,9 @@ mtu = 1500
         assert!(error("mtu = 1500", "mtu = 15").starts_with("line 15: the link of node0 and tor0: mtu cannot be 15"));
         assert_eq!(
             error("delay_ns = 5\nmtu = 1500", "delay_ns = 5\nmtu = 1499"),
-            "line 25: the link of tor0 and tor1: mtu cannot be 1499: as much as hosts send, at least"
+            "line 25: the link of tor0 and tor1: mtu cannot be 1499: at least the largest mtu of a host's link"
         );
-        // Of two entries with the same ends, the one that is wrong.
+        // Of two entries with the same ends, the wrong one is named.
         let link = &SMALL[SMALL.find("[[link]]").unwrap()..];
         let twice = format!("{}\n{link}", SMALL.replacen("rate_gbps = 40.0", "rate_gbps = 0", 1));
         let twice = Topology::parse(&twice).unwrap_err().to_string();
@@ -454,7 +455,7 @@ rate_gbps = 100
         assert_eq!(found.hosts[0], cx4.hosts[0]);
         assert_eq!(LinkSpec { ends: cx4.links[0].ends, ..found.links[0] }, cx4.links[0]);
         assert_eq!(LinkSpec { ends: cx4.links[100].ends, ..found.links[2] }, cx4.links[100]);
-        // A link between switches takes what hosts send, however much that is.
+        // A link between switches takes the largest packets that hosts send.
         let large = Topology::parse(&text.replacen("rate_gbps = 25", "rate_gbps = 25\nmtu = 8958", 1)).unwrap();
         assert_eq!(large.links[2].mtu, 8_958);
     }
@@ -545,6 +546,6 @@ receive_latency_ns = 1
             assert!(!error.to_string().contains(char::is_control), "{to}: {error:?}");
         }
         let long = SMALL.replacen("\"node\"", &format!("\"{}\"", "n".repeat(101)), 1);
-        assert!(Topology::parse(&long).unwrap_err().to_string().starts_with("line 10: name cannot be so long"));
+        assert!(Topology::parse(&long).unwrap_err().to_string().starts_with("line 10: name cannot be that long"));
     }
 }

@@ -1,7 +1,7 @@
-//! Who is woken, and when.
+//! Wakes: from their sources to the actors and pools that listen.
 //!
-//! A waker may be called from anywhere: from other actors' turns, workers' jobs, code between steps, other threads. It leaves a note with the
-//! time that its core has come to, and the cluster reads the notes before its next step.
+//! A waker may be called from anywhere: from other actors' turns, workers' jobs, code between steps, other threads. It
+//! leaves a note with the time that its core has reached, and the cluster reads the notes before its next step.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,38 +11,39 @@ use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
 
 use crate::time::{NO_CORE, SimClock};
 
-/// What a waker has done beside waking.
+/// An action that comes with a wake.
 type Effect = Box<dyn FnOnce() + Send>;
 
-/// Whom a source wakes. Of those that are woken at one time, the lesser comes first.
+/// The listener that a source wakes. Of those woken at one time, the lesser comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Listener {
-    /// What happens is for all to find.
+    /// Nobody: the effect is left for anyone to find.
     Nobody,
     Pool(u32),
     Actor(u32),
 }
 
-/// A wake that the cluster has not seen.
+/// A wake that the cluster has not read yet.
 pub(crate) struct Note {
     pub time_ns: u64,
-    /// Its number.
+    /// The source's number.
     pub source: u32,
     pub listener: Listener,
-    /// To be done at that time, before the wake.
+    /// Performed at that time, before the wake.
     pub effect: Option<Effect>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Of each source.
+    /// The listener of each source.
     listeners: Vec<Option<Listener>>,
     notes: Vec<Note>,
 }
 
 /// The wakes of a network.
 pub(crate) struct Wakes {
-    /// Whether there are notes, or other news: spares the cluster the lock. It is written under the lock, which orders all else.
+    /// Nonzero if there are notes or other news, which spares the cluster the lock. Relaxed: it is written under the
+    /// lock, which orders everything else.
     noted: AtomicU32,
     state: Mutex<State>,
     clock: SimClock,
@@ -54,7 +55,7 @@ impl Wakes {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that may panic runs under the lock.
+        // No code that may panic runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,7 +67,7 @@ impl Wakes {
         Arc::new(Source { wakes: Arc::clone(self), number, woken: AtomicU32::new(0) })
     }
 
-    /// Whom a source wakes now.
+    /// The present listener of a source.
     pub fn listener(&self, source: u32) -> Option<Listener> {
         self.lock().listeners[source as usize]
     }
@@ -83,19 +84,19 @@ impl Wakes {
         self.noted.store(0, Ordering::Relaxed);
     }
 
-    /// Has the cluster read the notes before its next step, whether or not there are any.
+    /// Makes the cluster read the notes before its next step, whether or not there are any.
     pub fn look(&self) {
         let _state = self.lock();
         self.noted.store(1, Ordering::Relaxed);
     }
 
-    /// From now on nobody listens.
+    /// Ends all listening, and drops all notes.
     pub fn end(&self) {
         let mut state = self.lock();
         state.listeners.fill(None);
         let notes = std::mem::take(&mut state.notes);
         drop(state);
-        // Their effects may hold what wakes, which needs the lock to go.
+        // Their effects may own sources, which need the lock when they are dropped.
         drop(notes);
     }
 
@@ -105,21 +106,21 @@ impl Wakes {
     }
 }
 
-/// Something that wakes: a port, a pool's queue, an actor itself, a [`WakeSource`].
+/// A source of wakes: a port, a pool's queue, an actor itself, a [`WakeSource`].
 pub(crate) struct Source {
     wakes: Arc<Wakes>,
     number: u32,
-    /// Whether it was woken when nobody listened.
+    /// 1 if it was woken while nobody listened.
     woken: AtomicU32,
 }
 
 impl Source {
-    /// Whether it is one of these.
+    /// Whether it belongs to these wakes.
     pub fn is_of(&self, wakes: &Arc<Wakes>) -> bool {
         Arc::ptr_eq(&self.wakes, wakes)
     }
 
-    /// From now on it wakes this one, at once if it was woken before.
+    /// Makes it wake this listener from now on, and at once if it was woken before.
     pub fn listen(&self, listener: Listener) {
         let mut state = self.wakes.lock();
         state.listeners[self.number as usize] = Some(listener);
@@ -128,14 +129,14 @@ impl Source {
         }
     }
 
-    /// From now on it wakes nobody.
+    /// Makes it wake nobody from now on.
     pub fn leave(&self) {
         self.wakes.lock().listeners[self.number as usize] = None;
     }
 
-    /// Whether it was woken, with nobody listening, since this was last asked.
+    /// Whether it was woken, with nobody listening, since the last call.
     pub fn take(&self) -> bool {
-        // Acquire: see `wake`.
+        // Acquire: sees what the waker did before the wake. Partner: `wake`.
         self.woken.load(Ordering::Relaxed) != 0 && self.woken.swap(0, Ordering::Acquire) != 0
     }
 }
@@ -151,7 +152,7 @@ impl WakeTarget for Source {
         let mut state = self.wakes.lock();
         match state.listeners[self.number as usize] {
             Some(listener) => self.wakes.note(&mut state, self.number, listener, None),
-            // Release: what the waker did before is seen by whoever takes it. Partner: `take`.
+            // Release: `take` sees what the waker did before. Partner: `take`.
             None => self.woken.store(1, Ordering::Release),
         }
     }
@@ -164,7 +165,7 @@ impl WakeTarget for Source {
         let mut state = self.wakes.lock();
         let at_work = self.wakes.clock.at_work();
         match state.listeners[self.number as usize] {
-            // Another core has gone further than the one that is woken may see yet.
+            // The core at work is further on in time than the listener may see yet.
             Some(listener) if at_work != NO_CORE && listener != Listener::Actor(at_work) => {
                 self.wakes.note(&mut state, self.number, listener, Some(effect));
             }
@@ -187,10 +188,11 @@ impl WakeTarget for Source {
     }
 }
 
-/// Wakes an actor without a port: for what is not a packet, and for actors that have no port.
+/// A source that wakes an actor without a port: for events other than packets, and for actors that have no port.
 ///
-/// It comes from [`Network::wake_source`](crate::Network::wake_source), so that its wakers can be handed out before there is an actor, which then
-/// [listens](crate::Cluster::listen) to it. A wake that nobody listens to is kept for whoever does next. Clones are the same source.
+/// It comes from [`Network::wake_source`](crate::Network::wake_source), so its wakers can be handed out before there is
+/// an actor, which then [listens](crate::Cluster::listen) to it. A wake that nobody listens to is kept for the next
+/// listener. Clones are the same source.
 #[derive(Clone)]
 pub struct WakeSource(Arc<Source>);
 
@@ -203,7 +205,7 @@ impl WakeSource {
         &self.0
     }
 
-    /// Wakes the actor that listens.
+    /// A waker for the actor that listens.
     pub fn waker(&self) -> Waker {
         Waker::new(self.0.clone())
     }

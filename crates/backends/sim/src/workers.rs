@@ -12,28 +12,30 @@ use crate::cores::{Core, CoreTime};
 use crate::time::{SimClock, WORKER_CORE};
 use crate::wakes::Source;
 
-/// What a pool of workers is like.
+/// Configuration of a pool of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkersConfig {
-    /// Workers, each on a core of its own; at least one.
+    /// Workers, each on a core of its own; at least 1.
     pub workers: usize,
-    /// Jobs that wait for a worker at most; at least one. A pool of which so many wait refuses others.
+    /// Most jobs that wait for a worker, at least 1; a pool with this many waiting refuses further ones.
     pub capacity: usize,
-    /// What each job costs its worker before it does anything, in nanoseconds: taking it from the queue, and whatever else all jobs cost. A job
-    /// adds to it with [`SimClock::spend_ns`].
+    /// Time that each job costs its worker before it does anything, in nanoseconds: taking it from the queue, and any
+    /// other cost that all jobs share. A job adds to it with [`SimClock::spend_ns`].
     pub job_ns: u64,
 }
 
 /// Workers in virtual time, from [`Cluster::workers`](crate::Cluster::workers). Clones are the same pool.
 ///
-/// Jobs begin in the order of their submission, each when a worker is free. What a job spends through the clock its worker's core is charged
-/// for, and what the job does then is at the time that the core has come to: an answer to a call arrives at the endpoint when the job has paid for all that
-/// it did before. Other effects, those on memory that the job shares with others, happen at the job's beginning.
+/// Jobs begin in the order of their submission, each as soon as a worker is free. Time that a job spends through the
+/// clock is charged to its worker's core, and what it does afterwards happens at the time that the core has reached: an
+/// answer to a call arrives at the endpoint once the job has paid for everything before it. Other effects, on memory
+/// that the job shares with others, happen at the job's beginning.
 ///
-/// A job runs to its end at once, so it cannot wait for what others do meanwhile: a nested call through an endpoint's handle can be begun in it, but
-/// not waited for, which is an error in virtual time. A handler that asks others before it answers keeps its call for later turns instead.
+/// A job runs to its end at once, so it cannot wait for others: it may begin a nested call through an endpoint's
+/// handle, but waiting for the result is an error in virtual time. A handler that must ask others before it answers
+/// keeps its call for later turns instead.
 ///
-/// As with threads, a job that panics ends alone, and is counted. A job takes a nanosecond at least.
+/// As with threads, a panic ends only the job that panicked, and is counted. A job takes at least a nanosecond.
 #[derive(Clone)]
 pub struct SimWorkers(Arc<Pool>);
 
@@ -46,13 +48,13 @@ struct Pool {
 }
 
 struct State {
-    /// By the time of their submission, which is not always the order in which cores come to it.
+    /// Keyed by time of submission, which is not always the order in which cores reach it.
     waiting: BTreeMap<(u64, u64), Job>,
     submitted: u64,
     cores: Vec<Core>,
     is_open: bool,
     panics: u64,
-    /// When the pool is to be looked at again, and a worker is free.
+    /// When the pool is next looked at, because a worker is free then.
     look_ns: Option<u64>,
 }
 
@@ -76,7 +78,8 @@ impl SimWorkers {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs what can begin now. Returns when more can, and was not told before.
+    /// Runs the jobs that can begin now. Returns when the pool must be looked at again, unless that time was returned
+    /// before.
     pub(crate) fn run(&self, now_ns: u64) -> Option<u64> {
         let mut state = self.lock();
         loop {
@@ -84,7 +87,7 @@ impl SimWorkers {
                 return None;
             }
             let cores = state.cores.iter().enumerate();
-            // Who was idle longest: threads that sleep on a queue are woken in their order.
+            // The worker that has been idle longest: threads that sleep on a queue are woken in their order.
             let (worker, free_ns) = cores.map(|(at, core)| (at, core.free_ns)).min_by_key(|(_, free_ns)| *free_ns)?;
             if free_ns > now_ns {
                 let is_known = state.look_ns.is_some_and(|look_ns| now_ns < look_ns && look_ns <= free_ns);
@@ -99,7 +102,7 @@ impl SimWorkers {
                 catch_unwind(AssertUnwindSafe(job))
             });
             state = self.lock();
-            // Where nothing costs anything, time passes all the same.
+            // Time passes even where nothing costs anything.
             state.cores[worker].spend(now_ns, spent_ns.max(1));
             state.cores[worker].work(spent_ns.max(1));
             if let Err(payload) = outcome {
@@ -110,7 +113,7 @@ impl SimWorkers {
         }
     }
 
-    /// What it was made with; workers and capacity are at least one.
+    /// The pool's configuration; workers and capacity are at least 1.
     pub fn config(&self) -> WorkersConfig {
         self.0.config
     }
@@ -120,25 +123,25 @@ impl SimWorkers {
         self.lock().waiting.len()
     }
 
-    /// Jobs that panicked so far.
+    /// Jobs that have panicked so far.
     pub fn panics(&self) -> u64 {
         self.lock().panics
     }
 
-    /// How each worker's core spent its time.
+    /// The time of each worker's core so far, by use.
     pub fn core_times(&self) -> Vec<CoreTime> {
         let now_ns = self.0.clock.event_ns();
         self.lock().cores.iter().map(|core| core.time(now_ns)).collect()
     }
 
-    /// Lets the workers stand still until `end_ns`: a job that has begun ends, and no other begins.
+    /// Stalls the workers until `end_ns`: a job that has begun ends, and no other begins.
     pub fn pause(&self, end_ns: u64) {
         let now_ns = self.0.clock.event_ns();
         let mut state = self.lock();
         state.cores.iter_mut().filter(|core| !core.has_ended()).for_each(|core| core.pause(now_ns, end_ns));
     }
 
-    /// Ends the workers at once, as a process that crashes does: jobs that wait are dropped, and others are refused.
+    /// Ends the workers at once, as when a process crashes: waiting jobs are dropped, and new ones refused.
     pub fn crash(&self) {
         let now_ns = self.0.clock.event_ns();
         let mut state = self.lock();
@@ -146,15 +149,16 @@ impl SimWorkers {
         state.cores.iter_mut().for_each(|core| core.end(now_ns));
         let dropped = std::mem::take(&mut state.waiting);
         drop(state);
-        // Their calls hear of it, with nothing locked.
+        // Dropping a job ends its call, which must not happen under the lock.
         drop(dropped);
     }
 }
 
 impl WorkerPool for SimWorkers {
-    /// The job begins at the earliest when the core at work has come to where it submits it.
+    /// The job begins no earlier than the time that the submitting core has reached.
     ///
-    /// Whether the pool is full is judged by what has begun when the submitting core's turn does, and by workers that are free meanwhile.
+    /// The pool counts as full by the jobs that had not begun when the submitting core's turn did, less one for each
+    /// worker that is free by now.
     fn submit(&self, job: Job) -> Result<(), Job> {
         let now_ns = self.0.clock.core_ns();
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! What the ports of a simulated network share: packets on their way, links, switches' queues.
+//! The state that the ports of a simulated network share: packets in flight, links, switches' queues.
 
 mod links;
 mod nics;
@@ -25,11 +25,12 @@ use crate::wakes::Wakes;
 pub(crate) use ports::{NOT_BESIDE_ACTORS, Node};
 use switches::SwitchState;
 
+/// Packets that are pushed and not yet submitted.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     row: Row,
     packets: u64,
-    /// Of them, without their frames.
+    /// Bytes of the packets, without their frames.
     bytes: u64,
 }
 
@@ -43,7 +44,7 @@ impl Sending {
     }
 }
 
-/// See the module.
+/// A simulated network's whole state.
 pub(crate) struct World {
     pub topology: Topology,
     routes: Routes,
@@ -53,22 +54,22 @@ pub(crate) struct World {
     flights: Flights,
     lanes: Vec<Lane>,
     switches: Vec<SwitchState>,
-    /// Whether any switch asks its neighbours to pause.
+    /// Whether any switch can ask its neighbours to pause.
     pauses: bool,
     pub nodes: Vec<Node>,
     pub nics: Vec<Nic>,
-    /// Where packets of NICs are put together.
+    /// Buffer in which NICs assemble packets.
     pub scratch: Vec<u8>,
     by_name: BTreeMap<String, usize>,
     stats: NetworkStats,
-    /// Of what was lost on the way.
+    /// Hash over packets lost on the way.
     hash: Hash,
-    /// From which host to which nothing comes.
+    /// Pairs of hosts, from and to, between which packets are lost.
     cut: BTreeSet<(usize, usize)>,
-    /// Actors that packets came to, or will come to, and when, until that is asked for.
+    /// Actors to which packets have come or will come, and when, until the cluster reads them.
     pub touched: Vec<(u32, u64)>,
     wakes: Arc<Wakes>,
-    /// What passes hosts' links, while somebody wants to know.
+    /// The capture under way, if there is one.
     capturing: Option<Capturing>,
 }
 
@@ -115,13 +116,13 @@ impl World {
         })
     }
 
-    /// What happened until `now_ns`.
+    /// Counters of everything up to `now_ns`.
     pub fn stats(&mut self, now_ns: u64) -> NetworkStats {
         (0..self.nodes.len()).for_each(|index| self.settle(index, now_ns));
         self.stats
     }
 
-    /// A number for all that arrived or was lost until `now_ns`, and when.
+    /// Hash over every packet that arrived or was lost until `now_ns`, and over when.
     pub fn trace_hash(&mut self, now_ns: u64) -> u64 {
         self.stats(now_ns);
         let mut all = self.hash;
@@ -129,12 +130,12 @@ impl World {
         all.0
     }
 
-    /// A random number that depends on the seed, and on what else was drawn.
+    /// A random number that depends on the seed and on the numbers drawn before.
     pub fn random(&mut self) -> u64 {
         self.generator.next_u64()
     }
 
-    /// A packet of some bytes from one port to another, to be [submitted](Self::submit).
+    /// Packs bytes into a packet from one port to another, to be [submitted](Self::submit).
     #[inline]
     pub fn pack(&mut self, from: usize, to: usize, head: &[u8], data: &[u8], sending: &mut Sending) {
         let len = head.len() + data.len();
@@ -148,12 +149,12 @@ impl World {
         sending.bytes += len as u64;
     }
 
-    /// Sends packets off, from a core that has come to `now_ns`.
+    /// Sends packets from a core that has reached `now_ns`.
     pub fn submit(&mut self, from: usize, opening: u64, sending: Sending, now_ns: u64) {
         let Some(first) = sending.row.first() else { return };
         let node = &mut self.nodes[from];
         if !node.is_open || node.openings != opening {
-            // Of a host that crashed, and may be back.
+            // The port's host has crashed, and may be back.
             let mut flight = Some(first);
             while let Some(index) = flight {
                 flight = self.flights.next(index);
@@ -167,7 +168,7 @@ impl World {
         self.events.add(now_ns + latency_ns, Event::Sent { host: node.host.0 as u32, first });
     }
 
-    /// Does what happens at `now_ns`.
+    /// Runs an event at `now_ns`.
     #[inline(always)]
     pub fn happen(&mut self, now_ns: u64, event: Event) {
         match event {
@@ -181,12 +182,12 @@ impl World {
         }
     }
 
-    /// Packets on their way, for those who wonder why nothing happens.
+    /// Packets in flight, queued ones included.
     pub fn in_flight(&self) -> usize {
         self.packets.in_flight()
     }
 
-    /// Packets that reached a port's receive queue, as far as somebody looked.
+    /// Packets known to have reached a port's receive queue; ports not yet looked at may hold more.
     pub fn delivered(&self) -> u64 {
         self.stats.delivered
     }

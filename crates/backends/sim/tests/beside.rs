@@ -1,4 +1,4 @@
-//! Ports of no actor, and code outside all turns, beside a cluster's actors: nobody loses a turn.
+//! Ports without an actor, and code outside all turns, beside a cluster's actors: no actor loses a turn.
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -16,7 +16,7 @@ struct Listener {
     port: SimPort,
     turns: Turns,
     clock: SimClock,
-    /// How long after a turn it wants the next at the latest.
+    /// Longest time from one turn to the next.
     period_ns: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ fn send(port: &mut SimPort, to: Peer) {
     port.split().1.submit();
 }
 
-/// A cluster with one actor, and a port of none.
+/// A cluster with one actor, and a port without one.
 fn beside(period_ns: Option<u64>) -> (Cluster, SimPort, Peer, Turns) {
     let network = Network::new(Topology::star(3, 25.0, 200, 1500), 1).unwrap();
     let mut cluster = Cluster::new(&network);

@@ -1,4 +1,4 @@
-//! What a capture of a simulated network holds, byte by byte.
+//! The contents of a simulated network's capture, byte by byte.
 
 use sinew_fabric::{PacketPort, PacketTx, TxData, TxPacket};
 use sinew_sim::{Buffer, CaptureConfig, Ecn, HostId, LinkFaults, LinkId, Network, PortConfig, SimPort, Topology};
@@ -25,7 +25,7 @@ fn send(ports: &mut [SimPort], from: usize, to: usize, packets: usize, len: usiz
     tx.submit();
 }
 
-/// A packet of a file: when, from and to which host and port, bytes that are kept, and how long it was.
+/// A packet in a file: its time, hosts and ports, the bytes that were kept, and its length.
 #[derive(Debug, PartialEq)]
 struct Seen {
     time_ns: u64,
@@ -65,12 +65,13 @@ fn each_packet_is_there_once_when_it_leaves_its_sender_or_comes_from_another() {
     network.capture(&[0, 1].map(HostId), CaptureConfig { kept_len_max: 60, ..CaptureConfig::default() });
     send(&mut ports, 0, 1, 1, 100);
     network.run_until(10_000);
-    // From a host that is not captured: when it leaves the switch. To one: when it leaves its sender.
+    // A packet from a host that is not captured is noted when it leaves the switch; a packet to one, when it leaves its
+    // sender.
     send(&mut ports, 2, 0, 1, 20);
     network.run_until(20_000);
     send(&mut ports, 1, 2, 1, 20);
     network.run_until(30_000);
-    // Between hosts that are not captured, and within one.
+    // Between hosts that are not captured, within one.
     send(&mut ports, 2, 2, 1, 20);
     network.run_until(40_000);
     let capture = network.take_capture().unwrap();
@@ -98,7 +99,7 @@ fn marks_are_seen_and_what_a_link_that_is_down_loses_is_not() {
     network.set_link_up(of(2), 1, false);
     send(&mut ports, 0, 2, 1, 900);
     network.run_until(200_000);
-    // A link that only loses has sent them.
+    // A link that is up and loses packets has sent them.
     network.set_link_up(of(2), 1, true);
     network.set_faults(of(2), 1, LinkFaults::losing(1.0));
     send(&mut ports, 0, 2, 1, 900);
@@ -106,7 +107,7 @@ fn marks_are_seen_and_what_a_link_that_is_down_loses_is_not() {
     let marks: Vec<bool> = read(&network.take_capture().unwrap().file).iter().map(|seen| seen.is_marked).collect();
     assert_eq!((marks.len(), marks.iter().filter(|marked| **marked).count()), (5, 3), "{marks:?}");
     assert_eq!(network.link_stats(of(2))[1].failed, 2);
-    // As if nobody had watched.
+    // Packets pass again when nothing is captured.
     network.set_faults(of(2), 1, LinkFaults::default());
     send(&mut ports, 0, 2, 1, 900);
     network.run_until(400_000);
@@ -116,7 +117,7 @@ fn marks_are_seen_and_what_a_link_that_is_down_loses_is_not() {
 #[test]
 fn a_capture_that_is_full_counts_what_it_leaves_out() {
     let (network, mut ports) = network(2);
-    // The head of the file, and two records.
+    // Room for the head of the file, and two records.
     network.capture(&[HostId(0)], CaptureConfig { kept_len_max: 128, file_len_max: 24 + 2 * (16 + 128) });
     send(&mut ports, 0, 1, 5, 200);
     network.run_until(100_000);

@@ -1,4 +1,4 @@
-//! The suite of all packet ports, on simulated ones.
+//! The conformance suite of packet ports, on simulated ones.
 
 use sinew_conformance::ports::{Expectations, Fixture};
 use sinew_fabric::frames::MacAddress;

@@ -1,4 +1,4 @@
-//! What the simulated network does with packets: times, queues, losses, all by hand.
+//! The simulated network's handling of packets, with times, queues and losses worked out by hand.
 
 use sinew_fabric::{Clock, PacketPort, PacketRx, PacketTx, RxBurst, TxData, TxPacket};
 use sinew_sim::{
@@ -31,12 +31,12 @@ fn send(from: &mut SimPort, to: &SimPort, packets: usize, len: usize) {
     tx.submit();
 }
 
-/// Packets that are there.
+/// Takes the packets that have arrived.
 fn receive(port: &mut SimPort) -> Vec<Vec<u8>> {
     receive_marks(port).into_iter().map(|(bytes, _)| bytes).collect()
 }
 
-/// What has arrived, and whether each met a long queue.
+/// Takes the packets that have arrived, and whether each met a long queue.
 fn receive_marks(port: &mut SimPort) -> Vec<(Vec<u8>, bool)> {
     let mut all = Vec::new();
     loop {
@@ -50,7 +50,7 @@ fn receive_marks(port: &mut SimPort) -> Vec<(Vec<u8>, bool)> {
     }
 }
 
-/// When `count` packets in all have reached the port.
+/// Runs until `count` more packets have been delivered; returns the time.
 fn time_of(network: &Network, port: &SimPort, count: u64) -> u64 {
     let began = network.stats().delivered;
     for now_ns in network.clock().now_ns().. {
@@ -69,9 +69,9 @@ fn a_packet_takes_as_long_as_its_way_and_its_bytes_once() {
     let network = Network::new(topology(2, Buffer::PerPort { bytes: 1 << 20 }), 1).unwrap();
     let (mut a, b) = (open(&network, 0), open(&network, 1));
     send(&mut a, &b, 1, LEN);
-    // Interface, link, switch, link, interface; the bytes count once, since the switch does not wait for the last.
+    // Interface, link, switch, link, interface. The bytes count once, since the switch does not wait for the last.
     assert_eq!(time_of(&network, &b, 1), 50 + 100 + 300 + 100 + 800 + 70);
-    // Those behind it follow at the link's rate.
+    // Packets behind it follow at the link's rate.
     let began = network.clock().now_ns();
     send(&mut a, &b, 5, LEN);
     assert_eq!(time_of(&network, &b, 5) - began, 50 + 100 + 300 + 100 + 5 * 800 + 70);
@@ -100,7 +100,7 @@ fn an_incast_is_as_fast_as_the_link_that_it_shares() {
     assert_eq!(time_of(&network, &victim, 40), 50 + 100 + 300 + 100 + 40 * 800 + 70);
     let [_, to_victim] = network.link_stats(LinkId(0));
     assert_eq!((to_victim.packets, to_victim.queued_bytes), (40, 0));
-    // Of 40 packets that came in the time of ten, some 30 waited.
+    // Of 40 packets that came in the time of ten, about 30 waited.
     assert!((29..=31).contains(&(to_victim.queued_bytes_max / 1000)), "{to_victim:?}");
     let taken = [(); 2].map(|()| network.take_queued_max(LinkId(0))[1]);
     assert_eq!(taken, [to_victim.queued_bytes_max, 0], "what was taken is not told again");
@@ -115,7 +115,7 @@ fn a_port_loses_what_its_own_buffer_does_not_hold() {
     network.run_until(1_000_000);
     let stats = network.stats();
     assert_eq!(stats.delivered + stats.overflowed, 40);
-    // While 20 come twice, 20 leave, and what the buffer holds is saved.
+    // In the time in which two senders send 20 packets each, 20 leave, and the buffer saves what it holds.
     assert!((20 + 4..=20 + 6).contains(&stats.delivered), "{stats:?}");
     assert_eq!(receive(&mut victim).len() as u64, stats.delivered);
     assert_eq!(network.in_flight(), 0);
@@ -123,7 +123,7 @@ fn a_port_loses_what_its_own_buffer_does_not_hold() {
 
 #[test]
 fn a_shared_buffer_is_divided_by_need() {
-    // One port alone may have alpha / (1 + alpha) of it, and two of them less each.
+    // One port alone may have alpha / (1 + alpha) of the buffer, and each of two ports less.
     let most = |victims: usize, alpha: f64| {
         let network = Network::new(topology(10, Buffer::Shared { bytes: 100_000, alpha }), 1).unwrap();
         let victims: Vec<SimPort> = (0..victims).map(|host| open(&network, host)).collect();
@@ -291,7 +291,7 @@ fn nonsense_is_refused_by_name_and_field() {
     assert!(refusal(&|topology| topology.hosts[0].name = "node1".to_owned()).contains("two nodes named `node1`"));
     assert!(refusal(&|topology| topology.links[0].ends[0] = topology.links[0].ends[1]).contains("they are one node"));
     assert!(
-        refusal(&|topology| topology.links[0].ends[0] = NodeId::Host(HostId(9))).contains("such a node there is not")
+        refusal(&|topology| topology.links[0].ends[0] = NodeId::Host(HostId(9))).contains("one of them does not exist")
     );
     assert!(
         refusal(&|topology| topology.switches[0].buffer = Buffer::Shared { bytes: 1, alpha: -1.0 }).contains("alpha")
@@ -350,7 +350,7 @@ fn flows_take_all_of_the_equal_ways() {
     assert!(shares.iter().all(|share| (200..312).contains(share)), "{shares:?}");
 }
 
-/// Holds a port, works in its first turns and then polls in vain.
+/// Holds a port, works in its first turns, and then polls and finds nothing.
 struct Worker {
     _port: SimPort,
     clock: SimClock,
@@ -392,14 +392,14 @@ fn cores_that_poll_in_vain_are_charged_for_it() {
     assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 250, polled_ns: 0, slept_ns: 0 });
     cluster.run_until(10_000);
     assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 9_700, slept_ns: 0 });
-    // Of two others one begins later, and one stands still.
+    // Another begins later, and the first stalls.
     let second = worker(&mut cluster, 1, 11);
     cluster.run_until(12_000);
     cluster.pause(first, 15_000);
     cluster.run_until(20_000);
     assert_eq!(cluster.core_time(second), CoreTime { worked_ns: 1_000, polled_ns: 9_000, slept_ns: 0 });
     assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700, slept_ns: 0 });
-    // What lasts beyond now is not charged yet, nor what would have lasted beyond the end.
+    // Time beyond now is not charged yet, nor time that would have lasted beyond the end.
     cluster.pause(first, 1_000_000);
     assert_eq!(cluster.core_time(first), CoreTime { worked_ns: 300, polled_ns: 16_700, slept_ns: 0 });
     cluster.crash(second);
@@ -423,7 +423,7 @@ fn a_port_that_outlives_its_crash_does_not_close_its_successor() {
     send(&mut other, &successor, 1, 100);
     network.run_until(100_000);
     assert_eq!(receive(&mut successor).len(), 1);
-    // Nor does it speak, or hear, in its name.
+    // Nor does it send or receive in its successor's name.
     let mut late = other;
     network.run_until(200_000);
     let place = late.place();

@@ -1,4 +1,4 @@
-//! Acknowledgements and completions of modelled NICs, and who is woken for them.
+//! Acknowledgements and completions of modelled NICs, and the actors that they wake.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use sinew_sim::{
 
 const LONG: usize = 64 << 10;
 
-/// Two hosts, of which the first's NIC gets several times more from the link than its bus takes.
+/// Two hosts. The link brings the first one's NIC several times more than its bus takes.
 fn behind_a_slow_bus() -> Network {
     let fast = Profile::built_in("cx3").unwrap();
     let mut slow = fast.clone();
@@ -64,7 +64,7 @@ fn write(qp: &mut SimQp, id: u64, source: Source<'_>, remote: RemoteMemory) {
     qp.post(Request::new(id, Operation::Write { source, remote, immediate: None })).unwrap();
 }
 
-/// Lets time pass until something is; returns when that was.
+/// Lets time pass until `is_it` holds; returns when that was.
 fn until(network: &Network, mut is_it: impl FnMut() -> bool) -> u64 {
     while !is_it() {
         assert!(network.now_ns() < 10_000_000, "it never happens");
@@ -80,7 +80,7 @@ fn what_is_to_be_acknowledged_does_not_hold_the_link_until_the_bus_has_it() {
     let [mut long, _far] = connected(&b, &a, Transport::Rc);
     let [mut short, _near] = connected(&a, &b, Transport::Uc);
     write(&mut long, 1, b.long.clone().into(), a.memory.remote());
-    // All packets have come by the link, and most of them wait for the bus.
+    // All packets have come over the link, and most of them wait for the bus.
     let last = LONG - 1;
     let is_there = |memory: &SimExposed| memory.load(last & !7).unwrap() != 0;
     until(&network, || a.memory.load(0).unwrap() != 0);
@@ -104,7 +104,7 @@ fn what_is_acknowledged_behind_an_answer_is_in_memory() {
     let remote = a.memory.remote();
     let arena = b.domain.arena(1 << 20).unwrap();
     write(&mut qp, 1, b.long.clone().into(), remote);
-    // Its answer comes behind the first WRITE, when the second has come and is not written.
+    // Its answer comes behind the first WRITE, when the second has arrived and is not yet written.
     let target = [arena.alloc(8, 8).unwrap()].into_iter().collect();
     qp.post(Request::new(2, Operation::Read { target, remote })).unwrap();
     write(&mut qp, 3, b.long.clone().into(), remote.at(LONG as u64).unwrap());
@@ -117,7 +117,7 @@ fn what_is_acknowledged_behind_an_answer_is_in_memory() {
     assert_ne!(a.memory.load(2 * LONG - 8).unwrap(), 0, "it was said to be there");
 }
 
-/// Posts four requests and does something else until they are over; polls one of them in each turn, and goes idle.
+/// Posts four requests and does other work until they are over; then polls one in each turn, and goes idle.
 struct Takes {
     qp: SimQp,
     cq: SimCq,

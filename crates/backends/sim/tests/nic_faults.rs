@@ -1,4 +1,4 @@
-//! Verbs on modelled NICs whose links lose, double, hold up and damage packets, and whose queue pairs come and go.
+//! Verbs on modelled NICs whose links lose, duplicate, delay and damage packets, and whose queue pairs come and go.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -24,13 +24,13 @@ fn network(seed: u64, profiles: [&str; 2]) -> Network {
     network
 }
 
-/// Everything that can go wrong does.
+/// Faults of every kind.
 fn faults(generator: &mut SeededGenerator) -> LinkFaults {
     let reordering_ns = [50, 300, 2_000, 200_000][generator.below(4) as usize];
     LinkFaults { loss: 0.01, corruption: 0.01, duplication: 0.03, reordering: 0.05, reordering_ns }
 }
 
-/// The bytes of a message or of a place in memory.
+/// Test bytes for a message or a place in memory.
 fn pattern(tag: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|at| (tag.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(at * 0x0101_0301) >> 13) as u8)
@@ -59,26 +59,26 @@ fn bytes_of(completion: &Completion) -> Vec<u8> {
 
 const LEN_MAX: usize = 13_000;
 const WORDS: usize = 4096;
-/// Where what others read, and nobody changes, is.
+/// Memory that others read and nobody changes.
 const STILL: usize = WORDS;
 const STILL_LEN: usize = 1 << 16;
-/// Where WRITEs go, each to a place of its own.
+/// Memory that WRITEs go to, each to a place of its own.
 const WRITTEN: usize = STILL + STILL_LEN;
 const PLACES: usize = 256;
 const MEMORY: usize = WRITTEN + PLACES * LEN_MAX;
 const RECEIVE_DEPTH: usize = 32;
 
-/// What a message is to be when it arrives.
+/// The expected contents of a message when it arrives.
 struct Arrives {
     bytes: Vec<u8>,
     immediate: Option<u32>,
-    /// Of a WRITE: where.
+    /// The place of a WRITE.
     written: Option<usize>,
-    /// A place that was written before.
+    /// A place that a WRITE before the message wrote, and its bytes.
     before: Option<(usize, Vec<u8>)>,
 }
 
-/// What a request is to be when it is over.
+/// The expected outcome of a request.
 struct Ends {
     id: u64,
     opcode: Opcode,
@@ -91,7 +91,7 @@ struct End {
     exposed: SimExposed,
     cq: SimCq,
     qp: SimQp,
-    /// What is to arrive at the other end, in order.
+    /// Messages that must arrive at the other end, in order.
     sent: VecDeque<Arrives>,
     ends: VecDeque<Ends>,
     places: usize,
@@ -137,7 +137,7 @@ impl End {
         }
     }
 
-    /// Posts something; returns whether the other end needs a receive for it.
+    /// Posts a random request; returns whether the other end needs a receive for it.
     fn post(&mut self, other: &Self, generator: &mut SeededGenerator) -> bool {
         let remote = other.exposed.remote();
         let id = self.ids;
@@ -272,7 +272,7 @@ fn over_rc(seed: u64, profiles: [&str; 2], is_faulty: bool) -> u64 {
             let (end, other) = if from == 0 { (a, b) } else { (b, a) };
             if round < rounds {
                 for _ in 0..generator.below(6) {
-                    // Places are held until something is told.
+                    // Places are held until a completion accounts for them.
                     if end.ends.len() < 60 {
                         needs[1 - from] += u64::from(end.post(other, &mut generator));
                         if generator.chance(0.4) {
@@ -282,7 +282,7 @@ fn over_rc(seed: u64, profiles: [&str; 2], is_faulty: bool) -> u64 {
                 }
                 end.qp.doorbell();
             }
-            // Receives are late, now and then.
+            // Receives are sometimes posted late.
             if generator.chance(0.7) {
                 other.post_receives(needs[1 - from]);
             }
@@ -323,7 +323,7 @@ fn packets_are_as_long_as_both_ends_can_have_them() {
     }
 }
 
-/// Messages that begin with their number and their length.
+/// A message that begins with its number and its length.
 fn message(number: u32, len: usize) -> Vec<u8> {
     let mut bytes = pattern(u64::from(number), len.max(8));
     bytes[..4].copy_from_slice(&number.to_le_bytes());
@@ -368,7 +368,7 @@ fn unreliable(seed: u64, transport: Transport) {
         let is_write = !is_datagram && places < PLACES && generator.chance(0.3);
         let operation = if is_write {
             let remote = at.exposed.remote().at((WRITTEN + places * LEN_MAX) as u64).unwrap();
-            // The place, and the number.
+            // The place and the number, in one word.
             let immediate = Some((places as u32) << 16 | number);
             places += 1;
             Operation::Write { source, remote, immediate }
@@ -409,7 +409,7 @@ fn unreliable(seed: u64, transport: Transport) {
     assert!(arrived > 50, "seed {seed}: {arrived}");
 }
 
-/// A queue pair of a host, and what it was made for.
+/// A queue pair of a host, and the turn in which it was made or reset.
 struct Place {
     qp: SimQp,
     tag: u64,
@@ -423,7 +423,8 @@ struct Host {
     cq: SimCq,
 }
 
-/// Queue pairs end with everything under way, and others have their places: they hear of nothing that is not theirs.
+/// Ends queue pairs with work of all kinds in flight, and makes others in their places, which must not receive anything
+/// that is not theirs.
 fn come_and_go(seed: u64) {
     let mut generator = SeededGenerator::new(seed);
     let network = network(seed, ["cx3", "cx3"]);
@@ -548,7 +549,7 @@ fn queue_pairs_come_and_go() {
     (0..60).for_each(come_and_go);
 }
 
-/// Two ends that are connected over RC.
+/// Two ends connected over RC.
 fn connected(network: &Network, config: &QpConfig) -> [End; 2] {
     let mut ends = [0, 1].map(|host| End::new(network, host, config));
     connect(&mut ends);
@@ -650,7 +651,7 @@ fn places_of_what_nobody_is_told_of_are_free_after_a_reset() {
     }
 }
 
-/// Does something in its first turn, and polls in vain.
+/// Runs a closure in its first turn, then polls and finds nothing.
 struct Once<F>(Option<F>, Rc<Cell<u32>>);
 
 impl<F: FnOnce()> Actor for Once<F> {
@@ -692,7 +693,7 @@ fn who_looks_beside_actors_takes_no_turn_of_theirs() {
     assert_eq!(turns.get(), 1);
 }
 
-/// The header of a NIC's packet, with whatever in it.
+/// The header of a NIC's packet, with random and plausible contents.
 fn header(generator: &mut SeededGenerator, numbers: &[u32], keys: &[u32]) -> Vec<u8> {
     let mut any = |values: &[u64]| match generator.below(4) {
         0 => generator.below(u64::MAX),
@@ -763,7 +764,7 @@ fn packets_that_others_make_up_change_nothing() {
             cqs[1].poll(&mut completions, 1000);
             for completion in &completions {
                 let bytes = bytes_of(completion);
-                // Whoever knows the key may send datagrams: whole ones.
+                // Anyone who knows the key may send datagrams, but only whole ones.
                 let is_ours = completion.immediate.is_some_and(|number| bytes == pattern(u64::from(number), 150));
                 assert!(is_ours || bytes.iter().all(|byte| *byte == 7), "seed {seed}: {bytes:?}");
             }

@@ -1,4 +1,4 @@
-//! Verbs on modelled NICs are verbs.
+//! The conformance suite of verbs, on modelled NICs.
 
 use std::cell::Cell;
 

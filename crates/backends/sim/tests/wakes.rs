@@ -1,4 +1,4 @@
-//! Who has a turn when, after wakes from anywhere.
+//! Turns after wakes from anywhere: whose, and when.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use sinew_sim::{Actor, ActorId, Cluster, Costs, Doing, HostId, Network, PortConf
 
 type Log = Rc<RefCell<Vec<(usize, u64)>>>;
 
-/// An actor that does what a closure does, and notes its turns.
+/// An actor that runs a closure in each turn, and logs its turns.
 struct Does<F> {
     number: usize,
     log: Log,
@@ -25,7 +25,7 @@ impl<F: FnMut() -> Doing> Actor for Does<F> {
     }
 }
 
-/// A cluster whose actors' turns are noted, after their first ones.
+/// A cluster whose actors log their turns.
 struct World {
     cluster: Cluster,
     log: Log,
@@ -50,14 +50,14 @@ impl World {
         self.cluster.network().open(HostId(host), name, config).unwrap()
     }
 
-    /// The turns until then, without those told before.
+    /// Runs until `end_ns`; returns the turns since the last call.
     fn until(&mut self, end_ns: u64) -> Vec<(usize, u64)> {
         self.cluster.run_until(end_ns);
         self.log.take()
     }
 }
 
-/// Runs `work` in one turn of an actor at `at_ns`.
+/// Adds an actor that runs `work` in a turn at `at_ns`.
 fn at(world: &mut World, at_ns: u64, work: impl FnOnce() + 'static) {
     let (clock, mut work) = (world.cluster.clock(), Some(work));
     world.add(None, move || {
@@ -183,7 +183,7 @@ fn an_effect_happens_with_its_wake_and_no_turn_before_it_sees_it() {
     let seen = seen.take();
     assert_eq!(seen.iter().take_while(|(_, found)| *found == 0).last(), Some(&(150, 0)), "this one was due before");
     assert_eq!(seen.iter().find(|(_, found)| *found == 1), Some(&(151, 1)));
-    // Nobody is ahead of anybody here.
+    // Outside all turns, no core is ahead of another.
     let (waker, left) = (world.cluster.waker(looks), effects.clone());
     waker.wake_with(Box::new(move || *left.lock().unwrap() += 1));
     assert_eq!(*effects.lock().unwrap(), 2);
@@ -203,7 +203,7 @@ fn what_others_may_find_happens_at_its_cores_time_and_wakes_nobody() {
     let (waker, clock, first, second) = (source.waker(), world.cluster.clock(), does(1), does(2));
     at(&mut world, 1_000, move || {
         clock.spend_ns(500);
-        // Also for the one that is woken itself: others look, too.
+        // It is late for the listener itself too: others may look as well.
         waker.take_effect(Box::new(first));
         clock.spend_ns(500);
         waker.take_effect(Box::new(second));
@@ -212,7 +212,7 @@ fn what_others_may_find_happens_at_its_cores_time_and_wakes_nobody() {
     assert_eq!(*happened.lock().unwrap(), []);
     assert_eq!(world.until(9_999), [], "it woke nobody");
     assert_eq!(*happened.lock().unwrap(), [(1, 1_500), (2, 2_000)]);
-    // Outside all turns it is now.
+    // Outside all turns, it happens at once.
     let (clock, third) = (world.cluster.clock(), happened.clone());
     source.waker().take_effect(Box::new(move || third.lock().unwrap().push((3, clock.now_ns()))));
     assert_eq!(happened.lock().unwrap().last(), Some(&(3, 9_999)));
@@ -316,19 +316,19 @@ fn an_actor_at_two_ports_is_woken_by_either_and_at_the_earliest_time_it_wants() 
     }
 }
 
-/// What an actor does in a turn.
+/// A step of an actor's turn.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Spend(u64),
     Wake(usize),
 }
 
-/// A random program: what each actor does in each of its turns, and when it wants the next one.
+/// A random program: the steps of each actor in each of its turns, and when it wants the next one.
 #[derive(Clone, Copy)]
 struct Program {
     seed: u64,
     actors: usize,
-    /// Whether actors have turns by themselves; then each wake is after the turn's beginning.
+    /// Whether actors have turns by themselves. If so, each wake comes after the beginning of its turn.
     has_timers: bool,
 }
 
@@ -355,7 +355,7 @@ impl Program {
         (steps, timer)
     }
 
-    /// Wakes from outside: when, and whom.
+    /// Wakes from outside: the time, and the actor.
     fn outside(&self) -> Vec<(u64, usize)> {
         let mut generator = SeededGenerator::new(!self.seed);
         let mut wakes: Vec<_> =
@@ -385,7 +385,7 @@ impl Program {
                 }
                 timer.map_or(Doing::Idle, |ns| Doing::IdleUntil(began_ns + ns))
             };
-            // Of each kind in turn.
+            // Each kind of source in turn.
             let port = (actor % 3 == 0).then(|| world.port(0, &format!("port{actor}")));
             let id = world.add(port.as_ref(), turn);
             let source = world.cluster.network().wake_source();
@@ -404,8 +404,8 @@ impl Program {
         world.until(10_000_000)
     }
 
-    /// The same, by the rules alone: a turn is due at its wake, or when the core is free, and never twice at one time; of those that are due
-    /// first the first actor has its turn, which sees all wakes up to then.
+    /// The same by the rules alone: a turn is due at its wake, or when the core is free, and never twice at one time.
+    /// Of the actors whose turns are due first, the first has its turn, which sees all wakes up to then.
     fn expected(self) -> Vec<(usize, u64)> {
         #[derive(Clone)]
         struct Model {

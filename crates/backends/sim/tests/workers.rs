@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use sinew_fabric::{Clock, SeededGenerator, WorkerPool};
 use sinew_sim::{Actor, ActorId, Cluster, CoreTime, Doing, Network, SimClock, SimWorkers, Topology, WorkersConfig};
 
-/// Jobs, and when each began and ended.
+/// Numbers of jobs, and when each began and ended.
 type Log = Arc<Mutex<Vec<(u64, u64, u64)>>>;
 
 fn cluster() -> Cluster {
     Cluster::new(&Network::new(Topology::star(2, 25.0, 200, 1500), 1).unwrap())
 }
 
-/// A job that spends so much, and says when.
+/// A job that spends `spends_ns`, and notes when.
 fn job(number: u64, spends_ns: u64, clock: &SimClock, log: &Log) -> sinew_fabric::Job {
     let (clock, log) = (clock.clone(), Arc::clone(log));
     Box::new(move || {
@@ -88,7 +88,7 @@ fn a_full_pool_hands_the_job_back_and_free_workers_make_room() {
     let mut cluster = cluster();
     let (pool, clock, log) = pool(&mut cluster, 2, 3, 0);
     let submit = |number| pool.submit(job(number, 1_000, &clock, &log)).is_ok();
-    // Two begin at once.
+    // Two jobs begin at once.
     assert!((0..5).all(submit) && !submit(5));
     cluster.run_until(500);
     assert!(!submit(6) && pool.waiting() == 3);
@@ -116,7 +116,7 @@ fn a_job_begins_when_its_submitter_has_come_to_it_and_may_submit_others() {
     cluster.run_until(1_000);
     assert_eq!(*log.lock().unwrap(), [(0, 150, 160), (1, 900, 910)]);
     log.lock().unwrap().clear();
-    // One that costs nothing takes a nanosecond all the same.
+    // A job that costs nothing still takes a nanosecond.
     let (again, time, found) = (pool.clone(), clock.clone(), Arc::clone(&log));
     pool.submit(Box::new(move || again.submit(job(2, 0, &time, &found)).ok().unwrap())).ok().unwrap();
     cluster.run_until(2_000);
@@ -152,7 +152,8 @@ fn workers_stand_still_and_crash_with_their_host() {
     assert_eq!(pool.core_times(), [CoreTime { worked_ns: 150, polled_ns: 0, slept_ns: 0 }]);
 }
 
-/// Actors submit jobs of random lengths at random times. Returns when each job was submitted and how long it is, and when it began.
+/// Lets actors submit jobs of random lengths at random times. Returns each job's time of submission and length, and
+/// when it began.
 fn random(seed: u64, workers: usize) -> (Vec<(u64, u64)>, Vec<u64>) {
     let mut cluster = cluster();
     let (pool, clock, log) = pool(&mut cluster, workers, usize::MAX >> 1, 0);

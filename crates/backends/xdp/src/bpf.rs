@@ -1,12 +1,14 @@
 //! The program that decides, for each frame that an interface receives, whether a port takes it or the kernel does.
 //!
-//! It is assembled here from a few instructions, without a compiler. What it decides is data in a map:
+//! It is assembled here from a few instructions, without a compiler. A map holds the data for its decisions:
 //!
-//! - a *place*, an address and a UDP port, belongs to one port;
-//! - a whole *address* belongs to one: every frame to it that no place takes, ARP requests and neighbour discovery about it too.
+//! - A *place*, an address and a UDP port, belongs to one port.
+//! - A whole *address* belongs to one port: it takes every frame to the address that no place takes, with ARP requests
+//!   and neighbour discovery about the address.
 //!
-//! A frame goes to the socket of the port at the queue that it came by. What nobody has asked for, whatever is cut short, and packets of IPv4 with options
-//! are the kernel's. The program for a port that takes all is a redirection alone.
+//! A frame goes to the socket of the port at the queue by which it came. The kernel keeps frames that no port asked
+//! for, frames that are cut short, and IPv4 packets with options. The program for a port that takes all frames only
+//! redirects them.
 
 pub(crate) mod assembler;
 #[cfg(test)]
@@ -16,20 +18,20 @@ use std::net::IpAddr;
 
 use assembler::{Assembler, Instruction, Jump, Label, Register, Size};
 
-/// Queues of an interface that can be used.
+/// Most queues of an interface that can be used.
 pub(crate) const QUEUES_MAX: u32 = 64;
-/// Ports of an interface.
+/// Most ports of an interface.
 pub(crate) const SLOTS_MAX: u32 = 64;
 
 /// Bytes of a key of the map of places.
 pub(crate) const KEY_LEN: usize = 20;
 
-/// What `XDP_PASS` is: the frame is the kernel's.
+/// Value of `XDP_PASS`: the kernel keeps the frame.
 const PASS: i32 = 2;
 const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 
-/// The key of an address and a UDP port, or of a whole address. An address of IPv4 is mapped into IPv6.
+/// The key of an address and a UDP port, or of a whole address. An IPv4 address is mapped into IPv6.
 pub(crate) fn key(address: IpAddr, udp_port: Option<u16>) -> [u8; KEY_LEN] {
     let address = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -44,17 +46,17 @@ pub(crate) fn key(address: IpAddr, udp_port: Option<u16>) -> [u8; KEY_LEN] {
     key
 }
 
-/// Which socket a port has at a queue.
+/// Index of a port's socket at a queue.
 pub(crate) fn socket_index(slot: u32, queue: u32) -> [u8; 4] {
     (slot * QUEUES_MAX + queue).to_ne_bytes()
 }
 
-// Where the fields of a received frame's description lie.
+// Offsets of the fields in the description of a received frame.
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const RX_QUEUE: i16 = 16;
 
-// Where the fields of a frame lie.
+// Offsets of the fields of a frame.
 const ETHER_TYPE: i16 = 12;
 const AFTER_ETHERNET: i16 = 14;
 const V4_FRAGMENT: i16 = AFTER_ETHERNET + 6;
@@ -75,15 +77,15 @@ const UDP: i32 = 17;
 const ICMP_V6: i32 = 58;
 const SOLICITATION: i32 = 135;
 
-/// Where the key is put together on the stack.
+/// Place of the key on the stack.
 const KEY: i16 = -(KEY_LEN as i16) - 4;
 
-/// A number of two bytes as a load finds it in a frame.
+/// A number of two bytes, as a load reads it from a frame.
 const fn be16(value: u16) -> i32 {
     value.to_be() as i32
 }
 
-/// The program for an interface where every frame is the port's.
+/// The program for an interface whose ports take every frame.
 pub(crate) fn take_all(sockets: i32) -> Vec<Instruction> {
     let mut code = Assembler::default();
     let pass = code.label();
@@ -94,7 +96,7 @@ pub(crate) fn take_all(sockets: i32) -> Vec<Instruction> {
     finish(code, pass)
 }
 
-/// The program for an interface whose ports have asked for places and addresses, which are in the map `places`.
+/// The program for an interface whose ports take the places and addresses in the map `places`.
 pub(crate) fn take_places(places: i32, sockets: i32) -> Vec<Instruction> {
     let mut code = Assembler::default();
     let [r0, r1, _, r3, r4, r5, r6, r7, ..] = Register::ALL;
@@ -104,7 +106,7 @@ pub(crate) fn take_places(places: i32, sockets: i32) -> Vec<Instruction> {
     code.load(Size::Word, r7, r6, DATA);
     code.load(Size::Word, r3, r6, DATA_END);
     needs(&mut code, r7, r3, AFTER_ETHERNET, pass);
-    // The key is empty until the frame says something.
+    // The key is zero until fields of the frame are copied to it.
     for at in [0, 4, 8, 12, 16] {
         code.store_number(Size::Word, Register::FRAME, KEY + at, 0);
     }
@@ -122,7 +124,7 @@ pub(crate) fn take_places(places: i32, sockets: i32) -> Vec<Instruction> {
     mapped_address(&mut code, r5);
     code.load(Size::Byte, r5, r7, V4_PROTOCOL);
     code.jump_if(Jump::NotEqual, r5, UDP, other_v4);
-    // Of a packet that was cut only the first part says for which port it is.
+    // Only the first fragment of a packet has the UDP port.
     code.load(Size::Half, r5, r7, V4_FRAGMENT);
     code.and_number(r5, be16(0x1FFF));
     code.jump_if(Jump::NotEqual, r5, 0, other_v4);
@@ -138,7 +140,7 @@ pub(crate) fn take_places(places: i32, sockets: i32) -> Vec<Instruction> {
     udp_port(&mut code, [r7, r3, r5], V6_END, pass);
     code.jump(look_up);
 
-    // Who asks for the neighbour of an address does so at an address for many, and names it in the question.
+    // Neighbour solicitations go to a multicast address, and name the address that they ask about.
     code.place(discovery);
     needs(&mut code, r7, r3, ND_END, v6_to);
     code.load(Size::Byte, r5, r7, V6_END);
@@ -170,7 +172,7 @@ pub(crate) fn take_places(places: i32, sockets: i32) -> Vec<Instruction> {
     finish(code, pass)
 }
 
-/// Goes to `otherwise` unless the frame has `len` bytes.
+/// Jumps to `otherwise` unless the frame has `len` bytes.
 fn needs(code: &mut Assembler, data: Register, end: Register, len: i16, otherwise: Label) {
     let scratch = Register::ALL[4];
     code.move_register(scratch, data);
@@ -178,13 +180,13 @@ fn needs(code: &mut Assembler, data: Register, end: Register, len: i16, otherwis
     code.jump_if_register(Jump::Greater, scratch, end, otherwise);
 }
 
-/// Puts an address of IPv4 into the key.
+/// Puts an IPv4 address into the key.
 fn mapped_address(code: &mut Assembler, address: Register) {
     code.store_number(Size::Word, Register::FRAME, KEY + 8, u32::to_be(0xFFFF) as i32);
     code.store(Size::Word, Register::FRAME, KEY + 12, address);
 }
 
-/// Puts an address of IPv6 into the key.
+/// Puts an IPv6 address into the key.
 fn v6_address(code: &mut Assembler, [data, scratch]: [Register; 2], at: i16) {
     for word in [0, 4, 8, 12] {
         code.load(Size::Word, scratch, data, at + word);
@@ -192,7 +194,7 @@ fn v6_address(code: &mut Assembler, [data, scratch]: [Register; 2], at: i16) {
     }
 }
 
-/// Puts the port that a UDP header names into the key.
+/// Puts the destination port of a UDP header into the key.
 fn udp_port(code: &mut Assembler, [data, end, scratch]: [Register; 3], header: i16, otherwise: Label) {
     needs(code, data, end, header + UDP_LEN, otherwise);
     code.load(Size::Half, scratch, data, header + UDP_TO);
@@ -208,7 +210,7 @@ fn lookup(code: &mut Assembler, map: i32) {
     code.call(MAP_LOOKUP);
 }
 
-/// Hands the frame to the socket of a slot at the queue that it came by.
+/// Redirects the frame to the socket of a slot at the queue by which it came.
 fn redirect(code: &mut Assembler, sockets: i32, slot: Register, pass: Label) {
     let [_, r1, r2, r3, .., r6, _, _, _] = Register::ALL;
     code.load(Size::Word, r2, r6, RX_QUEUE);
@@ -216,7 +218,7 @@ fn redirect(code: &mut Assembler, sockets: i32, slot: Register, pass: Label) {
     code.shift_left(slot, QUEUES_MAX.trailing_zeros() as i32);
     code.add_register(r2, slot);
     code.load_map(r1, sockets);
-    // Where there is no socket.
+    // The verdict if there is no socket.
     code.move_number(r3, PASS);
     code.call(REDIRECT_MAP);
     code.exit();

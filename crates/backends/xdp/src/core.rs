@@ -1,4 +1,4 @@
-//! What the two halves of a packet port use together: its sockets, its place, and its neighbours.
+//! The shared part of a packet port's two halves: its sockets, its place, and its neighbours.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,23 +18,23 @@ use crate::questions::{Due, Questions};
 use crate::queues::{Received, Receiver, Sender};
 use crate::sys::netlink::Netlink;
 
-/// Neighbours that seem to have moved are asked for no oftener than after so long, by the caller's clock.
+/// Shortest time between questions about neighbours that seem to have moved, by the caller's clock.
 const ASK_AGAIN_NS: u64 = 1_000_000;
-/// Frames that wait for a neighbour's answer at most.
+/// Most frames that wait for a neighbour's answer.
 pub(crate) const WAITING_MAX: usize = 64;
 
-/// A frame that holds a datagram for this port.
+/// A received frame with a datagram for this port.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub chunk: Chunk,
     pub from: IpAddr,
     pub port: u16,
-    /// Where the payload is in the chunk.
+    /// Offset of the payload in the chunk.
     pub start: usize,
     pub len: usize,
 }
 
-/// A frame that is complete but for whom it goes to.
+/// A frame to send, complete except for its headers.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub chunk: Chunk,
@@ -47,7 +47,7 @@ pub(crate) struct Ready {
     pub packet_bytes: u64,
 }
 
-/// Where a port is.
+/// The place of a port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Local {
     pub address: IpAddr,
@@ -56,11 +56,11 @@ pub(crate) struct Local {
     /// Whether the kernel has the address too, and answers for it.
     pub held: bool,
     pub gateway: Option<IpAddr>,
-    /// The longest frame.
+    /// Bytes of the longest frame.
     pub frame_len_max: usize,
 }
 
-/// See the [module](self).
+/// The shared part of a packet port: see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Core {
     pub local: Local,
@@ -71,13 +71,13 @@ pub(crate) struct Core {
     pub sender: Sender,
     netlink: Netlink,
     neighbours: Neighbours,
-    /// What came while somebody looked for answers.
+    /// Datagrams that arrived while answers were looked for.
     backlog: VecDeque<Arrived>,
-    /// Frames whose neighbour was asked for.
+    /// Frames that wait for their neighbour's answer.
     waiting: VecDeque<Ready>,
-    /// Those that were asked for, as long as frames wait.
+    /// Open questions about neighbours, while frames wait.
     questions: Questions,
-    /// When somebody was asked for, by the caller's clock.
+    /// Time of the last question, by the caller's clock.
     asked_ns: u64,
     pub now_ns: u64,
     pub rx_stats: PortStats,
@@ -94,7 +94,7 @@ fn reason(refusal: Refusal) -> Dropped {
     }
 }
 
-/// What a frame turned out to be.
+/// The contents of a received frame.
 enum Frame {
     Datagram { from: End, start: usize, len: usize },
     Neighbour(Said),
@@ -104,7 +104,7 @@ enum Frame {
 impl Local {
     fn look(&self, frame: &[u8]) -> Frame {
         if frame.len() > self.frame_len_max {
-            // What the kernel would have had a device cut.
+            // The kernel expected a device to cut this packet.
             return Frame::Dropped(Dropped::Unfinished);
         }
         match udp::read(frame) {
@@ -112,7 +112,7 @@ impl Local {
                 if datagram.from.address == self.address || datagram.from.mac[0] & 1 != 0 {
                     return Frame::Dropped(Dropped::Malformed);
                 }
-                // The headers are as long as the payload's place says.
+                // The payload's place shows the length of the headers.
                 let start = datagram.payload.as_ptr().addr() - frame.as_ptr().addr();
                 Frame::Datagram { from: datagram.from, start, len: datagram.payload.len() }
             }
@@ -153,7 +153,7 @@ impl Core {
         }
     }
 
-    /// Takes up to `most` datagrams that came, the earliest first.
+    /// Takes up to `most` received datagrams, the earliest first.
     #[inline]
     pub fn receive(&mut self, most: usize, into: &mut Vec<Arrived>) {
         while into.len() < most
@@ -169,7 +169,7 @@ impl Core {
         }
     }
 
-    /// Takes frames that came, answers those about neighbours, and hands datagrams to `each`.
+    /// Takes received frames, answers those about neighbours, and hands datagrams to `each`.
     #[inline]
     fn pump(&mut self, most: usize, mut each: impl FnMut(Arrived)) {
         let Self { local, memory, receiver, sender, neighbours, rx_stats, now_ns, .. } = self;
@@ -206,7 +206,7 @@ impl Core {
         }
     }
 
-    /// Looks for answers, and keeps the datagrams that came meanwhile, up to a burst of them.
+    /// Looks for answers, and keeps the datagrams that arrive meanwhile, up to a burst of them.
     fn look_for_answers(&mut self) {
         let room = sinew_fabric::MAX_BURST.saturating_sub(self.backlog.len());
         if room > 0 {
@@ -216,7 +216,7 @@ impl Core {
         }
     }
 
-    /// Whether something waits to be received, or to be sent once a neighbour answers.
+    /// Whether datagrams or frames wait to be received.
     pub fn has_news(&self) -> bool {
         !self.backlog.is_empty() || self.receiver.has_news()
     }
@@ -226,12 +226,12 @@ impl Core {
         !self.waiting.is_empty()
     }
 
-    /// How long until a neighbour is to be asked for again, where frames wait for one.
+    /// Time until a neighbour is to be asked for again, if frames wait for one.
     pub fn waiting_pause_ns(&self, now_ns: u64) -> Option<u64> {
         self.is_waiting().then(|| self.questions.pause_ns(now_ns).unwrap_or(0))
     }
 
-    /// Sends a frame, now or when it is known where to.
+    /// Sends a frame, at once or when its neighbour is known.
     #[inline]
     pub fn send(&mut self, ready: Ready) {
         match self.neighbours.way_to(ready.to, self.now_ns) {
@@ -257,7 +257,7 @@ impl Core {
     fn wait_for_neighbour(&mut self, ready: Ready) {
         let to = ready.to;
         if self.waiting.len() == WAITING_MAX {
-            // The oldest has waited in vain for longest.
+            // The oldest frame has waited longest.
             if let Some(oldest) = self.waiting.pop_front() {
                 self.tx_stats.count_dropped(Dropped::NoSuchPeer, oldest.packets);
                 self.sender.give_back(oldest.chunk);
@@ -270,7 +270,7 @@ impl Core {
         }
     }
 
-    /// Looks for answers, and sends what waited for them.
+    /// Looks for answers, and sends the frames that waited for them.
     #[cold]
     pub fn send_waiting(&mut self) {
         self.look_for_answers();
@@ -300,23 +300,24 @@ impl Core {
         self.sender.submit();
     }
 
-    /// Finds out, or has somebody find out, where packets to an address go.
+    /// Finds out the Ethernet address for packets to `to`, or begins to.
     pub fn ask(&mut self, to: IpAddr) {
         self.asked_ns = self.now_ns;
         let index = self.interface.link.index;
         if self.local.held {
-            // What is not routed is taken to be on the link.
+            // An address without a route is assumed to be on the link.
             let hop = self.netlink.route(to, Some(index)).ok().and_then(|route| route.gateway).unwrap_or(to);
             if let Some(mac) = self.netlink.neighbour(index, hop) {
                 self.neighbours.tell(to, mac, self.now_ns);
             }
-            // The kernel does not see our packets: it is told that the neighbour is in use, so that it finds out whether it still is there. That it is being
-            // asked for already is no harm.
+            // The kernel does not see our packets: it is told that the neighbour is in use, so that it checks whether
+            // it is still there. An error is harmless: it may be asking already.
             let _ = self.netlink.probe(index, hop);
             return;
         }
         let hop = self.local.gateway.unwrap_or(to);
-        // A host that is unknown goes the way that is known. Of one that is doubted, it is the gateway that may have changed.
+        // An unknown host is reached by the gateway if that is known. If a known host is doubted, the gateway may have
+        // changed.
         let is_unknown = self.neighbours.get(to).is_none();
         let way = if is_unknown && hop != to { self.neighbours.way_to(hop, self.now_ns) } else { None };
         if let Some(mac) = way {
@@ -327,13 +328,14 @@ impl Core {
         }
     }
 
-    /// Whether it is known where packets to an address go, after a look for answers.
+    /// Looks for answers; returns whether the Ethernet address for packets to `to` is known.
     pub fn knows(&mut self, to: IpAddr) -> bool {
         self.look_for_answers();
         self.neighbours.get(to).is_some()
     }
 
-    /// Asks again for a neighbour that seems to have moved, or was not heard of for long: for one in a while, since each may take several calls of the kernel.
+    /// Asks again for a neighbour that seems to have moved, or was not heard from for long. It asks for one at a time,
+    /// with a pause, since each may take several calls of the kernel.
     #[inline]
     pub fn ask_doubted(&mut self) {
         if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS
@@ -354,7 +356,7 @@ impl Drop for Core {
 fn send_written(sender: &mut Sender, memory: &Memory, bytes: &[u8]) {
     if let Some(mut chunk) = sender.chunk() {
         memory.bytes_mut(&mut chunk, 0, bytes.len()).copy_from_slice(bytes);
-        // What finds no room is asked or answered another time.
+        // If there is no room, it is asked or answered another time.
         sender.push(chunk, 0, bytes.len());
     }
 }

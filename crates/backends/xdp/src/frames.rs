@@ -1,4 +1,4 @@
-//! The frame port.
+//! Frame ports: the frames of an interface.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,18 +16,19 @@ use crate::memory::{Chunk, Memory, chunk_len_for};
 use crate::queues::{Received, Receiver, SHORT_PAUSE_NS, Sender};
 use crate::sleeping::Sleeping;
 
-/// How a frame port is opened.
+/// Configuration of a frame port.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FrameOptions {
-    /// How its interface is, unless this process has it open already.
+    /// Options of its interface, which count unless this process has it open already.
     pub interface: InterfaceOptions,
-    /// One queue alone, so that other threads have ports at the others; `None`: all queues.
+    /// A single queue, so that other threads can have ports at the others; `None`: all queues.
     pub queue: Option<u32>,
-    /// Only frames to these addresses, ARP requests and neighbour discovery about them included; the kernel has the rest. Empty: all frames.
+    /// Addresses to which the port is limited: it takes only frames to them, with ARP requests and neighbour discovery
+    /// about them, and the kernel has the rest. Empty: all frames.
     pub only: Vec<IpAddr>,
 }
 
-/// Frames of AF_XDP ports. Ports that share a [`Memory`] pass them on without a copy.
+/// Family of AF_XDP ports' frames. Ports that share a [`Memory`] pass them on without a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Xdp;
 
@@ -35,14 +36,14 @@ impl FrameFamily for Xdp {
     type Frame<'a> = XdpFrame<'a>;
 }
 
-/// A frame where the kernel put it.
+/// A received frame, in place where the kernel put it.
 #[derive(Debug)]
 pub struct XdpFrame<'a> {
     lent: &'a mut Lent,
     memory: &'a Arc<Memory>,
 }
 
-/// A frame that is lent, unless it was passed on.
+/// A frame that is lent. Its chunk is gone once it was passed on.
 #[derive(Debug)]
 struct Lent {
     chunk: Option<Chunk>,
@@ -109,11 +110,12 @@ pub struct XdpFramesTx {
 }
 
 impl XdpFrames {
-    /// Memory for a port with all frames at each of these interfaces: as many chunks as they and their queues are promised, each for the longest frame of any.
+    /// Memory for a port that takes all frames at each of these interfaces: as many chunks as the ports and their
+    /// queues are promised, each large enough for the longest frame of any.
     ///
     /// # Errors
     ///
-    /// [`PortError::NotFound`]: no such interface; what [`Memory::new`] says.
+    /// [`PortError::NotFound`]: no such interface; or an error of [`Memory::new`].
     pub fn memory_for<'a>(
         interfaces: impl IntoIterator<Item = (&'a str, InterfaceOptions)>,
     ) -> Result<Arc<Memory>, PortError> {
@@ -126,12 +128,14 @@ impl XdpFrames {
         Memory::new(all, chunk_len_for(longest))
     }
 
-    /// Opens a port at the interface of this name, with frames in `memory`. An interface that this process has open keeps the memory that it has.
+    /// Opens a port at the interface of this name, with frames in `memory`. If this process has the interface open
+    /// already, it keeps its present memory.
     ///
     /// # Errors
     ///
-    /// [`PortError::NotFound`]: no such interface. [`PortError::Taken`]: another program, or another port, has its frames. [`PortError::Limit`]: not enough
-    /// memory. [`PortError::Unavailable`]: what this user, kernel or interface lacks.
+    /// [`PortError::NotFound`]: no such interface. [`PortError::Taken`]: another program, or another port, has its
+    /// frames. [`PortError::Limit`]: not enough memory. [`PortError::Unavailable`]: this user, kernel or interface
+    /// lacks something that is needed.
     pub fn open(interface: &str, memory: &Arc<Memory>, options: &FrameOptions) -> Result<Self, PortError> {
         let take = if options.only.is_empty() { Take::All } else { Take::Places };
         let interface = shared(interface, take, options.interface, |_, _| Ok(Arc::clone(memory)))?;
@@ -171,12 +175,12 @@ impl XdpFrames {
         })
     }
 
-    /// What its interface can do.
+    /// The abilities of its interface.
     pub fn granted(&self) -> Granted {
         self.granted
     }
 
-    /// The memory that its frames are in.
+    /// The memory of its frames.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.rx.memory
     }
@@ -307,8 +311,8 @@ impl FramePort for XdpFrames {
         self.sleeping.waker()
     }
 
-    /// What went through. Frames that the kernel found no room for count as [`Dropped::Overflow`], those that were longer than a chunk takes as
-    /// [`Dropped::Unfinished`].
+    /// Counters of the port. Frames for which the kernel had no room count as [`Dropped::Overflow`], and those longer
+    /// than a chunk takes as [`Dropped::Unfinished`].
     fn stats(&self) -> PortStats {
         let mut stats = self.rx.stats.merged(&self.tx.stats);
         let lost = self.attachment.borrow().lost();

@@ -1,7 +1,8 @@
 //! An interface whose frames ports of this process take: the program on it, and the sockets and rings at its queues.
 //!
-//! An interface has one program, so all ports of a process on it share an [`Interface`]; another process cannot have it meanwhile. The ports on one queue
-//! share the rings by which chunks go to the kernel and back, behind a lock that each takes once a burst.
+//! An interface has one program, so all ports of a process on it share an [`Interface`]; another process cannot have it
+//! meanwhile. The ports at one queue share the rings by which chunks go to the kernel and back, behind a lock that each
+//! takes once per burst.
 
 mod holder;
 mod registry;
@@ -26,44 +27,45 @@ use crate::sys::{bpf as calls, ethtool};
 
 pub(crate) use registry::shared;
 
-/// Places and whole addresses that the ports of an interface can have, in all.
+/// Most places and whole addresses of all ports of an interface.
 const PLACES_MAX: u32 = 4096;
-/// How often, and after how long, a queue that is still being closed is tried again: the kernel takes most of a second.
+/// Tries, and the pause between them, for a queue that is still being closed: the kernel takes most of a second.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-/// Entries of the ring of the socket that keeps a queue's rings, which nothing comes to.
+/// Entries of the receive ring of the socket that keeps a queue's rings; it receives nothing.
 const KEEPER_ENTRIES: u32 = 2;
 
-/// How a program sees the frames of an interface.
+/// The point at which the program sees an interface's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// `auto`: as it is faster: as the kernel's on virtual pairs (`veth`), else in the driver, and as the kernel's where that cannot.
+    /// `auto`, the faster of the two: generic on virtual pairs (`veth`); elsewhere native, or generic where the driver
+    /// cannot.
     #[default]
     Auto,
-    /// `native`: in the driver. A `veth` then needs an MTU under 3,520.
+    /// `native`: in the driver. A `veth` then needs an MTU below 3,520.
     Native,
-    /// `generic`: as the kernel's, on every interface.
+    /// `generic`: in the kernel's own network stack, which works on every interface.
     Generic,
 }
 
-/// Which frames the ports of an interface take from the kernel.
+/// The frames that the ports of an interface take from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
-    /// All, for one port at each queue.
+    /// All frames, for one port at each queue.
     All,
-    /// Those of the places and addresses that ports ask for.
+    /// Frames of the places and addresses that ports ask for.
     Places,
 }
 
-/// How an interface is opened.
+/// Configuration of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceOptions {
-    /// How the program sees frames.
+    /// The point at which the program sees frames.
     pub mode: Mode,
-    /// Whether to ask the driver to put frames into our memory itself. Where it cannot, the kernel copies them. No device with it was
-    /// there to test this on.
+    /// Whether to ask the driver to put frames into our memory itself. Where it cannot, the kernel copies them. This
+    /// has not been tested, for lack of a device that can.
     pub zero_copy: bool,
-    /// Frames that each ring of a port and a queue has, a power of two.
+    /// Frames in each ring of a port and of a queue, a power of two.
     pub ring: u32,
 }
 
@@ -73,28 +75,28 @@ impl Default for InterfaceOptions {
     }
 }
 
-/// What an interface turned out to be able to do.
+/// Abilities that an interface turned out to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// Whether the program runs in the driver; else frames become the kernel's first.
+    /// Whether the program runs in the driver; if not, it sees frames after the kernel has taken them.
     pub native: bool,
-    /// Whether the device puts frames into our memory itself; else the kernel copies them.
+    /// Whether the device puts frames into our memory itself; if not, the kernel copies them.
     pub zero_copy: bool,
-    /// Queues that it receives at.
+    /// Number of queues at which it receives.
     pub queues: u32,
 }
 
 /// A queue of an interface.
 #[derive(Debug)]
 struct Queue {
-    /// The socket that the queue's rings belong to, which nothing comes to.
+    /// The socket that the queue's rings belong to, which receives nothing.
     keeper: Arc<OwnedFd>,
     rings: Mutex<QueueRings>,
-    /// Chunks that the kernel was to have when it was last given some, and that were not free.
+    /// Chunks that the kernel did not get when it was last given some, because none were free.
     missing: AtomicU32,
 }
 
-/// See the [module](self).
+/// An open interface: see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Interface {
     pub name: String,
@@ -106,9 +108,9 @@ pub(crate) struct Interface {
     queues: Vec<Queue>,
     places: Option<Map<KEY_LEN>>,
     sockets: Map<4>,
-    /// Bits of the slots in use, for [`Take::Places`], and of the queues, for [`Take::All`].
+    /// Bits of the slots in use, for [`Take::Places`], or of the queues in use, for [`Take::All`].
     used: Mutex<u64>,
-    /// `None` once it is detached.
+    /// The attachment of the program; `None` once it is detached.
     program: Option<OwnedFd>,
 }
 
@@ -120,7 +122,7 @@ fn unavailable(reason: String, remedy: &str) -> PortError {
     PortError::Unavailable { fabric: "xdp", reason, remedy: remedy.to_owned() }
 }
 
-/// What a refusal of the system means.
+/// Explains the system's refusal.
 pub(crate) fn refused(doing: &str, source: std::io::Error) -> PortError {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => unavailable(
@@ -128,13 +130,13 @@ pub(crate) fn refused(doing: &str, source: std::io::Error) -> PortError {
             "run it as root, or with the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; udp:// needs none of them",
         ),
         Some(libc::EAFNOSUPPORT) => {
-            unavailable("this kernel has no AF_XDP".to_owned(), "take a kernel with CONFIG_XDP_SOCKETS, or udp://")
+            unavailable("this kernel has no AF_XDP".to_owned(), "use a kernel with CONFIG_XDP_SOCKETS, or udp://")
         }
         _ => PortError::System { doing: doing.to_owned(), source },
     }
 }
 
-/// The interface of this name.
+/// Finds the interface of this name.
 pub(crate) fn find(netlink: &Netlink, name: &str) -> Result<Link, PortError> {
     netlink.link(name).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => PortError::NotFound {
@@ -149,17 +151,17 @@ pub(crate) fn find(netlink: &Netlink, name: &str) -> Result<Link, PortError> {
     })
 }
 
-/// Queues that ports have at an interface.
+/// Number of queues that ports use at an interface.
 fn queues_of(name: &str, link: &Link) -> u32 {
     ethtool::rx_queues(name).unwrap_or(link.rx_queues).clamp(1, QUEUES_MAX)
 }
 
-/// Chunks that the queues of an interface are promised, and those that a port is which is at all of them.
+/// Chunks promised to the queues of an interface, and to a port that is at all of them.
 pub(crate) fn chunks_promised(queues: usize, ring: usize) -> (usize, usize) {
     (queues * ring, queues * (ring + ring / 2))
 }
 
-/// What a port at all queues of an interface takes of memory: chunks, those of the queues included, and the MTU.
+/// Memory for a port at all queues of an interface: the number of chunks, including those of the queues, and the MTU.
 pub(crate) fn needs_of(name: &str, options: InterfaceOptions) -> Result<(usize, usize), PortError> {
     let netlink = Netlink::open().map_err(|error| refused("asking the kernel", error))?;
     let link = find(&netlink, name)?;
@@ -168,7 +170,7 @@ pub(crate) fn needs_of(name: &str, options: InterfaceOptions) -> Result<(usize, 
 }
 
 impl Interface {
-    /// Opens an interface that this process has not open.
+    /// Opens an interface that this process does not have open.
     fn open(
         name: &str,
         link: Link,
@@ -204,7 +206,7 @@ impl Interface {
             program: Some(attached),
         };
         interface.memory.promise((queues * options.ring) as usize, "the queues of an interface").inspect_err(|_| {
-            // The drop of the interface ends a promise that was not made.
+            // Dropping the interface must not end a promise that was not made.
             interface.granted.queues = 0;
         })?;
         let zero_copy = options.zero_copy && native && interface.can_zero_copy();
@@ -220,7 +222,8 @@ impl Interface {
         Ok(interface)
     }
 
-    /// Whether the driver would put frames into our memory itself: found out with a little memory, which is cheap to pin.
+    /// Whether the driver would put frames into our memory itself. This is tried with a small memory, which is cheap to
+    /// pin.
     fn can_zero_copy(&self) -> bool {
         let Ok(memory) = Memory::new(64, self.memory.chunk_len()) else { return false };
         let trying = || {
@@ -246,7 +249,7 @@ impl Interface {
             }
             let system = |error| refused(&doing, error);
             let rings = socket.queue_rings(self.options.ring).map_err(system)?;
-            // A socket has to have one; nobody looks at it.
+            // A socket must have one, though it is not used.
             drop(socket.rx_ring(KEEPER_ENTRIES).map_err(system)?);
             let bound = match &registered {
                 Some(with) => socket.bind_sharing(place, borrowed(with)),
@@ -257,7 +260,7 @@ impl Interface {
                     self.memory.add_socket(&keeper);
                     return Ok(Queue { keeper, rings: Mutex::new(rings), missing: AtomicU32::new(0) });
                 }
-                // It was closed a moment ago, by us or by somebody who ended.
+                // The queue was closed a moment ago, by us or by a process that ended.
                 Err(Errno::BUSY) if tries < BUSY_TRIES => std::thread::sleep(BUSY_PAUSE),
                 Err(Errno::BUSY) => {
                     return Err(PortError::Taken {
@@ -271,7 +274,7 @@ impl Interface {
         unreachable!("the loop ends by itself")
     }
 
-    /// The longest frame that goes through, in bytes.
+    /// Bytes of the longest frame that can be sent and received.
     pub fn frame_len_max(&self) -> usize {
         (self.link.mtu + ETHERNET_HEADER_LEN).min(self.memory.frame_len_max())
     }
@@ -280,20 +283,20 @@ impl Interface {
         self.link.mac
     }
 
-    /// Frames that each ring has.
+    /// Frames in each ring.
     pub fn ring(&self) -> u32 {
         self.options.ring
     }
 
-    /// Chunks that a queue still lacks since it was last filled, because none were free.
+    /// Chunks that a queue has lacked since it was last filled, because none were free.
     #[inline]
     pub fn missing(&self, queue: usize) -> usize {
-        // Relaxed: a hint, which the next look finds too.
+        // Relaxed: a hint; the next look sees a newer value.
         self.queues.get(queue).map_or(0, |queue| queue.missing.load(Ordering::Relaxed) as usize)
     }
 
-    /// Takes back what was sent at a queue, and gives the kernel as many chunks as it has room for: first those in `chunks`, then free ones. What it
-    /// could not give is [missing](Self::missing).
+    /// Takes back the chunks of frames that were sent at a queue, and gives the kernel as many chunks as it has room
+    /// for: first those in `chunks`, then free ones. Chunks that it could not give are [missing](Self::missing).
     pub fn fill(&self, queue: usize, chunks: &mut Vec<Chunk>) {
         let Some(queue) = self.queues.get(queue) else { return };
         let mut rings = lock(&queue.rings);
@@ -311,7 +314,7 @@ impl Interface {
             }
             rings.fill.publish();
         }
-        // Relaxed: a hint, which the lock orders for those who fill.
+        // Relaxed: a hint; callers that fill are ordered by the lock.
         queue.missing.store(missing as u32, Ordering::Relaxed);
         let sleeps = self.granted.zero_copy && rings.fill.needs_wakeup();
         drop(rings);
@@ -323,7 +326,7 @@ impl Interface {
         }
     }
 
-    /// Takes back what was sent at a queue.
+    /// Takes back the chunks of frames that were sent at a queue.
     pub fn complete(&self, queue: usize, chunks: &mut Vec<Chunk>) {
         if let Some(queue) = self.queues.get(queue) {
             self.reap(&mut lock(&queue.rings), chunks);
@@ -344,13 +347,13 @@ impl Interface {
 impl Drop for Interface {
     fn drop(&mut self) {
         self.memory.unpromise((self.granted.queues * self.options.ring) as usize);
-        // No frame is to come to sockets that are going.
+        // No frame may come to sockets that are being closed.
         self.program = None;
         let mut chunks = Vec::new();
         for Queue { keeper, rings, .. } in self.queues.drain(..) {
             let mut rings = rings.into_inner().unwrap_or_else(PoisonError::into_inner);
             drop(keeper);
-            // What the kernel has not used is free again, now that it has no socket to use it for.
+            // Chunks that the kernel has not used are free again, since it has no socket left to use them for.
             while let Some(address) = rings.completion.take().or_else(|| rings.fill.take_back()) {
                 chunks.extend(self.memory.of_kernel(address).map(|(chunk, _)| chunk));
             }
@@ -381,7 +384,7 @@ pub(crate) fn attach(name: &str, link: &Link, program: &OwnedFd, mode: Mode) -> 
         },
         Some(libc::ERANGE | libc::EINVAL | libc::EOPNOTSUPP) if mode == Mode::Native => unavailable(
             format!("the driver of {name} takes no program: {error} (its MTU is {})", link.mtu),
-            "set an MTU under 3520 where it is a veth, or say ?mode=generic",
+            "set an MTU below 3520 if it is a veth, or use ?mode=generic",
         ),
         _ => refused(&format!("attaching a program to {name}"), error),
     })
@@ -392,10 +395,11 @@ pub(crate) fn attach(name: &str, link: &Link, program: &OwnedFd, mode: Mode) -> 
 pub(crate) struct Attachment {
     pub interface: Arc<Interface>,
     pub sockets: Vec<Socket>,
-    /// After how many nanoseconds the kernel is to be called again for what it left in the first socket's ring; `None` where it left nothing.
+    /// Time in ns after which the kernel is to be called again for frames that it left in the first socket's ring;
+    /// `None` if it left none.
     pub unsent_pause_ns: Option<u64>,
     slot: u32,
-    /// Bits that it has of [`Interface::used`].
+    /// Its bits of [`Interface::used`].
     used: u64,
     keys: Vec<[u8; KEY_LEN]>,
     promised: usize,
@@ -412,7 +416,7 @@ pub(crate) struct Socket {
 }
 
 impl Attachment {
-    /// Attaches a port to an interface: at all its queues, or at one of an interface whose frames are all taken.
+    /// Attaches a port to an interface: at all its queues, or at one, for an interface whose frames are all taken.
     pub fn new(interface: Arc<Interface>, queue: Option<u32>) -> Result<Self, PortError> {
         let name = &interface.name;
         let queues = match queue {
@@ -422,7 +426,7 @@ impl Attachment {
                 return Err(PortError::Limit {
                     what: format!("queue {queue} of {name}"),
                     limit: interface.granted.queues.into(),
-                    remedy: "name one of its queues, which count from 0".to_owned(),
+                    remedy: "name one of its queues, numbered from 0".to_owned(),
                 });
             }
         };
@@ -430,7 +434,7 @@ impl Attachment {
         let slot = if interface.take == Take::All { 0 } else { used.trailing_zeros() };
         let ring = interface.options.ring;
         let (_, promised) = chunks_promised(queues.len(), ring as usize);
-        // From here on its drop gives back what it has.
+        // From here on, dropping it gives back what it has.
         let mut attachment = Self {
             interface: Arc::clone(&interface),
             sockets: Vec::new(),
@@ -456,7 +460,7 @@ impl Attachment {
         Ok(attachment)
     }
 
-    /// Has the frames for an address and a UDP port, or for a whole address, come here, unless another port has them.
+    /// Takes the frames for an address and a UDP port, or for a whole address; returns false if another port has them.
     pub fn take_place(&mut self, address: IpAddr, udp_port: Option<u16>) -> Result<bool, PortError> {
         let Some(places) = &self.interface.places else { return Ok(false) };
         let key = bpf::key(address, udp_port);
@@ -470,7 +474,7 @@ impl Attachment {
 }
 
 impl Interface {
-    /// Takes a slot, as its bit, or the bits of the queues where all frames are taken.
+    /// Takes a slot and returns its bit, or, where all frames are taken, takes the queues and returns their bits.
     fn take_slot(&self, queues: std::ops::Range<u32>) -> Result<u64, PortError> {
         let mut used = lock(&self.used);
         let wanted = match self.take {
@@ -486,7 +490,7 @@ impl Interface {
                 Take::Places => PortError::Limit {
                     what: format!("one more port on {}", self.name),
                     limit: SLOTS_MAX.into(),
-                    remedy: "close one of this process's".to_owned(),
+                    remedy: "close another port of this process there".to_owned(),
                 },
             });
         }
@@ -500,7 +504,7 @@ impl Drop for Attachment {
         let interface = &self.interface;
         if let Some(places) = &interface.places {
             for key in &self.keys {
-                // One that is not there is as good as removed.
+                // A key that was never set needs no removal.
                 let _ = places.remove(key);
                 registry::unclaim(interface, key);
             }
@@ -508,7 +512,7 @@ impl Drop for Attachment {
         let mut chunks = Vec::new();
         for socket in &mut self.sockets {
             let _ = interface.sockets.remove(&bpf::socket_index(self.slot, socket.queue as u32));
-            // Nothing comes to a socket that is closed, so what its rings hold is ours again.
+            // A closed socket receives nothing, so the chunks in its rings are ours again.
             socket.fd = None;
             while let Some(descriptor) = socket.rx.take() {
                 chunks.extend(interface.memory.of_kernel(descriptor.address).map(|(chunk, _)| chunk));

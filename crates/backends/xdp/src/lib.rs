@@ -1,7 +1,9 @@
-//! Frame ports and packet ports over AF_XDP, which takes frames from a network interface before the kernel does anything with them.
+//! Frame ports and packet ports over AF_XDP, which takes frames from a network interface before the kernel processes
+//! them.
 //!
-//! An [`XdpFrames`] has the frames of an interface, to forward or answer them. An [`XdpPort`] has those of one UDP port of one address, and is what services
-//! run over: its addresses are `xdp://INTERFACE/IP:PORT` with the options of [`XdpOptions`]. It understands ports of `udp://` and any other UDP socket.
+//! An [`XdpFrames`] takes an interface's frames, to forward or answer them. An [`XdpPort`] takes those of one UDP port
+//! at one address, and services run over it: its addresses are `xdp://INTERFACE/IP:PORT` with the options of
+//! [`XdpOptions`]. It can talk to ports of `udp://` and to any other UDP socket.
 //!
 //! ```no_run
 //! use sinew_fabric::{PacketPort, PacketTx, TxData, TxPacket};
@@ -15,40 +17,45 @@
 //! # Ok::<(), sinew_fabric::PortError>(())
 //! ```
 //!
-//! It needs Linux 5.9 or later with AF_XDP, and root or the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. Nothing is compiled for it: the program on
-//! the interface is about a hundred instructions that are assembled here.
+//! It needs Linux 5.9 or later with AF_XDP, and root or the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. No
+//! compiler is needed: the program on the interface is about a hundred instructions, which are assembled here.
 //!
 //! # What is taken from the kernel
 //!
-//! - The frames of an [`XdpPort`]'s UDP port at its address, and no others. An address that the kernel has stays the kernel's: it answers ARP requests and
-//!   neighbour discovery, and the port asks it for neighbours and gateways by netlink. A UDP socket keeps the port number from other programs meanwhile.
-//! - For an address that the kernel does not have, all frames to it, ARP requests and neighbour discovery about it included: the port answers those itself,
-//!   while its owner receives, and no second port can be at the address. On a device that filters by Ethernet address, one that is to be found over IPv6 has to let groups through
-//!   (`ip link set INTERFACE allmulticast on`).
-//! - All frames of the interface for an [`XdpFrames`], or those to some addresses ([`FrameOptions::only`]).
+//! - An [`XdpPort`] takes the frames of its UDP port at its address, and no others. An address that the kernel has
+//!   stays the kernel's: the kernel answers ARP requests and neighbour discovery, and the port asks it for neighbours
+//!   and gateways by netlink. A UDP socket keeps the port number from other programs meanwhile.
+//! - For an address that the kernel does not have, the port takes all frames to it, with ARP requests and neighbour
+//!   discovery about it. It answers those itself, while its owner receives, and no second port can be at the address.
+//!   On a device that filters by Ethernet address, a port that is to be found over IPv6 needs the device to accept
+//!   multicast (`ip link set INTERFACE allmulticast on`).
+//! - An [`XdpFrames`] takes all frames of the interface, or those to some addresses ([`FrameOptions::only`]).
 //!
-//! The program is attached by a link that goes with the process, however that ends. An interface has one such program: ports of one process share it,
-//! another process is told who has it.
+//! The program is attached by a link that ends with the process, however the process ends. An interface has one such
+//! program: ports of one process share it, and another process gets an error that names the holder.
 //!
 //! # How frames go
 //!
-//! - Frames lie in a [`Memory`] of chunks that the kernel shares. Each chunk is somebody's; what the kernel gives back must have been its own. Ports of one
-//!   memory, at one interface or several, forward frames without a copy.
-//! - Ports at one queue share the rings by which chunks go and come, behind a lock that each takes once a burst.
-//! - The kernel is called only when it says that it wants to be. Where it copies frames it sends some thirty a call, and is called until it has sent all.
-//! - Zero-copy is asked for where a program runs in the driver, and what came of it is told ([`XdpFrames::granted`], [`XdpPort::granted`]). No device that has
-//!   it was there to try it on.
+//! - Frames lie in a [`Memory`] of chunks that the kernel shares. Each chunk has one owner, and the kernel can give
+//!   back only chunks that it owns. Ports of one memory, at one interface or several, forward frames without a copy.
+//! - Ports at one queue share the rings by which chunks go and come, behind a lock that each takes once per burst.
+//! - The kernel is called only when it asks to be. Where it copies frames, it sends about thirty per call, and is
+//!   called until it has sent all.
+//! - Zero-copy is asked for where a program runs in the driver; [`XdpFrames::granted`] and [`XdpPort::granted`] report
+//!   the outcome. It has not been tested, for lack of a device that has it.
 //! - Small packets share datagrams as those of `udp://` do, in the same format ([`sinew_wire::batch`]).
 //!
 //! # Unfinished packets
 //!
-//! Between virtual interfaces a kernel leaves checksums, and the cutting of large packets, to a device that is none. A port counts such packets as
-//! [`Dropped::Unfinished`](sinew_fabric::Dropped::Unfinished) instead of believing them. Have the sender's kernel finish them:
-//! `ethtool -K INTERFACE tx off gso off tso off`, at the sender's end; [`finishing_command`] says whether that is needed, where it can be known. The pairs of
-//! [`testbed`] are made so.
+//! Between virtual interfaces, a kernel leaves checksums, and the cutting of large packets, to a device that does not
+//! exist. A port counts such packets as [`Dropped::Unfinished`](sinew_fabric::Dropped::Unfinished) instead of trusting
+//! them. Make the sender's kernel finish them with `ethtool -K INTERFACE tx off gso off tso off` at the sender's end;
+//! [`finishing_command`] says whether that is needed, where it can be known. The pairs of [`testbed`] are set up this
+//! way.
 //!
-//! What is wrong otherwise is counted by reason too: [`Malformed`](sinew_fabric::Dropped::Malformed),
-//! [`BadChecksum`](sinew_fabric::Dropped::BadChecksum), [`Fragment`](sinew_fabric::Dropped::Fragment), [`NotOurs`](sinew_fabric::Dropped::NotOurs).
+//! Other bad packets are also counted by reason: [`Malformed`](sinew_fabric::Dropped::Malformed),
+//! [`BadChecksum`](sinew_fabric::Dropped::BadChecksum), [`Fragment`](sinew_fabric::Dropped::Fragment),
+//! [`NotOurs`](sinew_fabric::Dropped::NotOurs).
 
 mod bpf;
 mod core;

@@ -1,4 +1,4 @@
-//! The memory of ports: frames in chunks of one length, each of which is somebody's.
+//! The memory of ports: chunks of one length for frames, each with one owner.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -10,34 +10,34 @@ use sinew_mem::atomic::plain::{Arc, AtomicU8, AtomicU32, Ordering};
 
 use crate::sys::socket::Unbound;
 
-/// Bytes that the kernel keeps free before a frame that it writes.
+/// Bytes that the kernel leaves free before a frame that it writes.
 pub(crate) const HEADROOM: usize = 256;
 
-/// Lengths that chunks may have.
+/// Lengths that chunks may have, in bytes.
 pub const CHUNK_LENS: [usize; 2] = [2048, 4096];
 
-/// A memory is told from others by its number.
+/// Number of the next memory, which tells it from others.
 static NEXT_MEMORY: AtomicU32 = AtomicU32::new(0);
 
 const OURS: u8 = 0;
 const KERNELS: u8 = 1;
 
-/// Memory that the kernel and the ports of one process share. Ports that have it in common pass frames on without a copy.
+/// Memory that the kernel and the ports of one process share. Ports with the same memory pass frames on without a copy.
 #[derive(Debug)]
 pub struct Memory {
     region: Region,
     number: u32,
     chunk_len: usize,
     free: Mutex<Vec<u32>>,
-    /// Whose each chunk is. What the kernel gives back must have been its own.
+    /// Owner of each chunk. The kernel can give back only chunks that it owns.
     owners: Box<[AtomicU8]>,
-    /// Chunks that ports and queues have been promised.
+    /// Chunks promised to ports and queues.
     promised: Mutex<usize>,
-    /// Sockets that have the memory, for others to share it with.
+    /// Sockets that have the memory, with which further sockets share it.
     sockets: Mutex<Vec<Weak<OwnedFd>>>,
 }
 
-/// A chunk of a memory that nobody else has. One that is dropped is lost to its memory until that goes.
+/// A chunk that has no other owner. A chunk that is dropped is lost to its memory for good.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Chunk {
@@ -49,25 +49,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The shorter of the chunks that hold a frame of an interface with this MTU, if one does.
+/// The shortest length of chunks that hold a frame of an interface with this MTU; the longest there is if none does.
 pub(crate) fn chunk_len_for(mtu: usize) -> usize {
     let holds = |&len: &usize| mtu + 14 <= len - HEADROOM;
     CHUNK_LENS.into_iter().find(holds).unwrap_or(CHUNK_LENS[CHUNK_LENS.len() - 1])
 }
 
 impl Memory {
-    /// Memory of `chunks` chunks of `chunk_len` bytes, one of [`CHUNK_LENS`]. A frame may be 256 bytes shorter than a chunk. The memory is pinned when
-    /// the first port is opened with it.
+    /// Memory of `chunks` chunks, 64 to 2^24, of `chunk_len` bytes, one of [`CHUNK_LENS`]. A frame can be 256 bytes
+    /// shorter than a chunk. The memory is pinned when the first port is opened with it.
     ///
     /// # Errors
     ///
-    /// [`PortError::Limit`] for lengths and numbers that cannot be; [`PortError::System`] when there is no address space.
+    /// [`PortError::Limit`] for lengths and numbers out of range; [`PortError::System`] when there is no address space.
     pub fn new(chunks: usize, chunk_len: usize) -> Result<Arc<Self>, PortError> {
         if !CHUNK_LENS.contains(&chunk_len) || !(64..=1 << 24).contains(&chunks) {
             return Err(PortError::Limit {
                 what: format!("{chunks} chunks of {chunk_len} bytes"),
                 limit: 1 << 24,
-                remedy: "take 64 chunks or more, of 2048 or 4096 bytes".to_owned(),
+                remedy: "use at least 64 chunks, of 2048 or 4096 bytes".to_owned(),
             });
         }
         let region = Region::private(chunks * chunk_len).map_err(|source| PortError::System {
@@ -77,7 +77,7 @@ impl Memory {
         region.prefer_huge_pages();
         Ok(Arc::new(Self {
             region,
-            // Relaxed: only that no two are equal matters.
+            // Relaxed: the numbers only have to differ.
             number: NEXT_MEMORY.fetch_add(1, Ordering::Relaxed),
             chunk_len,
             free: Mutex::new((0..chunks as u32).rev().collect()),
@@ -92,22 +92,22 @@ impl Memory {
         self.chunk_len
     }
 
-    /// Chunks in all.
+    /// Number of chunks.
     pub fn chunks(&self) -> usize {
         self.owners.len()
     }
 
-    /// Chunks that nobody has at the moment.
+    /// Number of chunks that are free at present.
     pub fn free_chunks(&self) -> usize {
         lock(&self.free).len()
     }
 
-    /// The longest frame that the kernel writes into a chunk, in bytes.
+    /// Most bytes of a frame that the kernel writes into a chunk.
     pub fn frame_len_max(&self) -> usize {
         self.chunk_len - HEADROOM
     }
 
-    /// Where it lies, and how many bytes it has, for the kernel.
+    /// Its address and length in bytes, for the kernel.
     pub(crate) fn range(&self) -> (u64, u64) {
         (self.region.start().addr().get() as u64, self.region.len() as u64)
     }
@@ -135,7 +135,7 @@ impl Memory {
         let mut promised = lock(&self.promised);
         if *promised + chunks > self.chunks() {
             return Err(PortError::Limit {
-                what: format!("{chunks} chunks of memory for {whom}, beside {} that others were promised", *promised),
+                what: format!("{chunks} chunks of memory for {whom}, beside {} promised to others", *promised),
                 limit: self.chunks() as u64,
                 remedy: "open the first port of the interface with more (?chunks=NUMBER), or with smaller rings (?ring=NUMBER)".to_owned(),
             });
@@ -150,7 +150,7 @@ impl Memory {
         *promised = promised.saturating_sub(chunks);
     }
 
-    /// Takes up to `count` chunks that nobody has.
+    /// Takes up to `count` free chunks.
     pub(crate) fn take(&self, count: usize, into: &mut Vec<Chunk>) {
         let mut free = lock(&self.free);
         let left = free.len().saturating_sub(count);
@@ -174,8 +174,9 @@ impl Memory {
     /// Bytes of a chunk.
     #[inline]
     pub(crate) fn bytes<'a>(&'a self, chunk: &'a Chunk, start: usize, len: usize) -> &'a [u8] {
-        // SAFETY: who has the chunk has its bytes alone: neither another part of this process, since there is one `Chunk` for each, nor the kernel, which
-        // has given it back. The mapping is zeroed or written, and lives as long as `self`.
+        // SAFETY: the chunk's owner has its bytes alone: no other part of this process has them, since there is one
+        // `Chunk` for each, and the kernel does not, since it has given it back. The mapping is zeroed or written, and
+        // lives as long as `self`.
         unsafe { self.range_of(chunk, start, len).as_ref() }
     }
 
@@ -186,20 +187,23 @@ impl Memory {
         unsafe { self.range_of(chunk, start, len).as_mut() }
     }
 
-    /// Makes a chunk the kernel's, and says where it begins.
+    /// Makes a chunk the kernel's; returns its offset in the memory.
     #[inline]
     pub(crate) fn to_kernel(&self, chunk: Chunk) -> u64 {
         assert!(chunk.memory == self.number, "a chunk of another memory");
-        // Release: what we did with the bytes comes before. Partner: the swap in `of_kernel`, by whichever thread gets the chunk back.
+        // Release: our accesses to the bytes come before. Partner: the swap in `of_kernel`, by whichever thread gets
+        // the chunk back.
         self.owners[chunk.index as usize].store(KERNELS, Ordering::Release);
         u64::from(chunk.index) * self.chunk_len as u64
     }
 
-    /// The chunk that the kernel gives back by an address in it, and where in it that is; `None` when it was not the kernel's to give.
+    /// The chunk that the kernel gives back by an address in it, and the offset of that address in the chunk; `None` if
+    /// the chunk was not the kernel's.
     #[inline]
     pub(crate) fn of_kernel(&self, address: u64) -> Option<(Chunk, usize)> {
         let index = usize::try_from(address).ok()? / self.chunk_len;
-        // Acquire: as for `to_kernel`, its partner.
+        // Acquire: our accesses come after those before the chunk went to the kernel. Partner: the store in
+        // `to_kernel`.
         let was = self.owners.get(index)?.swap(OURS, Ordering::AcqRel);
         let chunk = Chunk { index: index as u32, memory: self.number };
         (was == KERNELS).then_some((chunk, address as usize % self.chunk_len))
@@ -211,13 +215,13 @@ pub(crate) fn borrowed(fd: &Arc<OwnedFd>) -> BorrowedFd<'_> {
     (**fd).as_fd()
 }
 
-/// What the system says of a limit on locked memory, as an error that tells the remedy.
+/// Turns the system's refusal to register memory into an error that names the remedy.
 pub(crate) fn registering(source: io::Error, len: u64) -> PortError {
     if source.raw_os_error() == Some(libc::ENOBUFS) || source.raw_os_error() == Some(libc::ENOMEM) {
         return PortError::Limit {
             what: format!("pinning {len} bytes for frames"),
             limit: 0,
-            remedy: "raise the limit on locked memory (ulimit -l), or say ?chunks=NUMBER for fewer".to_owned(),
+            remedy: "raise the limit on locked memory (ulimit -l), or use fewer chunks (?chunks=NUMBER)".to_owned(),
         };
     }
     PortError::System { doing: "registering memory for frames".to_owned(), source }

@@ -1,39 +1,42 @@
-//! Which Ethernet address the way to a peer begins at.
+//! The neighbours of a port: the Ethernet address at which the way to each peer begins.
 
 use std::net::IpAddr;
 
 use sinew_fabric::frames::MacAddress;
 
-/// Neighbours that are remembered. Strangers cannot make the table grow, only have others be asked for again.
+/// Most neighbours that are remembered. Strangers cannot make the table grow; they can only cause others to be asked
+/// for again.
 const SLOTS: usize = 256;
 
-/// So long after it was last confirmed, a neighbour to whom something is sent is asked for again, meanwhile as it was.
+/// Age at which a neighbour that is sent to is asked for again. Its known address is used meanwhile.
 const FRESH_NS: u64 = 5_000_000_000;
-/// And again after so long.
+/// Pause between further questions about it.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// It was asked for so often in vain when it counts as unknown.
+/// Unanswered questions after which it counts as unknown.
 const IN_VAIN: u8 = 3;
-/// Neighbours that can be doubted at once. Further ones are doubted when they are used again.
+/// Most neighbours that can be doubted at once. Further ones are doubted when they are used again.
 const DOUBTED_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     address: IpAddr,
     mac: MacAddress,
-    /// Whether we asked for it; else a packet came from there.
+    /// Whether we asked for it; otherwise it is known from a packet.
     asked: bool,
-    /// When we were told, or a packet came, by the caller's clock.
+    /// Time of the last answer or packet from it, by the caller's clock.
     confirmed_ns: u64,
-    /// When it was last asked for because it was old, and how often in vain.
+    /// When it was last asked for because of its age.
     asked_ns: u64,
+    /// Questions since then without an answer.
     in_vain: u8,
 }
 
-/// The neighbours that are known.
+/// The known neighbours.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     slots: Vec<Option<Entry>>,
-    /// Neighbours that we had asked for and that send from elsewhere now, or that were not heard of for long.
+    /// Neighbours to ask for again: they were asked for and now send from another Ethernet address, or were not heard
+    /// from for long.
     doubted: Vec<IpAddr>,
 }
 
@@ -51,14 +54,15 @@ impl Neighbours {
         Self { slots: vec![None; SLOTS], doubted: Vec::with_capacity(DOUBTED_MAX) }
     }
 
-    /// Where packets to an address go.
+    /// The Ethernet address for packets to an address.
     #[inline]
     pub fn get(&self, address: IpAddr) -> Option<MacAddress> {
         self.slots[slot_of(address)].filter(|entry| entry.address == address).map(|entry| entry.mac)
     }
 
-    /// Where packets go that are to be sent now. Whoever was not heard of for long is doubted; who was asked for in vain then is forgotten, unless it is known only
-    /// from its packets, which may have come through somebody who does not answer for it.
+    /// The Ethernet address for packets that are being sent now. A neighbour that was not confirmed for long is
+    /// doubted, and forgotten after `IN_VAIN` unanswered questions. One that is known only from its packets is not
+    /// forgotten: they may have come through a host that does not answer for it.
     #[inline]
     pub fn way_to(&mut self, address: IpAddr, now_ns: u64) -> Option<MacAddress> {
         let slot = &mut self.slots[slot_of(address)];
@@ -79,23 +83,25 @@ impl Neighbours {
         Some(mac)
     }
 
-    /// What was asked for was told.
+    /// Takes in the answer about a neighbour that was asked for.
     pub fn tell(&mut self, address: IpAddr, mac: MacAddress, now_ns: u64) {
         self.slots[slot_of(address)] =
             Some(Entry { address, mac, asked: true, confirmed_ns: now_ns, asked_ns: 0, in_vain: 0 });
     }
 
-    /// The gateway was told, which was at `before` if it was known. All that was asked for goes by it, and so does what came from there.
+    /// Takes in the answer about the gateway, which was at `before` if it was known. Every neighbour that was asked for
+    /// is behind it, and so is every one whose packets came from there.
     pub fn tell_gateway(&mut self, before: Option<MacAddress>, mac: MacAddress, now_ns: u64) {
         let is_behind = |entry: &&mut Entry| entry.asked || entry.mac == mac || Some(entry.mac) == before;
         for entry in self.slots.iter_mut().flatten().filter(is_behind) {
             *entry = Entry { mac, confirmed_ns: now_ns, in_vain: 0, ..*entry };
         }
-        // Whoever of them was doubted is not any more.
+        // None of them is doubted any more.
         self.doubted.clear();
     }
 
-    /// A packet came from an address. Its sender can be answered there, unless we know better or have the place for somebody whom we had to ask for.
+    /// Takes in that a packet came from an address. Its sender is answered there, unless we know better, or need the
+    /// slot for a neighbour that we had to ask for.
     #[inline]
     pub fn learn(&mut self, address: IpAddr, mac: MacAddress, now_ns: u64) {
         let slot = &mut self.slots[slot_of(address)];
@@ -111,13 +117,13 @@ impl Neighbours {
         }
     }
 
-    /// A neighbour to ask for again, if there is one.
+    /// Takes a neighbour to ask for again, if there is one.
     pub fn take_doubted(&mut self) -> Option<IpAddr> {
         (!self.doubted.is_empty()).then(|| self.doubted.remove(0))
     }
 }
 
-/// Notes that a neighbour is to be asked for again, if there is room for the note.
+/// Notes that a neighbour is to be asked for again; returns false if there is no room for the note.
 fn doubt(doubted: &mut Vec<IpAddr>, address: IpAddr) -> bool {
     let is_noted = doubted.contains(&address);
     if !is_noted && doubted.len() < DOUBTED_MAX {

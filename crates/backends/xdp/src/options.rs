@@ -1,4 +1,4 @@
-//! What an address says.
+//! The parts and options of an `xdp://` address.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::interface::{InterfaceOptions, Mode};
 const EXPECTED: &str = "INTERFACE/IP:PORT, with an IPv6 address in brackets";
 const KNOWN: [&str; 8] = ["mode", "zerocopy", "ring", "chunks", "coalesce", "gateway", "arena", "mtu"];
 
-/// Where a port is: `xdp://INTERFACE/IP:PORT`, of which a client may leave out everything behind the interface.
+/// The place of a port: `xdp://INTERFACE/IP:PORT`. A client may leave out everything after the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpAddress {
     /// The network interface, on its own host.
@@ -21,23 +21,28 @@ pub struct XdpAddress {
     pub port: Option<u16>,
 }
 
-/// How a port is opened; the options of an `xdp://` address. Those of the interface count when this process has it not open yet.
+/// Configuration of a port; the options of an `xdp://` address. The interface's options count only if this process does
+/// not have it open yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpOptions {
-    /// `mode`: `auto`, `native` or `generic`; `zerocopy`: `auto` or `off`; `ring`: frames that each ring has, a power of two from 64 to 32,768.
+    /// `mode`: `auto`, `native` or `generic`; `zerocopy`: `auto` or `off`; `ring`: frames in each ring, a power of two
+    /// from 64 to 32,768.
     pub interface: InterfaceOptions,
-    /// `chunks`: frames that there is memory for, all ports of the interface together; 64 to 1,048,576. By default eight ports' worth;
-    /// where those would be more than 131,072, fewer ports', but at least one's.
+    /// `chunks`: frames for which there is memory, for all ports of the interface together; 64 to 1,048,576. By default
+    /// enough for eight ports, or, if that would be more than 131,072, for fewer, but at least for one.
     pub chunks: Option<usize>,
-    /// `coalesce`: `on`, the default: packets to one peer that are submitted together share a datagram, up to what the interface carries in one piece,
-    /// and wait up to 6 us for each other while every turn of the caller's loop brings more. `off`: every packet is a datagram of its own.
+    /// `coalesce`: `on`, the default: packets to one peer that are submitted together share a datagram, up to what the
+    /// interface carries in one piece, and wait up to 6 us for each other while every turn of the caller's loop brings
+    /// more. `off`: every packet is a datagram of its own.
     pub coalesce: bool,
-    /// `gateway`: for a port with an address that is not the kernel's, where all packets go but those to hosts that packets came from, which are answered
-    /// the way they came. Without it, every host is taken to be on the interface's own network. The kernel's routes serve the other ports.
+    /// `gateway`: for a port with an address that the kernel does not have, the host to which it sends all packets,
+    /// except those to hosts from which packets came: they are answered by the way they came. Without it, every host is
+    /// assumed to be on the interface's own network. Other ports use the kernel's routes.
     pub gateway: Option<IpAddr>,
-    /// `mtu`: bytes of the largest IP packet that is sent, at most what the interface carries, which is the default; at least 576, or 1280 for IPv6.
+    /// `mtu`: bytes of the largest IP packet that is sent. At most, and by default, what the interface carries; at
+    /// least 576, or 1280 for IPv6.
     pub mtu: Option<usize>,
-    /// `arena`: bytes of address space for message buffers; 1 GiB by default. Memory is used as buffers are.
+    /// `arena`: bytes of address space for message buffers; 1 GiB by default. Memory is used only as buffers are.
     pub arena: usize,
 }
 
@@ -67,7 +72,7 @@ impl FromStr for Mode {
     }
 }
 
-/// A switch as it is written: `on` and `auto`, or `off`.
+/// A switch in an option: `on` or `auto`, or `off`.
 struct Switch(bool);
 
 impl FromStr for Switch {
@@ -87,7 +92,7 @@ impl XdpOptions {
     ///
     /// # Errors
     ///
-    /// [`AddressError`]: not `xdp://`, an option that does not exist, or a value that cannot be.
+    /// [`AddressError`]: another scheme than `xdp://`, an option that does not exist, or a value out of range.
     pub fn of(address: &Address) -> Result<Self, AddressError> {
         address.check_scheme("xdp", EXPECTED)?;
         address.check_options(&KNOWN)?;
@@ -123,11 +128,11 @@ impl XdpOptions {
 }
 
 impl XdpAddress {
-    /// Reads where a port is.
+    /// Reads the place of a port.
     ///
     /// # Errors
     ///
-    /// [`AddressError`]: no interface, an address that is no IP address, or a port that is none.
+    /// [`AddressError`]: no interface, something that is not an IP address, or an invalid port.
     pub fn of(address: &Address) -> Result<Self, AddressError> {
         address.check_scheme("xdp", EXPECTED)?;
         let malformed = |problem: &str| AddressError::Malformed {
@@ -136,7 +141,7 @@ impl XdpAddress {
             expected: format!("xdp://{EXPECTED}"),
         };
         let (interface, place) = address.rest().split_once('/').unwrap_or((address.rest(), ""));
-        // Names of interfaces have up to 15 bytes.
+        // Names of interfaces have at most 15 bytes.
         let is_name = |byte: u8| byte.is_ascii_graphic() && byte != b':';
         if interface.is_empty() || interface.len() > 15 || !interface.bytes().all(is_name) {
             return Err(malformed("it names no network interface"));
@@ -145,7 +150,7 @@ impl XdpAddress {
         let (host, port) = place.host_and_port()?;
         let address = match host {
             None => None,
-            Some(host) => Some(host.parse().map_err(|_| malformed(&format!("`{host}` is no IP address")))?),
+            Some(host) => Some(host.parse().map_err(|_| malformed(&format!("`{host}` is not an IP address")))?),
         };
         Ok(Self { interface: interface.to_owned(), address, port })
     }

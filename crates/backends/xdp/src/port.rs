@@ -1,4 +1,4 @@
-//! The packet port: opening, naming, waiting.
+//! Packet ports: opening, naming and waiting.
 
 use std::cell::RefCell;
 use std::io;
@@ -23,21 +23,21 @@ use crate::sleeping::Sleeping;
 use crate::sys::netlink::Netlink;
 use crate::tx::{PAYLOAD_START, XdpTx};
 
-/// How long a neighbour is waited for when a peer is resolved.
+/// Pause between looks for a neighbour when a peer is resolved.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(1);
 const RESOLVE_TRIES: u32 = 100;
-/// UDP ports that are for whoever asks for none, where the kernel is not asked.
+/// UDP ports to choose from where none was named and the kernel is not asked.
 const EPHEMERAL: std::ops::Range<u16> = 49_152..65_535;
-/// While a neighbour is waited for, sleeps are so short at least.
+/// Shortest sleep while a neighbour is waited for, in ns.
 const WAITING_NS: u64 = 1_000_000;
-/// Bytes of a packet that every network with IPv6 carries (RFC 8200, section 5).
+/// Bytes of a packet that every IPv6 network carries (RFC 8200, section 5).
 const V6_MTU_MIN: usize = 1280;
-/// Ports' worth of memory that an interface has by default.
+/// Ports for which an interface has memory by default.
 const PORTS_USUAL: usize = 8;
-/// Chunks beyond which it has memory for fewer ports by default, though for one at least: all of them are pinned.
+/// Most chunks of its memory by default, unless one port needs more: all of them are pinned.
 const CHUNKS_USUAL_MAX: usize = 1 << 17;
 
-/// A packet port at an interface: UDP over IPv4 or IPv6, without the kernel between.
+/// A packet port at an interface: UDP over IPv4 or IPv6, bypassing the kernel.
 pub struct XdpPort {
     tx: XdpTx,
     rx: XdpRx,
@@ -48,21 +48,22 @@ pub struct XdpPort {
     local: SocketAddr,
     interface: String,
     granted: Granted,
-    /// Keeps the UDP port from others where the kernel has the address. Nothing is received there.
+    /// Keeps the UDP port from other programs where the kernel has the address. Nothing is received there.
     _reserved: Option<UdpSocket>,
 }
 
 impl XdpPort {
-    /// Opens a port at an address: `xdp://INTERFACE/IP:PORT`; without a port, or with port 0, at one that is free; without an IP address at the first of
-    /// the interface's.
+    /// Opens a port at an address: `xdp://INTERFACE/IP:PORT`. Without a port, or with port 0, a free one is chosen;
+    /// without an IP address, the first of the interface's.
     ///
-    /// An address that the kernel has stays its own but for this UDP port. For any other the port answers ARP requests and neighbour discovery itself.
-    /// Ports of one process share the interface; other processes cannot open it meanwhile.
+    /// An address that the kernel has stays the kernel's except for this UDP port. For any other address, the port
+    /// answers ARP requests and neighbour discovery itself. Ports of one process share the interface; other processes
+    /// cannot open it meanwhile.
     ///
     /// # Errors
     ///
-    /// [`PortError`]: an address or option that cannot be, an interface that is not there or whose frames another program has, a UDP port that is taken, a
-    /// user who may not.
+    /// [`PortError`]: an invalid address or option, an interface that does not exist or whose frames another program
+    /// has, a UDP port that is taken, or a user without permission.
     pub fn open(address: &Address) -> Result<Self, PortError> {
         let options = XdpOptions::of(address)?;
         let place = XdpAddress::of(address)?;
@@ -82,8 +83,8 @@ impl XdpPort {
         if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() {
             return Err(PortError::Unavailable {
                 fabric: "xdp",
-                reason: format!("{ip} is no address of one host on a network"),
-                remedy: "name the address that others are to send to".to_owned(),
+                reason: format!("{ip} is not the address of one host on a network"),
+                remedy: "name the address to which others send".to_owned(),
             });
         }
         if let Some(mtu @ ..V6_MTU_MIN) = options.mtu
@@ -119,7 +120,8 @@ impl XdpPort {
             None => place.port.unwrap_or(0),
         };
         let port = take_place(&mut attachment, ip, port, address)?;
-        // The port that has a whole address answers for it. A second one there could not be found once that is closed.
+        // The port that has a whole address answers for it. A second port there could not be found once the first is
+        // closed.
         if !held && !attachment.take_place(ip, None)? {
             return Err(PortError::Taken {
                 address: format!("the address {ip}, which the kernel does not have, at {}", place.interface),
@@ -134,7 +136,7 @@ impl XdpPort {
         let caps = Caps {
             packet_len_max: datagram_max,
             overhead: 0,
-            // Everything is copied into a frame.
+            // Every packet is copied into a frame.
             copy_len_max: datagram_max,
             burst_max: MAX_BURST,
             receive_packets,
@@ -170,18 +172,18 @@ impl XdpPort {
         })
     }
 
-    /// Where the port is.
+    /// The port's IP address and UDP port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// What its interface can do.
+    /// The abilities of its interface.
     pub fn granted(&self) -> Granted {
         self.granted
     }
 }
 
-/// Whether an address is one that a port is opened at when none was named.
+/// Whether a port may be opened at this address when none was named.
 fn is_usual(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !ip.is_loopback(),
@@ -189,14 +191,15 @@ fn is_usual(ip: IpAddr) -> bool {
     }
 }
 
-/// Chunks that an interface has by default: what is promised to its queues and to some ports, each of which has rings at every queue.
+/// Chunks that an interface has by default: those promised to its queues and to some ports, each of which has rings at
+/// every queue.
 fn chunks_usual(queues: usize, ring: usize) -> usize {
     let (kernel, port) = chunks_promised(queues, ring);
     let ports = (CHUNKS_USUAL_MAX.saturating_sub(kernel) / port).clamp(1, PORTS_USUAL);
     kernel + ports * port
 }
 
-/// A UDP socket that nobody else can then have the place of, and that keeps the kernel from telling senders that nobody is there.
+/// Makes a UDP socket that reserves the place, and keeps the kernel from telling senders that the port is unreachable.
 fn reserve(address: &Address, ip: IpAddr, port: u16, interface: u32) -> Result<UdpSocket, PortError> {
     let place = match ip {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), port),
@@ -211,14 +214,15 @@ fn reserve(address: &Address, ip: IpAddr, port: u16, interface: u32) -> Result<U
     })
 }
 
-/// Has the frames for a UDP port, or for one that is free, come to a port of ours.
+/// Takes the frames for a UDP port, or for a free one if `port` is 0; returns the port.
 fn take_place(attachment: &mut Attachment, ip: IpAddr, port: u16, address: &Address) -> Result<u16, PortError> {
     let taken =
         || PortError::Taken { address: address.to_string(), holder: " by another port of this process".to_owned() };
     if port != 0 {
         return attachment.take_place(ip, Some(port))?.then_some(port).ok_or_else(taken);
     }
-    // Two processes with the same address would be at odds anyhow; other numbers spare them confusion when one follows the other.
+    // Two processes with the same address would conflict anyhow; different numbers avoid confusion when one follows the
+    // other.
     let start = std::process::id() % u32::from(EPHEMERAL.end - EPHEMERAL.start);
     let (before, after) = EPHEMERAL.split_at_offset(start as u16);
     for port in after.chain(before) {
@@ -246,7 +250,7 @@ impl Readiness for XdpPort {
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
-        // Nothing is held back from a peer while we sleep.
+        // No packet is held back from a peer during a sleep.
         self.tx.submit();
         let mut core = self.core.borrow_mut();
         core.sender.submit();
@@ -280,8 +284,9 @@ impl PacketPort for XdpPort {
         &self.arena
     }
 
-    /// The interface in the address is that of the port there, on its own host; it plays no role here. The neighbour, or the gateway on the way, is asked
-    /// for, and waited for up to a tenth of a second; a host that does not answer until then is found out by sending.
+    /// Resolves a peer. The interface in the address is the peer's, on its own host, and plays no role here. The
+    /// neighbour, or the gateway on the way, is asked for, and waited for up to a tenth of a second; a host that has
+    /// not answered by then is looked for again when something is sent to it.
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
         XdpOptions::of(address)?;
         let place = XdpAddress::of(address)?;
@@ -296,7 +301,7 @@ impl PacketPort for XdpPort {
         };
         if ip.is_ipv6() != self.local.is_ipv6() {
             return Err(unavailable(
-                format!("{address} cannot be reached from {}, which is of the other version of IP", own()),
+                format!("{address} cannot be reached from {}, which uses the other version of IP", own()),
                 "open this side at an address of the same version",
             ));
         }
@@ -311,7 +316,7 @@ impl PacketPort for XdpPort {
         }
         if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() {
             return Err(unavailable(
-                format!("{ip} is no address of one host on a network"),
+                format!("{ip} is not the address of one host on a network"),
                 "name the server's address",
             ));
         }
@@ -322,7 +327,7 @@ impl PacketPort for XdpPort {
                 break;
             }
             std::thread::sleep(RESOLVE_PAUSE);
-            // The kernel tells nobody when it knows; whoever has to answer us is not pressed as much.
+            // The kernel does not notify us once it knows; other hosts are asked less often.
             if core.local.held || tries % 20 == 0 {
                 core.ask(ip);
             }
@@ -350,8 +355,8 @@ impl PacketPort for XdpPort {
         self.sleeping.waker()
     }
 
-    /// What went through. Frames that the kernel found no room for count as [`Dropped::Overflow`], those that were longer than the interface carries as
-    /// [`Dropped::Unfinished`].
+    /// Counters of the port. Frames for which the kernel had no room count as [`Dropped::Overflow`], and those longer
+    /// than the interface carries as [`Dropped::Unfinished`].
     fn stats(&self) -> PortStats {
         let core = self.core.borrow();
         let mut stats = core.rx_stats.merged(&core.tx_stats).merged(&self.rx.stats);

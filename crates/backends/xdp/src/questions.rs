@@ -1,35 +1,35 @@
-//! Which neighbours are being asked for, and when again.
+//! Questions about neighbours that are open, and the times at which they are repeated.
 
 use std::net::IpAddr;
 
-/// A neighbour that does not answer is asked for again after so long, and then after twice as long each time, by the caller's clock.
+/// Pause before a neighbour that does not answer is asked for again, by the caller's clock. It doubles each time.
 const FIRST_PAUSE_NS: u64 = 1_000_000;
 const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
-/// Turns that stand for the first pause where the caller's clock stands still.
+/// Turns that replace the first pause where the caller's clock stands still.
 const FIRST_TURNS: u32 = 64;
-/// Questions before a neighbour counts as not there: about 3 seconds' worth.
+/// Questions after which a neighbour counts as absent: about 3 seconds' worth.
 const QUESTIONS_MAX: u32 = 12;
 
-/// Neighbours that are asked for at a time. The oldest gives way to one more.
+/// Most neighbours that are asked for at a time. A further one replaces the oldest.
 const OPEN_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Question {
     about: IpAddr,
-    /// How often it was asked.
+    /// Times that it was asked.
     count: u32,
     asked_ns: u64,
     turns: u32,
 }
 
-/// What is to be done about a neighbour.
+/// Action that is due for a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     Ask(IpAddr),
     GiveUp(IpAddr),
 }
 
-/// The questions that are open.
+/// The open questions.
 #[derive(Debug, Default)]
 pub(crate) struct Questions(Vec<Question>);
 
@@ -47,7 +47,7 @@ impl Question {
 }
 
 impl Questions {
-    /// Begins to ask for a neighbour, the first time now, unless that is being done. Says whether it begins.
+    /// Begins to ask for a neighbour, the first time now, unless it is being asked for; returns whether it began.
     pub fn begin(&mut self, about: IpAddr, now_ns: u64) -> bool {
         let is_new = self.0.iter().all(|question| question.about != about);
         if is_new {
@@ -59,12 +59,12 @@ impl Questions {
         is_new
     }
 
-    /// Ends the questions that are not to be kept.
+    /// Ends the questions for which `whether` is false.
     pub fn keep(&mut self, mut whether: impl FnMut(IpAddr) -> bool) {
         self.0.retain(|question| whether(question.about));
     }
 
-    /// What is to be done now. A question that is given up has ended.
+    /// Returns the actions that are due now. A question that is given up has ended.
     pub fn turn(&mut self, now_ns: u64) -> Vec<Due> {
         let mut due = Vec::new();
         self.0.retain_mut(|question| {
@@ -83,7 +83,7 @@ impl Questions {
         due
     }
 
-    /// How long until the next question, by the caller's clock.
+    /// Time until the next question, by the caller's clock.
     pub fn pause_ns(&self, now_ns: u64) -> Option<u64> {
         let left = |question: &Question| question.asked_ns.saturating_add(question.pause_ns()).saturating_sub(now_ns);
         self.0.iter().map(left).min()

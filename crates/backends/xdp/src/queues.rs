@@ -1,4 +1,4 @@
-//! Frames through the sockets of a port: what both kinds of ports are made of.
+//! Receiving and sending frames through the sockets of a port, for both kinds of ports.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,21 +10,22 @@ use crate::interface::{Attachment, Interface};
 use crate::memory::{Chunk, Memory, borrowed};
 use crate::sys::socket::{Descriptor, kick_tx, statistics};
 
-/// Chunks that are fetched for sending at a time.
+/// Chunks that are fetched at a time for sending.
 const CHUNKS_FETCHED: usize = 64;
-/// Chunks that a queue may lack before it gets new ones: so many share the price of the locks.
+/// Chunks that a queue may lack before it gets new ones: these share the cost of the locks.
 const LACKING: usize = 16;
-/// A queue that lacks chunks is looked at again after so long.
+/// Pause after which a queue that lacks chunks is looked at again.
 pub(crate) const SHORT_PAUSE_NS: u64 = 1_000_000;
-/// The kernel is called again for frames that it left after so long, or so long while the interface is down.
+/// Pauses after which the kernel is called again for frames that it left unsent, normally and while the interface is
+/// down.
 const BUSY_PAUSE_NS: u64 = 1_000_000;
 const DOWN_PAUSE_NS: u64 = 100_000_000;
-/// Looks for frames, by a caller who does not sleep, between such calls.
+/// Receive calls between such calls, for a caller that does not sleep.
 const UNSENT_LOOKS: u32 = 64;
-/// Calls that may send nothing before a port gives up for the moment.
+/// Calls in a row that may send nothing before a port gives up for the moment.
 const IDLE_KICKS_MAX: u32 = 4;
 
-/// A frame that came.
+/// A received frame.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub chunk: Chunk,
@@ -32,21 +33,21 @@ pub(crate) struct Received {
     pub len: usize,
 }
 
-/// Frames that the kernel lost before the port could have them.
+/// Frames that the kernel lost before they reached the port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lost {
-    /// There was no chunk, or no place in the ring.
+    /// Lost for want of a chunk, or of room in the ring.
     pub no_room: u64,
-    /// Longer than a chunk takes.
+    /// Lost since they were longer than a chunk takes.
     pub too_long: u64,
 }
 
 impl Attachment {
-    /// What the kernel lost, as far as it says.
+    /// Frames that the kernel lost, as far as it reports them.
     pub fn lost(&self) -> Lost {
         let told = self.sockets.iter().filter_map(|socket| statistics(borrowed(socket.fd.as_ref()?)).ok());
         told.fold(Lost::default(), |lost, told| {
-            // Of those that it dropped it says how many for want of a chunk.
+            // The kernel also reports how many of the dropped frames found no chunk.
             let no_chunk = told.rx_fill_ring_empty_descs.unwrap_or(0).min(told.rx_dropped);
             Lost {
                 no_room: lost.no_room + told.rx_ring_full.unwrap_or(0) + no_chunk,
@@ -56,19 +57,19 @@ impl Attachment {
     }
 }
 
-/// The receiving side.
+/// The receiving side of a port.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     attachment: Rc<RefCell<Attachment>>,
     interface: Arc<Interface>,
-    /// Chunks to give back, of which the next queues that are looked at have the first need.
+    /// Chunks to give back; the queues that are looked at next get them first.
     spare: Vec<Chunk>,
-    /// Where the next look begins.
+    /// The socket at which the next look begins.
     next: usize,
     /// Chunks that each queue lacks.
     lacking: Vec<usize>,
     refused: u64,
-    /// Looks since the kernel was called for what it left.
+    /// Receive calls while the kernel has unsent frames.
     looks: u32,
 }
 
@@ -80,13 +81,13 @@ impl Receiver {
         Self { attachment: Rc::clone(attachment), interface, spare, next: 0, lacking, refused: 0, looks: 0 }
     }
 
-    /// Takes chunks that are done with. The next receiving gives them to the kernel.
+    /// Takes chunks that are no longer used. The next call of [`Self::receive`] gives them to the kernel.
     #[inline]
     pub fn give_back(&mut self, chunks: impl Iterator<Item = Chunk>) {
         self.spare.extend(chunks);
     }
 
-    /// Takes up to `most` frames, and hands each to `each`, which may return the chunk.
+    /// Takes up to `most` frames and hands each to `each`, which may return the chunk.
     #[inline]
     pub fn receive(&mut self, most: usize, mut each: impl FnMut(Received) -> Option<Chunk>) {
         let Self { attachment, interface, spare, next, lacking, refused, looks } = self;
@@ -118,12 +119,13 @@ impl Receiver {
                 socket.rx.release();
                 lacking[*next] += before - left;
             }
-            // Without chunks nothing comes, so it is not for what came alone that new ones are looked for.
+            // Look for chunks even if no frame came: a queue without chunks receives nothing.
             if lacking[*next] >= LACKING || interface.missing(socket.queue) >= LACKING {
                 interface.fill(socket.queue, spare);
                 lacking[*next] = 0;
             }
-            // The next look begins at another queue even if this one has more: a full one is not to keep others waiting.
+            // The next look begins at another queue even if this one has more: a full queue must not keep others
+            // waiting.
             *next = (*next + 1) % count;
             if left == 0 {
                 return;
@@ -131,17 +133,17 @@ impl Receiver {
         }
     }
 
-    /// Whether something waits.
+    /// Whether frames wait to be received.
     pub fn has_news(&self) -> bool {
         self.attachment.borrow_mut().sockets.iter_mut().any(|socket| socket.rx.available() > 0)
     }
 
-    /// Whether a queue lacks chunks that the memory did not have, and is to be received from again soon to get them.
+    /// Whether a queue lacks chunks that the memory did not have. It is to be received from again soon, to get them.
     pub fn is_short(&self) -> bool {
         self.attachment.borrow().sockets.iter().any(|socket| self.interface.missing(socket.queue) >= LACKING)
     }
 
-    /// Descriptors that made no sense.
+    /// Invalid descriptors from the kernel.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -153,7 +155,7 @@ impl Drop for Receiver {
     }
 }
 
-/// A frame by what the kernel says of it, if that can be.
+/// Makes a frame of the kernel's descriptor, if that is valid.
 #[inline]
 fn taken(memory: &Memory, descriptor: Descriptor) -> Option<Received> {
     let (chunk, start) = memory.of_kernel(descriptor.address)?;
@@ -166,12 +168,12 @@ fn taken(memory: &Memory, descriptor: Descriptor) -> Option<Received> {
     Some(Received { chunk, start, len })
 }
 
-/// The transmitting side. It sends at the port's first queue.
+/// The transmitting side of a port. It sends at the port's first queue.
 #[derive(Debug)]
 pub(crate) struct Sender {
     attachment: Rc<RefCell<Attachment>>,
     interface: Arc<Interface>,
-    /// Chunks to send in.
+    /// Free chunks for frames to send.
     chunks: Vec<Chunk>,
     /// Frames that were pushed since the kernel was called.
     pushed: u32,
@@ -185,7 +187,7 @@ impl Sender {
         Self { attachment: Rc::clone(attachment), interface, chunks: Vec::with_capacity(256), pushed: 0, sent: 0 }
     }
 
-    /// A chunk to put a frame into; `None` when all are on their way.
+    /// A chunk to put a frame into; `None` when all are in use.
     #[inline]
     pub fn chunk(&mut self) -> Option<Chunk> {
         if self.chunks.is_empty() {
@@ -201,7 +203,7 @@ impl Sender {
         }
     }
 
-    /// Takes back what was sent, and keeps as much as will be used soon.
+    /// Takes back the chunks of sent frames, and keeps those that will be used soon.
     fn take_back(&mut self) {
         let queue = self.attachment.borrow().sockets[0].queue;
         self.interface.complete(queue, &mut self.chunks);
@@ -209,7 +211,7 @@ impl Sender {
         self.sent = 0;
     }
 
-    /// Leaves to others what will not be used soon.
+    /// Gives up chunks that will not be used soon.
     #[inline]
     fn keep_few(&mut self) {
         if self.chunks.len() > 2 * CHUNKS_FETCHED {
@@ -217,19 +219,19 @@ impl Sender {
         }
     }
 
-    /// After how many nanoseconds to submit again because the kernel left something.
+    /// Time in ns after which to submit again, because the kernel left frames unsent.
     pub fn unsent_pause_ns(&self) -> Option<u64> {
         self.attachment.borrow().unsent_pause_ns
     }
 
-    /// Puts a chunk back that was not sent.
+    /// Puts back a chunk that was not sent.
     #[inline]
     pub fn give_back(&mut self, chunk: Chunk) {
         self.chunks.push(chunk);
         self.keep_few();
     }
 
-    /// Takes a frame for sending. Says whether there was room for it.
+    /// Queues a frame for sending; returns whether there was room for it.
     #[inline]
     pub fn push(&mut self, chunk: Chunk, start: usize, len: usize) -> bool {
         let mut attachment = self.attachment.borrow_mut();
@@ -247,7 +249,7 @@ impl Sender {
         true
     }
 
-    /// Sends what was pushed, and what the kernel left before.
+    /// Sends the frames that were pushed, and those that the kernel left unsent before.
     #[inline]
     pub fn submit(&mut self) {
         let pushed = std::mem::take(&mut self.pushed);
@@ -256,7 +258,7 @@ impl Sender {
             kick(&self.interface, &mut attachment, &mut self.chunks);
             drop(attachment);
             self.sent += pushed;
-            // Who only passes frames on fetches no chunks.
+            // A port that only passes frames on never fetches chunks, so take them back here.
             if self.sent as usize >= CHUNKS_FETCHED {
                 self.take_back();
             }
@@ -270,7 +272,8 @@ impl Drop for Sender {
     }
 }
 
-/// Shows the kernel what is in the ring of the first socket, and calls it until it has taken all, or takes no more.
+/// Shows the kernel the frames in the first socket's ring, and calls it until it has taken all of them, or takes no
+/// more.
 fn kick(interface: &Interface, attachment: &mut Attachment, chunks: &mut Vec<Chunk>) {
     let Attachment { sockets, unsent_pause_ns, .. } = attachment;
     let socket = &mut sockets[0];
@@ -283,7 +286,7 @@ fn kick(interface: &Interface, attachment: &mut Attachment, chunks: &mut Vec<Chu
         while waiting > 0 && idle < IDLE_KICKS_MAX {
             match kick_tx(borrowed(fd)) {
                 Ok(()) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
-                // The interface is down or gone: what waits goes when it is back, or never.
+                // The interface is down or gone: waiting frames go once it is back, or never.
                 Err(_) => {
                     pause_ns = DOWN_PAUSE_NS;
                     interface.complete(socket.queue, chunks);
@@ -294,7 +297,7 @@ fn kick(interface: &Interface, attachment: &mut Attachment, chunks: &mut Vec<Chu
             idle = if left < waiting { 0 } else { idle + 1 };
             waiting = left;
             if waiting > 0 {
-                // The kernel sends no more than it can tell the end of.
+                // The kernel sends only frames whose completion it has room to report.
                 interface.complete(socket.queue, chunks);
             }
         }

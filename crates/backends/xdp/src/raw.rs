@@ -1,4 +1,5 @@
-//! Bare loops over AF_XDP: sockets, their rings and nothing else. They are the yardstick that benchmarks measure the ports against.
+//! Bare loops over AF_XDP: sockets, their rings and nothing else. They are the baseline against which benchmarks
+//! measure the ports.
 
 mod forward;
 
@@ -19,15 +20,15 @@ pub use forward::BareForwarder;
 
 const CHUNK_LEN: usize = 2048;
 const RING: u32 = 1024;
-/// The first half of the chunks is received into, the second sent from.
+/// The first half of the chunks is for receiving, the second for sending.
 const CHUNKS: usize = 2 * RING as usize;
-/// Frames that a turn takes at most.
+/// Most frames that a turn takes.
 const BURST: usize = 64;
 
 /// Bytes of the longest frame.
 pub const FRAME_LEN_MAX: usize = CHUNK_LEN - HEADROOM;
 
-/// A socket on queue 0 of an interface, whose frames are all its own.
+/// A socket on queue 0 of an interface, which gets all frames of that queue.
 #[derive(Debug)]
 pub struct Bare {
     fd: Arc<OwnedFd>,
@@ -88,7 +89,7 @@ impl Bare {
         }
     }
 
-    /// Takes back the chunks that were sent: what was received goes to be received into again.
+    /// Takes back the chunks of sent frames. Those that are for receiving go back to the kernel.
     fn reap(&mut self) {
         let mut filled = false;
         while let Some(address) = self.rings.completion.take() {
@@ -105,7 +106,7 @@ impl Bare {
         }
     }
 
-    /// Sends up to `count` copies of a frame. Returns how many.
+    /// Sends up to `count` copies of a frame; returns how many were sent.
     ///
     /// # Panics
     ///
@@ -130,7 +131,7 @@ impl Bare {
         sent
     }
 
-    /// Takes the frames that came, and reads the first byte of each. Returns how many, and the sum of those bytes.
+    /// Takes received frames, and reads the first byte of each. Returns their number, and the sum of those bytes.
     pub fn receive(&mut self) -> (usize, u64) {
         let (mut count, mut sum) = (0, 0);
         while count < BURST
@@ -147,7 +148,7 @@ impl Bare {
         (count, sum)
     }
 
-    /// Sends the frames that came back where they are, with their addresses exchanged. Returns how many.
+    /// Sends received frames back from the chunks that they are in, with their addresses exchanged; returns how many.
     pub fn echo(&mut self) -> usize {
         let mut count = 0;
         self.reap();
@@ -172,11 +173,12 @@ impl Bare {
     }
 }
 
-/// The bytes at an address of a region, which lie in it.
+/// The bytes at an address in a region.
 ///
 /// # Safety
 ///
-/// The region is the caller's alone, but for chunks that the kernel has, and this is none of them. Nobody else has these bytes while they are borrowed.
+/// The region is the caller's alone except for chunks that the kernel has, and this range is in none of those. Nothing
+/// else accesses these bytes while they are borrowed.
 #[allow(clippy::mut_from_ref)]
 unsafe fn bytes_of(region: &Region, address: u64, len: usize) -> &mut [u8] {
     let start = address as usize;
@@ -185,7 +187,7 @@ unsafe fn bytes_of(region: &Region, address: u64, len: usize) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(region.start().add(start).as_ptr(), len) }
 }
 
-/// Memory for a frame port that is measured beside a bare loop: as much as that has.
+/// Memory for a frame port that is compared with a bare loop: as much as the loop has.
 ///
 /// # Errors
 ///

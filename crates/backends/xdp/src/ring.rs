@@ -1,7 +1,8 @@
-//! Rings that are shared with the kernel. One side fills slots and moves the producer's index, the other empties them and moves the consumer's.
+//! Rings that are shared with the kernel. One side fills slots and advances the producer's index; the other empties
+//! them and advances the consumer's.
 //!
-//! The indices run over all numbers and are reduced by a mask. What the other side says of its index is checked: one that would make the ring hold more
-//! than it has room for counts as no news.
+//! The indices run over all numbers and are reduced by a mask. The other side's index is checked: one that would make
+//! the ring hold more than its entries is ignored.
 
 use std::any::Any;
 use std::fmt;
@@ -9,28 +10,31 @@ use std::ptr::NonNull;
 
 use sinew_mem::atomic::plain::{AtomicU32, Ordering};
 
-/// Says that the other side sleeps until it is called.
+/// Flag by which the other side says that it sleeps until it is called.
 const NEED_WAKEUP: u32 = 1;
 
-/// Where the words of a ring lie.
+/// The memory of a ring.
 pub(crate) struct RingMemory<T> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: Option<NonNull<AtomicU32>>,
     slots: NonNull<T>,
     entries: u32,
-    /// What keeps the memory.
+    /// Keeps the memory mapped.
     _keeper: Box<dyn Any + Send>,
 }
 
-// SAFETY: the pointers are to memory that `_keeper` keeps, which goes along; whoever has the ring is alone at its side of it.
+// SAFETY: the pointers are to memory that `_keeper` keeps mapped, which moves along; the ring's owner is alone at its
+// side of it.
 unsafe impl<T: Send> Send for RingMemory<T> {}
 
 impl<T: Copy> RingMemory<T> {
     /// # Safety
     ///
-    /// - As long as `keeper` lives, the pointers are to words that are aligned and may be read, and to `entries` slots, a power of two.
-    /// - Any bytes are a `T`, and those of the slots and of the words of this ring's side are written by nobody beside this ring while they are its side's.
+    /// - As long as `keeper` lives, the pointers are to aligned words that may be read, and to `entries` slots, a power
+    ///   of two.
+    /// - Any bytes are a `T`. While slots are this side's, and for the words of this side always, nothing but this ring
+    ///   writes them.
     pub unsafe fn new(
         [producer, consumer]: [NonNull<AtomicU32>; 2],
         flags: Option<NonNull<AtomicU32>>,
@@ -75,7 +79,7 @@ pub(crate) struct Producer<T> {
     memory: RingMemory<T>,
     /// The slot that is filled next.
     next: u32,
-    /// The consumer's index as it was seen last.
+    /// The consumer's index as last seen.
     taken: u32,
 }
 
@@ -91,14 +95,14 @@ impl<T: Copy> Producer<T> {
     }
 
     fn look(&mut self) {
-        // Acquire: the other side has read the slots before them. Partner: its release of the consumer's index.
+        // Acquire: the other side has read the slots up to there. Partner: its release of the consumer's index.
         let taken = self.memory.consumer().load(Ordering::Acquire);
         if self.next.wrapping_sub(taken) <= self.memory.entries {
             self.taken = taken;
         }
     }
 
-    /// Free slots; looks at the ring again where fewer than `wanted` are known of.
+    /// Free slots. Looks at the ring again where fewer than `wanted` are known.
     #[inline]
     pub fn free(&mut self, wanted: u32) -> u32 {
         let known = self.memory.entries - self.next.wrapping_sub(self.taken);
@@ -109,7 +113,7 @@ impl<T: Copy> Producer<T> {
         self.memory.entries - self.next.wrapping_sub(self.taken)
     }
 
-    /// Fills a slot, which the other side sees once it is [published](Self::publish). Says whether there was one.
+    /// Fills a slot, which the other side sees once it is [published](Self::publish); returns whether one was free.
     #[inline]
     pub fn put(&mut self, value: T) -> bool {
         if self.free(1) == 0 {
@@ -121,10 +125,10 @@ impl<T: Copy> Producer<T> {
         true
     }
 
-    /// Shows what was filled.
+    /// Shows the filled slots to the other side.
     #[inline]
     pub fn publish(&mut self) {
-        // Release: the slots are written before. Partner: the acquire of the producer's index at the other side.
+        // Release: the slots were written before. Partner: the acquire of the producer's index at the other side.
         self.memory.producer().store(self.next, Ordering::Release);
     }
 
@@ -141,7 +145,7 @@ impl<T: Copy> Producer<T> {
         self.next.wrapping_sub(self.taken)
     }
 
-    /// Takes back what the other side has not emptied, the newest first; for when it is gone.
+    /// Takes back a slot that the other side has not emptied, the newest first; for use when the other side is gone.
     pub fn take_back(&mut self) -> Option<T> {
         self.look();
         if self.next == self.taken {
@@ -159,7 +163,7 @@ pub(crate) struct Consumer<T> {
     memory: RingMemory<T>,
     /// The slot that is emptied next.
     next: u32,
-    /// The producer's index as it was seen last.
+    /// The producer's index as last seen.
     filled: u32,
 }
 
@@ -169,7 +173,7 @@ impl<T: Copy> Consumer<T> {
         Self { filled: next, next, memory }
     }
 
-    /// Filled slots that this side knows of; looks at the ring again where there are none.
+    /// Filled slots that this side knows of. Looks at the ring again where there are none.
     #[inline]
     pub fn available(&mut self) -> u32 {
         if self.filled == self.next {
@@ -182,7 +186,7 @@ impl<T: Copy> Consumer<T> {
         self.filled.wrapping_sub(self.next)
     }
 
-    /// Empties a slot, which goes back to the other side by [`Self::release`].
+    /// Empties a slot, which goes back to the other side with [`Self::release`].
     #[inline]
     pub fn take(&mut self) -> Option<T> {
         if self.available() == 0 {
@@ -214,7 +218,7 @@ mod tests {
         slots: Vec<std::cell::UnsafeCell<u64>>,
     }
 
-    // SAFETY: the slots are touched by the sides of a ring alone.
+    // SAFETY: only the sides of a ring touch the slots.
     unsafe impl Sync for Plain {}
 
     fn memory(plain: &Arc<Plain>) -> RingMemory<u64> {

@@ -1,4 +1,4 @@
-//! The receiving half of a packet port: datagrams lent as the packets that are in them.
+//! The receiving half of a packet port, which lends the packets in datagrams.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub struct XdpRx {
     core: Rc<RefCell<Core>>,
     memory: Arc<Memory>,
     packet_len_max: usize,
-    /// Datagrams at hand, the first `at` of which are lent or were.
+    /// Datagrams at hand. The first `at` of them are or were lent.
     arrived: Vec<Arrived>,
     at: usize,
     reading: Reading,
@@ -37,7 +37,7 @@ impl XdpRx {
         }
     }
 
-    /// Whether there is something to lend that the kernel does not know of.
+    /// Whether there are packets to lend that the kernel does not know of.
     pub(crate) fn has_news(&self) -> bool {
         self.at < self.arrived.len()
     }

@@ -9,12 +9,12 @@ use sinew_mem::atomic::plain::Arc;
 
 use crate::interface::Attachment;
 
-/// An alarm that goes off when a frame comes. It watches the sockets only while somebody sleeps, since whoever delivers a frame to a watched one goes the
-/// way through the alarm for each.
+/// An alarm that goes off when a frame comes. It watches the sockets only during a sleep, since the delivery of each
+/// frame to a watched socket goes through the alarm.
 #[derive(Debug)]
 pub(crate) struct Sleeping {
     alarm: Alarm,
-    /// Those of the port, which closes them itself.
+    /// The sockets of the port, which closes them itself.
     sockets: Vec<std::sync::Weak<OwnedFd>>,
     watches: bool,
 }
@@ -35,21 +35,22 @@ impl Sleeping {
         self.alarm.waker()
     }
 
-    /// From now on frames, those that are there included, and wakers make the descriptor readable. False where a waker was called before.
+    /// Makes frames, including those already there, and wakers make the descriptor readable from now on. Returns false
+    /// if a waker was called before.
     ///
     /// # Errors
     ///
-    /// What the system says when it has no memory.
+    /// The system's error when it has no memory.
     pub fn set(&mut self) -> io::Result<bool> {
         if !self.alarm.set() {
             return Ok(false);
         }
         if !self.watches {
-            // Also where one of several fails: `clear` takes out whichever are in.
+            // Set even if one of several fails: `clear` then removes those that were added.
             self.watches = true;
             for socket in self.sockets.iter().filter_map(std::sync::Weak::upgrade) {
                 if let Err(error) = self.alarm.watch(&*socket) {
-                    // Whoever arms again must not find a port that takes itself for watched.
+                    // The next arming must not find a port that believes itself watched.
                     self.clear();
                     return Err(error);
                 }
@@ -58,11 +59,11 @@ impl Sleeping {
         Ok(true)
     }
 
-    /// Ends that; returns whether a waker was called.
+    /// Ends the watch; returns whether a waker was called.
     pub fn clear(&mut self) -> bool {
         if std::mem::take(&mut self.watches) {
             for socket in self.sockets.iter().filter_map(std::sync::Weak::upgrade) {
-                // One that is not in is as good as taken out.
+                // One that was never added needs no removal.
                 let _ = self.alarm.unwatch(&*socket);
             }
         }

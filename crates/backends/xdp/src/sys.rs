@@ -1,4 +1,4 @@
-//! System calls. What the rest of the crate sees is safe.
+//! System calls, behind functions that are safe for the rest of the crate.
 
 pub(crate) mod bpf;
 pub(crate) mod ethtool;
@@ -8,7 +8,7 @@ pub(crate) mod socket;
 
 use std::io;
 
-/// A `-1` as the error that it stands for.
+/// Turns `-1` into the system's error.
 fn check(status: libc::c_int) -> io::Result<libc::c_int> {
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(status) }
 }

@@ -1,7 +1,7 @@
-//! Pairs of virtual interfaces between two network namespaces of their own, for tests and measurements.
+//! Pairs of virtual interfaces between two new network namespaces, for tests and measurements.
 //!
-//! The namespaces have no names: they are gone, with the interfaces, when nobody is in them any more, however the process ended. The host's own
-//! interfaces are not touched.
+//! The namespaces have no names: they and their interfaces are gone when no process is in them any more, however the
+//! process ended. The host's own interfaces are not touched.
 
 use std::fs::File;
 use std::io;
@@ -14,16 +14,16 @@ mod path;
 
 pub use path::{Path, Place};
 
-/// A network namespace that is kept while this is, and while sockets and processes are in it.
+/// A network namespace that exists as long as this value does, and as long as sockets and processes are in it.
 #[derive(Debug)]
 pub struct Namespace(File);
 
 impl Namespace {
-    /// A new namespace, in which nothing is but a loopback interface.
+    /// A new namespace with only a loopback interface.
     ///
     /// # Errors
     ///
-    /// What the system says: permission is needed (CAP_SYS_ADMIN).
+    /// The system's error; permission is needed (CAP_SYS_ADMIN).
     pub fn new() -> io::Result<Self> {
         std::thread::spawn(|| {
             namespace::enter_new()?;
@@ -35,15 +35,16 @@ impl Namespace {
         .unwrap_or_else(|_| Err(io::Error::other("the thread that makes a namespace panicked")))
     }
 
-    /// Does something in the namespace, on the calling thread. Sockets that it makes, and processes and threads that it starts, stay there.
+    /// Runs `act` in the namespace, on the calling thread. Sockets that it makes, and processes and threads that it
+    /// starts, stay there.
     ///
     /// # Errors
     ///
-    /// What the system says of the way there.
+    /// The system's error on entering the namespace.
     ///
     /// # Panics
     ///
-    /// When the thread cannot go back: it must not go on elsewhere than its owner thinks.
+    /// When the thread cannot go back: it must not continue in a namespace that its owner does not expect.
     pub fn within<T>(&self, act: impl FnOnce() -> T) -> io::Result<T> {
         struct Back(File);
         impl Drop for Back {
@@ -61,24 +62,26 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn enter(&self) -> io::Result<()> {
         namespace::enter(&self.0)
     }
 }
 
-/// How a pair is made.
+/// Configuration of a pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairOptions {
     /// The MTU of both interfaces, in bytes.
     pub mtu: u32,
-    /// Queues of both.
+    /// Queues of each interface.
     pub queues: u32,
-    /// Which network their addresses are in, where there are several pairs.
+    /// Number of the network that their addresses are in, to tell several pairs apart.
     pub network: u8,
-    /// Whether the interfaces have the addresses of [`PairOptions::v4`] and [`PairOptions::v6`]; else nothing but frames is there.
+    /// Whether the interfaces have the addresses of [`PairOptions::v4`] and [`PairOptions::v6`]. Without them, only
+    /// frames can be used.
     pub addresses: bool,
-    /// Whether the kernel finishes what it sends; else it leaves checksums and cutting to the interfaces, which are none.
+    /// Whether the kernel finishes the packets that it sends. Otherwise it leaves checksums and cutting to the
+    /// interfaces, which do neither.
     pub finished: bool,
 }
 
@@ -89,12 +92,12 @@ impl Default for PairOptions {
 }
 
 impl PairOptions {
-    /// The address of IPv4 that the interface of a [`Side`] has, in a network of 24 bits.
+    /// The IPv4 address of a [`Side`]'s interface, in a network with a prefix of 24 bits.
     pub fn v4(self, side: Side) -> Ipv4Addr {
         Ipv4Addr::new(10, 83, self.network, 1 + side as u8)
     }
 
-    /// The address of IPv6 that the interface of a [`Side`] has, in a network of 64 bits.
+    /// The IPv6 address of a [`Side`]'s interface, in a network with a prefix of 64 bits.
     pub fn v6(self, side: Side) -> Ipv6Addr {
         Ipv6Addr::new(0xFD83, 0, 0, self.network.into(), 0, 0, 0, 1 + side as u16)
     }
@@ -103,14 +106,14 @@ impl PairOptions {
 /// A side of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The first.
+    /// The first side.
     A = 0,
-    /// The second.
+    /// The second side.
     B = 1,
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const ALL: [Self; 2] = [Self::A, Self::B];
 
     /// The name of its interface.
@@ -119,7 +122,7 @@ impl Side {
     }
 }
 
-/// Two interfaces, each in a namespace of its own, of which each receives what the other sends.
+/// Two interfaces, each in a namespace of its own. Each receives what the other sends.
 #[derive(Debug)]
 pub struct Pair {
     namespaces: [Namespace; 2],
@@ -131,12 +134,13 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// What the system says: it takes root, or the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN, and a kernel with `veth`.
+    /// The system's error. Making a pair takes root, or the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN, and a kernel
+    /// with `veth`.
     pub fn new(options: PairOptions) -> io::Result<Self> {
         let namespaces = [Namespace::new()?, Namespace::new()?];
         let pair = Self { namespaces, options };
         for side in Side::ALL {
-            // Neighbour discovery and its like would be frames that nobody asked for.
+            // Neighbour discovery and the like would send frames that no test asked for.
             pair.at(side).within(|| quiet(options.addresses))??;
         }
         let names = Side::ALL.map(Side::interface);
@@ -150,16 +154,16 @@ impl Pair {
         Ok(pair)
     }
 
-    /// How it was made.
+    /// The pair's configuration.
     pub fn options(&self) -> PairOptions {
         self.options
     }
 
-    /// Switches the interface of a side on or off. The other side's has no carrier while it is off.
+    /// Switches the interface of a side on or off. While it is off, the other side's has no carrier.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn switch(&self, side: Side, on: bool) -> io::Result<()> {
         self.at(side).within(|| {
             let netlink = Netlink::open()?;
@@ -173,12 +177,12 @@ impl Pair {
     }
 }
 
-/// Has the kernel finish what it sends to an interface of a pair, where the thread is, or leave checksums and cutting to the interface, as it does on pairs that others
-/// make.
+/// Makes the kernel finish the packets that it sends to an interface of a pair in the thread's namespace, or leave
+/// checksums and cutting to the interface, as it does on pairs that others make.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The system's error.
 pub fn finish(interface: &str, finish: bool) -> io::Result<()> {
     ethtool::finish_in_kernel(interface, finish)
 }
@@ -193,7 +197,7 @@ fn set_up(interface: &str, finished: bool, addresses: Option<[(IpAddr, u8); 2]>)
     netlink.set_up(link.index)?;
     for (address, prefix) in addresses.into_iter().flatten() {
         netlink.add_address(link.index, address, prefix).or_else(|error| {
-            // A kernel without IPv6.
+            // The kernel may have no IPv6.
             let is_missing = address.is_ipv6() && error.raw_os_error() == Some(libc::EOPNOTSUPP);
             if is_missing { Ok(()) } else { Err(error) }
         })?;
@@ -201,7 +205,7 @@ fn set_up(interface: &str, finished: bool, addresses: Option<[(IpAddr, u8); 2]>)
     Ok(())
 }
 
-/// Has the kernel say nothing of its own on interfaces that come, as far as it has IPv6.
+/// Stops the kernel from sending packets of its own on new interfaces, as far as it has IPv6.
 fn quiet(addresses: bool) -> io::Result<()> {
     let settings: &[(&str, &str)] =
         if addresses { &[("accept_dad", "0"), ("router_solicitations", "0")] } else { &[("disable_ipv6", "1")] };

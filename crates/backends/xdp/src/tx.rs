@@ -1,4 +1,4 @@
-//! The sending half of a packet port: packets gathered into frames.
+//! The sending half of a packet port, which gathers packets into frames.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -14,11 +14,12 @@ use sinew_wire::udp::headers_len;
 use crate::core::{Core, Ready};
 use crate::memory::{Chunk, Memory};
 
-/// Frames that one submit gathers before it sends by itself.
+/// Frames that are gathered before they are sent without a submit.
 const FRAMES_MAX: usize = 64;
-/// Room before the first packet of a frame, in case it becomes a batch.
+/// Room before the first packet of a frame, in case the frame becomes a batch.
 const BATCH_ROOM: usize = BATCH_HEADER + FRAME_HEADER;
-/// Where a batch begins in its chunk. The headers end there, or, before a packet that goes as it is, [`BATCH_ROOM`] later.
+/// Where a batch begins in its chunk. The headers end there, or, for a packet that is sent without a batch,
+/// [`BATCH_ROOM`] later.
 pub(crate) const PAYLOAD_START: usize = 64;
 
 /// A frame that is being filled.
@@ -27,7 +28,7 @@ struct Filling {
     to: Peer,
     address: IpAddr,
     chunk: Chunk,
-    /// Where the last packet ends in the chunk.
+    /// End of the last packet in the chunk.
     end: usize,
     packets: u64,
     /// Bytes of the packets.
@@ -59,7 +60,7 @@ impl Filling {
         self.batch = true;
     }
 
-    /// Adds a packet; says no when it must go into another frame.
+    /// Adds a packet; returns false if it must go into another frame.
     #[inline]
     fn add(&mut self, memory: &Memory, packet: &TxPacket<'_>, datagram_max: usize) -> bool {
         let len = packet.len();
@@ -84,7 +85,7 @@ pub struct XdpTx {
     core: Rc<RefCell<Core>>,
     memory: Arc<Memory>,
     coalesce: bool,
-    /// Whether the port's address is one of IPv6.
+    /// Whether the port's address is an IPv6 address.
     v6: bool,
     /// Bytes of the longest datagram.
     datagram_max: usize,
@@ -113,7 +114,7 @@ impl XdpTx {
         self.core.borrow_mut().tx_stats.count_dropped(reason, packets);
     }
 
-    /// Whom a peer is, if this port can send there.
+    /// The address of a peer, if this port can send there.
     fn address_of(&self, peer: Peer) -> Option<IpAddr> {
         let address = sockets::unpack(peer).filter(|address| address.port() != 0)?.ip();
         let is_host = !address.is_unspecified() && !address.is_multicast() && !address.is_loopback();
@@ -151,7 +152,7 @@ impl PacketTx for XdpTx {
             return;
         }
         if self.coalesce {
-            // The newest frame to this peer is the only one that may grow, so a peer's packets stay in order.
+            // Only the newest frame to this peer may grow, so a peer's packets stay in order.
             let found = self.filling.iter_mut().rev().find(|filling| filling.to == packet.to);
             if let Some(filling) = found.filter(|filling| filling.open) {
                 if filling.add(&self.memory, &packet, self.datagram_max) {
@@ -213,7 +214,7 @@ impl PacketTx for XdpTx {
         }
     }
 
-    /// Packets are copied when they are pushed, so there are no shares.
+    /// Submits: packets are copied when they are pushed, so no shares are held.
     fn flush(&mut self) {
         self.submit();
     }

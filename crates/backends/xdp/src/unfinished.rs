@@ -1,16 +1,17 @@
-//! What the kernel at the other end of a virtual pair leaves undone.
+//! Work that the kernel at the other end of a virtual pair leaves undone.
 
 use std::io;
 
 use crate::sys::ethtool;
 use crate::sys::netlink::Netlink;
 
-/// The command that has the kernel finish what it sends to an interface, where this is an end of a virtual pair whose other end is in the same network
-/// namespace, and that kernel leaves checksums or the cutting of packets to it. Of ends in other namespaces, and of what is no virtual pair, nothing is known.
+/// The command that makes the kernel finish the packets that it sends to an interface. It is returned if the interface
+/// is an end of a virtual pair whose other end is in the same network namespace, and that kernel leaves checksums or
+/// the cutting of packets to it. Nothing is known about ends in other namespaces, and about other interfaces.
 ///
 /// # Errors
 ///
-/// There is no such interface; what the system says.
+/// There is no such interface, or the system reports another error.
 ///
 /// ```no_run
 /// if let Some(command) = sinew_xdp::finishing_command("veth0")? {

@@ -1,4 +1,4 @@
-//! The facts that hold for every frame port, for AF_XDP between the two ends of a virtual pair.
+//! The conformance suite of frame ports, for AF_XDP between the two ends of a virtual pair.
 
 use std::time::Instant;
 

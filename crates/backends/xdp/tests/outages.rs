@@ -1,4 +1,4 @@
-//! Interfaces that are switched off for a while, and queues that are full.
+//! Interfaces that are off for a while, and queues that are full.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn marks(port: &mut XdpFrames) -> Vec<u8> {
     burst.frames.iter().map(|frame| frame.bytes()[20]).collect()
 }
 
-/// Passes on what came, and says how many that were.
+/// Passes on received frames; returns how many.
 fn pass(from: &mut XdpFrames, to: &mut XdpFrames) -> usize {
     let mut burst = FrameBurst::new(0);
     from.split().0.receive(&mut burst);
@@ -47,7 +47,7 @@ fn pass(from: &mut XdpFrames, to: &mut XdpFrames) -> usize {
     count
 }
 
-/// Does something until it says that it is done.
+/// Repeats `done` until it returns true.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
@@ -59,7 +59,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 fn an_interface_that_is_down_costs_its_own_frames_alone_and_works_when_it_is_up_again() {
     let alike = PairOptions { addresses: false, ..PairOptions::default() };
     let (Some(left), Some(right)) = (common::pair(alike), common::pair(alike)) else { return };
-    // As much as is promised to the ports, and not a chunk more.
+    // Exactly as many chunks as the ports are promised.
     let memory = Memory::new(2 * (RING + RING + RING / 2) as usize, 2048).unwrap();
     let (mut from, mut to) = (open(&left, Side::B, &memory, None), open(&right, Side::A, &memory, None));
     let (mut near, mut far) = (common::frames(&left, Side::A), common::frames(&right, Side::B));
@@ -90,7 +90,7 @@ fn a_queue_that_is_full_keeps_no_other_waiting() {
         return;
     };
     let memory = Memory::new(8192, 2048).unwrap();
-    // In the driver, a frame comes at the queue that it was sent at.
+    // In native mode, a frame arrives at the queue at which it was sent.
     let interface = InterfaceOptions { mode: Mode::Native, ring: RING, ..InterfaceOptions::default() };
     let options = FrameOptions { interface, ..FrameOptions::default() };
     let mut port =

@@ -1,4 +1,5 @@
-//! The facts that hold for every packet port, for AF_XDP between the two ends of a virtual pair: the first port is at one end, all others at the other.
+//! The conformance suite of packet ports, for AF_XDP between the two ends of a virtual pair. The first port is at one
+//! end, all others at the other.
 
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use sinew_xdp::testbed::{Pair, PairOptions, Side};
 
 mod common;
 
-/// Which addresses the ports have.
+/// The addresses that the ports have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Addresses {
     V4,
@@ -49,7 +50,7 @@ impl Fixture for Veth {
     }
 
     fn expectations(&self) -> Expectations {
-        // Nobody says that a port is closed.
+        // A closed port is not reported.
         Expectations { reports_closed_peers: false, ..Expectations::default() }
     }
 }

@@ -1,4 +1,4 @@
-//! Ports of other processes, some of which are killed.
+//! Ports of other processes that are killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -10,10 +10,10 @@ use sinew_xdp::{FrameOptions, Memory, XdpFrames};
 
 mod common;
 
-/// Set in a process that only has a port.
+/// Set in the environment of a process that only holds a port.
 const HOLDS: &str = "SINEW_XDP_HOLDS";
 
-/// What runs in that process. As a test of its own it has nothing to do.
+/// Runs in that process. As a test of its own, it does nothing.
 #[test]
 fn child() {
     if std::env::var_os(HOLDS).is_some() {

@@ -1,4 +1,4 @@
-//! What goes over a port's interface beside its own packets, and what is none.
+//! Traffic on a port's interface that is not the port's own packets, or not valid.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ mod common;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Packets that come until there are `count`, or patience ends.
+/// Receives packets until there are `count`, or patience ends.
 fn collect(port: &mut XdpPort, count: usize) -> Vec<(Peer, Vec<u8>)> {
     let (began, mut all) = (Instant::now(), Vec::new());
     while all.len() < count && began.elapsed() < PATIENCE {
@@ -90,7 +90,7 @@ fn a_port_answers_for_an_address_that_the_kernel_does_not_have() {
         let own: IpAddr = own.parse().unwrap();
         let socket = socket(&pair, Side::A, a);
         let mut port = common::port(&pair, Side::B, &SocketAddr::new(own, 7000).to_string());
-        // Somebody asks who has the address, and then sends.
+        // The kernel asks who has the address, and then sends.
         socket.send_to(b"ping", port.local_addr()).unwrap();
         let got = collect(&mut port, 1);
         assert_eq!(got.len(), 1, "{:?}", port.stats());
@@ -145,7 +145,7 @@ fn the_command_that_has_a_kernel_finish_is_named_where_the_other_end_is_at_hand(
     assert!(pair.at(Side::A).within(|| sinew_xdp::finishing_command("nobody")).unwrap().is_err());
 }
 
-/// A frame that the port at B takes for its own, from the frame port at A.
+/// A frame for the port at B, from the frame port at A.
 fn good_frame(from: &XdpFrames, to: &XdpPort, mac: [u8; 6], payload: &[u8]) -> Vec<u8> {
     let from = End { mac: from.mac().0, address: "10.83.0.1".parse().unwrap(), port: 9 };
     let to = End { mac, address: to.local_addr().ip(), port: to.local_addr().port() };
@@ -175,7 +175,7 @@ fn hostile_frames_are_counted_by_reason_and_disturb_nobody() {
     let cases: Vec<(Vec<u8>, Dropped)> = vec![
         (changed(&|frame| frame[44] ^= 1), Dropped::BadChecksum),
         (changed(&|frame| frame[24] ^= 1), Dropped::BadChecksum),
-        // The first part of a packet that was cut.
+        // The first fragment of a packet.
         (
             changed(&|frame| {
                 frame[20] = 0x20;
@@ -183,7 +183,7 @@ fn hostile_frames_are_counted_by_reason_and_disturb_nobody() {
             }),
             Dropped::Fragment,
         ),
-        // Longer than it is, and shorter than its header, by what the IP header says.
+        // Longer than the frame, and shorter than its header, by the IP header's length.
         (
             changed(&|frame| {
                 frame[17] = 200;
@@ -216,7 +216,7 @@ fn hostile_frames_are_counted_by_reason_and_disturb_nobody() {
     for (frame, _) in &cases {
         tx.push(frame, &[]);
     }
-    // Not this port's: the kernel has them.
+    // Not for this port: the kernel gets them.
     tx.push(&changed(&|frame| frame[37] ^= 1), &[]);
     tx.push(&changed(&|frame| frame[33] ^= 4), &[]);
     tx.push(&good[..41], &[]);
@@ -331,7 +331,8 @@ fn a_frame_port_may_take_only_what_is_for_some_addresses() {
     let error = open().unwrap_err();
     assert!(matches!(error, PortError::Taken { .. }), "{error}");
     let socket = socket(&pair, Side::A, pair.options().v4(Side::A).into());
-    // The kernel is as it was: its own address answers, and the other is asked for, which comes to the port.
+    // The kernel is unaffected: its own address answers. The other address is asked for, and the question comes to the
+    // port.
     let kernel = self::socket(&pair, Side::B, pair.options().v4(Side::B).into());
     socket.send_to(b"hello", kernel.local_addr().unwrap()).unwrap();
     assert_eq!(kernel.recv_from(&mut [0; 100]).unwrap().0, 5);
@@ -376,7 +377,7 @@ fn an_address_that_cannot_be_says_why() {
     for (place, says) in [
         ("no-such-if/10.0.0.1:1", "no-such-if"),
         ("lo/10.83.0.1:1", "another interface"),
-        ("veth-a/0.0.0.0:1", "no address of one host"),
+        ("veth-a/0.0.0.0:1", "not the address of one host"),
         ("veth-a/10.83.0.1:1?mode=sideways", "native"),
         ("veth-a/[fd83::77]:1?mtu=1279", "1280"),
     ] {
@@ -411,7 +412,7 @@ fn a_port_that_waits_for_a_neighbour_takes_a_burst_from_its_queue_and_no_more() 
     assert!((RING..=RING + 64).contains(&came), "{came}");
 }
 
-/// How many packets come until none do.
+/// Receives until no packets come; returns how many came.
 fn collect_until_quiet(port: &mut XdpPort) -> usize {
     let (mut count, mut quiet) = (0, 0);
     while quiet < 5 {
@@ -446,7 +447,8 @@ fn what_is_for_a_neighbour_that_never_answers_is_given_up_after_three_seconds() 
     assert!((1..=12).contains(&questions), "{questions} questions");
 }
 
-/// What a port at B sent in the last while, as the frame port at A saw it: frames of ARP, and the addresses that datagrams went to.
+/// The frames that a port at B sent lately, as the frame port at A received them: the number of ARP frames, and the
+/// Ethernet addresses that datagrams went to.
 fn seen(port: &mut XdpFrames) -> (usize, Vec<MacAddress>) {
     let mut burst = FrameBurst::new(0);
     port.split().0.receive(&mut burst);
@@ -456,20 +458,20 @@ fn seen(port: &mut XdpFrames) -> (usize, Vec<MacAddress>) {
     (arp.len(), datagrams.iter().map(|frame| to(frame.bytes())).collect())
 }
 
-/// Answers what a port at B asked: this Ethernet address has 10.83.0.250.
+/// Answers a question of the port at B: 10.83.0.250 has this Ethernet address.
 fn answer(a: &mut XdpFrames, own: [u8; 6], mac: [u8; 6]) {
     let head = [&own[..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &mac, &[10, 83, 0, 250], &own, &[10, 83, 0, 66]];
     a.split().1.push(&head.concat(), &[0; 18]);
     a.split().1.submit();
 }
 
-/// Sends when a time has come, and does what is due.
+/// Sends a packet at a given time, and does what is due then.
 fn send_at(port: &mut XdpPort, to: Peer, ms: u64) {
     let mut burst = RxBurst::new(ms * 1_000_000);
     port.split().0.receive(&mut burst);
     drop(burst);
     send(port, to, b"hello");
-    // What is due is done at the next turn at the latest.
+    // Due work is done at the next turn at the latest.
     let mut burst = RxBurst::new(ms * 1_000_000);
     port.split().0.receive(&mut burst);
 }
@@ -494,7 +496,7 @@ fn a_neighbour_that_gets_another_ethernet_address_is_found_again() {
     answer(&mut a, own, SECOND);
     send_at(&mut port, to, 5_013);
     assert_eq!(seen(&mut a), (0, vec![MacAddress(SECOND)]));
-    // It is gone: after three questions nothing is sent where it was.
+    // The neighbour is gone: after three questions, nothing more is sent there.
     for (ms, sent) in [(10_100, 1), (11_100, 1), (12_100, 1), (13_100, 0)] {
         send_at(&mut port, to, ms);
         let (arp, to) = seen(&mut a);
@@ -535,7 +537,7 @@ fn what_the_kernel_hears_of_a_neighbour_is_read_again() {
     let mut port = common::port(&pair, Side::B, &format!("{b}:0"));
     let to = sinew_fabric::sockets::pack(socket.local_addr().unwrap());
     let (mut buffer, began) = ([0; 100], Instant::now());
-    // The kernel's answer takes a while, and time passes meanwhile.
+    // The kernel's answer takes a while, so wait for it.
     let mut arrives = |ms: u64, sleep_ms: u64| {
         let mut burst = RxBurst::new(ms * 1_000_000);
         port.split().0.receive(&mut burst);
@@ -547,7 +549,7 @@ fn what_the_kernel_hears_of_a_neighbour_is_read_again() {
     while !arrives(1, 20) {
         assert!(began.elapsed() < PATIENCE);
     }
-    // What waited for the kernel's answer came with it.
+    // Drain the packets that waited for the kernel's answer.
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     while socket.recv_from(&mut [0; 100]).is_ok() {}
     pair.at(Side::A)
@@ -556,7 +558,7 @@ fn what_the_kernel_hears_of_a_neighbour_is_read_again() {
     assert!(!arrives(2, 20), "it is not heard of yet");
     let known = ["neigh", "replace", &a.to_string(), "lladdr", "02:00:00:00:00:77", "dev", Side::B.interface()];
     pair.at(Side::B).within(|| common::ip(&known)).unwrap();
-    // The first packet has the kernel asked, the second goes where it says.
+    // The first packet makes the port ask the kernel, and the second goes where the kernel says.
     arrives(5_002, 20);
     assert!(arrives(5_003, 1_000));
 }

@@ -1,4 +1,4 @@
-//! Layouts and numbers as the system's header has them, where it is installed.
+//! Comparison of layouts and numbers with the system's header, where it is installed.
 
 use std::io::Write;
 use std::mem::{offset_of, size_of};
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// What we think: an expression of C, and its value.
+/// Our own view: expressions of C, with their values.
 type Facts = Vec<(String, u64)>;
 
-/// The offsets of fields, and the size of structures that are whole.
+/// Lists the offsets of fields, and the sizes of structures that are declared whole.
 macro_rules! layouts {
     ($facts:ident; $($kind:ident $name:ident { $($field:ident)* })*) => { $(
         layouts!(@size $kind $facts $name);
@@ -75,10 +75,10 @@ fn facts() -> Facts {
     facts
 }
 
-/// What the header says to each expression; `None` where it is not installed.
+/// The header's value of each expression; `None` where it is not installed.
 fn ask_header(facts: &Facts) -> Option<Vec<u64>> {
     let lines = facts.iter().map(|(expression, _)| format!("    say({expression});\n"));
-    // Without the header it prints nothing.
+    // Without the header, the program prints nothing.
     let source = format!(
         "#if __has_include(<infiniband/verbs.h>)\n#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\n\
          #define say(what) printf(\"%llu\\n\", (unsigned long long)(what))\n\

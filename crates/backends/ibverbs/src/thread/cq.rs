@@ -17,10 +17,10 @@ use crate::abi::*;
 use crate::library::{last_error, system};
 use crate::work_id::WorkId;
 
-/// Completions taken from the device at once.
+/// Most completions taken from the device at once.
 const BURST: usize = 16;
 
-/// Where the operations of an [`IbQueuePair`](crate::IbQueuePair) complete.
+/// The queue in which operations of an [`IbQueuePair`](crate::IbQueuePair) complete.
 pub struct IbCompletionQueue(pub(crate) Rc<CqInner>);
 
 pub(crate) struct CqInner {
@@ -30,16 +30,17 @@ pub(crate) struct CqInner {
     poll: PollCq,
     request_notification: ReqNotifyCq,
     depth: usize,
-    /// Where the device writes: numbers from the start, since drivers leave out what means nothing of failures and of requests.
+    /// The array that the device writes. It is initialised, since drivers leave out fields that mean nothing for
+    /// failures and for requests.
     completed: RefCell<[ibv_wc; BURST]>,
-    /// Completions that queue pairs may make before anybody polls.
+    /// Completions that queue pairs may produce before anybody polls.
     reserved: Cell<usize>,
-    /// Completions that were taken from the device, or made without it, and not yet handed out: oldest first, and older than what
-    /// the device still has.
+    /// Completions that were taken from the device, or made without it, and not yet handed out. Oldest first, and older
+    /// than those that the device still has.
     backlog: RefCell<VecDeque<Completion>>,
-    /// Whether the device was asked to tell of the next completion, and has not.
+    /// Whether the device was asked to notify us of the next completion, and has not yet.
     armed: Cell<bool>,
-    /// Whether the device said that the queue does not work.
+    /// Whether the device reported that the queue does not work.
     broken: Cell<bool>,
     /// Readable when the channel is.
     alarm: Alarm,
@@ -70,7 +71,7 @@ impl IbCompletionQueue {
         let channel = unsafe { (library.ibv_create_comp_channel)(context) };
         let channel =
             NonNull::new(channel).ok_or_else(|| last_error(format!("making a completion channel on {name}")))?;
-        // SAFETY: a descriptor of the channel's, which lives.
+        // SAFETY: the channel, whose descriptor this is, lives.
         let watched = watch(&alarm, unsafe { channel_fd(channel) });
         let cq = match watched {
             // SAFETY: an open device, and a channel of it.
@@ -113,14 +114,14 @@ unsafe fn channel_fd<'a>(channel: NonNull<ibv_comp_channel>) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(channel.as_ref().fd) }
 }
 
-/// Has the alarm be readable when the channel is, of which reads do not block.
+/// Makes the alarm readable when the channel is, and the channel's reads non-blocking.
 fn watch(alarm: &Alarm, fd: BorrowedFd<'_>) -> io::Result<()> {
     fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
     alarm.watch(fd)
 }
 
 impl CqInner {
-    /// Makes room for the completions of a queue pair, as [`Self::release`] gives it back.
+    /// Makes room for the completions of a queue pair; [`Self::release`] gives it back.
     pub fn reserve(&self, count: usize) -> Result<(), VerbsError> {
         let asked = self.reserved.get() + count;
         if asked > self.depth {
@@ -135,31 +136,31 @@ impl CqInner {
         self.reserved.set(self.reserved.get() - count);
     }
 
-    /// A completion that the device does not make.
+    /// Adds a completion that the device does not produce.
     pub fn add(&self, completion: Completion) {
         self.backlog.borrow_mut().push_back(completion);
     }
 
-    /// Forgets the completions of a queue pair that is gone, whose places it gives back.
+    /// Drops the completions of a queue pair that is gone, and gives back its places.
     pub fn leave(&self, qp: QpNumber, places: usize) {
         self.drain();
         self.backlog.borrow_mut().retain(|completion| completion.qp != qp);
         self.release(places);
     }
 
-    /// Takes what the device has into the backlog.
+    /// Moves all completions that the device has to the backlog.
     pub fn drain(&self) {
         let mut backlog = self.backlog.borrow_mut();
         while self.take(BURST, &mut |completion| backlog.push_back(completion)) == BURST {}
     }
 
-    /// Takes up to `max` completions, and no more than a burst, from the device; returns how many it had. Each may be none
-    /// of ours, or several.
+    /// Takes up to `max` completions, and at most a burst, from the device; returns how many it had. Each may stand for
+    /// no operation of ours, or for several.
     #[inline]
     fn take(&self, max: usize, sink: &mut impl FnMut(Completion)) -> usize {
         let mut completed = self.completed.borrow_mut();
         let max = max.min(BURST);
-        // SAFETY: our queue, and room for so many. All their fields are numbers, which they stay whatever the device leaves out.
+        // SAFETY: our queue, and room for `max`. All fields are numbers, and stay valid whatever the device leaves out.
         let count = unsafe { (self.poll)(self.cq.as_ptr(), max as i32, completed.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
             self.broken.set(true);
@@ -175,33 +176,33 @@ impl CqInner {
         count
     }
 
-    /// Takes notifications that the device sent.
+    /// Takes the notifications that the device has sent.
     fn take_events(&self) {
         let library = self.thread.domain.library();
         let (mut cq, mut context) = (null_mut(), null_mut());
         // SAFETY: our channel, which does not block, and room for the answers.
         while unsafe { (library.ibv_get_cq_event)(self.channel.as_ptr(), &raw mut cq, &raw mut context) } == 0 {
             self.armed.set(false);
-            // SAFETY: the channel has one queue, ours; an event of it was taken just now.
+            // SAFETY: ours is the channel's only queue, and one of its events was taken just now.
             unsafe { (library.ibv_ack_cq_events)(self.cq.as_ptr(), 1) };
         }
     }
 
-    /// Whether there are completions to hand out, of which it takes some from the device if need be.
+    /// Whether there are completions to hand out. Takes some from the device if need be.
     fn has_some(&self) -> bool {
         let mut backlog = self.backlog.borrow_mut();
-        // A burst can hold nothing for us: completions of queue pairs that are gone.
+        // A burst can hold only completions of queue pairs that are gone.
         while backlog.is_empty() && self.take(BURST, &mut |completion| backlog.push_back(completion)) == BURST {}
         !backlog.is_empty()
     }
 
-    /// Whether there is nothing to hand out, and the device tells of what comes from now on. (`meanwhile` is for tests: it runs
-    /// where a completion could be slept through.)
+    /// Returns whether there is nothing to hand out, and the device will notify us of what comes from now on.
+    /// (`meanwhile` is for tests: it runs where a completion could be slept through.)
     fn may_sleep(&self, meanwhile: impl FnOnce()) -> io::Result<bool> {
         if self.has_some() {
             return Ok(false);
         }
-        // Of what the device told of, all was taken meanwhile by polling.
+        // Polling has already taken everything that past notifications announced.
         if self.armed.get() {
             self.take_events();
         }
@@ -214,12 +215,12 @@ impl CqInner {
             }
             self.armed.set(true);
         }
-        // What came before it was armed sends no notification; what comes from now on does.
+        // A completion from before the arming sends no notification; one after it does.
         if self.has_some() {
             return Ok(false);
         }
         if self.broken.get() {
-            return Err(io::Error::other("the completion queue failed: its device does not work any more"));
+            return Err(io::Error::other("the completion queue failed: its device no longer works"));
         }
         Ok(true)
     }
@@ -228,7 +229,7 @@ impl CqInner {
 impl Drop for CqInner {
     fn drop(&mut self) {
         let library = self.thread.domain.library();
-        // SAFETY: queue pairs that complete here hold us, so none is left; nobody polls any more.
+        // SAFETY: queue pairs that complete here hold this queue, so none is left, and nobody polls any more.
         unsafe {
             if (library.ibv_destroy_cq)(self.cq.as_ptr()) == 0 {
                 (library.ibv_destroy_comp_channel)(self.channel.as_ptr());
@@ -251,7 +252,7 @@ impl Readiness for IbCompletionQueue {
     fn disarm(&mut self) -> bool {
         let inner = &*self.0;
         if inner.alarm.is_set() {
-            // Of what the device told of while somebody slept: it would keep the descriptor readable.
+            // Notifications sent during the sleep would keep the descriptor readable.
             inner.take_events();
         }
         inner.alarm.clear()
@@ -267,7 +268,7 @@ impl CompletionQueue for IbCompletionQueue {
         completions.extend(backlog.drain(..taken));
         while taken < max {
             let asked = (max - taken).min(BURST);
-            // One that tells of unsignaled READs before it counts for several.
+            // A completion that covers unsignaled READs before it yields several.
             let had = inner.take(asked, &mut |completion| {
                 if taken < max {
                     completions.push(completion);

@@ -1,4 +1,4 @@
-//! Queue pairs: how they are made, what is posted to them, and how they end.
+//! Queue pairs: making them, posting to them, and ending them.
 
 mod settle;
 mod states;
@@ -26,7 +26,7 @@ use crate::work_id::WorkId;
 
 use states::PACKET_MASK;
 
-/// The most that retries for a receiver that is not ready can be, which means for ever.
+/// Most retries for a receiver that is not ready; this value means for ever.
 const RNR_RETRIES_MAX: u8 = 7;
 
 /// A queue pair on an [`IbDevice`](crate::IbDevice).
@@ -40,18 +40,18 @@ pub(crate) struct QpInner {
     post_send: PostSend,
     post_recv: PostRecv,
     pub config: QpConfig,
-    /// The number of the first packet that we send.
+    /// Number of the first packet that we send.
     pub first_packet: u32,
     pub state: Cell<QpState>,
-    /// Whether the device has nothing of ours any more although the state is error: what is posted is ours to flush.
+    /// Whether the state is error although the device has nothing of ours: we flush whatever is posted.
     pub stopped: Cell<bool>,
-    /// READs and atomics of ours that the peer and we can have on their way.
+    /// Most of our READs and atomics in flight, within both sides' limits.
     pub reads_out: Cell<u8>,
     pub slot: usize,
     pub generation: Cell<u32>,
-    /// Dropped after the device's queue pair, or never.
+    /// The posted work. Dropped after the device's queue pair, or never.
     pub held: ManuallyDrop<RefCell<Work>>,
-    /// UD: who sent what was received. Goes as `held` does.
+    /// UD: the senders of received datagrams. Dropped as `held` is.
     pub headers: ManuallyDrop<Option<Headers>>,
     pub send_cq: Rc<CqInner>,
     pub receive_cq: Rc<CqInner>,
@@ -69,9 +69,9 @@ impl IbQueuePair {
         let (device, library) = (&domain.device, domain.library());
         let datagrams = config.transport == Transport::Ud;
         if [send, receive].iter().any(|cq| !Rc::ptr_eq(&cq.0.thread, thread)) {
-            return Err(VerbsError::Device("the completion queue is not of this thread domain".into()));
+            return Err(VerbsError::Device("the completion queue belongs to another thread domain".into()));
         }
-        // Datagrams arrive behind a piece of their own.
+        // A datagram's header takes a piece of its own.
         let receive_pieces = config.gather_max + usize::from(datagrams);
         let attributes = &device.attributes;
         for (what, asked, limit) in [
@@ -79,7 +79,7 @@ impl IbQueuePair {
             ("receives of a queue pair", config.receive_depth, attributes.queue_depth_max),
             ("bytes of inline data", config.inline_max, attributes.inline_max),
             ("pieces of a source or target", config.gather_max, attributes.gather_max),
-            ("pieces of a receive, the datagram's header among them", receive_pieces, device.sges_max),
+            ("pieces of a receive, including the datagram's header", receive_pieces, device.sges_max),
             ("retries for a receiver that is not ready", config.rnr_retries.into(), RNR_RETRIES_MAX.into()),
         ] {
             if asked > limit {
@@ -126,7 +126,8 @@ impl IbQueuePair {
             post_send: ops.post_send,
             post_recv: ops.post_recv,
             config: *config,
-            // Any will do; a fresh one keeps packets of an earlier queue pair of this number from being taken for ours.
+            // Any number will do; a fresh one keeps packets of an earlier queue pair of this number from being taken
+            // for ours.
             first_packet: std::hash::RandomState::new().hash_one(number.0) as u32 & PACKET_MASK,
             state: Cell::new(QpState::Reset),
             stopped: Cell::new(false),
@@ -213,7 +214,7 @@ impl QpInner {
         Ok(handle)
     }
 
-    /// The way to a destination, on which a message of `len` bytes fits.
+    /// Finds the way to a destination, and checks that a message of `len` bytes fits on it.
     #[inline]
     fn find_way(&self, to: &Destination, len: usize) -> Result<Rc<AddressHandle>, PostError> {
         let mut ways = self.thread.ways.borrow_mut();
@@ -230,7 +231,7 @@ impl QpInner {
         ways.reach_stranger(to.handle, now_ns, make).map_err(PostError::Device)
     }
 
-    /// Hands a receive to the device, or, once it is in error, to nobody.
+    /// Hands a receive to the device, or, once the queue pair is in error, keeps it to be flushed.
     fn take_receive(&self, id: u64, buffers: &mut Scatter) -> Result<(), PostError> {
         let mut work = self.held.borrow_mut();
         let Work { receives, keys, .. } = &mut *work;
@@ -258,8 +259,8 @@ impl QpInner {
                 num_sge: count as i32,
             };
             let mut refused = null_mut();
-            // SAFETY: our queue pair, and one request, which the device copies. The buffers move to the table below, in which they
-            // stay until it is over.
+            // SAFETY: our queue pair, and one request, which the device copies. The buffers move to the table below, in
+            // which they stay until the receive is over.
             let status = unsafe { (self.post_recv)(self.qp.as_ptr(), &raw mut wr, &raw mut refused) };
             if status != 0 {
                 return Err(PostError::Device(status));
@@ -334,7 +335,8 @@ impl QueuePair for IbQueuePair {
         let mut work = qp.held.borrow_mut();
         let Work { sends, chain, .. } = &mut *work;
         let first = sends.oldest() + (sends.len() - chain.len()) as u64;
-        // SAFETY: our queue pair and its device's function. What the requests name lies in the table until they are over.
+        // SAFETY: our queue pair, and its device's function. What the requests name stays in the table until they are
+        // over.
         let rung = unsafe { chain.ring(qp.qp.as_ptr(), qp.post_send) };
         drop(work);
         match rung {
@@ -347,11 +349,12 @@ impl QueuePair for IbQueuePair {
 
 impl Drop for QpInner {
     fn drop(&mut self) {
-        // SAFETY: our queue pair, which nobody uses any more.
+        // SAFETY: our queue pair, which nothing uses any more.
         let destroyed = unsafe { (self.library().ibv_destroy_qp)(self.qp.as_ptr()) } == 0;
         self.thread.qps.borrow_mut().free(self.slot);
         if !destroyed {
-            // The device may still use all that it was given: it is kept for good, and with it what it stands on.
+            // The device may still use everything that it was given: that is kept for good, with everything that it
+            // depends on.
             std::mem::forget((Rc::clone(&self.send_cq), Rc::clone(&self.receive_cq), Rc::clone(&self.thread)));
             return;
         }
@@ -367,13 +370,14 @@ impl Drop for QpInner {
 
 #[cfg(test)]
 mod tests {
-    //! What a device refuses, which none of ours does to what passed our checks: so requests are made wrong behind them.
+    //! Refusals by a device. None of our devices refuses a request that passed our checks, so these requests are spoilt
+    //! after them.
 
     use super::*;
     use crate::common::{Pair, assert_silent};
     use sinew_fabric::verbs::{Access, CompletionQueue, Exposed, ProtectionDomain, Slice, Source, Status};
 
-    /// What the last pushed request says to the device: its flags, and its pieces' lengths.
+    /// The last pushed request as the device sees it: its flags, and its pieces' lengths.
     fn told(pair: &Pair) -> (u32, Vec<u32>) {
         pair.a.qp.0.held.borrow().chain.last()
     }
@@ -434,12 +438,12 @@ mod tests {
         pair.a.qp.doorbell();
         let ended: Vec<_> = (0..5).map(|_| pair.a.sent()).map(|done| (done.id, done.status)).collect();
         assert_eq!(ended[2..], [(2, Status::LocalQpOperation), (3, Status::Flushed), (4, Status::Flushed)]);
-        // Those before it may have gone.
+        // The requests before it may have been sent.
         assert_eq!(ended[..2], [(0, Status::Flushed), (1, Status::Flushed)]);
         let receive = pair.a.received();
         assert_eq!((receive.id, receive.status, receive.buffers.len()), (77, Status::Flushed, 1));
         assert_eq!(pair.a.qp.state(), QpState::Error);
-        // It takes more, as any queue pair in error does.
+        // It accepts more requests, as any queue pair in error does.
         let buffer = pair.empty(8);
         pair.a.qp.post_buffer(78, buffer).unwrap();
         let send = Operation::Send { source: Source::Empty, immediate: None, to: None };
@@ -449,7 +453,7 @@ mod tests {
         for side in [&mut pair.a, &mut pair.b] {
             side.qp.modify(QpState::Reset, None).unwrap();
         }
-        // What arrived, and what was flushed by the reset.
+        // Discard what arrived, and what the reset flushed.
         let mut old = Vec::new();
         pair.b.receives.poll(&mut old, 8);
         pair.connect();

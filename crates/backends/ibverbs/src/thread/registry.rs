@@ -21,7 +21,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// A slot for a queue pair that is being made, and its generation.
+    /// Reserves a slot for a queue pair that is being made; returns it with its generation.
     pub fn reserve(&mut self) -> Result<(usize, u32), VerbsError> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -40,7 +40,7 @@ impl Registry {
         self.slots[slot].qp = Rc::downgrade(qp);
     }
 
-    /// Disowns what the queue pair posted so far; returns its new generation.
+    /// Disowns everything that the queue pair has posted so far; returns its new generation.
     pub fn renew(&mut self, slot: usize) -> u32 {
         let slot = &mut self.slots[slot];
         slot.generation = (slot.generation + 1) & WorkId::GENERATION_MASK;
@@ -53,7 +53,7 @@ impl Registry {
         self.free.push(slot);
     }
 
-    /// Whose a completion is; `None` when its queue pair is gone or was reset.
+    /// The queue pair of a completion; `None` if it is gone or was reset.
     #[inline]
     pub fn find(&self, id: WorkId) -> Option<Rc<QpInner>> {
         self.slots.get(id.slot).filter(|slot| slot.generation == id.generation)?.qp.upgrade()

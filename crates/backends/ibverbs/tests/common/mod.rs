@@ -11,10 +11,11 @@ use sinew_fabric::verbs::{
 use sinew_ibverbs::{IbCompletionQueue, IbDevice, IbDomain, IbQueuePair, IbThread, Selector};
 use sinew_mem::{Arena, MessageBuffer};
 
-/// How long what must happen may take.
+/// Longest time that anything awaited may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The machine's device. Where there is none, a test says so and ends, unless the variable `SINEW_RDMA` says that there is one.
+/// The machine's device. Where there is none, a test says so and ends, unless the variable `SINEW_RDMA` is set: then it
+/// fails.
 pub fn device() -> Option<IbDevice> {
     match IbDevice::open(&Selector::default()) {
         Ok(device) => Some(device),
@@ -36,7 +37,7 @@ pub struct Side {
     pub qp: IbQueuePair,
 }
 
-/// Two sides that are connected, or, for UD, ready.
+/// Two sides that are connected, or, for UD, ready to send.
 pub struct Pair {
     pub device: IbDevice,
     pub domain: IbDomain,
@@ -100,7 +101,7 @@ impl Pair {
         self.arena.alloc(len, len.max(1)).unwrap()
     }
 
-    /// Whom A's messages go to: nobody in particular where they are connected.
+    /// The destination of A's messages; `None` where they are connected.
     pub fn to_b(&self) -> Option<Destination> {
         let datagrams = self.a.qp.transport() == Transport::Ud;
         datagrams.then(|| self.a.thread.destination(&self.b.qp.address()).unwrap())
@@ -122,7 +123,7 @@ pub fn next(cq: &mut IbCompletionQueue) -> Completion {
     completions.remove(0)
 }
 
-/// That nothing completes for a while.
+/// Checks that nothing completes for a while.
 pub fn assert_silent(cq: &mut IbCompletionQueue) {
     std::thread::sleep(Duration::from_millis(100));
     let mut completions = Vec::new();

@@ -1,8 +1,8 @@
-//! Bytes into buffers that a message, or a result, is scattered over.
+//! Scatters the bytes of a message, or of a result, over buffers.
 
 use sinew_fabric::verbs::Scatter;
 
-/// Writes bytes to buffers, from `offset` on in all of them.
+/// Writes bytes to buffers, which count as one, from `offset` on.
 pub(crate) fn scatter(buffers: &mut Scatter, mut offset: usize, mut bytes: &[u8]) {
     for buffer in buffers {
         if bytes.is_empty() {
@@ -19,7 +19,7 @@ pub(crate) fn scatter(buffers: &mut Scatter, mut offset: usize, mut bytes: &[u8]
 pub(crate) fn shorten(buffers: &mut Scatter, mut len: usize) {
     for buffer in buffers {
         let has = buffer.len().min(len);
-        buffer.resize(has).expect("it is shorter");
+        buffer.resize(has).expect("buffers are only shortened");
         len -= has;
     }
 }

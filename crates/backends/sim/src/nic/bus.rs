@@ -1,23 +1,25 @@
-//! The PCI Express link of a NIC while a simulation runs: what is on it, and until when.
+//! The PCI Express link of a NIC in a simulation: its traffic, and when it is free.
 
 use super::profile::Profile;
 use super::stats::NicStats;
 use crate::lanes::PS;
 use crate::pcie::{self, Crossing, LINE, PcieLink};
 
-/// Bytes that wait for the bus before a core that writes has to wait too: what write-combining buffers hold.
+/// Bytes that may be waiting for the bus before a core that writes must wait too: the capacity of write-combining
+/// buffers.
 const WRITE_BUFFER: usize = 10 * LINE;
 
-/// Something that is passed through one at a time, in the order of coming: stages are events, so that nothing comes before its time.
+/// A stage that is passed one at a time, in order of arrival. Each arrival is an event, so arrivals are in order of
+/// time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pipe {
     free_ps: u64,
-    /// In all.
+    /// Time for which it was busy in all.
     pub busy_ps: u64,
 }
 
 impl Pipe {
-    /// Passes something that takes so long; returns when it is through.
+    /// Passes something that takes `takes_ps`; returns when it is through.
     #[inline]
     pub fn pass(&mut self, ready_ps: u64, takes_ps: u64) -> u64 {
         self.busy_ps += takes_ps;
@@ -26,15 +28,15 @@ impl Pipe {
     }
 }
 
-/// The link, in both directions, and the NIC's intake of what a core writes.
+/// The link, in both directions, and the NIC's intake of a core's writes.
 #[derive(Debug)]
 pub(crate) struct Bus {
     /// From the host to the NIC: MMIO, and answers to DMA reads.
     pub down: Pipe,
-    /// From the NIC to the host: DMA writes, and requests of DMA reads.
+    /// From the NIC to the host: DMA writes, and requests for DMA reads.
     pub up: Pipe,
     intake: Pipe,
-    /// How long what cores are about to write will take.
+    /// Time that the announced writes of cores will take.
     soon_ps: u64,
     link: PcieLink,
     ps_per_kib: u64,
@@ -65,19 +67,20 @@ impl Bus {
         (crossing.bytes * self.ps_per_kib) >> 10
     }
 
-    /// What crosses when a core writes so many lines, or rings a doorbell for 0.
+    /// Traffic of a core that writes `lines` lines, or rings a doorbell if 0.
     #[inline]
     fn written(&self, lines: usize) -> Crossing {
         if lines == 0 { self.link.doorbell().to_device } else { self.link.mmio(lines * LINE).to_device }
     }
 
-    /// How long that keeps the busier of link and intake.
+    /// Time for which that keeps the busier of link and intake busy.
     fn written_ps(&self, lines: usize) -> u64 {
         self.takes_ps(self.written(lines)).max(lines as u64 * self.intake_line_ps)
     }
 
-    /// A core that has come to `now_ps` in a turn that began at `turn_ps` is about to write so many lines, or a doorbell for 0. Returns how long it has to
-    /// wait until there is room for them in its write-combining buffers: as long as what is on its way now, and will be by then, takes.
+    /// Announces that a core is about to write `lines` lines, or a doorbell if 0. The core has reached `now_ps` in a
+    /// turn that began at `turn_ps`. Returns how long it has to wait for room in its write-combining buffers, given the
+    /// writes that are on their way or announced by then.
     #[inline]
     pub fn write_soon(&mut self, turn_ps: u64, now_ps: u64, lines: usize) -> u64 {
         let takes_ps = self.written_ps(lines);
@@ -87,7 +90,7 @@ impl Bus {
         free_ps.saturating_sub(now_ps + slack_ps)
     }
 
-    /// A core writes so many lines to the NIC, or rings a doorbell for 0. Returns when they are there.
+    /// Writes `lines` lines from a core to the NIC, or a doorbell if 0. Returns when they arrive.
     #[inline]
     pub fn write_down(&mut self, now_ps: u64, lines: usize, stats: &mut NicStats) -> u64 {
         let crossing = self.written(lines);
@@ -99,7 +102,7 @@ impl Bus {
         self.intake.pass(over_ps, lines as u64 * self.intake_line_ps) + self.write_latency_ps
     }
 
-    /// The NIC writes `len` bytes; returns when they are in memory.
+    /// Writes `len` bytes from the NIC; returns when they are in memory.
     #[inline]
     pub fn write(&mut self, now_ps: u64, len: usize, stats: &mut NicStats) -> u64 {
         let crossing = self.link.dma_write(len).to_host;
@@ -109,7 +112,7 @@ impl Bus {
         self.up.pass(now_ps, self.takes_ps(crossing)) + self.write_latency_ps
     }
 
-    /// The NIC asks for bytes in memory, as many as one request can; returns when the request is there.
+    /// Sends a NIC's request for as many bytes of memory as one request can ask for; returns when it reaches memory.
     #[inline]
     pub fn read(&mut self, now_ps: u64, stats: &mut NicStats) -> u64 {
         let crossing = self.link.dma_read(1).to_host;
@@ -118,7 +121,7 @@ impl Bus {
         self.up.pass(now_ps, self.takes_ps(crossing)) + self.write_latency_ps
     }
 
-    /// Memory answers with `len` bytes; returns when they are at the NIC.
+    /// Answers a request with `len` bytes; returns when they are at the NIC.
     #[inline]
     pub fn answer(&mut self, now_ps: u64, len: usize, stats: &mut NicStats) -> u64 {
         let crossing = self.link.dma_read(len).to_device;

@@ -1,30 +1,30 @@
-//! What a NIC remembers of what is in its host's memory.
+//! A NIC's caches of state that lies in its host's memory.
 
-/// Places of a set.
+/// Most places of a set.
 const WAYS: usize = 8;
 const NONE: u64 = u64::MAX;
 
-/// A cache of so many things, by their numbers: sets of up to eight, of which the one that was used longest ago goes.
+/// A set-associative cache of numbers. Sets have up to eight places, and evict the least recently used.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    /// Sets, each with the one that was used last in front.
+    /// Sets, each with the most recently used number first.
     places: Vec<u64>,
     ways: usize,
 }
 
 impl Cache {
-    /// Room for `entries` things, at least one.
+    /// A cache of `entries` places, at least one.
     pub fn new(entries: usize) -> Self {
         let ways = entries.clamp(1, WAYS);
         let sets = (entries / ways).max(1);
         Self { places: vec![NONE; sets * ways], ways }
     }
 
-    /// Whether it was there; it is from now on.
+    /// Returns whether a number was cached; it is from now on.
     #[inline]
     pub fn touch(&mut self, number: u64) -> bool {
         let sets = self.places.len() / self.ways;
-        // Numbers that follow each other are in different sets, and those that are a power of two apart too.
+        // The hash spreads consecutive numbers over sets, and those a power of two apart too.
         let hash = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let set = (hash as usize % sets) * self.ways;
         let set = &mut self.places[set..set + self.ways];

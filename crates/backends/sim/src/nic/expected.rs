@@ -1,6 +1,7 @@
-//! What requests should send over the PCIe links of both hosts, if the NICs' caches miss nothing (atc16 3.1, 3.2, 5.1, Figures 4, 5, 6 and 13a).
+//! Expected traffic of requests on the PCIe links of both hosts, if the NICs' caches never miss (atc16 3.1, 3.2, 5.1,
+//! Figures 4, 5, 6 and 13a).
 //!
-//! What a processor counts on top of that are misses (atc16 3.5).
+//! Anything that a processor counts beyond that is misses (atc16 3.5).
 
 use std::iter::Sum;
 use std::ops::{Add, Mul};
@@ -13,12 +14,12 @@ use crate::pcie::{self, LINE, Traffic};
 
 /// Bytes of a completion.
 pub const CQE: usize = 64;
-/// Assumption: bytes of a message that a completion of one line can hold; longer ones make it two lines.
+/// Most bytes of a message that a completion of one line can hold; an assumption. Longer ones take two lines.
 const IN_ONE_CQE: usize = 32;
 /// Bytes that an atomic changes.
 const WORD: usize = 8;
 
-/// How elements get to the NIC.
+/// Ways for elements to reach the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Post {
     /// The core writes them (Mellanox: BlueFlame).
@@ -30,27 +31,27 @@ pub enum Post {
 /// A batch of equal requests of one queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requests {
-    /// What they ask for.
+    /// The verb of all of them.
     pub verb: Verb,
-    /// How their queue pair talks.
+    /// The transport of their queue pair.
     pub transport: Transport,
-    /// Bytes of payload; of an atomic 8.
+    /// Bytes of payload; 8 for an atomic.
     pub len: usize,
-    /// Where the payload is.
+    /// Location of the payload.
     pub source: Source,
-    /// How they are posted.
+    /// The way in which they are posted.
     pub post: Post,
-    /// How many there are.
+    /// Number of requests.
     pub count: usize,
-    /// How many of them are signaled.
+    /// Number of signaled requests.
     pub signaled: usize,
-    /// Whether the responder's completions hold messages that are short enough (inline receive).
+    /// Whether the responder's completions hold short messages themselves (inline receive).
     pub inline_receive: bool,
-    /// Where in a line payloads begin, at both hosts: what begins at 0 touches the fewest lines.
+    /// Offset within a line at which payloads begin, at both hosts. Payloads at 0 touch the fewest lines.
     pub place: usize,
 }
 
-/// A verb as the papers write it.
+/// The name of a verb, as the papers write it.
 pub fn verb_name(verb: Verb) -> &'static str {
     match verb {
         Verb::Send => "SEND",
@@ -62,7 +63,7 @@ pub fn verb_name(verb: Verb) -> &'static str {
     }
 }
 
-/// A transport as the papers write it.
+/// The name of a transport, as the papers write it.
 pub fn transport_name(transport: Transport) -> &'static str {
     match transport {
         Transport::Rc => "RC",
@@ -71,78 +72,78 @@ pub fn transport_name(transport: Transport) -> &'static str {
     }
 }
 
-/// Why there are no such requests.
+/// Reason why no NIC could be asked for some requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestsError {
-    /// Table 1 of atc16.
-    #[error("{} cannot carry a {}: RC carries all, UC SEND and WRITE, UD SEND", transport_name(*transport), verb_name(*verb))]
+    /// The transport does not carry the verb (Table 1 of atc16).
+    #[error("{} cannot carry a {}: RC carries all verbs, UC only SEND and WRITE, UD only SEND", transport_name(*transport), verb_name(*verb))]
     Transport {
-        /// What was asked for.
+        /// The verb.
         verb: Verb,
-        /// Over what.
+        /// The transport.
         transport: Transport,
     },
-    /// The NIC's limit, or what has no payload of its own.
-    #[error("a {} cannot have {len} B inline: a SEND or WRITE, and {inline_max} B at most; leave the payload in memory", verb_name(*verb))]
+    /// The payload is longer than the NIC's limit, or the verb has none of its own.
+    #[error("a {} cannot have {len} B inline: only SEND and WRITE can, up to {inline_max} B; leave the payload in memory", verb_name(*verb))]
     Inline {
-        /// What was asked for.
+        /// The verb.
         verb: Verb,
         /// Bytes of its payload.
         len: usize,
-        /// What this NIC can have.
+        /// This NIC's limit, in bytes.
         inline_max: usize,
     },
-    /// There are 4 bytes in a header, of messages alone.
-    #[error("a {} cannot have {len} B in its header: a SEND, and {IMMEDIATE} B at most", verb_name(*verb))]
+    /// A header has 4 bytes for a payload, and only for a message's.
+    #[error("a {} cannot have {len} B in its header: only a SEND can, up to {IMMEDIATE} B", verb_name(*verb))]
     Header {
-        /// What was asked for.
+        /// The verb.
         verb: Verb,
         /// Bytes of its payload.
         len: usize,
     },
-    /// An atomic's is 8.
-    #[error("{len} B are no payload of a {}: {expected}", verb_name(*verb))]
+    /// The payload's length does not suit the verb.
+    #[error("a {} cannot have a payload of {len} B: {expected}", verb_name(*verb))]
     Len {
-        /// What was asked for.
+        /// The verb.
         verb: Verb,
         /// Bytes of its payload.
         len: usize,
-        /// What can be.
+        /// Lengths that it may have.
         expected: &'static str,
     },
-    /// Over UD a message is a packet.
-    #[error("{len} B are more than a datagram carries: {mtu} B at most")]
+    /// Over UD, a message must fit in a packet.
+    #[error("{len} B are more than a datagram carries: at most {mtu} B")]
     Datagram {
         /// Bytes of the payload.
         len: usize,
-        /// Of the longest packet.
+        /// Most bytes of a packet's payload.
         mtu: usize,
     },
-    /// The responder's completions.
-    #[error("completions cannot hold {len} B: a SEND of {max} B at most on this NIC (0: it cannot)")]
+    /// The responder's completions cannot hold the message.
+    #[error("completions cannot hold {len} B: at most a SEND of {max} B on this NIC (0: none)")]
     InlineReceive {
         /// Bytes of the payload.
         len: usize,
-        /// What this NIC can.
+        /// This NIC's limit, in bytes.
         max: usize,
     },
-    /// None, or more than queues hold.
-    #[error("{count} requests are no batch: 1 to {}", Requests::COUNT_MAX)]
+    /// The batch is empty, or exceeds what queues hold.
+    #[error("a batch cannot have {count} requests: 1 to {}", Requests::COUNT_MAX)]
     Count {
-        /// So many.
+        /// Number of requests.
         count: usize,
     },
-    /// More than there are.
+    /// More requests are to be signaled than there are.
     #[error("{signaled} of {count} requests cannot be signaled")]
     Signaled {
-        /// So many.
+        /// Number of requests to be signaled.
         signaled: usize,
-        /// Of so many.
+        /// Number of requests.
         count: usize,
     },
 }
 
-/// What is done over the link.
+/// Steps of requests that cross the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// The core writes the elements.
@@ -153,15 +154,15 @@ pub enum Step {
     WqeFetch,
     /// The NIC reads the payloads of SENDs or WRITEs.
     PayloadRead,
-    /// The NIC writes what READs or atomics brought.
+    /// The NIC writes the results of READs or atomics.
     ResultWrite,
     /// The NIC writes completions of the requester.
     Completion,
     /// The NIC reads elements of receives.
     ReceiveFetch,
-    /// The NIC writes payloads that arrived.
+    /// The NIC writes payloads that have arrived.
     PayloadWrite,
-    /// The NIC reads what READs ask for.
+    /// The NIC reads the memory that READs ask for.
     MemoryRead,
     /// The NIC reads the words of atomics.
     AtomicRead,
@@ -172,7 +173,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What is done, in words.
+    /// Description of the step.
     pub fn text(self) -> &'static str {
         match self {
             Self::WqesByMmio => "the core writes the WQEs (MMIO)",
@@ -191,7 +192,7 @@ impl Step {
     }
 }
 
-/// What crosses a link, counted as programs and as processors do.
+/// Traffic on a link, counted both as programs and as processors count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Crossings {
     /// Lines and doorbells that cores write.
@@ -200,15 +201,15 @@ pub struct Crossings {
     pub dma_reads: u64,
     /// DMA writes, however long.
     pub dma_writes: u64,
-    /// Lines that DMA reads touch: what a processor counts as `PCIeRdCur` (atc16 2.1, footnote 2).
+    /// Lines that DMA reads touch, which a processor counts as `PCIeRdCur` (atc16 2.1, footnote 2).
     pub lines_read: u64,
-    /// Lines that DMA writes touch: what a processor counts as `PCIeItoM`.
+    /// Lines that DMA writes touch, which a processor counts as `PCIeItoM`.
     pub lines_written: u64,
     /// Packets and bytes on the link.
     pub traffic: Traffic,
 }
 
-/// What crosses a link for each request, or in each second.
+/// Traffic on a link for each request, or in each second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// Lines and doorbells that cores write.
@@ -217,9 +218,9 @@ pub struct Rates {
     pub dma_reads: f64,
     /// DMA writes.
     pub dma_writes: f64,
-    /// `PCIeRdCur`.
+    /// Lines that DMA reads touch, which a processor counts as `PCIeRdCur`.
     pub lines_read: f64,
-    /// `PCIeItoM`.
+    /// Lines that DMA writes touch, which a processor counts as `PCIeItoM`.
     pub lines_written: f64,
     /// Bytes from the host to the NIC.
     pub bytes_to_nic: f64,
@@ -228,7 +229,7 @@ pub struct Rates {
 }
 
 impl Crossings {
-    /// Of each request, where this is what so many together take.
+    /// The average of each request, where this is the traffic of `requests` together.
     pub fn per_request(&self, requests: usize) -> Rates {
         let each = |all: u64| all as f64 / requests as f64;
         Rates {
@@ -246,7 +247,7 @@ impl Crossings {
 impl Mul<f64> for Rates {
     type Output = Self;
 
-    /// In a second, where this is of each request, and so many are made in a second.
+    /// The traffic per second, where this is each request's and `requests` are made per second.
     fn mul(self, requests: f64) -> Self {
         Self {
             mmio_writes: self.mmio_writes * requests,
@@ -281,12 +282,12 @@ impl Sum for Crossings {
     }
 }
 
-/// A host's part of a batch, step by step.
+/// A host's traffic for a batch, step by step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected(Vec<(Step, Crossings)>);
 
 impl Expected {
-    /// What is done, in order; steps that nothing crosses in are left out.
+    /// The steps, in order; steps without traffic are left out.
     pub fn steps(&self) -> &[(Step, Crossings)] {
         &self.0
     }
@@ -300,7 +301,7 @@ impl Expected {
         self.0.push((step, Crossings { mmio_writes: writes as u64, traffic, ..Crossings::default() }));
     }
 
-    /// DMA reads: so many, of so many bytes, from a place within a line on.
+    /// Adds `count` DMA reads of `len` bytes each, from `place` within a line on.
     fn read(&mut self, step: Step, nic: &Profile, count: usize, len: usize, place: usize) {
         let (traffic, lines) = (nic.pcie.link.dma_read(len) * count as u64, pcie::lines_at(place, len) * count);
         if lines > 0 {
@@ -310,7 +311,7 @@ impl Expected {
         }
     }
 
-    /// DMA writes.
+    /// Adds `count` DMA writes of `len` bytes each, from `place` within a line on.
     fn write(&mut self, step: Step, nic: &Profile, count: usize, len: usize, place: usize) {
         let (traffic, lines) = (nic.pcie.link.dma_write(len) * count as u64, pcie::lines_at(place, len) * count);
         if lines > 0 {
@@ -320,7 +321,7 @@ impl Expected {
         }
     }
 
-    /// DMA reads of `count` elements, of which one brings so many at most.
+    /// Adds DMA reads of `count` elements, of which one read brings at most `fetch_max`.
     fn fetch(&mut self, step: Step, nic: &Profile, count: usize, len: usize) {
         let at_once = nic.units.fetch_max.clamp(1, count);
         let mut all = Self::default();
@@ -333,16 +334,16 @@ impl Expected {
 }
 
 impl Requests {
-    /// Requests of a batch at most: what a long send queue holds.
+    /// Most requests of a batch: the capacity of a long send queue.
     pub const COUNT_MAX: usize = 32_768;
-    /// Bytes of a message at most: 2 GiB, as InfiniBand has it.
+    /// Most bytes of a message: 2 GiB, as in InfiniBand.
     const LEN_MAX: usize = 1 << 31;
 
-    /// Whether a NIC could be asked for them.
+    /// Checks that a NIC could be asked for these requests.
     ///
     /// # Errors
     ///
-    /// What cannot be.
+    /// [`RequestsError`], with the reason why it could not.
     pub fn check(&self, nic: &Profile) -> Result<(), RequestsError> {
         let Self { verb, transport, len, source, count, signaled, .. } = *self;
         let is_atomic = matches!(verb, Verb::CompareSwap | Verb::FetchAdd);
@@ -353,7 +354,7 @@ impl Requests {
             return Err(RequestsError::Len { verb, len, expected: "it is 8 B" });
         }
         if len > Self::LEN_MAX {
-            return Err(RequestsError::Len { verb, len, expected: "2 GB at most" });
+            return Err(RequestsError::Len { verb, len, expected: "at most 2 GiB" });
         }
         if source == Source::Inline && !nic.wqe.can_inline(verb, len) {
             return Err(RequestsError::Inline { verb, len, inline_max: nic.wqe.inline_max });
@@ -382,7 +383,7 @@ impl Requests {
         nic.wqe.request_len(self.verb, self.transport, self.source, self.len)
     }
 
-    /// What crosses the link of the host that asks.
+    /// The traffic on the link of the requester's host.
     pub fn at_requester(&self, nic: &Profile) -> Expected {
         let Self { verb, len, count, place, .. } = *self;
         let (link, wqe_len) = (nic.pcie.link, self.wqe_len(nic));
@@ -409,10 +410,11 @@ impl Requests {
         expected
     }
 
-    /// What crosses the link of the host that is asked, whose NIC this is. Its receives were posted as many at a time as there are requests.
+    /// The traffic on the link of the responder's host, whose NIC is `nic`. Its receives were posted in batches of
+    /// `count`, too.
     pub fn at_responder(&self, nic: &Profile) -> Expected {
         let Self { verb, len, count, place, .. } = *self;
-        // What a header carries is no payload any more.
+        // Bytes in the header do not count as payload.
         let arrived = if self.source == Source::Header { 0 } else { len };
         let mut expected = Expected::default();
         match verb {
@@ -504,7 +506,7 @@ mod tests {
         assert_eq!(at_responder(inline), [fetch, completion]);
         let long = at_responder(Requests { len: 64, ..inline });
         assert_eq!(long, [fetch, (Step::ReceiveCompletion, 2, 4)], "a completion of two lines");
-        // Four elements of receives are a line, which a NIC that reads all at once reads at once.
+        // Four elements of receives fill a line, which a NIC that fetches many at once reads at once.
         let four = Requests { count: 4, ..SENDS }.at_responder(&cib());
         assert_eq!(steps(&four)[0], (Step::ReceiveFetch, 1, 1));
     }

@@ -1,4 +1,4 @@
-//! The parameters of a NIC's profile: where each stands in a file and in the profile, and what it can be.
+//! The parameters of a NIC's profile: where each stands in a file and in the profile, and the values that it can have.
 
 use toml::de::DeValue;
 
@@ -7,7 +7,7 @@ use super::wqe::WQE_MAX;
 use crate::file::shortened;
 use crate::pcie::Generation;
 
-/// A parameter where the profile has it.
+/// A parameter's place in the profile.
 pub(super) enum Slot<'a> {
     Usize(&'a mut usize),
     U32(&'a mut u32),
@@ -17,22 +17,22 @@ pub(super) enum Slot<'a> {
     Framing(&'a mut Framing),
 }
 
-/// What a parameter can be.
+/// Values that a parameter can have.
 #[derive(Clone, Copy)]
 pub(super) enum Range {
-    /// Whole, from one number to another.
+    /// A whole number from one number to another.
     Count(u64, u64),
-    /// From one number to another.
+    /// A number from one number to another.
     Real(f64, f64),
-    /// One of these.
+    /// One of these numbers.
     Among(&'static [u64]),
-    /// A power of two, up to this one.
+    /// A power of two up to this one.
     PowerOfTwo(u64),
     /// A framing's name.
     Name,
 }
 
-/// A parameter of files.
+/// A parameter in a file.
 pub(super) struct Field {
     pub table: &'static str,
     pub name: &'static str,
@@ -57,13 +57,13 @@ macro_rules! fields {
     };
 }
 
-/// A time that something on a NIC or a core takes: a millisecond at most.
+/// A time on a NIC or a core, in ns: at most a millisecond.
 const TIME: Range = Range::Count(0, 1_000_000);
-/// A time of a unit that cannot be nothing, so that no rate is infinite.
+/// A unit's time in ns that cannot be 0, so that no rate is infinite.
 const WORK: Range = Range::Real(0.01, 100_000.0);
-/// One that can.
+/// A unit's time in ns that can be 0.
 const EXTRA: Range = Range::Real(0.0, 100_000.0);
-/// Things that a NIC can remember.
+/// Entries of a NIC's cache.
 const ENTRIES: Range = Range::Count(1, 1 << 30);
 
 /// All parameters, in the order of files.
@@ -120,7 +120,7 @@ pub(super) const FIELDS: &[Field] = fields! {
     registration.copy_bytes_per_ns: F64 = registration.copy_bytes_per_ns, Range::Real(0.01, 1000.0);
 };
 
-/// A value as a file has it.
+/// A value in a file.
 pub(super) enum Value {
     Number { number: f64, text: String, is_whole: bool },
     Text(String),
@@ -142,7 +142,7 @@ impl Value {
         }
     }
 
-    /// As an error repeats it.
+    /// The value as an error quotes it.
     pub fn shown(&self) -> String {
         match self {
             Self::Number { text, .. } => shortened(text),
@@ -158,7 +158,7 @@ impl Value {
 }
 
 impl Range {
-    /// The value as a number of this range.
+    /// Returns the value as a number, if it is in this range.
     pub fn take(self, value: &Value) -> Option<f64> {
         let &Value::Number { number, is_whole, .. } = value else { return None };
         let is_in = match self {
@@ -173,7 +173,7 @@ impl Range {
         is_in.then_some(number)
     }
 
-    /// What can be, in words.
+    /// Description of the range.
     pub fn expected(self) -> String {
         match self {
             Self::Count(low, high) => format!("a whole number from {low} to {high}"),
@@ -185,7 +185,7 @@ impl Range {
     }
 }
 
-/// `a, b or c`.
+/// Joins values as in `a, b or c`.
 fn listed(all: &[impl ToString]) -> String {
     let all: Vec<String> = all.iter().map(ToString::to_string).collect();
     match all.split_last() {
@@ -200,7 +200,7 @@ impl Slot<'_> {
             Self::Usize(value) => value.to_string(),
             Self::U32(value) => value.to_string(),
             Self::U64(value) => value.to_string(),
-            // A scale's product has digits that mean nothing.
+            // The product with a scale has meaningless digits.
             Self::F64(value) => ((**value * 1e4).round() / 1e4).to_string(),
             Self::Generation(value) => value.number().to_string(),
             Self::Framing(value) => value.name().to_owned(),
@@ -224,9 +224,11 @@ impl Field {
         format!("{}.{}", self.table, self.name)
     }
 
+    /// Sets the parameter in a profile.
+    ///
     /// # Errors
     ///
-    /// What the value cannot be, and what it can.
+    /// The text of an error, which quotes the value and says which values are allowed.
     pub fn set(&self, profile: &mut Profile, value: Value) -> Result<(), String> {
         let slot = (self.slot)(profile);
         let problem = || format!("{} cannot be {}: {}", self.path(), value.shown(), self.range.expected());

@@ -1,4 +1,4 @@
-//! How long requests take on NICs and a network that do nothing else.
+//! Latencies of requests on unloaded NICs and an unloaded network.
 
 use sinew_fabric::verbs::{Transport, Verb};
 
@@ -6,8 +6,9 @@ use super::profile::Profile;
 use super::wqe::Source;
 
 impl Profile {
-    /// How long one READ takes when nothing else happens: the requester's core posts it and writes it by MMIO, its packet crosses to the
-    /// responder, whose NIC reads the memory; the answer crosses back, is written, and the core finds its completion.
+    /// Time of one READ of `len` bytes when nothing else happens. The requester's core posts it by MMIO, its packet
+    /// crosses to the responder, and that NIC reads the memory; the answer crosses back and is written, and the core
+    /// finds the completion.
     pub fn read_latency_ns(&self, len: usize) -> f64 {
         let Self { pcie, wqe, units, link, core, .. } = self;
         let lines = wqe.request_lines(Verb::Read, Transport::Rc, Source::Memory, len);

@@ -1,4 +1,4 @@
-//! Memory that others may reach, by key.
+//! Memory that other hosts may reach, by key.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,37 +6,37 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sinew_fabric::verbs::{Access, RemoteMemory, Verb};
 use sinew_mem::{Arena, SharedMemory};
 
-/// Memory that is exposed.
+/// Exposed memory.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub memory: SharedMemory,
     pub remote: RemoteMemory,
     pub access: Access,
     pub domain: u32,
-    /// Who is woken when it changes.
+    /// The node whose actor is woken when the memory changes.
     pub node: usize,
 }
 
-/// What was registered with a NIC.
+/// Memory that is registered with a NIC.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     by_key: BTreeMap<u32, Region>,
     arenas: Vec<(u32, Arena)>,
     domains: u32,
     keys: u32,
-    /// Addresses that were given out: they are the simulation's own, and the same every time.
+    /// The next address to give out. Addresses are the simulation's own, and the same in every run.
     next_address: u64,
 }
 
-/// The regions of a NIC, whose handles may be with other threads.
+/// Locks the regions of a NIC. Its handles may be with other threads.
 #[inline]
 pub(crate) fn locked(regions: &Mutex<Regions>) -> MutexGuard<'_, Regions> {
     regions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Regions begin at multiples of a page, as mappings do: those that are small lie in one large page.
+/// Regions begin at multiples of a page, as mappings do: small ones lie together in one large page.
 const ALIGN: u64 = 4096;
-/// Where the first is: not at 0, which is an address that nobody should know.
+/// Address of the first region. Not 0, which must never be a valid address.
 const FIRST: u64 = 2 << 20;
 
 impl Regions {
@@ -49,7 +49,7 @@ impl Regions {
         self.arenas.push((domain, arena));
     }
 
-    /// A domain is gone, and what it had for its requests.
+    /// Ends a domain, and with it its requests' use of arenas.
     pub fn end_domain(&mut self, domain: u32) {
         self.arenas.retain(|(of, _)| *of != domain);
     }
@@ -59,13 +59,13 @@ impl Regions {
         self.arenas.len()
     }
 
-    /// Whether some arena of a domain satisfies this.
+    /// Whether `is_it` is true of some arena of a domain.
     pub fn any_arena(&self, domain: u32, is_it: impl Fn(&Arena) -> bool) -> bool {
         self.arenas.iter().any(|(of, arena)| *of == domain && is_it(arena))
     }
 
     pub fn expose(&mut self, memory: SharedMemory, access: Access, domain: u32, node: usize) -> RemoteMemory {
-        // Keys are hard to guess by accident, not on purpose: NICs' are not either.
+        // Keys are hard to guess by accident but not on purpose, as real NICs' are.
         self.keys += 1;
         let rkey = self.keys.wrapping_mul(0x9E37_79B1) | 1 << 31;
         self.next_address = self.next_address.max(FIRST);
@@ -79,7 +79,7 @@ impl Regions {
         self.by_key.remove(&rkey)
     }
 
-    /// The region of a key, and where in it an access begins, if the access is allowed.
+    /// The region of a key, and the offset at which an access begins in it, if the access is allowed.
     #[inline]
     pub fn find(&self, domain: u32, verb: Verb, rkey: u32, address: u64, len: usize) -> Option<(&Region, usize)> {
         let region = self.by_key.get(&rkey)?;

@@ -1,4 +1,4 @@
-//! Profiles of NICs as people write them, in TOML: every parameter with its source.
+//! Reads NIC profiles that people write in TOML: every parameter has its source.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::pcie::{Generation, PcieLink};
 /// The tables of a file.
 const TABLES: [&str; 7] = ["pcie", "wqe", "units", "caches", "link", "core", "registration"];
 
-/// What a file says of its whole.
+/// Fields of a file outside its tables.
 const HEAD: [&str; 3] = ["name", "title", "is_validated"];
 
-/// How much faster or slower than another a NIC can be said to be.
+/// Range of `scale`: how many times as long another NIC's times may be.
 const SCALE: Range = Range::Real(0.01, 100.0);
 
 macro_rules! built_in {
@@ -25,12 +25,12 @@ macro_rules! built_in {
     };
 }
 
-/// The files that are built in, by name. Another is based on none that comes after it.
+/// The built-in files, by name. A file is based only on files before it.
 const FILES: [(&str, &str); 10] =
     built_in!["cx3", "cib", "cx", "cx3-susitna", "cx3-susitna-roce", "cx3-roce10", "cx4", "cx5", "cx6-dx", "cx7",];
 
 impl Profile {
-    /// Names of the profiles that are built in.
+    /// Names of the built-in profiles.
     pub const BUILT_IN: [&str; FILES.len()] = {
         let mut names = [""; FILES.len()];
         let mut index = 0;
@@ -41,19 +41,20 @@ impl Profile {
         names
     };
 
-    /// The file of a profile that is built in, with its comments.
+    /// The file of a built-in profile, with its comments.
     pub fn built_in_file(name: &str) -> Option<&'static str> {
         FILES.into_iter().find(|(known, _)| *known == name).map(|(_, text)| text)
     }
 
-    /// A profile that is built in.
+    /// A built-in profile.
     pub fn built_in(name: &str) -> Option<Self> {
-        let read = |text| Self { is_built_in: true, ..Self::read(text).expect("a test reads them all") };
+        let read = |text| Self { is_built_in: true, ..Self::read(text).expect("a test reads all built-in files") };
         Self::built_in_file(name).map(read)
     }
 
-    /// Reads a profile, as those in `nics` are written: each parameter is `name = { value = ..., source = "..." }`. With
-    /// `based_on = "cx3"` what a file leaves out is as there, and with `scale`, too, the times of the other's units are multiplied by it.
+    /// Reads a profile in the format of the files in `nics`: each parameter is
+    /// `name = { value = ..., source = "..." }`. With `based_on = "cx3"`, fields that a file leaves out are taken from
+    /// there; with `scale` as well, the times of that NIC's units are multiplied by it.
     ///
     /// # Errors
     ///
@@ -68,7 +69,7 @@ impl Profile {
         profile.name = reader.head(file, "name").unwrap_or_default();
         profile.title = reader.head(file, "title").unwrap_or_default();
         if profile.name.contains(|char: char| char.is_whitespace()) {
-            reader.problem_at(file, "name", "name cannot have spaces: one word, which options call it".to_owned());
+            reader.problem_at(file, "name", "name cannot have spaces: it is one word, for use in options".to_owned());
         }
         if let Some((_, value)) = file.get_key_value("is_validated") {
             match value.get_ref() {
@@ -103,7 +104,7 @@ impl Profile {
     }
 }
 
-/// What a file is written over: it says all of it.
+/// The profile that a file without a base fills in completely.
 fn blank() -> Profile {
     Profile {
         name: String::new(),
@@ -160,7 +161,7 @@ fn blank() -> Profile {
     }
 }
 
-/// Reads a file, and gathers what is wrong with it.
+/// Reads a file, and gathers its problems.
 struct Reader<'a> {
     text: &'a str,
     problems: Vec<Problem>,
@@ -171,13 +172,14 @@ impl Reader<'_> {
         self.problems.extend(FileError::in_text(self.text, at, &problem).problems().iter().cloned());
     }
 
-    /// A problem with a field of a table, where it stands.
+    /// Adds a problem at the place of a table's field.
     fn problem_at(&mut self, table: &DeTable<'_>, name: &str, problem: String) {
         let at = table.get_key_value(name).map_or(0, |(key, _)| key.span().start);
         self.problem(at, problem);
     }
 
-    /// Missing and unknown fields, of the file and its tables. Where there is a base, nothing but the head is missing.
+    /// Reports missing and unknown fields of the file and its tables. Where there is a base, only the head can be
+    /// missing.
     fn check_fields(&mut self, file: &DeTable<'_>, has_base: bool) {
         let mut required = HEAD.to_vec();
         let mut optional = vec!["based_on"];
@@ -196,7 +198,7 @@ impl Reader<'_> {
                 DeValue::Table(table) => {
                     self.check_table(Fields { table: name, required, optional }, key.span().start, table);
                 }
-                _ => self.problem(key.span().start, format!("{name} is a table: [{name}], and its fields below")),
+                _ => self.problem(key.span().start, format!("{name} is a table: [{name}], with its fields below")),
             }
         }
     }
@@ -205,7 +207,7 @@ impl Reader<'_> {
         fields.check(self.text, at, table, &mut self.problems);
     }
 
-    /// A text of the file's own.
+    /// Reads a text outside the tables.
     fn head(&mut self, file: &DeTable<'_>, name: &str) -> Option<String> {
         let (key, value) = file.get_key_value(name)?;
         match value.get_ref() {
@@ -223,7 +225,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The profile that the file is based on.
+    /// Reads the profile that the file is based on, if any.
     fn base(&mut self, file: &DeTable<'_>) -> Option<Profile> {
         let (key, value) = file.get_key_value("based_on")?;
         let Some(name) = value.get_ref().as_str() else {
@@ -239,7 +241,7 @@ impl Reader<'_> {
         base
     }
 
-    /// Value and source of a parameter.
+    /// Reads the value and the source of a parameter.
     fn parameter(&mut self, path: &str, at: usize, entry: &DeValue<'_>) -> Option<(Value, String)> {
         let example = format!("{path} is {{ value = ..., source = \"...\" }}");
         let DeValue::Table(table) = entry else {
@@ -263,7 +265,7 @@ impl Reader<'_> {
         Some((value?, source.to_owned()))
     }
 
-    /// The base's parameters, times `scale`, with their sources.
+    /// Multiplies the base's parameters by `scale`, if given; returns the sources of all.
     fn scaled(&mut self, file: &DeTable<'_>, base: &Profile, profile: &mut Profile) -> BTreeMap<String, String> {
         let entry = file.get_key_value("scale");
         let parameter = entry.and_then(|(key, entry)| self.parameter("scale", key.span().start, entry.get_ref()));
@@ -291,7 +293,7 @@ impl Reader<'_> {
             .collect()
     }
 
-    /// What fields are together.
+    /// Checks fields that depend on each other.
     fn check_whole(&mut self, file: &DeTable<'_>, profile: &Profile) {
         let wqe = &profile.wqe;
         let room = wqe.inline_room();
@@ -315,10 +317,10 @@ impl Reader<'_> {
     }
 }
 
-/// Characters of a source at most.
+/// Most characters of a source.
 const SOURCE_MAX: usize = 500;
 
-/// What a source cannot be.
+/// The problem with a source, if it has one.
 fn what_is_wrong_with(source: &str) -> Option<&'static str> {
     if source.chars().any(char::is_control) {
         return Some("source cannot have control characters: it is shown on terminals");

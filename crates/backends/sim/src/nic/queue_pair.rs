@@ -1,4 +1,4 @@
-//! What a NIC, and its driver, know of a queue pair.
+//! The state of a queue pair in its NIC and driver.
 
 use std::collections::VecDeque;
 
@@ -15,11 +15,11 @@ pub(crate) struct Remote {
     /// The node of its NIC.
     pub node: u32,
     pub number: u32,
-    /// Which of the connections that it had one after another.
+    /// Its epoch, which tells its connections apart.
     pub epoch: u32,
 }
 
-/// What a request does at the other end.
+/// The action of a request at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
     Send,
@@ -30,6 +30,7 @@ pub(crate) enum Doing {
 }
 
 impl Doing {
+    /// Whether it brings a result back.
     pub fn brings(self) -> bool {
         matches!(self, Self::Read | Self::CompareSwap | Self::FetchAdd)
     }
@@ -54,7 +55,7 @@ pub(crate) struct Wqe {
     pub is_fenced: bool,
     pub is_solicited: bool,
     pub immediate: Option<u32>,
-    /// UD: whom to, and the key.
+    /// UD: the receiver, and its key.
     pub to: Option<(Remote, u32)>,
     pub rkey: u32,
     pub address: u64,
@@ -68,27 +69,27 @@ pub(crate) struct Wqe {
     pub lines: usize,
     /// Whether the NIC has to fetch it.
     pub is_fetched: bool,
-    /// How many elements the NIC was given before it.
+    /// Number of elements handed to the NIC before it.
     pub born: u64,
-    /// The number of its first packet, once it was sent.
+    /// The number of its first packet, once that has been sent.
     pub psn: u32,
-    /// Bytes of its result that have come.
+    /// Bytes of its result that have arrived.
     pub received: usize,
-    /// Whether it was sent and its result has not come: it is among those of [`Qp::reading`].
+    /// Whether it was sent and awaits its result, as counted in [`Qp::reading`].
     pub is_awaited: bool,
-    /// Whether all of its result has come, to be in memory soon.
+    /// Whether all of its result has arrived, and will soon be in memory.
     pub is_brought: bool,
     pub is_over: bool,
 }
 
 impl Wqe {
-    /// Packets of a message of so many bytes.
+    /// Number of packets of the request.
     pub fn packets(&self, mtu: usize) -> u32 {
         let len = if self.doing.brings() && self.doing != Doing::Read { 0 } else { self.len };
         len.div_ceil(mtu).max(1) as u32
     }
 
-    /// Its completion, which has its targets; none where nobody needs to hear of it.
+    /// Its completion, with its target buffers. None for an unsignaled success without buffers.
     pub fn complete(&mut self, qp: QpNumber, status: Status) -> Option<Completion> {
         let is_told = self.is_signaled || !status.is_success() || !self.targets.is_empty();
         is_told.then(|| Completion {
@@ -104,7 +105,7 @@ impl Wqe {
     }
 }
 
-/// A receive that was posted.
+/// A posted receive.
 #[derive(Debug)]
 pub(crate) struct Receive {
     pub id: u64,
@@ -115,18 +116,18 @@ pub(crate) struct Receive {
 #[derive(Debug)]
 pub(crate) struct Filling {
     pub receive: Receive,
-    /// Which message, of those that began.
+    /// The message's number, by the order in which messages began.
     pub message: u64,
-    /// Bytes of it that have come.
+    /// Bytes of the message that have arrived.
     pub arrived: usize,
 }
 
-/// What goes back to a peer.
+/// A reply to a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
-    /// An answer that is not there yet.
+    /// An answer that memory has not given yet.
     Awaited,
-    /// An acknowledgement, or a refusal, that goes at this time at the earliest.
+    /// An acknowledgement or a refusal, to be sent no earlier than this.
     Told { header: Header, goes_ps: u64 },
 }
 
@@ -137,78 +138,86 @@ pub(crate) struct Qp {
     pub number: QpNumber,
     pub domain: u32,
     pub state: QpState,
-    /// Goes up with each reset, and from one queue pair to the next that has its place.
+    /// Rises with each reset, and with each new queue pair in the same place.
     pub epoch: u32,
-    /// The units that it is bound to, a requester and a responder, once there was work for them.
+    /// The requester and the responder that it is bound to, each from its first work on.
     pub units: [Option<u32>; 2],
-    /// The handle that it belongs to, and its completion queues.
+    /// The node of the handle that it belongs to.
     pub node: usize,
     pub send_cq: u32,
     pub receive_cq: u32,
     pub remote: Option<Remote>,
-    /// Bytes of its packets at most, which are what its NIC can have, and its peer's.
+    /// Most bytes of a packet's payload that its NIC can send.
     pub nic_mtu: usize,
+    /// Most bytes of a packet's payload: the lesser of both NICs' limits.
     pub mtu: usize,
 
-    /// Requests that are not over. Of them the first `started` numbers were started by a doorbell, the first `arrived` are at the NIC, and those before
-    /// `next` were sent, `next` itself up to `offset`.
+    /// Requests that are not over. Those with numbers below `started` were started by a doorbell, those below `arrived`
+    /// are at the NIC, and those below `next` were sent, as was `next` itself up to `offset`.
     pub sends: WorkTable<Wqe>,
     pub started: u64,
     pub arrived: u64,
     pub next: u64,
     pub offset: usize,
-    /// Before this one, requests have the numbers of their packets; before that one, their arrival is known.
+    /// Requests before this one have their packets' numbers.
     pub numbered: u64,
+    /// Requests before this one are known to have arrived.
     pub acked: u64,
-    /// Doorbells whose elements have not come, and the last element that a core wrote itself.
+    /// Doorbells whose elements have not arrived.
     pub fetches: u32,
+    /// The requests before this one that a core wrote to the NIC itself have arrived.
     pub early: u64,
-    /// Whether the element at hand had to be fetched again.
+    /// Whether the element of the next packet had to be fetched again.
     pub is_missed: bool,
-    /// A request that failed, and how: told once those before it are over.
+    /// A request that failed, and its status, to be completed once those before it are over.
     pub failing: Option<(u64, Status)>,
-    /// Requests whose places are held, and of those that are over, how many no completion has told of.
+    /// Places of requests that are taken until a completion is polled.
     pub held: usize,
+    /// Requests that are over and that no completion has accounted for yet.
     pub untold: usize,
-    /// Whether a unit has work for it.
+    /// Whether its unit has work for it in its queue.
     pub is_queued: bool,
-    /// Whether it must not send before a while.
+    /// Whether it waits before it sends again, since its peer was not ready to receive.
     pub is_resting: bool,
     pub psn: u32,
-    /// READs and atomics on their way.
+    /// READs and atomics in flight.
     pub reading: usize,
-    /// Payloads that are being fetched, and when the last of them is there.
+    /// Packets that wait for a payload to be fetched, their own or an earlier one.
     pub fetching: u32,
+    /// When the last of them can be sent.
     pub sent_ps: u64,
-    /// When the last of their requests is at the memory, and when the last result is there.
+    /// When the last request for a payload reaches memory.
     pub asked_ps: u64,
+    /// When the last result is in memory.
     pub brought_ps: u64,
     pub tries: u8,
     pub not_ready_tries: u8,
-    /// Whether a timer runs, and whether anything has come back since it began.
+    /// Whether the retransmission timer runs.
     pub is_timed: bool,
+    /// Whether anything has come back since the timer began.
     pub has_progress: bool,
 
     pub receives: VecDeque<Receive>,
     pub receives_held: usize,
     pub expected: u32,
-    /// Whether what is behind the expected packet was refused already.
+    /// Whether a packet beyond the expected one has already been refused.
     pub has_refused: bool,
     pub filling: VecDeque<Filling>,
-    /// Messages that began.
+    /// Messages that have begun.
     pub messages: u64,
-    /// Whether a SEND is being received, of which no packet was missed.
+    /// Whether a SEND is being received, and has missed no packet.
     pub in_message: bool,
-    /// UC: whether what comes next goes on with a message.
+    /// UC: whether the next packet may continue a message.
     pub goes_on: bool,
-    /// Whether a message was too long: nothing is heard from then on.
+    /// Whether a message was too long: all packets after it are dropped.
     pub is_deaf: bool,
-    /// When what others brought is in memory, and when the last that they asked of memory is asked.
+    /// When all that the peer has written is in memory.
     pub visible_ps: u64,
+    /// When memory is read for the last of the peer's requests.
     pub read_ps: u64,
-    /// What goes back to the peer, in order, behind an answer that memory has not given yet.
+    /// Replies to the peer, in order. All wait behind an answer that memory has not given yet.
     pub replies: VecDeque<Reply>,
-    /// The last atomics: number of the packet, and the word that was there.
+    /// The last atomics: the number of the packet, and the word that was there before.
     pub atomics: VecDeque<(u32, u64)>,
 }
 
@@ -268,7 +277,8 @@ impl Qp {
         }
     }
 
-    /// As if it were new, but for its number and for the places that are held until completions are polled. Those that no completion tells of are free.
+    /// Resets it to a new state, except for its number and for the places that are held until completions are polled.
+    /// Places that no completion will account for become free.
     pub fn reset(&mut self) {
         let Self { config, number, domain, units, node, send_cq, receive_cq, nic_mtu, .. } = *self;
         let (epoch, held, receives_held) = (self.epoch.wrapping_add(1), self.held - self.untold, self.receives_held);
@@ -281,20 +291,20 @@ impl Qp {
         };
     }
 
-    /// Whether it takes what comes from this queue pair.
+    /// Whether it accepts packets from this queue pair.
     pub fn hears(&self, remote: Remote) -> bool {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend)
             && (!self.config.transport.is_connected()
                 || self.remote.is_some_and(|peer| (peer.node, peer.number) == (remote.node, remote.number)))
     }
 
-    /// A message that begins, or a WRITE with immediate, takes a receive.
+    /// Assigns a receive to a message that begins, or to a WRITE with immediate.
     pub fn fill(&mut self, receive: Receive) {
         self.filling.push_back(Filling { receive, message: self.messages, arrived: 0 });
         self.messages += 1;
     }
 
-    /// The rest of the message that is being received, if one is, does not come: the next has its receive.
+    /// Abandons the message that is being received, if any: the next message has its receive.
     pub fn end_message(&mut self) {
         if std::mem::take(&mut self.in_message)
             && let Some(filling) = self.filling.pop_back()
@@ -303,13 +313,15 @@ impl Qp {
         }
     }
 
-    /// When what the bus has written by `at_ps` is seen: not before what came earlier, which the bus may have written later.
+    /// Returns when a write that reaches memory by `at_ps` is seen: no earlier than the writes before it, which the bus
+    /// may have finished later.
     pub fn seen_ps(&mut self, at_ps: u64) -> u64 {
         self.visible_ps = self.visible_ps.max(at_ps);
         self.visible_ps
     }
 
-    /// When memory is asked what a request reads, which is there by `at_ps`: behind what came earlier.
+    /// Returns when memory is read for a request that reaches it by `at_ps`: no earlier than for the requests before
+    /// it, and, for a request's first part, once all writes before it are seen.
     pub fn looks_ps(&mut self, at_ps: u64, is_first: bool) -> u64 {
         let after_ps = if is_first { self.visible_ps } else { 0 };
         self.read_ps = self.read_ps.max(at_ps).max(after_ps);
@@ -321,7 +333,7 @@ impl Qp {
         if self.state != QpState::ReadyToSend || self.is_resting {
             return false;
         }
-        // What is to be sent again may be over meanwhile, and told of, or over behind something that is not.
+        // A request to be retransmitted may be over by now: retired already, or waiting behind one that is not over.
         if self.next < self.sends.oldest() {
             (self.next, self.offset) = (self.sends.oldest(), 0);
         }
@@ -329,7 +341,7 @@ impl Qp {
         while self.next < self.arrived && self.sends.get_mut(self.next).is_some_and(is_done) {
             (self.next, self.offset) = (self.next + 1, 0);
         }
-        // What is before a request that failed has to be over, for which it may have to be sent again.
+        // Requests before a failed one must end first, and may have to be retransmitted for that.
         let end = self.failing.map_or(self.arrived, |(number, _)| number.min(self.arrived));
         if self.next >= end {
             return false;

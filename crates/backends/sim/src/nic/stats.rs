@@ -1,6 +1,7 @@
-//! What a NIC did.
+//! Counters of a NIC.
 
-/// What a modelled NIC did so far. Transactions are those of PCI Express; lines have 64 bytes, as processors' counters count them (atc16 2.1).
+/// Counters of a modelled NIC so far. Transactions are those of PCI Express; lines have 64 bytes, as processors'
+/// counters count them (atc16 2.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicStats {
     /// Lines that cores wrote by MMIO.
@@ -9,21 +10,21 @@ pub struct NicStats {
     pub doorbells: u64,
     /// DMA reads.
     pub dma_reads: u64,
-    /// Lines that they brought.
+    /// Lines that DMA reads brought.
     pub dma_read_lines: u64,
     /// DMA writes.
     pub dma_writes: u64,
-    /// Lines that they wrote.
+    /// Lines that DMA writes wrote.
     pub dma_write_lines: u64,
     /// Bytes to the NIC, headers included.
     pub down_bytes: u64,
     /// Bytes from the NIC, headers included.
     pub up_bytes: u64,
-    /// Requests of the host that it sent.
+    /// Requests of its host that it sent.
     pub requests: u64,
-    /// Packets of requests that came from others.
+    /// Packets of requests that it received from others.
     pub requests_received: u64,
-    /// Work queue elements that it had to fetch again.
+    /// Work queue elements that it had to fetch again, evicted by newer ones.
     pub wqe_misses: u64,
     /// Queue pairs whose state it had to fetch for a request of its host.
     pub requester_misses: u64,
@@ -31,16 +32,16 @@ pub struct NicStats {
     pub responder_misses: u64,
     /// Addresses of pages that it had to fetch.
     pub translation_misses: u64,
-    /// Requests that it sent again.
+    /// Requests that it retransmitted.
     pub retransmissions: u64,
     /// Requests of others for which no receive was posted: refused over RC, and dropped over UC and UD.
     pub not_ready: u64,
-    /// Packets that it dropped: damaged, for nobody, of a former connection, or not in order.
+    /// Packets that it dropped: damaged, for no queue pair, of an earlier connection, or out of order.
     pub dropped: u64,
 }
 
 impl NicStats {
-    /// What it did since it had done `before`.
+    /// The difference from the earlier counters `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -65,12 +66,12 @@ impl NicStats {
     }
 }
 
-/// How busy the parts of a NIC have been, each from 0 to 1: the greatest is the bottleneck.
+/// Share of the time for which each part of a NIC has been busy, from 0 to 1: the greatest is the bottleneck.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NicUse {
-    /// Its requesters, on the average.
+    /// Its requesters, on average.
     pub requesters: f64,
-    /// Its responders, on the average.
+    /// Its responders, on average.
     pub responders: f64,
     /// The bus to the NIC.
     pub pcie_down: f64,

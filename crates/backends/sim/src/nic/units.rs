@@ -1,35 +1,36 @@
-//! Processing units: each does one thing after the other.
+//! Processing units of a NIC: each does one thing at a time.
 
 use std::collections::VecDeque;
 
 use crate::lanes::PS;
 use crate::packets::Packet;
 
-/// Which units.
+/// The two kinds of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Requester,
     Responder,
 }
 
-/// What comes of a look at a unit's next work.
+/// Cost of a unit's next work.
 pub(crate) enum Cost {
-    /// It takes so long.
+    /// It takes this many picoseconds.
     Takes(u64),
     /// There is nothing to do.
     Nothing,
-    /// It cannot begin before this time.
+    /// It cannot begin before this time, in picoseconds.
     Waits(u64),
 }
 
-/// What a unit is given to do.
+/// Work for a unit.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// The next packet of a queue pair's requests.
+    /// Sending the next packet of a queue pair's requests.
     Send { slot: u32, epoch: u32 },
-    /// A packet of others: of a request for a responder, or what came back for a requester.
+    /// Handling a packet from another NIC: of a request at a responder, of a reply at a requester.
     Packet { slot: u32, packet: Box<Packet> },
-    /// A further packet of the answer to a READ. It is boxed, since it is rare and would make all work three times as long.
+    /// Sending a further packet of the answer to a READ. It is boxed, since it is rare and would make all work three
+    /// times as large.
     Answer(Box<Answer>),
 }
 
@@ -43,25 +44,25 @@ pub(crate) struct Answer {
     pub rkey: u32,
     pub address: u64,
     pub len: usize,
-    /// Where this part begins.
+    /// Offset of this part.
     pub offset: usize,
 }
 
-/// A unit.
+/// A processing unit.
 #[derive(Debug, Default)]
 pub(crate) struct Unit {
     pub queue: VecDeque<Work>,
-    /// What it does now.
+    /// Its present work.
     pub at_work: Option<Work>,
-    /// Whether it waits for a lock or for the link, with what it will do next in front.
+    /// Whether it waits for a lock or for the link, with its next work at the front of the queue.
     pub is_blocked: bool,
-    /// When it is done.
+    /// When it is done with its work.
     pub free_ps: u64,
-    /// In all.
+    /// Time for which it was busy in all.
     pub busy_ps: u64,
 }
 
-/// Picoseconds of so many nanoseconds.
+/// Converts nanoseconds to picoseconds.
 #[inline]
 pub(crate) fn ps(ns: f64) -> u64 {
     (ns * PS as f64) as u64

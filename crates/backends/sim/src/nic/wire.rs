@@ -1,11 +1,11 @@
-//! What NICs tell each other: the header of a modelled packet, and how long a real one would be.
+//! Headers of packets between modelled NICs, and the lengths of the real packets that they stand for.
 //!
-//! The header is the model's own, and has the fields of InfiniBand's base and extended transport headers. It counts for as many bytes on a link as those have
-//! that a real packet of its kind needs.
+//! The header is the model's own, and has the fields of InfiniBand's base and extended transport headers. On a link it
+//! counts for as many bytes as a real packet of its kind needs.
 
 use super::profile::Framing;
 
-/// What a packet is.
+/// Kinds of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opcode {
     Send,
@@ -13,19 +13,19 @@ pub(crate) enum Opcode {
     Read,
     CompareSwap,
     FetchAdd,
-    /// A part of the answer to a READ.
+    /// Part of the answer to a READ.
     ReadAnswer,
     /// The answer to an atomic.
     AtomicAnswer,
-    /// All up to this packet has arrived.
+    /// Acknowledges all packets up to this one.
     Ack,
-    /// This packet is the next that is expected: what came was behind it.
+    /// This packet is the next expected one: a later packet came instead.
     NakSequence,
-    /// The receiver has no buffer for this packet: again, later.
+    /// The receiver has no buffer for this packet: retry later.
     NakNotReady,
     /// The access is not allowed.
     NakAccess,
-    /// The request makes no sense, or its message is too long.
+    /// The request is invalid, or its message is too long.
     NakRequest,
 }
 
@@ -45,7 +45,7 @@ const OPCODES: [Opcode; 12] = [
 ];
 
 impl Opcode {
-    /// Whether it comes back to who asked.
+    /// Whether it goes back to the requester.
     pub fn is_reply(self) -> bool {
         self as u8 >= Self::ReadAnswer as u8
     }
@@ -57,23 +57,24 @@ pub(crate) struct Header {
     pub opcode: Opcode,
     /// Whether the message begins with this packet.
     pub is_first: bool,
-    /// Whether it ends with it.
+    /// Whether the message ends with this packet.
     pub is_last: bool,
     pub is_solicited: bool,
     pub immediate: Option<u32>,
-    /// Whom to, and which of the connections that it had one after another.
+    /// Number of the queue pair that it is for.
     pub to: u32,
+    /// The receiver's epoch, which tells its connections apart.
     pub epoch: u32,
     pub from: u32,
-    /// The packet's number; in a reply that of the request's packet.
+    /// The packet's number; in a reply, that of the request's packet.
     pub psn: u32,
-    /// The key of the memory, or of the datagram.
+    /// The key of the memory; for a datagram, that of the receiver.
     pub key: u32,
-    /// Where in memory; an atomic's answer: the word that was there.
+    /// The address in memory; in an atomic's answer, the word that was there.
     pub address: u64,
-    /// A READ: how many bytes; its answer: where they begin; an atomic's first operand.
+    /// For a READ, its length; in its answer, this part's offset; for an atomic, its first operand.
     pub operand: u64,
-    /// A swap's second.
+    /// The second operand of a compare-and-swap.
     pub swap: u64,
 }
 
@@ -98,8 +99,8 @@ impl Header {
         bytes
     }
 
-    /// The header of a packet; none of what is not from a modelled NIC.
-    // Inlined, only those fields are read that are used.
+    /// The header of a packet; none if the packet is not from a modelled NIC.
+    // When it is inlined, only the used fields are read.
     #[inline(always)]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HEADER] = bytes.first_chunk()?;
@@ -124,15 +125,16 @@ impl Header {
     }
 }
 
-/// Bytes of a packet on a link, with all headers (InfiniBand specification, volume 1, chapters 7 to 9 and annexes A16, A17).
+/// Bytes of a packet on a link, with all headers (InfiniBand specification, volume 1, chapters 7 to 9 and annexes A16,
+/// A17).
 pub(crate) fn wire_len(framing: Framing, header: &Header, payload: usize, is_datagram: bool) -> usize {
-    // The base transport header and the invariant check sum are in all of them.
+    // The base transport header and the invariant checksum are in all framings.
     let around = match framing {
-        // Local route header, variant check sum.
+        // Local route header, variant checksum.
         Framing::InfiniBand => 8 + 2,
-        // Ethernet, global route header; check sum, preamble and gap.
+        // Ethernet, global route header; checksum, preamble and gap.
         Framing::RoceV1 => 14 + 40 + 4 + 20,
-        // Ethernet, IPv4, UDP; check sum, preamble and gap.
+        // Ethernet, IPv4, UDP; checksum, preamble and gap.
         Framing::RoceV2 => 14 + 20 + 8 + 4 + 20,
     };
     let extended = match header.opcode {
@@ -150,7 +152,7 @@ pub(crate) fn wire_len(framing: Framing, header: &Header, payload: usize, is_dat
     };
     let datagram = if is_datagram { 8 } else { 0 };
     let immediate = if header.immediate.is_some() { 4 } else { 0 };
-    // The payload is filled up to a multiple of 4.
+    // The payload is padded to a multiple of 4.
     around + 12 + 4 + extended + datagram + immediate + payload.next_multiple_of(4)
 }
 
@@ -192,7 +194,8 @@ mod tests {
     fn packets_are_as_long_as_real_ones() {
         let len =
             |opcode, payload, framing| wire_len(framing, &Header { immediate: None, ..header(opcode) }, payload, false);
-        // An RC SEND, a WRITE, a READ's answer of InfiniBand: 26 bytes around the payload, and their extended headers.
+        // An RC SEND, a WRITE and a READ's answer on InfiniBand: 26 bytes around the payload, and their extended
+        // headers.
         assert_eq!(len(Opcode::Send, 32, Framing::InfiniBand), 58);
         assert_eq!(len(Opcode::Write, 32, Framing::InfiniBand), 74);
         assert_eq!(len(Opcode::ReadAnswer, 30, Framing::InfiniBand), 62);

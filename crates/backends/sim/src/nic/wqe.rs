@@ -1,4 +1,4 @@
-//! Work queue elements: how long they are, and what they can hold (atc16 2.2.2, Table 1).
+//! Work queue elements: their lengths, and the payloads that fit in them (atc16 2.2.2, Table 1).
 
 use sinew_fabric::verbs::{Transport, Verb};
 
@@ -7,29 +7,29 @@ use crate::pcie;
 
 /// Bytes of data that a header can carry: the immediate.
 pub const IMMEDIATE: usize = 4;
-/// Bytes of the header of an inline payload, which only elements with one have: the last of Table 1's headers.
+/// Bytes of the header of an inline payload, which only elements with one have. It is the last of Table 1's headers.
 const INLINE_HEADER: usize = 4;
-/// Bytes that name a piece of memory, and its key.
+/// Bytes of a pointer to a piece of memory, with its key.
 pub(crate) const POINTER: usize = 16;
 /// Bytes of an atomic's operands.
 const OPERANDS: usize = 16;
-/// Assumption: bytes that an element can have at most, in all.
+/// Most bytes of an element; an assumption.
 pub const WQE_MAX: usize = 1024;
 
-/// Where a request has its payload.
+/// Location of a request's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// In the element itself.
     Inline,
-    /// In memory, which the element names.
+    /// In memory, to which the element points.
     Memory,
     /// In the packet's header: the 4 bytes of an immediate (header-only, atc16 3.2, 4.2.1).
     Header,
 }
 
 impl WqeLayout {
-    /// Bytes of a request's element. As in Table 1, SENDs over connections are as long as WRITEs. READs and atomics name
-    /// the memory that takes their results, wherever a payload would be.
+    /// Bytes of a request's element. As in Table 1, SENDs over connections are as long as WRITEs. READs and atomics
+    /// point to the memory for their results, where another request has its payload.
     pub fn request_len(&self, verb: Verb, transport: Transport, source: Source, len: usize) -> usize {
         let header = if transport.is_connected() { self.header_connected } else { self.header_datagram };
         let bare = header - INLINE_HEADER;
@@ -43,7 +43,7 @@ impl WqeLayout {
         }
     }
 
-    /// Lines that it takes: each element begins with one.
+    /// Lines of a request's element. Each element begins a line.
     pub fn request_lines(&self, verb: Verb, transport: Transport, source: Source, len: usize) -> usize {
         pcie::lines(self.request_len(verb, transport, source, len))
     }
@@ -53,7 +53,7 @@ impl WqeLayout {
         matches!(verb, Verb::Send | Verb::Write | Verb::WriteWithImmediate) && len <= self.inline_max
     }
 
-    /// Bytes that the longest inline payload can have, so that there is room for its element.
+    /// Bytes of the longest inline payload whose element has at most [`WQE_MAX`] bytes.
     pub fn inline_room(&self) -> usize {
         WQE_MAX.saturating_sub(self.header_connected.max(self.header_datagram))
     }

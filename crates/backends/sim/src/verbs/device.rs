@@ -1,4 +1,4 @@
-//! Devices, domains, and memory that others may reach.
+//! Devices, protection domains, and exposed memory of modelled NICs.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -16,21 +16,23 @@ use crate::nic::{NicStats, NicUse, Profile};
 use crate::port::PortId;
 use crate::topology::HostId;
 
-/// Bytes that registering counts as a page.
+/// Bytes of a page for the cost of registering.
 const PAGE: usize = 4096;
-/// Requests, and receives, that a queue pair holds at most.
+/// Most requests, and most receives, that a queue pair holds.
 const QUEUE_DEPTH_MAX: usize = 16_384;
 
-/// A modelled NIC, as one actor has it: see [the module](crate::verbs). Clones are the same handle.
+/// One actor's handle of a modelled NIC: see [the module](crate::verbs). Clones are the same handle.
 #[derive(Clone, Debug)]
 pub struct SimVerbs(Handle);
 
 impl Network {
-    /// Puts a NIC into a host, whose latencies for packets are no longer those of the topology: they are the NIC's, and charged by its model alone.
+    /// Puts a NIC into a host. From then on its model alone determines the host's latencies for packets, in place of
+    /// the topology's.
     ///
     /// # Errors
     ///
-    /// [`VerbsError::NoDevice`] when there is no such host; [`VerbsError::Device`] when it has a NIC, or a port that charges for one.
+    /// [`VerbsError::NoDevice`] when there is no such host; [`VerbsError::Device`] when it has a NIC already, or an
+    /// open port, which charges for a NIC of its own.
     pub fn attach_nic(&self, host: HostId, profile: &Profile) -> Result<(), VerbsError> {
         let mut world = self.0.world.borrow_mut();
         if host.0 >= world.topology.hosts.len() {
@@ -47,11 +49,12 @@ impl Network {
         Ok(())
     }
 
-    /// Opens the NIC of a host under a name of the caller's, which no port or other handle of the network has.
+    /// Opens the NIC of a host under a name of the caller's choice, which no other port or handle of the network may
+    /// have.
     ///
     /// # Errors
     ///
-    /// [`VerbsError::NoDevice`] when the host has none; [`VerbsError::Device`] when the name is taken.
+    /// [`VerbsError::NoDevice`] when the host has no NIC; [`VerbsError::Device`] when the name is taken.
     pub fn verbs(&self, host: HostId, name: &str) -> Result<SimVerbs, VerbsError> {
         let mut world = self.0.world.borrow_mut();
         let Some(nic) = world.nic_of(host) else {
@@ -77,13 +80,13 @@ impl Network {
         Ok(SimVerbs(Handle::new(self.id(), (node, world.opening(node)), nic, attributes, regions)))
     }
 
-    /// What the NIC of a host did; none where it has none.
+    /// Counters of a host's NIC; none where the host has none.
     pub fn nic_stats(&self, host: HostId) -> Option<NicStats> {
         let world = self.0.world.borrow();
         world.nic_of(host).map(|nic| world.nics[nic as usize].stats)
     }
 
-    /// How busy the NIC of a host was since time 0; none where it has none.
+    /// Share of the time since 0 for which each part of a host's NIC was busy; none where the host has none.
     pub fn nic_use(&self, host: HostId) -> Option<NicUse> {
         let world = self.0.world.borrow();
         world.nic_of(host).map(|nic| world.nic_use(nic, self.0.clock.event_ns()))
@@ -91,7 +94,7 @@ impl Network {
 }
 
 impl SimVerbs {
-    /// What a [`Cluster`](crate::Cluster) knows the handle by.
+    /// The handle's name for a [`Cluster`](crate::Cluster).
     pub fn place(&self) -> PortId {
         PortId(self.0.node())
     }
@@ -118,8 +121,8 @@ impl Device for SimVerbs {
 pub struct SimDomain(Domain);
 
 impl SimDomain {
-    /// Has requests of this domain use another's memory, too, of whichever handle of the NIC: threads of a process have one domain, where each actor has one
-    /// of its own.
+    /// Lets requests of this domain also use an arena of another domain, of any handle of the NIC. Threads of a process
+    /// share one domain, whereas each actor has its own.
     pub fn share_arena(&self, arena: &Arena) {
         self.0.handle.regions().add_arena(self.0.number(), arena.clone());
     }
@@ -153,7 +156,7 @@ impl ProtectionDomain for SimDomain {
         Ok(SimExposed { memory, remote, access, handle: handle.clone() })
     }
 
-    /// Charges the core what the profile says (rdmabox IV-A, Figure 5). That it ends is in the price.
+    /// Charges the core the profile's cost of registering (rdmabox IV-A, Figure 5). It includes deregistering.
     fn register(&self, place: BufferPlace) -> Result<Registration<()>, VerbsError> {
         let network = self.network()?;
         self.0.registered().register(place, |place| {
@@ -170,7 +173,7 @@ impl ProtectionDomain for SimDomain {
     }
 }
 
-/// Memory that others of a simulated network may reach. Its address is the simulation's own.
+/// Memory that other hosts of a simulated network may reach. Its address is the simulation's own.
 #[derive(Debug)]
 pub struct SimExposed {
     memory: SharedMemory,
@@ -197,7 +200,7 @@ impl Exposed for SimExposed {
     }
 
     fn deregister(self) -> Option<SharedMemory> {
-        // The NIC is in nobody's memory between two events.
+        // The NIC accesses no memory between two events.
         Some(self.memory.clone())
     }
 }

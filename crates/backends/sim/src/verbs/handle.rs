@@ -1,4 +1,4 @@
-//! What handles of a modelled NIC have in common, and addresses of its queue pairs.
+//! The common part of a modelled NIC's handles, and the addresses of its queue pairs.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -8,7 +8,7 @@ use sinew_mem::Arena;
 use crate::network::NetworkId;
 use crate::nic::{Regions, locked};
 
-/// A NIC, as one actor has it. It can be sent to other threads, where the network is not found.
+/// One actor's handle of a NIC. It can be sent to other threads, where the network is not found.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     pub nic: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Handle {
     place: Arc<Place>,
 }
 
-/// The node of a handle: whom completions and WRITEs wake.
+/// The node of a handle, whose actor completions and WRITEs wake.
 #[derive(Debug)]
 struct Place {
     network: NetworkId,
@@ -25,15 +25,15 @@ struct Place {
     opening: u64,
 }
 
-/// The name is free again.
+/// Frees the name.
 impl Drop for Place {
     fn drop(&mut self) {
-        // In a thread without the network it stays taken.
+        // In a thread without the network, it stays taken.
         if let Some(network) = self.network.find()
             && let Ok(mut world) = network.0.world.try_borrow_mut()
         {
             let now_ns = network.0.clock.event_ns();
-            // Of an actor that crashed, another handle may have the name.
+            // If the actor crashed, another handle may have the name.
             if world.opening(self.node) == self.opening {
                 world.close(self.node, now_ns);
             }
@@ -56,7 +56,7 @@ impl Handle {
         self.place.network
     }
 
-    /// Whom completions and WRITEs wake.
+    /// The node whose actor completions and WRITEs wake.
     pub fn node(&self) -> usize {
         self.place.node
     }
@@ -73,7 +73,7 @@ pub(crate) struct Domain {
     number: Arc<Number>,
 }
 
-/// The number of a domain, as long as anybody has it.
+/// The number of a domain, which ends with its last owner.
 #[derive(Debug)]
 struct Number {
     number: u32,
@@ -98,30 +98,30 @@ impl Domain {
         self.number.number
     }
 
-    /// Whether a buffer with this contents, which `is_from` an arena, may be used.
+    /// Whether a buffer with these contents, whose arena `is_from` recognises, may be used.
     pub fn knows(&self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
         self.handle.regions().any_arena(self.number(), is_from) || self.registered().has(contents)
     }
 
-    /// Buffers of other arenas.
+    /// Registered buffers of other arenas.
     pub fn registered(&self) -> &Registry<()> {
         &self.number.registered
     }
 }
 
-/// What the device's part of an address begins with; the node of the NIC follows.
+/// First bytes of the device's part of an address; the node of the NIC follows.
 pub(crate) const PORT_MARK: [u8; 4] = *b"sim:";
 
-/// The node of the NIC of an address.
+/// The node of an address's NIC.
 pub(crate) fn node_of(address: &QpAddress, transport: Transport) -> Result<u32, VerbsError> {
     let refused = |problem: &str| Err(VerbsError::Address(problem.to_owned()));
     if address.transport != transport {
-        return refused("it is of another transport");
+        return refused("it has another transport");
     }
     match address.port.split_first_chunk::<4>() {
         Some((mark, rest)) if *mark == PORT_MARK && rest.len() == 4 => {
             Ok(u32::from_le_bytes(*rest.first_chunk().expect("4 bytes")))
         }
-        _ => refused("it is not one of a simulated NIC"),
+        _ => refused("it is not the address of a simulated NIC's queue pair"),
     }
 }

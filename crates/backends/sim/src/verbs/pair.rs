@@ -1,4 +1,4 @@
-//! Queue pairs.
+//! Queue pairs of a modelled NIC, as verbs.
 
 use std::cell::Cell;
 
@@ -26,8 +26,9 @@ pub struct SimQp {
     slot: u32,
     core: Core,
     layout: WqeLayout,
-    /// Lines of the elements that were pushed and not started.
+    /// Lines of the elements that were pushed since the last doorbell.
     lines: Cell<u64>,
+    /// Elements that were pushed since the last doorbell.
     pushed: Cell<u64>,
 }
 
@@ -50,7 +51,7 @@ impl SimQp {
 
     fn with<T>(&self, look: impl FnOnce(&mut Qp) -> T) -> T {
         let mut world = self.network.0.world.borrow_mut();
-        look(world.nics[self.nic() as usize].qp(self.slot).expect("as long as its handle"))
+        look(world.nics[self.nic() as usize].qp(self.slot).expect("a queue pair exists as long as its handle"))
     }
 
     fn check(&self, request: &Request<'_>) -> Result<(), PostError> {
@@ -171,7 +172,7 @@ impl Drop for SimQp {
         let mut world = self.network.0.world.borrow_mut();
         let nic = &mut world.nics[self.nic() as usize];
         let gone = nic.remove_qp(self.slot);
-        // Handles of completion queues may be gone before.
+        // The handles of the completion queues may have been dropped before.
         for (cq, depth) in
             gone.iter().flat_map(|qp| [(qp.send_cq, qp.config.send_depth), (qp.receive_cq, qp.config.receive_depth)])
         {
@@ -182,7 +183,7 @@ impl Drop for SimQp {
             nic.leave_cq(cq);
         }
         drop(world);
-        // Buffers go back to their arenas, which is nobody's business here.
+        // Dropped without the world borrowed: buffers go back to their arenas.
         drop(gone);
     }
 }
@@ -236,26 +237,26 @@ impl QueuePair for SimQp {
                     return Err(VerbsError::Address("there is no such NIC on this network".to_owned()));
                 }
                 if remote.mtu == 0 {
-                    return Err(VerbsError::Address("its packets hold nothing".to_owned()));
+                    return Err(VerbsError::Address("its packets hold no data: its mtu is 0".to_owned()));
                 }
-                let qp = world.nics[nic as usize].qp(slot).expect("as long as its handle");
+                let qp = world.nics[nic as usize].qp(slot).expect("a queue pair exists as long as its handle");
                 qp.mtu = qp.nic_mtu.min(remote.mtu as usize);
                 qp.remote = Some(Remote { node, number: remote.number.0, epoch: remote.first_packet });
                 qp.state = next;
             }
             QpState::Error | QpState::Reset => {
                 if next == QpState::Reset {
-                    // What was pushed ends with the rest.
-                    let qp = world.nics[nic as usize].qp(slot).expect("as long as its handle");
+                    // Requests that were pushed but not started end with the rest.
+                    let qp = world.nics[nic as usize].qp(slot).expect("a queue pair exists as long as its handle");
                     qp.started = qp.sends.oldest() + qp.sends.len() as u64;
                     (self.lines, self.pushed) = (Cell::new(0), Cell::new(0));
                 }
                 world.break_qp(nic, slot, Status::Flushed, now_ns);
                 if next == QpState::Reset {
-                    world.nics[nic as usize].qp(slot).expect("as long as its handle").reset();
+                    world.nics[nic as usize].qp(slot).expect("a queue pair exists as long as its handle").reset();
                 }
             }
-            _ => world.nics[nic as usize].qp(slot).expect("as long as its handle").state = next,
+            _ => world.nics[nic as usize].qp(slot).expect("a queue pair exists as long as its handle").state = next,
         }
         Ok(())
     }
@@ -302,7 +303,8 @@ impl QueuePair for SimQp {
         Ok(())
     }
 
-    /// One request is written to the NIC line by line, several are fetched by it (atc16 4: WQE-by-MMIO and Doorbell).
+    /// Writes a single request to the NIC line by line; several are fetched by the NIC (atc16 4: WQE-by-MMIO and
+    /// Doorbell).
     fn doorbell(&mut self) {
         let (pushed, lines) = (self.pushed.take(), self.lines.take());
         if pushed == 0 {
@@ -324,6 +326,6 @@ impl QueuePair for SimQp {
 
 impl SimQp {
     fn with_state(&self, world: &mut World) -> QpState {
-        world.nics[self.nic() as usize].qp(self.slot).expect("as long as its handle").state
+        world.nics[self.nic() as usize].qp(self.slot).expect("a queue pair exists as long as its handle").state
     }
 }

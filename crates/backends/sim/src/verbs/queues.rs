@@ -15,7 +15,7 @@ use crate::nic::queue_pair::Qp;
 use crate::nic::{Cq, Ready};
 use crate::world::World;
 
-/// What a thread has of a modelled NIC.
+/// A thread's access to a modelled NIC.
 #[derive(Clone, Debug)]
 pub struct SimThread {
     domain: Domain,
@@ -66,7 +66,7 @@ impl ThreadDomain for SimThread {
             }
         }
         if send.nic != device.nic || receive.nic != device.nic {
-            return Err(VerbsError::Device("the completion queue is another NIC's".to_owned()));
+            return Err(VerbsError::Device("the completion queue belongs to another NIC".to_owned()));
         }
         let mut world = self.network.0.world.borrow_mut();
         let nic = &mut world.nics[device.nic as usize];
@@ -122,7 +122,7 @@ impl Drop for SimCq {
     }
 }
 
-/// There is none: the network's time passes only when somebody waits, or in turns of a cluster's actors.
+/// No descriptor: the network's time passes only while somebody waits, or in turns of a cluster's actors.
 impl Readiness for SimCq {
     fn descriptor(&self) -> Option<Descriptor> {
         None
@@ -150,7 +150,7 @@ impl CompletionQueue for SimCq {
             }
             completions.push(completion);
             count += 1;
-            // Who polls memory for what an unsignaled READ brings sees it in a look.
+            // A core that polls memory for an unsignaled READ's result sees it in one look.
             spent_ns += if is_written { self.completion_ns } else { self.look_ns };
         }
         let queue = (self.nic, self.number);
@@ -167,21 +167,23 @@ impl CompletionQueue for SimCq {
         false
     }
 
-    /// Where a [`Cluster`](crate::Cluster)'s actor works on the handle: says when the actor wants its next turn at the latest, and returns at once. Else
-    /// lets things happen until there is a completion, or until the time-out.
+    /// Waits for a completion. Where a [`Cluster`](crate::Cluster)'s actor works on the handle, this only notes when
+    /// the actor wants its next turn at the latest, and returns at once. Otherwise it runs the network until there is a
+    /// completion, until a wake, or until the time-out.
     ///
     /// # Errors
     ///
-    /// As for [`PacketPort::wait`](sinew_fabric::PacketPort::wait) of simulated ports.
+    /// As for [`PacketPort::wait`](sinew_fabric::PacketPort::wait) of simulated ports; and when the network has nothing
+    /// left to do.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
         let is_over = |world: &mut World| world.nodes[self.node].source.take() || !self.is_empty(world);
         if self.network.wait_at(self.node, timeout_ns, is_over)? {
             return Ok(());
         }
-        Err(io::Error::new(ErrorKind::Unsupported, "nothing happens any more"))
+        Err(io::Error::new(ErrorKind::Unsupported, "the network has nothing left to do: no completion will come"))
     }
 
-    /// In virtual time: see [`Cluster::waker`](crate::Cluster::waker).
+    /// Returns a waker in virtual time: see [`Cluster::waker`](crate::Cluster::waker).
     fn waker(&self) -> Waker {
         Waker::new(self.network.0.world.borrow().nodes[self.node].source.clone())
     }

@@ -1,4 +1,4 @@
-//! The way of packets over links, and what goes wrong on it.
+//! Passage of packets over links, with the links' faults.
 
 use super::World;
 use crate::capture::Capturing;
@@ -14,7 +14,7 @@ use crate::topology::{HostId, NodeId};
 pub(super) const NONE: Direction = Direction::MAX;
 
 impl World {
-    /// Packets of a port have come to its host's interface.
+    /// Sends packets that have reached their host's interface.
     pub(super) fn sent(&mut self, host: HostId, first: u32, now_ns: u64) {
         let mut next = Some(first);
         while let Some(index) = next {
@@ -25,7 +25,7 @@ impl World {
                     self.settle_lane(lane, now_ns);
                     self.queue(lane, Waiting { flight: index, ready_ps: now_ns * PS, came_by: NONE }, now_ns);
                 }
-                // To a port of the same host: the interface turns it around.
+                // To a port of the same host: the interface turns the packet around.
                 None => {
                     let latency_ns = self.topology.hosts[host.0].receive_latency_ns;
                     self.stray(index, NONE, now_ns + latency_ns);
@@ -34,8 +34,9 @@ impl World {
         }
     }
 
-    /// Gives a packet its turn on a lane, of which what has left is noted.
-    // This and the next two are one way, which a packet goes three or four times; apart they take a tenth more instructions.
+    /// Queues a packet on a lane that has been settled.
+    // Inlined, as are the next two: a packet passes all of them three or four times, which would take a tenth more
+    // instructions with calls.
     #[inline(always)]
     pub(super) fn queue(&mut self, lane_index: Direction, packet: Waiting, now_ns: u64) {
         if self.pauses {
@@ -62,7 +63,7 @@ impl World {
         }
     }
 
-    /// A packet leaves on a lane, as soon as that is free.
+    /// Sends a packet on a lane, as soon as the lane is free.
     #[inline(always)]
     pub(super) fn start(&mut self, lane_index: Direction, index: u32, ready_ps: u64) {
         let (mut lane, flight) = (&mut self.lanes[lane_index as usize], &mut self.flights[index]);
@@ -84,7 +85,8 @@ impl World {
         }
     }
 
-    /// Whether a packet on a lane that has faults, is down or is watched arrives in its order.
+    /// Sends a packet on a lane that has faults, is down or is captured; returns whether it arrives in order. If not,
+    /// it is lost, or arrives by an event of its own.
     #[cold]
     fn comes_through(&mut self, lane_index: Direction, index: u32, started_ns: u64, arrives_ns: u64) -> bool {
         let lane = &self.lanes[lane_index as usize];
@@ -108,7 +110,7 @@ impl World {
         false
     }
 
-    /// Notes a packet that leaves on a watched lane, unless it was noted when it left its sender.
+    /// Captures a packet that leaves on a watched lane, unless it was captured as it left its sender.
     fn capture(&mut self, lane_index: Direction, index: u32, started_ns: u64) {
         let (flight, from) = (&mut self.flights[index], self.lanes[lane_index as usize].from);
         let target = HostId(flight.target as usize);
@@ -121,7 +123,7 @@ impl World {
         }
     }
 
-    /// A packet will have arrived when an actor looks.
+    /// Ends a flight whose packet will have arrived when an actor looks.
     #[inline]
     pub(super) fn foresee(&mut self, index: u32, to: u32, arrives_ns: u64) {
         let node = &mut self.nodes[to as usize];
@@ -129,7 +131,7 @@ impl World {
         self.touched.extend(node.actor.map(|actor| (actor, arrives_ns)));
     }
 
-    /// The first packet of a lane is at its end.
+    /// Handles the arrival of a lane's first packet at the lane's end.
     #[inline]
     pub(super) fn landed(&mut self, lane_index: Direction, index: u32, now_ns: u64) {
         let lane = &mut self.lanes[lane_index as usize];
@@ -142,7 +144,7 @@ impl World {
         }
     }
 
-    /// Foresees the arrival of a packet by itself: not in the order of the lane that it is on.
+    /// Schedules the arrival of a packet outside its lane's order.
     pub(super) fn stray(&mut self, flight: u32, on: Direction, arrives_ns: u64) {
         self.events.add(arrives_ns, Event::Stray { flight, on });
     }
@@ -155,7 +157,7 @@ impl World {
         }
     }
 
-    /// Draws what goes wrong with a packet; returns how late it is, or nothing when it is lost.
+    /// Draws the faults that a packet meets; returns its delay in ns, or none when it is lost.
     pub(super) fn go_wrong(&mut self, lane_index: Direction, index: u32, faults: LinkFaults) -> Option<u64> {
         let (lane, flight) = (&self.lanes[lane_index as usize], &mut self.flights[index]);
         let delay_ns = lane.delay_ps / PS;
@@ -193,12 +195,13 @@ impl World {
         self.lanes[lane as usize].set(|lane| lane.faults = faults.any().then_some(faults));
     }
 
-    /// A lane that is down from now on loses what starts there; what has left, or has been given its time, arrives.
+    /// Sets whether a lane is up. A lane that is down loses packets that start on it; packets that have left, or have
+    /// their times, arrive.
     pub fn set_up(&mut self, lane: Direction, up: bool) {
         self.lanes[lane as usize].set(|lane| lane.is_up = up);
     }
 
-    /// From now on what passes the links of hosts is captured, or no longer.
+    /// Begins or ends the capture of packets on hosts' links; returns the earlier capture.
     pub fn set_capturing(&mut self, capturing: Option<Capturing>) -> Option<Capturing> {
         for lane in &mut self.lanes {
             let is_watched = |node| match (node, &capturing) {
@@ -212,7 +215,7 @@ impl World {
     }
 
     pub fn set_cut(&mut self, from: HostId, to: HostId, cut: bool, now_ns: u64) {
-        // What was there before arrived before.
+        // Packets that were there by now have arrived regardless.
         self.stats(now_ns);
         if cut {
             self.cut.insert((from.0, to.0));

@@ -1,4 +1,4 @@
-//! NICs, as the network's hosts have them: how they are attached, and how packets come to them and go.
+//! NICs of the network's hosts: how they are attached, and how packets reach and leave them.
 
 mod completing;
 mod requester;
@@ -16,7 +16,7 @@ use crate::nic::{Nic, NicUse, Profile};
 use crate::packets::Packet;
 use crate::topology::{HostId, NodeId};
 
-/// What a packet of a NIC to itself takes longer than one that is turned around in no time.
+/// Time in which a NIC turns around a packet to itself.
 const TURN_AROUND_NS: u64 = 100;
 
 impl World {
@@ -25,7 +25,7 @@ impl World {
         self.nics.iter().position(|nic| nic.host == host).map(|index| index as u32)
     }
 
-    /// Puts a NIC into a host. What its interface took for packets is the NIC's now.
+    /// Puts a NIC into a host. The NIC models the interface's latencies from now on, so the host's become 0.
     pub fn attach_nic(&mut self, host: HostId, profile: Rc<Profile>) {
         let name = format!("nic of {}", self.topology.hosts[host.0].name);
         let node = self.open(&name, host, usize::MAX);
@@ -38,14 +38,14 @@ impl World {
         }
     }
 
-    /// A packet from a NIC.
+    /// Packs bytes into a packet from a NIC.
     #[inline]
     pub fn frame(&mut self, nic: u32, to: u32, head: &[u8], data: &[u8]) -> Box<Packet> {
         let from = self.nics[nic as usize].node as u32;
         self.packets.pack(from, to, head, data)
     }
 
-    /// A packet that was on its way is the NIC's now.
+    /// Hands a packet that has arrived to the NIC.
     #[inline]
     pub(super) fn land_at_nic(&mut self, nic: u32, packet: Box<Packet>, now_ns: u64) {
         self.packets.lend();
@@ -60,7 +60,7 @@ impl World {
         self.nic_hears(nic, packet, now_ns);
     }
 
-    /// When the link to a node has room for another packet of a NIC.
+    /// Returns when the link to a node has room for another packet of a NIC.
     #[inline]
     pub fn link_free_ps(&self, nic: u32, to: u32) -> u64 {
         let (host, target) = (self.nics[nic as usize].host, self.nodes[to as usize].host);
@@ -70,7 +70,7 @@ impl World {
         lane.busy_until_ps + waits_ps
     }
 
-    /// Sends a packet of a NIC that takes `len` bytes of a link.
+    /// Sends a NIC's packet, which takes `len` bytes of a link.
     #[inline]
     pub fn transmit(&mut self, nic: u32, packet: Box<Packet>, len: usize, ready_ps: u64, now_ns: u64) {
         let host = self.nics[nic as usize].host;
@@ -86,12 +86,12 @@ impl World {
         }
     }
 
-    /// Ends a packet that never left.
+    /// Ends a packet that was never sent.
     pub fn end_frame(&mut self, packet: Box<Packet>) {
         self.packets.end(packet);
     }
 
-    /// Whether completions are there that an actor left when it polled.
+    /// Whether an actor left completions in a queue when it polled.
     #[inline]
     pub fn has_left(&mut self, node: usize) -> bool {
         let left = &mut self.nodes[node].left;
@@ -103,13 +103,13 @@ impl World {
         !left.is_empty()
     }
 
-    /// Whoever works on a handle has a turn.
+    /// Gives the actor that works on a node a turn.
     #[inline]
     pub fn wake_node(&mut self, node: usize, now_ns: u64) {
         self.touched.extend(self.nodes[node].actor.map(|actor| (actor, now_ns)));
     }
 
-    /// How busy a NIC and its links were until `now_ns`.
+    /// Share of the time until `now_ns` for which each part of a NIC and its links were busy.
     pub fn nic_use(&self, nic: u32, now_ns: u64) -> NicUse {
         let nic = &self.nics[nic as usize];
         let of_lanes = |is_it: &dyn Fn(&crate::lanes::Lane) -> bool| {

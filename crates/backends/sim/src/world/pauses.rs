@@ -1,4 +1,4 @@
-//! Priority flow control: lanes that wait, and those who ask them to.
+//! Priority flow control: paused lanes, and the switches that pause them.
 
 use super::World;
 use crate::events::Event;
@@ -7,7 +7,7 @@ use crate::routes::Direction;
 use crate::topology::{NodeId, SwitchId};
 
 impl World {
-    /// As [`Self::queue`], where the lane may be paused.
+    /// Queues a packet as [`Self::queue`] does, on a lane that may be paused.
     pub(super) fn queue_for(&mut self, lane_index: Direction, packet: Waiting, now_ns: u64) {
         let lane = &mut self.lanes[lane_index as usize];
         if lane.queue.is_empty() && !lane.is_paused && lane.busy_until_ps <= packet.ready_ps {
@@ -49,7 +49,8 @@ impl World {
         self.await_lane(lane_index);
     }
 
-    /// A switch holds so much more that came by a lane.
+    /// Notes that a switch holds `len` more bytes that came by a lane, and asks the lane's sender to pause if there are
+    /// too many.
     pub(super) fn hold(&mut self, switch: SwitchId, came_by: Direction, len: u64, now_ns: u64) {
         let Some(pause) = self.switches[switch.0].pause else { return };
         let lane = &mut self.lanes[came_by as usize];
@@ -77,7 +78,7 @@ impl World {
         let lane = &mut self.lanes[lane_index as usize];
         lane.is_paused = paused;
         if !paused {
-            // What waited while the link was free could have left only now.
+            // A packet that waited while the link was idle leaves no earlier than now.
             lane.busy_until_ps = lane.busy_until_ps.max(now_ns * PS);
             self.await_lane(lane_index);
         }

@@ -1,4 +1,4 @@
-//! Ports as the network sees them, and what arrives there.
+//! Ports as the network sees them, and the packets that arrive there.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -14,61 +14,64 @@ use crate::packets::{Coming, Packet};
 use crate::topology::{HostId, NodeId};
 use crate::wakes::Source;
 
-/// Marks the peers of simulated ports, so that others' peers are not taken for them.
+/// Marks the peers of simulated ports, so that other backends' peers are not taken for them.
 const PEER_MARK: u64 = 0x7369_6d70_6f72_7473;
 
-/// How often an actor may say in one turn when it wants the next one.
+/// Most times that an actor may ask for its next turn in one turn.
 const WAITS_MAX: u32 = 1_000;
-const NOT_IN_A_TURN: &str = "an actor waits in its turn for what cannot happen before that is over: begin what takes time, and look for what \
-    comes of it in later turns";
-pub(crate) const NOT_BESIDE_ACTORS: &str = "a port of no actor cannot wait beside a cluster's actors, who would lose their turns: let time pass with \
-    Cluster::run_until, or make what works on the port an actor";
+const NOT_IN_A_TURN: &str = "an actor waits in its turn for something that cannot happen before the turn is over: \
+    begin it, and look for its result in later turns";
+pub(crate) const NOT_BESIDE_ACTORS: &str = "a port without an actor cannot wait beside a cluster's actors, which would \
+    lose their turns: let time pass with Cluster::run_until, or make the program at the port an actor";
 
-/// A port as the network sees it. They are never removed, so an index names one for good.
+/// A port as the network sees it. Ports are never removed, so an index always names the same one.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub host: HostId,
     pub is_open: bool,
-    /// How often it was opened.
+    /// Number of times that it was opened.
     pub openings: u64,
-    /// The NIC that it is, if it is one.
+    /// The NIC behind this node, if it is a NIC's.
     pub nic: Option<u32>,
     /// The actor that works on this port.
     pub actor: Option<u32>,
-    /// When it wants its next turn at the latest.
+    /// When the actor wants its next turn at the latest.
     pub wake_ns: Option<u64>,
-    /// The actor's last turn in which it said so, and how often it did.
+    /// Time of the actor's last turn in which it asked for the next, and how often it did in that turn.
     pub waits: (u64, u32),
     pub receive_packets: usize,
-    /// Packets that have arrived.
+    /// Packets that have arrived and wait to be received.
     pub waiting: VecDeque<Box<Packet>>,
-    /// Packets that have arrived at their times, whenever somebody looks: an actor looks when it has its turn, so that no event is needed.
+    /// Packets that arrive at the given times, without events: an actor looks when it has its turn.
     pub(super) coming: Coming,
-    /// Of what arrived here, and when.
+    /// Hash over the packets that arrived here, and over when.
     pub(super) hash: Hash,
     pub stats: PortStats,
-    /// Completion queues of a NIC, which it was polled from in part.
+    /// Completion queues, by NIC and number, that were polled and not emptied.
     pub left: Vec<(u32, u32)>,
-    /// Wakes who works on this port.
+    /// Wakes the actor that works on this port.
     pub source: Arc<Source>,
     pub name: String,
 }
 
 impl Node {
-    /// Whether a packet arrives here by itself, without an event: when an actor looks, and behind all that do.
+    /// Whether a packet needs no event to arrive here: an actor looks for it, and it arrives no earlier than those
+    /// already coming.
     #[inline]
     pub(super) fn foresees(&self, arrives_ns: u64) -> bool {
         self.actor.is_some() && self.coming.back().is_none_or(|(last_ns, _)| *last_ns <= arrives_ns)
     }
 
-    /// What has arrived by now will be looked at: all of it at once, since it was sent a while ago.
+    /// Prefetches all packets that have arrived by now: they are read next, and were sent too long ago to be in a near
+    /// cache.
     #[inline]
     pub(super) fn prefetch(&self, now_ns: u64) {
         let arrived = self.coming.iter().take_while(|(at_ns, _)| *at_ns <= now_ns);
         arrived.for_each(|(_, packet)| sinew_mem::prefetch_read::<Packet>(packet));
     }
 
-    /// A packet arrived, or was lost here (a time that no simulation comes to).
+    /// Adds a packet to the hash, by its time of arrival. (For one that was lost here, that is a time that no
+    /// simulation reaches.)
     #[inline]
     pub(super) fn note(&mut self, packet: &Packet, arrived_ns: u64) {
         self.hash.add(arrived_ns);
@@ -84,10 +87,10 @@ impl Node {
         lent.push(packet);
     }
 
-    /// The actor that works here wants its next turn by then; not for ever in one turn.
+    /// Notes that the actor here wants its next turn by `deadline_ns`; refuses after [`WAITS_MAX`] times in one turn.
     pub fn wants_turn_by(&mut self, deadline_ns: Option<u64>, turn_ns: u64) -> io::Result<()> {
         self.wake_ns = deadline_ns;
-        // An actor has one turn at a time.
+        // An actor has at most one turn at any time.
         self.waits = if self.waits.0 == turn_ns { (turn_ns, self.waits.1 + 1) } else { (turn_ns, 1) };
         if self.waits.1 > WAITS_MAX {
             return Err(io::Error::new(ErrorKind::Unsupported, NOT_IN_A_TURN));
@@ -95,7 +98,7 @@ impl Node {
         Ok(())
     }
 
-    /// When the next packet is here that has not arrived.
+    /// Returns when the next packet that is still coming arrives.
     pub fn next_ns(&self) -> Option<u64> {
         self.coming.front().map(|(arrives_ns, _)| *arrives_ns)
     }
@@ -116,7 +119,7 @@ impl World {
         self.by_name.get(name).copied().filter(|index| self.nodes[*index].is_open)
     }
 
-    /// What the port of this name did, until `now_ns`.
+    /// Counters of the port of this name, up to `now_ns`.
     pub fn stats_of(&mut self, name: &str, now_ns: u64) -> Option<PortStats> {
         let index = self.by_name.get(name).copied()?;
         Some(self.port_stats(index, now_ns))
@@ -127,7 +130,7 @@ impl World {
         self.nodes[index].stats
     }
 
-    /// Opens a port. One that had the same name and is closed is the same to others: packets to it reach this one.
+    /// Opens a port. Peers cannot tell it from a closed port of the same name: packets to that one reach this one.
     pub fn open(&mut self, name: &str, host: HostId, receive_packets: usize) -> usize {
         if let Some(index) = self.by_name.get(name).copied() {
             let node = &mut self.nodes[index];
@@ -158,7 +161,7 @@ impl World {
         index
     }
 
-    /// Which of the ports that had a place one after another is there now.
+    /// Number of times that this place was opened, which tells apart the ports that have had it.
     pub fn opening(&self, index: usize) -> u64 {
         self.nodes[index].openings
     }
@@ -177,13 +180,14 @@ impl World {
         }
     }
 
-    /// Moves packets that have arrived at a port to `lent`, until there are `room` of them. They are the port's until [`Self::give_back`].
+    /// Moves packets that have arrived at a port to `lent`, until there are `room` of them. They are the port's until
+    /// [`Self::give_back`].
     #[inline]
     #[expect(clippy::vec_box)]
     pub fn take_arrived(&mut self, index: usize, now_ns: u64, room: usize, lent: &mut Vec<Box<Packet>>) {
         let node = &mut self.nodes[index];
         if node.waiting.is_empty() && node.coming.len() <= node.receive_packets && node.is_open && self.cut.is_empty() {
-            // As a rule: all arrive, and need not wait in between.
+            // The usual case: none can be lost, and packets go straight to the port.
             node.prefetch(now_ns);
             while lent.len() < room
                 && let Some((arrived_ns, packet)) = node.coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns)
@@ -209,13 +213,13 @@ impl World {
         self.packets.give_back(packet);
     }
 
-    /// The largest packet between two hosts' links.
+    /// Bytes of the largest packet that all links of a host carry.
     pub fn packet_len_max(&self, host: HostId) -> usize {
         let of_host = |link: &&crate::topology::LinkSpec| link.ends.contains(&NodeId::Host(host));
         self.topology.links.iter().filter(of_host).map(|link| link.mtu).min().unwrap_or(0)
     }
 
-    /// A packet is in a host's memory now.
+    /// Delivers a packet that has reached a host's memory.
     pub(super) fn deliver(&mut self, flight: u32, now_ns: u64) {
         let packet = self.flights.end(flight);
         let to = packet.to as usize;
@@ -229,7 +233,7 @@ impl World {
         }
     }
 
-    /// Lets arrive what has arrived at a port by now.
+    /// Makes all packets arrive that reach a port by now.
     #[inline]
     pub(super) fn settle(&mut self, index: usize, now_ns: u64) {
         if self.nodes[index].next_ns().is_none_or(|next_ns| next_ns > now_ns) {

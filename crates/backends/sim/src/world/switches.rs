@@ -1,4 +1,4 @@
-//! Switches: which way a packet goes on, whether there is room for it, and whether it is marked.
+//! Switches: choosing a packet's next link, making room for it, and marking it.
 
 use super::World;
 use crate::lanes::{PS, Waiting};
@@ -12,19 +12,19 @@ pub(super) struct SwitchState {
     pub(super) buffer: Buffer,
     pub(super) ecn: Option<Ecn>,
     pub(super) pause: Option<Pause>,
-    /// The lanes that leave it.
+    /// Its outgoing lanes.
     pub(super) leaving: Vec<Direction>,
 }
 
 impl SwitchState {
-    /// Whether so many bytes more may wait for a lane of its that `queued` bytes wait for.
+    /// Whether `len` more bytes may be queued for an outgoing lane that has `queued` bytes queued.
     #[inline]
     pub(super) fn fits(&self, queued: u64, len: u64) -> bool {
         match self.buffer {
             Buffer::PerPort { bytes } => queued + len <= bytes,
             Buffer::Shared { bytes, alpha } => {
                 let free = bytes.saturating_sub(self.used_bytes);
-                // Of a signed number a float is made in one instruction, and no switch has more bytes than it can say.
+                // A signed number becomes a float in one instruction, and no switch has more bytes than one can hold.
                 len <= free && queued as i64 as f64 <= alpha * free as i64 as f64
             }
         }
@@ -32,7 +32,7 @@ impl SwitchState {
 }
 
 impl World {
-    /// A packet's head is at a switch.
+    /// Forwards a packet whose head has reached a switch.
     #[inline(always)]
     pub(super) fn forward(&mut self, switch: SwitchId, came_by: Direction, index: u32, now_ns: u64) {
         let flight = &mut self.flights[index];
@@ -41,7 +41,7 @@ impl World {
             return self.lose(index, now_ns);
         };
         let lane = &self.lanes[lane_index as usize];
-        // It cannot leave faster than it comes.
+        // It cannot leave faster than it comes in.
         let as_it_comes_ps = flight.tail_ps.saturating_sub(lane.takes_ps(len));
         let ready_ps = (now_ns * PS).max(as_it_comes_ps) + self.switches[switch.0].latency_ps;
         let waits = lane.busy_until_ps > ready_ps || self.pauses && (!lane.queue.is_empty() || lane.is_paused);
@@ -71,7 +71,7 @@ impl World {
         state.fits(lane.queued_bytes, len) || self.has_room_after_all(switch, lane_index, len, now_ns)
     }
 
-    /// What left by other lanes may not have been noted yet.
+    /// Checks again, once packets that have left by other lanes are accounted for.
     #[cold]
     pub(super) fn has_room_after_all(
         &mut self,

@@ -1,4 +1,4 @@
-//! The few instructions of BPF that the program needs, and jumps to labels.
+//! An assembler for the few BPF instructions that the program needs, with jumps to labels.
 
 /// A register of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,11 +8,11 @@ impl Register {
     /// r0 to r9.
     pub const ALL: [Self; 10] =
         [Self(0), Self(1), Self(2), Self(3), Self(4), Self(5), Self(6), Self(7), Self(8), Self(9)];
-    /// The end of the stack.
+    /// The frame pointer, r10: the end of the stack.
     pub const FRAME: Self = Self(10);
 }
 
-/// How much a load or a store moves.
+/// Size of a load or a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Word = 0x00,
@@ -20,7 +20,7 @@ pub(crate) enum Size {
     Byte = 0x10,
 }
 
-/// When a jump is taken.
+/// Condition of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Jump {
     Equal = 0x10,
@@ -42,7 +42,7 @@ const JUMP: u8 = 0x05;
 const JUMP_REGISTER: u8 = 0x08;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// The number of a wide load is a map's descriptor.
+/// Marks a wide load whose number is a map's descriptor.
 const OF_MAP: u8 = 1;
 
 /// An instruction.
@@ -56,7 +56,7 @@ pub(crate) struct Instruction {
 }
 
 impl Instruction {
-    /// As the kernel reads it.
+    /// The bytes that the kernel reads.
     pub fn to_bytes(self) -> [u8; 8] {
         let [o0, o1] = self.offset.to_ne_bytes();
         let [n0, n1, n2, n3] = self.number.to_ne_bytes();
@@ -70,12 +70,12 @@ impl Instruction {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label(usize);
 
-/// A program as it is written. Jumps go forward only, as the verifier of old kernels wants.
+/// A program that is being written. Jumps only go forward, as the verifiers of old kernels require.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
     code: Vec<Instruction>,
     labels: Vec<Option<usize>>,
-    /// Jumps, and where they go.
+    /// Indices of jumps, and the labels that they go to.
     jumps: Vec<(usize, Label)>,
 }
 
@@ -159,11 +159,11 @@ impl Assembler {
         self.push(EXIT, Register(0), Register(0), 0, 0);
     }
 
-    /// The instructions, with every jump to its label.
+    /// Returns the instructions, with every jump resolved.
     ///
     /// # Panics
     ///
-    /// When a label was not placed, or lies behind the jump to it: a mistake in the program.
+    /// When a label was not placed, or lies before a jump to it, which is a mistake in the program.
     pub fn finish(mut self) -> Vec<Instruction> {
         for (at, label) in self.jumps {
             let to = self.labels[label.0].expect("every label is placed");

@@ -1,10 +1,10 @@
-//! A machine that carries out the bytes of a program as the kernel's would, slowly and with every access checked.
+//! An interpreter that executes a program's bytes as the kernel would, slowly and with every access checked.
 
 use std::collections::HashMap;
 
 use super::KEY_LEN;
 
-/// What a program decided.
+/// Decision of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Pass,
@@ -12,20 +12,20 @@ pub(super) enum Verdict {
     Redirect(u32),
 }
 
-/// What a register holds.
+/// Contents of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     Nothing,
     Number(u64),
-    /// Into the description of the frame.
+    /// Pointer to the description of the frame.
     Context,
-    /// Into the frame.
+    /// Pointer into the frame.
     Data(i64),
     DataEnd,
-    /// Into the stack, from its end.
+    /// Pointer into the stack, relative to its end.
     Stack(i64),
     Map(i32),
-    /// To the value of a key.
+    /// Pointer to the value of a key.
     Found(u32),
 }
 
@@ -38,15 +38,17 @@ pub(super) struct Machine<'a> {
 }
 
 impl Machine<'_> {
+    /// Runs a program on the frame.
+    ///
     /// # Panics
     ///
-    /// When the program does what the verifier would refuse.
+    /// When the program does something that the verifier would refuse.
     pub fn run(&self, program: &[u8]) -> Verdict {
         use Value::*;
         let mut registers = [Nothing; 11];
         (registers[1], registers[10]) = (Context, Stack(0));
         let mut stack = [None::<u8>; 512];
-        // Bytes of the frame that the program has made sure of.
+        // Bytes of the frame whose presence the program has checked.
         let mut sure = 0i64;
         let mut at = 0;
         for _ in 0..10_000 {

@@ -1,3 +1,5 @@
+//! Decisions of the programs on frames, made by hand and at random.
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -124,7 +126,7 @@ fn who_takes_all_gets_all_and_no_queue_beyond_the_last() {
 }
 
 proptest! {
-    /// The machine checks every access, and the oracle says in plain words who a frame is for.
+    /// The machine checks every access, and the oracle says in plain code which keys match a frame.
     #[test]
     fn any_frame_is_decided_as_the_places_say(
         mut frame in prop::collection::vec(any::<u8>(), 0..100),
@@ -153,7 +155,7 @@ proptest! {
     }
 }
 
-/// The keys that a frame is looked up by, the first first.
+/// The keys by which a frame is looked up, in order.
 fn oracle(frame: &[u8]) -> Vec<[u8; KEY_LEN]> {
     let v4 = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&frame[at..at + 4]).unwrap());
     let v6 = |at: usize| IpAddr::from(<[u8; 16]>::try_from(&frame[at..at + 16]).unwrap());

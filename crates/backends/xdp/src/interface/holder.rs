@@ -1,15 +1,15 @@
-//! Who has a program on an interface, for errors.
+//! The holder of the program on an interface, for errors.
 
 use std::fs;
 
 use crate::sys::netlink::Link;
 
-/// ` by ...`: the program's number, and the processes that hold it as far as this user may see.
+/// Returns ` by ...`: the program's number, and the processes that hold it, as far as this user may see.
 pub(super) fn describe(link: Option<Link>) -> String {
     let Some(id) = link.and_then(|link| link.program) else { return " by a program of another process".to_owned() };
     let holders = processes_with(id);
     match holders.is_empty() {
-        true => format!(" by the XDP program {id}, which stays there by itself (`ip link set ... xdp off` removes it)"),
+        true => format!(" by the XDP program {id}, which no process holds (`ip link set ... xdp off` removes it)"),
         false => format!(" by the XDP program {id} of {}", holders.join(", ")),
     }
 }

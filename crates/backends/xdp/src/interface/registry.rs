@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::sys::namespace;
 use crate::sys::netlink::Netlink;
 
-/// An interface by its namespace and number, and the places that its ports have.
+/// An open interface by its namespace and number, and the places that its ports have.
 struct Entry {
     namespace: (u64, u64),
     index: u32,
@@ -26,8 +26,8 @@ fn open() -> MutexGuard<'static, Vec<Entry>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The interface of this name in the thread's namespace, opened unless this process has it open. `memory` is asked for the memory of one that is not, by its MTU and
-/// the number of its queues.
+/// The interface of this name in the thread's namespace. If this process does not have it open, it is opened, and
+/// `memory` makes its memory, from its MTU and the number of its queues.
 pub(crate) fn shared(
     name: &str,
     take: Take,
@@ -38,7 +38,7 @@ pub(crate) fn shared(
     let netlink = Netlink::open().map_err(|error| system("asking the kernel", error))?;
     let link = find(&netlink, name)?;
     let namespace = namespace::identity().map_err(|error| system("reading the network namespace", error))?;
-    // Held while one is opened, so that two threads do not both open it.
+    // Held while an interface is opened, so that two threads do not both open it.
     let mut open = open();
     open.retain(|entry| entry.interface.strong_count() > 0);
     let index = link.index;
@@ -50,7 +50,7 @@ pub(crate) fn shared(
         }
         return Err(PortError::Taken {
             address: format!("the interface {name}"),
-            holder: " by ports of this process, which take other frames than these".to_owned(),
+            holder: " by ports of this process that take other frames than these".to_owned(),
         });
     }
     if !link.is_up {
@@ -71,7 +71,7 @@ fn entry_of<T>(interface: &Arc<Interface>, then: impl FnOnce(&mut Entry) -> T) -
     Some(then(entry))
 }
 
-/// Has a place belong to one port. Says whether it was free.
+/// Claims a place for one port; returns whether it was free.
 pub(super) fn claim(interface: &Arc<Interface>, key: [u8; KEY_LEN]) -> bool {
     entry_of(interface, |entry| entry.claimed.insert(key)).unwrap_or(false)
 }

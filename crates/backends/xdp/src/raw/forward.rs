@@ -1,4 +1,5 @@
-//! A bare loop that forwards between two interfaces: two sockets, one memory, and new Ethernet addresses. Nothing is read of a packet.
+//! A bare loop that forwards between two interfaces: two sockets, one memory, and new Ethernet addresses. It reads
+//! nothing of a packet.
 
 use rustix::fd::OwnedFd;
 use sinew_fabric::PortError;
@@ -22,13 +23,13 @@ struct End {
     rx: Consumer<Descriptor>,
     tx: Producer<Descriptor>,
     rings: QueueRings,
-    /// The address of the interface, and that of whoever is at its other end.
+    /// The Ethernet addresses of the interface, and of the host at its other end.
     macs: [MacAddress; 2],
     _attached: OwnedFd,
     _sockets: calls::Map<4>,
 }
 
-/// Two sockets on queue 0 of their interfaces, which share one memory; each sends on what came at the other.
+/// Two sockets on queue 0 of their interfaces, which share one memory. Each sends the frames that came at the other.
 #[derive(Debug)]
 pub struct BareForwarder {
     ends: [End; 2],
@@ -68,7 +69,7 @@ impl End {
 }
 
 impl BareForwarder {
-    /// Opens sockets at two interfaces, and is told who is at the other end of each.
+    /// Opens sockets at two interfaces. `neighbours` are the hosts at their other ends.
     ///
     /// # Errors
     ///
@@ -89,7 +90,7 @@ impl BareForwarder {
         Ok(Self { ends, region })
     }
 
-    /// Sends on what came at each interface at the other. Returns how many frames.
+    /// Forwards the frames that came at each interface to the other; returns how many.
     pub fn turn(&mut self) -> usize {
         self.forward(0) + self.forward(1)
     }
@@ -103,7 +104,7 @@ impl BareForwarder {
             && to.tx.free(1) > 0
             && let Some(Descriptor { address, len, .. }) = rx.rx.take()
         {
-            // SAFETY: the kernel has given the frame by this address, and so the bytes are ours until it is sent.
+            // SAFETY: the kernel has given us the frame at this address, so the bytes are ours until it is sent.
             let frame = unsafe { bytes_of(&self.region, address, len as usize) };
             if let Some(addresses) = frame.first_chunk_mut::<12>() {
                 addresses[..6].copy_from_slice(&to.macs[1].0);
@@ -128,12 +129,12 @@ impl BareForwarder {
     }
 }
 
-/// Has chunks whose frames were sent at `to` be received into again where they were received, at `rx`, which is the interface `from`.
+/// Returns chunks whose frames were sent at `to` to the interface where they were received: at `rx`, number `from`.
 fn reap(to: &mut End, rx: &mut End, from: usize) {
     let mut filled = false;
     while let Some(address) = to.rings.completion.take() {
         let chunk = address / CHUNK_LEN as u64;
-        // Whose the chunk is shows whether the kernel says what can be.
+        // The chunk's owner shows whether the kernel's address is plausible.
         if (chunk >= u64::from(RING)) == (from == 1) {
             filled |= rx.rings.fill.put(chunk * CHUNK_LEN as u64);
         }

@@ -21,7 +21,7 @@ const ATTACH_XDP: u32 = 37;
 const XDP_SKB_MODE: u32 = 2;
 const XDP_DRV_MODE: u32 = 4;
 
-/// Bytes of the argument: enough for the fields that are set here.
+/// Bytes of the argument, enough for the fields that are set here.
 const ATTR_LEN: usize = 128;
 
 /// The argument of the call, field by field.
@@ -54,9 +54,9 @@ impl Attr {
 
     /// # Safety
     ///
-    /// The addresses among the fields are those of memory that the command may read or write as it does.
+    /// The addresses among the fields are of memory that the command may read or write as it does.
     unsafe fn call(&self, command: libc::c_long) -> io::Result<libc::c_int> {
-        // SAFETY: the argument is a live block of the length that is told; the caller answers for what it points to.
+        // SAFETY: the argument is a live block of the given length; the caller vouches for what it points to.
         let status = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_ptr(), ATTR_LEN) };
         check(status as libc::c_int)
     }
@@ -65,18 +65,18 @@ impl Attr {
     ///
     /// As for [`Self::call`]; and the command returns a descriptor.
     unsafe fn call_for_fd(&self, command: libc::c_long) -> io::Result<OwnedFd> {
-        // SAFETY: the caller's promises are those of `call`; the descriptor is new, and nobody else's.
+        // SAFETY: the caller's promises are those of `call`; the descriptor is new, and nothing else owns it.
         unsafe { Ok(OwnedFd::from_raw_fd(self.call(command)?)) }
     }
 }
 
-/// A map of the kernel's, with keys of `K` bytes and 32-bit values.
+/// A map in the kernel, with keys of `K` bytes and 32-bit values.
 #[derive(Debug)]
 pub(crate) struct Map<const K: usize>(OwnedFd);
 
 fn create_map(kind: u32, key_len: usize, entries: u32, name: &str) -> io::Result<OwnedFd> {
     let attr = Attr::new().u32(0, kind).u32(4, key_len as u32).u32(8, 4).u32(12, entries).name(28, name);
-    // SAFETY: no addresses are among the fields.
+    // SAFETY: there are no addresses among the fields.
     unsafe { attr.call_for_fd(MAP_CREATE) }
 }
 
@@ -97,7 +97,7 @@ impl<const K: usize> Map<K> {
     pub fn set(&self, key: &[u8; K], value: u32) -> io::Result<()> {
         let value = value.to_ne_bytes();
         let attr = self.keyed(key).u64(16, value.as_ptr().addr() as u64);
-        // SAFETY: the addresses are those of a key and a value of the map's lengths, which live through the call.
+        // SAFETY: the addresses are of a key and a value with the map's lengths, which live through the call.
         unsafe { attr.call(MAP_UPDATE) }.map(|_| ())
     }
 
@@ -108,7 +108,7 @@ impl<const K: usize> Map<K> {
 
     /// Removes a key.
     pub fn remove(&self, key: &[u8; K]) -> io::Result<()> {
-        // SAFETY: the address is that of a key of the map's length, which lives through the call.
+        // SAFETY: the address is of a key with the map's length, which lives through the call.
         unsafe { self.keyed(key).call(MAP_DELETE) }.map(|_| ())
     }
 
@@ -122,7 +122,7 @@ impl<const K: usize> Map<K> {
     }
 }
 
-/// Loads a program. What the verifier objects to is in the error.
+/// Loads a program. The error includes the verifier's objections.
 pub(crate) fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
     let code: Vec<u8> = program.iter().flat_map(|instruction| instruction.to_bytes()).collect();
     let license = c"Dual MIT/GPL";
@@ -132,7 +132,8 @@ pub(crate) fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
         .u64(8, code.as_ptr().addr() as u64)
         .u64(16, license.as_ptr().addr() as u64)
         .name(48, "sinew_frames");
-    // SAFETY: the addresses are those of the instructions, of the length that is told, and of a string; both live through the call.
+    // SAFETY: the addresses are of the instructions, with the given length, and of a string; both live through the
+    // call.
     let loaded = unsafe { attr.call_for_fd(PROG_LOAD) };
     loaded.map_err(|error| {
         if error.raw_os_error() != Some(libc::EINVAL) && error.raw_os_error() != Some(libc::EACCES) {
@@ -140,7 +141,7 @@ pub(crate) fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
         }
         let mut log = vec![0u8; 1 << 16];
         let attr = Attr(attr.0).u32(24, 1).u32(28, log.len() as u32).u64(32, log.as_mut_ptr().addr() as u64);
-        // SAFETY: as above, and the log is a live block of the length that is told, written while nobody looks at it.
+        // SAFETY: as above; and the log is a live block of the given length, which nothing reads while it is written.
         if let Ok(fd) = unsafe { attr.call_for_fd(PROG_LOAD) } {
             drop(fd);
         }
@@ -150,10 +151,10 @@ pub(crate) fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
     })
 }
 
-/// Attaches a program to an interface for as long as the descriptor is open: not longer than this process lives.
+/// Attaches a program to an interface for as long as the descriptor is open, and at most as long as this process lives.
 pub(crate) fn attach(program: &OwnedFd, interface: u32, native: bool) -> io::Result<OwnedFd> {
     let mode = if native { XDP_DRV_MODE } else { XDP_SKB_MODE };
     let attr = Attr::new().fd(0, program.as_fd()).u32(4, interface).u32(8, ATTACH_XDP).u32(12, mode);
-    // SAFETY: no addresses are among the fields.
+    // SAFETY: there are no addresses among the fields.
     unsafe { attr.call_for_fd(LINK_CREATE) }
 }

@@ -1,4 +1,4 @@
-//! What a network device does for its host, by `ioctl`.
+//! Work that a network device does for its host, read and set by `ioctl`.
 
 use std::io;
 use std::mem::size_of;
@@ -9,11 +9,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use super::check;
 
 const GET_CHANNELS: u32 = 0x3c;
-/// Commands that ask for the same.
+/// Commands that ask whether the device computes checksums, and cuts packets.
 const GET_TX_CHECKSUM: u32 = 0x16;
 const GET_CUTTING: u32 = 0x23;
 const GET_TCP_CUTTING: u32 = 0x1e;
-/// Commands that switch what a device would finish for the kernel: checksums of what it sends, and cutting.
+/// Commands that switch work which a device would do for the kernel: checksums of sent packets, and cutting and joining
+/// packets.
 const SET_TX_CHECKSUM: u32 = 0x17;
 const SET_CUTTING: u32 = 0x24;
 const SET_TCP_CUTTING: u32 = 0x1f;
@@ -41,7 +42,7 @@ struct Value {
 
 fn call<T>(interface: &str, argument: &mut T) -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    // SAFETY: an `ifreq` of zeros is one.
+    // SAFETY: zeros are a value of `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if interface.len() >= request.ifr_name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -51,19 +52,20 @@ fn call<T>(interface: &str, argument: &mut T) -> io::Result<()> {
     }
     const _: () = assert!(size_of::<Channels>() == 36 && size_of::<Value>() == 8);
     request.ifr_ifru.ifru_data = std::ptr::from_mut(argument).cast();
-    // SAFETY: the request names an interface and an argument of the length that its command has, both live through the call.
+    // SAFETY: the request names an interface and an argument of the length that its command has; both live through the
+    // call.
     check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) })?;
     Ok(())
 }
 
-/// Queues that the interface receives at, as its driver says.
+/// Number of queues at which the interface receives, by its driver's count.
 pub(crate) fn rx_queues(interface: &str) -> io::Result<u32> {
     let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
     call(interface, &mut channels)?;
     Ok(channels.rx.max(channels.combined).max(channels.rx.saturating_add(channels.combined)))
 }
 
-/// What the kernel leaves to the interface of what it sends there, as `ethtool -K` calls it.
+/// The work on sent packets that the kernel leaves to the interface, by the names of `ethtool -K`.
 pub(crate) fn left_to_device(interface: &str) -> io::Result<Vec<&'static str>> {
     let mut left = Vec::new();
     for (command, name) in [(GET_TX_CHECKSUM, "tx"), (GET_CUTTING, "gso"), (GET_TCP_CUTTING, "tso")] {
@@ -76,12 +78,13 @@ pub(crate) fn left_to_device(interface: &str) -> io::Result<Vec<&'static str>> {
     Ok(left)
 }
 
-/// Has the kernel finish what it sends there, checksums and cutting, or leave it to the interface. Nor does it join what comes, in the first case.
+/// Makes the kernel finish the packets that it sends there, checksums and cutting, or leave this to the interface. If
+/// it finishes them, it does not join received packets either.
 pub(crate) fn finish_in_kernel(interface: &str, finish: bool) -> io::Result<()> {
     let commands = [SET_TX_CHECKSUM, SET_CUTTING, SET_TCP_CUTTING];
     for &command in commands.iter().chain(finish.then_some(&SET_JOINING)) {
         let result = call(interface, &mut Value { command, data: u32::from(!finish) });
-        // Some are switched off with others, and then not to be had.
+        // Some are switched off along with others, and then refuse.
         if command == SET_TX_CHECKSUM {
             result?;
         }

@@ -1,4 +1,4 @@
-//! Network namespaces without a name, which are gone with their last user.
+//! Network namespaces without a name, which end with their last user.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ pub(crate) fn current() -> io::Result<File> {
     File::open("/proc/thread-self/ns/net")
 }
 
-/// What tells one namespace from another.
+/// Identity of the calling thread's namespace.
 pub(crate) fn identity() -> io::Result<(u64, u64)> {
     let metadata = current()?.metadata()?;
     Ok((metadata.dev(), metadata.ino()))

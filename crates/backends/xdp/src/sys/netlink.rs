@@ -1,4 +1,4 @@
-//! Questions to the kernel about interfaces, addresses, routes and neighbours, and the making of pairs for tests.
+//! Requests to the kernel about interfaces, addresses, routes and neighbours, and to make virtual pairs for tests.
 
 use std::fs::File;
 use std::io;
@@ -53,7 +53,7 @@ const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
 
-/// States in which a neighbour's address is of use: reachable, stale, delay, probe, needs no ARP, permanent.
+/// States in which a neighbour's address can be used: reachable, stale, delay, probe, no ARP needed, permanent.
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 const NUD_PERMANENT: u16 = 0x80;
 const NTF_USE: u8 = 1;
@@ -66,13 +66,13 @@ pub(crate) struct Link {
     pub index: u32,
     pub mac: MacAddress,
     pub mtu: usize,
-    /// The kind of a virtual one, such as `veth`.
+    /// Kind of a virtual interface, such as `veth`.
     pub kind: String,
-    /// Queues that it was made with.
+    /// Number of receive queues that it was made with.
     pub rx_queues: u32,
-    /// The program that is attached to it.
+    /// Number of the program that is attached to it.
     pub program: Option<u32>,
-    /// The index of the interface at its other end, where it is one of a pair and the other is in this namespace too.
+    /// Index of the interface at its other end, if it is one of a virtual pair and the other is in this namespace too.
     pub peer: Option<u32>,
     pub is_up: bool,
 }
@@ -84,16 +84,16 @@ pub(crate) struct Held {
     pub address: IpAddr,
 }
 
-/// The first hop to somewhere.
+/// The first hop of a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Route {
     pub gateway: Option<IpAddr>,
     pub interface: Option<u32>,
-    /// The address that the kernel would send from.
+    /// The address from which the kernel would send.
     pub source: Option<IpAddr>,
 }
 
-/// A question as it is built.
+/// A request that is being built.
 struct Question(Vec<u8>);
 
 impl Question {
@@ -104,7 +104,7 @@ impl Question {
         Self(bytes)
     }
 
-    /// Fields behind the header.
+    /// Appends fields after the header.
     fn body(mut self, bytes: &[u8]) -> Self {
         self.0.extend(bytes);
         self
@@ -118,7 +118,7 @@ impl Question {
         self
     }
 
-    /// An attribute that holds others.
+    /// Appends an attribute that holds others.
     fn nested(mut self, kind: u16, inside: impl FnOnce(Self) -> Self) -> Self {
         let start = self.0.len();
         self.0.extend([0; 2]);
@@ -172,7 +172,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The attributes in `bytes`, as far as they make sense.
+/// The attributes in `bytes`, up to the first malformed one.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (len, kind) = (usize::from(u16_at(bytes, 0)?), u16_at(bytes, 2)? & 0x3FFF);
@@ -182,7 +182,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// A conversation with the kernel, in the namespace where it was opened.
+/// A connection to the kernel, in the namespace in which it was opened.
 #[derive(Debug)]
 pub(crate) struct Netlink(OwnedFd);
 
@@ -193,7 +193,7 @@ impl Netlink {
         Ok(Self(socket))
     }
 
-    /// Asks, and hands each answer's body to `each`.
+    /// Sends a request, and hands each answer's body to `each`.
     fn ask(&self, question: Question, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
         let question = question.finish();
         let flags = u16_at(&question, 6).unwrap_or(0);
@@ -203,7 +203,7 @@ impl Netlink {
         loop {
             let (len, _) = recv(&self.0, &mut buffer[..], RecvFlags::empty())?;
             let mut rest = buffer.get(..len).unwrap_or(&[]);
-            let bad = || io::Error::new(io::ErrorKind::InvalidData, "an answer of netlink that makes no sense");
+            let bad = || io::Error::new(io::ErrorKind::InvalidData, "a malformed answer from netlink");
             if rest.is_empty() {
                 return Err(bad());
             }
@@ -270,7 +270,7 @@ impl Netlink {
         Ok(all)
     }
 
-    /// How the kernel would send to `to` from this interface, or from any.
+    /// The route by which the kernel would send to `to` from this interface, or from any.
     pub fn route(&self, to: IpAddr, interface: Option<u32>) -> io::Result<Route> {
         let mut body = [0; 12];
         body[0] = family(to);
@@ -294,7 +294,7 @@ impl Netlink {
         Ok(route)
     }
 
-    /// The address of a neighbour, as far as the kernel knows it.
+    /// The Ethernet address of a neighbour, if the kernel knows it.
     pub fn neighbour(&self, interface: u32, address: IpAddr) -> Option<MacAddress> {
         let question = Question::new(GET_NEIGH, 0)
             .body(&neighbour_body(interface, address, 0, 0))
@@ -310,7 +310,7 @@ impl Netlink {
         asked.ok().and(found).map(MacAddress)
     }
 
-    /// Has the kernel find out the address of a neighbour.
+    /// Makes the kernel find out the address of a neighbour.
     pub fn probe(&self, interface: u32, address: IpAddr) -> io::Result<()> {
         let question = Question::new(NEW_NEIGH, ACK | CREATE | REPLACE)
             .body(&neighbour_body(interface, address, 0, NTF_USE))
@@ -318,7 +318,7 @@ impl Netlink {
         self.ask(question, |_, _| {})
     }
 
-    /// Tells the kernel the address of a neighbour, which it believes until it is told another.
+    /// Tells the kernel the address of a neighbour, which holds until it is told another.
     pub fn set_neighbour(&self, interface: u32, address: IpAddr, mac: MacAddress) -> io::Result<()> {
         let question = Question::new(NEW_NEIGH, ACK | CREATE | REPLACE)
             .body(&neighbour_body(interface, address, NUD_PERMANENT, 0))
@@ -359,7 +359,7 @@ impl Netlink {
         self.ask(Question::new(NEW_LINK, ACK).body(&link_body(interface, flags, IFF_UP)), |_, _| {})
     }
 
-    /// Gives an interface an address, with a prefix of `prefix` bits, that is of use at once.
+    /// Gives an interface an address with a prefix of `prefix` bits, which can be used at once.
     pub fn add_address(&self, interface: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         let mut body = [0; 8];
         (body[0], body[1]) = (family(address), prefix);

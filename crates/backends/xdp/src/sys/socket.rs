@@ -15,7 +15,7 @@ use sinew_mem::atomic::plain::{Arc, AtomicU32};
 
 use crate::ring::{Consumer, Producer, RingMemory};
 
-// Where the rings are mapped from.
+// Offsets at which the rings are mapped.
 const RX_RING: u64 = 0;
 const TX_RING: u64 = 0x8000_0000;
 const FILL_RING: u64 = 0x1_0000_0000;
@@ -30,23 +30,23 @@ pub(crate) struct Descriptor {
     pub options: u32,
 }
 
-/// The rings of frames that go back and forth without their owners: one pair for each queue of an interface.
+/// The rings by which free chunks go to the kernel and back: one pair for each queue of an interface.
 #[derive(Debug)]
 pub(crate) struct QueueRings {
-    /// Chunks for the kernel to put frames into.
+    /// Chunks into which the kernel puts frames.
     pub fill: Producer<u64>,
-    /// Chunks whose frames it has sent.
+    /// Chunks whose frames the kernel has sent.
     pub completion: Consumer<u64>,
 }
 
-/// How a socket is to be bound.
+/// Interface and queue to which a socket is bound.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub interface: u32,
     pub queue: u32,
 }
 
-/// A socket that is not bound yet.
+/// A socket that is not yet bound.
 #[derive(Debug)]
 pub(crate) struct Unbound {
     fd: OwnedFd,
@@ -57,12 +57,12 @@ struct Mapped {
     len: usize,
 }
 
-// SAFETY: a mapping is an address range; its users argue for themselves.
+// SAFETY: a mapping is only an address range; each use of it argues for itself.
 unsafe impl Send for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map_ring`, and the ring that uses it goes with it.
+        // SAFETY: the range was mapped by `map_ring`, and the ring that uses it is dropped with it.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -73,7 +73,7 @@ impl Unbound {
         Ok(Self { fd })
     }
 
-    /// Registers memory at this socket: where it lies, its length and that of a chunk.
+    /// Registers memory at this socket: its address, its length and that of a chunk.
     pub fn register(&self, addr: u64, len: u64, chunk_size: u32) -> io::Result<()> {
         let region =
             XdpUmemReg { addr, len, chunk_size, headroom: 0, flags: XdpUmemRegFlags::empty(), tx_metadata_len: 0 };
@@ -107,7 +107,7 @@ impl Unbound {
 
     fn map_ring<T: Copy + Send>(&self, at: &XdpRingOffset, place: u64, entries: u32) -> io::Result<RingMemory<T>> {
         let slots_len = entries as usize * size_of::<T>();
-        let bad = || io::Error::new(io::ErrorKind::InvalidData, "the kernel describes a ring that cannot be");
+        let bad = || io::Error::new(io::ErrorKind::InvalidData, "the kernel describes an impossible ring");
         let words = [Some(at.producer), Some(at.consumer), at.flags];
         let end = words.iter().flatten().map(|&word| word.saturating_add(4)).max().unwrap_or(0);
         let len = usize::try_from(end.max(at.desc.saturating_add(slots_len as u64))).map_err(|_| bad())?;
@@ -128,12 +128,13 @@ impl Unbound {
             )?
         };
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(bad)?;
-        // SAFETY: every offset was found to lie in the mapping, with its length.
+        // SAFETY: every offset, with the length of what is there, was checked to lie in the mapping.
         let at_offset = |offset: u64| unsafe { start.add(offset as usize) };
         let word = |offset| at_offset(offset).cast::<AtomicU32>();
         let keeper = Box::new(Mapped { start, len });
-        // SAFETY: the words and slots lie in the mapping, aligned, which `keeper` unmaps. Each ring of a socket is mapped once by this type, whose methods
-        // make a ring, which the kernel refuses to do twice; a slot is a number or a descriptor, of which any bytes are one.
+        // SAFETY: the words and slots lie aligned in the mapping, which `keeper` unmaps. This type maps each ring of a
+        // socket only once: its methods make the ring, which the kernel refuses to do twice. A slot is a number or a
+        // descriptor, of which any bytes are one.
         Ok(unsafe {
             RingMemory::new(
                 [word(at.producer), word(at.consumer)],
@@ -145,7 +146,7 @@ impl Unbound {
         })
     }
 
-    /// Binds the socket that has its memory and the rings of its queue.
+    /// Binds a socket that has memory and the rings of its queue.
     pub fn bind(self, place: Place, zero_copy: bool) -> Result<Arc<OwnedFd>, Errno> {
         let way = if zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
         let flags = way | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
@@ -153,7 +154,8 @@ impl Unbound {
         Ok(Arc::new(self.fd))
     }
 
-    /// Binds a socket that has its memory from another: with the rings of its queue where it is the first there, else with those that are there.
+    /// Binds a socket that has its memory from another. If it is the first at its queue it brings the queue's rings;
+    /// otherwise it uses those that are there.
     pub fn bind_sharing(self, place: Place, with: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, Errno> {
         let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, place.interface, place.queue);
         bind(&self.fd, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: with })?;
@@ -161,16 +163,16 @@ impl Unbound {
     }
 }
 
-/// Has the kernel send what is in the socket's ring. It takes some thirty frames a call.
+/// Makes the kernel send the frames in the socket's ring. It takes about thirty frames per call.
 #[inline]
 pub(crate) fn kick_tx(fd: impl AsFd) -> Result<(), Errno> {
     rustix::net::send(fd, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|_| ())
 }
 
-/// Has the kernel look at the chunks that it was given.
+/// Makes the kernel look at the chunks that it was given.
 #[inline]
 pub(crate) fn kick_rx(fd: impl AsFd) {
-    // What it says is that there is nothing to read.
+    // The result only says that there is nothing to read.
     let _ = rustix::net::recv(fd, &mut [0u8; 0][..], RecvFlags::DONTWAIT);
 }
 
@@ -179,7 +181,7 @@ pub(crate) fn is_zero_copy(fd: impl AsFd) -> bool {
     sockopt::xdp_options(fd).is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
 }
 
-/// What the kernel counted.
+/// The kernel's counters of the socket.
 pub(crate) fn statistics(fd: impl AsFd) -> io::Result<XdpStatistics> {
     Ok(sockopt::xdp_statistics(fd)?)
 }

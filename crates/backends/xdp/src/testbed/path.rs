@@ -1,4 +1,4 @@
-//! Two hosts and what is between them, to measure forwarding on.
+//! Two hosts and a third between them, to measure forwarding.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,16 +8,17 @@ use sinew_fabric::frames::MacAddress;
 use super::{Namespace, PairOptions, Side, quiet, set_up};
 use crate::sys::netlink::Netlink;
 
-/// Where on a [`Path`] something is.
+/// A place on a [`Path`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The host at this side.
     Host(Side),
-    /// Between the hosts.
+    /// The host between them.
     Middle,
 }
 
-/// Two virtual pairs in a row: a host at each end, with nothing but frames at its interface, and a third between them with both pairs' other ends.
+/// Two virtual pairs in a row: a host at each end, whose interface has no addresses, and a third host between them,
+/// with both pairs' other ends.
 #[derive(Debug)]
 pub struct Path {
     hosts: [Namespace; 2],
@@ -28,10 +29,11 @@ pub struct Path {
 impl Path {
     /// The name of each host's interface.
     pub const HOST: &str = "veth-a";
-    /// The names of the interfaces between, towards the first host and towards the second.
+    /// The names of the interfaces in the middle, towards the first host and towards the second.
     pub const MIDDLE: [&str; 2] = ["veth-l", "veth-r"];
 
-    /// Makes a path. Where there are to be addresses, those between the hosts have them, as the side `B` of pairs in the networks 0 and 1 has.
+    /// Makes a path. If the options ask for addresses, the interfaces in the middle get those of side `B` of pairs in
+    /// the networks 0 and 1.
     ///
     /// # Errors
     ///
@@ -63,7 +65,8 @@ impl Path {
         }
     }
 
-    /// The address of IPv4 that a host is to go by: it is in the network of the interface before it, and its kernel does not have it.
+    /// The IPv4 address that a host is to use: it is in the network of the interface next to it, and the host's kernel
+    /// does not have it.
     pub fn host_v4(&self, side: Side) -> std::net::Ipv4Addr {
         PairOptions { network: side as u8, ..self.options }.v4(Side::A)
     }
@@ -72,18 +75,18 @@ impl Path {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn host_macs(&self) -> io::Result<[MacAddress; 2]> {
         let mac = || Netlink::open()?.link(Self::HOST).map(|link| link.mac);
         let of = |side| self.at(Place::Host(side)).within(mac)?;
         Ok([of(Side::A)?, of(Side::B)?])
     }
 
-    /// The Ethernet addresses between the hosts.
+    /// The Ethernet addresses of the interfaces in the middle.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn middle_macs(&self) -> io::Result<[MacAddress; 2]> {
         self.middle.within(|| {
             let netlink = Netlink::open()?;
@@ -91,11 +94,11 @@ impl Path {
         })?
     }
 
-    /// Has the kernel between the hosts route IPv4 from one to the other, and tells it who they are.
+    /// Makes the kernel in the middle route IPv4 from one host to the other, and tells it their Ethernet addresses.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn route_in_kernel(&self) -> io::Result<()> {
         let macs = self.host_macs()?;
         self.middle.within(|| {

@@ -17,7 +17,7 @@ pub fn pair(options: PairOptions) -> Option<Pair> {
     }
 }
 
-/// A packet port at a side, at this place: `10.83.0.1:7000` for example.
+/// A packet port at a side, at a place such as `10.83.0.1:7000`.
 pub fn port(pair: &Pair, side: Side, place: &str) -> XdpPort {
     let address = format!("xdp://{}/{place}", side.interface());
     let address: Address = address.parse().expect("an address");
@@ -31,13 +31,13 @@ pub fn frames(pair: &Pair, side: Side) -> XdpFrames {
     opened.expect("the namespace is there").expect("a frame port")
 }
 
-/// Runs `ip`, where the thread is.
+/// Runs `ip` in the thread's namespace.
 pub fn ip(args: &[&str]) {
     let status = std::process::Command::new("ip").args(args).status().expect("ip is there");
     assert!(status.success(), "ip {args:?}");
 }
 
-/// The Ethernet address of a side's interface, where the thread is.
+/// The Ethernet address of a side's interface, in the thread's namespace.
 pub fn mac(side: Side) -> [u8; 6] {
     let out = std::process::Command::new("ip").args(["-br", "link", "show", side.interface()]).output().expect("ip");
     let text = String::from_utf8(out.stdout).expect("text");

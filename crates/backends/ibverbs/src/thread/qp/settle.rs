@@ -1,4 +1,4 @@
-//! What the device's completions say about a queue pair's work.
+//! Settlement of a queue pair's work by the device's completions.
 
 use sinew_fabric::verbs::{Completion, Destination, Opcode, QpNumber, Scatter, Status};
 
@@ -27,7 +27,7 @@ fn status_of(number: u32) -> Status {
 }
 
 impl QpInner {
-    /// Takes in a completion of the device, which tells of one operation and of the unsignaled ones before it.
+    /// Takes in a completion of the device, which covers one operation and the unsignaled ones before it.
     #[inline]
     pub fn settle(&self, id: WorkId, completed: &ibv_wc, sink: &mut impl FnMut(Completion)) {
         let status = status_of(completed.status);
@@ -48,7 +48,7 @@ impl QpInner {
         if sends.get_mut(number).is_none() {
             return;
         }
-        // A request that fails is always told of, so those before it which were not went well.
+        // A failed request always completes, so earlier ones without a completion succeeded.
         while sends.oldest() <= number
             && let last = sends.oldest() == number
             && let Some(sent) = sends.pop()
@@ -66,7 +66,7 @@ impl QpInner {
         let number = id.number_from(receives.oldest());
         let Some(posted) = receives.get_mut(number).and_then(Option::take) else { return };
         sink(self.received(number, posted, status, completed));
-        // Places that are over go from the front, and with them receives that the device never had.
+        // Frees places that are over from the front, and flushes receives there that the device never had.
         while let Some(place) = receives.get_mut(receives.oldest())
             && place.as_ref().is_none_or(|posted| !posted.at_device)
         {
@@ -95,7 +95,7 @@ impl QpInner {
             let part = arrived.min(buffer.len());
             arrived -= part;
             let shortened = buffer.resize(part);
-            debug_assert!(shortened.is_ok(), "no longer than it was");
+            debug_assert!(shortened.is_ok(), "buffers are only shortened");
         }
         let has_immediate = completed.wc_flags & IBV_WC_WITH_IMM != 0;
         Completion {
@@ -110,7 +110,8 @@ impl QpInner {
         }
     }
 
-    /// Whom an answer to a datagram goes to. It does not say with what key; ours is the one that its sender knew.
+    /// The destination of an answer to a datagram. The datagram does not carry the sender's key, so our own is used,
+    /// which the sender knew.
     fn destination_of(&self, completed: &ibv_wc, sender: Option<[u8; 16]>) -> Option<Destination> {
         let target = self.thread.target_of_sender(completed.slid, sender)?;
         let handle = self.thread.ways.borrow_mut().to(target);

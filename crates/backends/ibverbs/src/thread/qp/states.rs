@@ -1,4 +1,4 @@
-//! How a queue pair goes from state to state, at the device and as we see it.
+//! States of a queue pair, at the device and as we see them.
 
 use sinew_fabric::verbs::{QpAddress, QpState, Status, Transport, VerbsError};
 
@@ -9,11 +9,12 @@ use crate::port::common_mtu;
 use crate::thread::read_port;
 use crate::ways::ah_attr;
 
-/// How long a request waits for its acknowledgement before it is sent again: 4.096 us * 2^14 = 67 ms, as everybody has it.
+/// Time for which a request waits for its acknowledgement before it is retransmitted: 4.096 us * 2^14 = 67 ms, the
+/// usual value.
 const TIMEOUT: u8 = 14;
-/// How often it is sent again before the peer counts as gone. (The most would be 7, which is for ever on soft-RoCE.)
+/// Retransmissions before the peer counts as gone. (The maximum, 7, means for ever on soft-RoCE.)
 const RETRIES: u8 = 6;
-/// How long a sender waits whose message found no receive: 0.64 ms.
+/// Time for which a sender waits after its message found no receive: 0.64 ms.
 const RNR_TIMER: u8 = 12;
 /// Packet numbers have 24 bits.
 pub(super) const PACKET_MASK: u32 = 0xFF_FFFF;
@@ -25,7 +26,7 @@ impl QpInner {
 
     /// Changes the device's queue pair.
     fn modify_device(&self, mut attributes: ibv_qp_attr, mask: i32) -> Result<(), VerbsError> {
-        // SAFETY: our queue pair, and a description of which `mask` says what counts.
+        // SAFETY: our queue pair, and a description of which only the parts in `mask` count.
         let status = unsafe { (self.library().ibv_modify_qp)(self.qp.as_ptr(), &raw mut attributes, mask) };
         if status == 0 {
             return Ok(());
@@ -48,7 +49,7 @@ impl QpInner {
             qkey: self.config.qkey,
             ..empty_attributes()
         };
-        // Exposed memory says what peers may do.
+        // Exposed memory limits what peers may do.
         attributes.qp_access_flags = match self.config.transport {
             Transport::Rc => IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | atomics,
             Transport::Uc => IBV_ACCESS_REMOTE_WRITE,
@@ -65,16 +66,16 @@ impl QpInner {
         }
         let wrong = |why: String| Err(VerbsError::Address(why));
         let Some(remote) = remote else {
-            return wrong(format!("{transport:?} queue pairs need one"));
+            return wrong(format!("a {transport:?} queue pair needs one to connect"));
         };
         if remote.transport != transport {
-            return wrong(format!("it is {:?}, and this queue pair is {transport:?}", remote.transport));
+            return wrong(format!("it is {:?}, but this queue pair is {transport:?}", remote.transport));
         }
         let port = read_port(remote)?;
         port.check_from(&self.thread.address)?;
         let device = &self.thread.domain.device;
         let Some(mtu) = common_mtu(device.attributes.mtu, remote.mtu) else {
-            return wrong(format!("its packets have {} bytes, and 256 is the least", remote.mtu));
+            return wrong(format!("its packets have {} bytes, but 256 is the least", remote.mtu));
         };
         let sgid_index = device.gid.as_ref().map_or(0, |gid| gid.index);
         let attributes = ibv_qp_attr {
@@ -110,7 +111,7 @@ impl QpInner {
         self.modify_device(attributes, IBV_QP_STATE | IBV_QP_SQ_PSN | of_rc)
     }
 
-    /// Where it is; the device is asked, which can be in error without having said so.
+    /// Returns the state. Asks the device, which can be in error without having reported it.
     pub fn ask_state(&self) -> QpState {
         let state = self.state.get();
         if matches!(state, QpState::ReadyToReceive | QpState::ReadyToSend) && self.is_broken() {
@@ -131,8 +132,8 @@ impl QpInner {
         status == 0 && matches!(attributes.qp_state, IBV_QPS_ERR | IBV_QPS_SQE)
     }
 
-    /// Takes in that a request or receive failed. A queue pair that has a peer is broken then; a datagram that was not received well
-    /// breaks nothing on some devices.
+    /// Takes note that a request or receive failed. That breaks a connected queue pair; on some devices, a failed
+    /// receive of a datagram breaks nothing.
     pub fn learn_of_failure(&self, receive: bool) {
         let works = matches!(self.state.get(), QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend);
         if works && (self.config.transport.is_connected() || !receive || self.is_broken()) {
@@ -140,15 +141,15 @@ impl QpInner {
         }
     }
 
-    /// Brings the device to where we are: unreliable transports stop only their requests by themselves, and some devices do
-    /// not look at receives that are posted after the failure.
+    /// Enters the error state, and brings the device there: after a failure, unreliable transports stop only their
+    /// requests by themselves, and some devices ignore receives that are posted later.
     fn enter_error(&self) {
         self.state.set(QpState::Error);
-        // A device that refuses even this is broken for good; what it holds stays with it.
+        // A device that refuses even this is broken for good, and keeps what it holds.
         let _ = self.state_alone(IBV_QPS_ERR);
     }
 
-    /// Takes it from one state to the next.
+    /// Moves the queue pair from one state to the next.
     pub fn modify(&self, next: QpState, remote: Option<&QpAddress>) -> Result<(), VerbsError> {
         let from = self.ask_state();
         if !from.can_become(next) {
@@ -158,7 +159,7 @@ impl QpInner {
             QpState::Init => self.to_init()?,
             QpState::ReadyToReceive => self.to_ready_to_receive(remote)?,
             QpState::ReadyToSend => self.to_ready_to_send()?,
-            // The device's have no way there from reset.
+            // Devices have no transition from reset to error.
             QpState::Error if from == QpState::Reset => self.stopped.set(true),
             QpState::Error if self.stopped.get() => {}
             QpState::Error => self.state_alone(IBV_QPS_ERR)?,
@@ -171,10 +172,10 @@ impl QpInner {
         Ok(())
     }
 
-    /// Takes everything back from the device, which is in reset then. What was not over is flushed; a request that the device refused
-    /// failed.
+    /// Takes everything back from the device by a reset. What was not over is flushed, except that the request that the
+    /// device refused fails.
     fn stop(&self, refused: Option<u64>) -> Result<(), VerbsError> {
-        // What is over completes as it ended, and before what is flushed.
+        // Operations that are over complete as they ended, and before those that are flushed.
         self.drain();
         self.state_alone(IBV_QPS_RESET)?;
         self.drain();
@@ -188,7 +189,7 @@ impl QpInner {
         self.receive_cq.drain();
     }
 
-    /// Completes all that is posted, of which the device has nothing.
+    /// Completes everything posted. The device must have none of it.
     pub fn flush(&self, refused: Option<u64>) {
         let mut work = self.held.borrow_mut();
         work.chain.clear();
@@ -207,14 +208,14 @@ impl QpInner {
         }
     }
 
-    /// Ends what the device no longer takes: the requests from `refused` on never reached it.
+    /// Stops the queue pair after a refusal: the requests from `refused` on never reached the device.
     pub fn refuse(&self, refused: Option<u64>) {
         match self.stop(refused) {
             Ok(()) => {
                 self.stopped.set(true);
                 self.state.set(QpState::Error);
             }
-            // What it may still use stays in the table, for good if need be.
+            // Whatever it may still use stays in the table, for good if need be.
             Err(_) => self.enter_error(),
         }
     }

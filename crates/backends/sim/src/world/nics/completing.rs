@@ -1,4 +1,4 @@
-//! Requests and receives that are over, or fail.
+//! The ends of requests and receives, good and bad.
 
 use sinew_fabric::verbs::{Completion, Opcode, QpState, Status};
 
@@ -9,16 +9,16 @@ use crate::nic::queue_pair::{Filling, Receive};
 use crate::nic::{Job, Ready};
 
 impl World {
-    /// Foresees a job of a NIC.
+    /// Schedules a job of a NIC.
     #[inline(always)]
     pub(super) fn foresee_job(&mut self, nic: u32, at_ps: u64, job: Job) {
         let number = self.nics[nic as usize].note(job);
         self.events.add(ceil_ns(at_ps), Event::Nic { nic, job: number });
     }
 
-    /// Something can be polled.
+    /// Adds a completion to its queue, and wakes the actor.
     pub(super) fn put_completion(&mut self, nic: u32, cq: u32, ready: Ready, now_ns: u64) {
-        // One whose handle is gone takes no more, and nobody waits for it.
+        // A queue whose handle is gone takes no more.
         if let Some(queue) = &mut self.nics[nic as usize].cqs[cq as usize] {
             queue.ready.push_back(ready);
             let node = queue.node;
@@ -26,7 +26,7 @@ impl World {
         }
     }
 
-    /// A request is over. Those that are over in their turn are told.
+    /// Ends a request, and retires those that are over in order.
     pub(super) fn request_is_over(&mut self, nic: u32, slot: u32, epoch: u32, number: u64, now_ns: u64) {
         let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
         let Some(wqe) = qp.sends.get_mut(number) else { return };
@@ -34,6 +34,7 @@ impl World {
         self.retire(nic, slot, now_ns);
     }
 
+    /// Completes requests from the oldest on, up to the first that is not over.
     pub(super) fn retire(&mut self, nic: u32, slot: u32, now_ns: u64) {
         loop {
             let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
@@ -56,7 +57,7 @@ impl World {
         }
     }
 
-    /// A request fails: as soon as those before it are over, it and all behind it are told of.
+    /// Fails a request: once those before it are over, it and all behind it get their completions.
     pub(super) fn fail(&mut self, nic: u32, slot: u32, number: u64, status: Status, now_ns: u64) {
         let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
         if qp.failing.is_none_or(|(other, _)| number < other) {
@@ -65,7 +66,8 @@ impl World {
         }
     }
 
-    /// A queue pair goes to error: its oldest request ends with `status`, all others are flushed, and its receives too.
+    /// Moves a queue pair to the error state: its oldest request ends with `status`, and all its other requests and its
+    /// receives are flushed.
     pub fn break_qp(&mut self, nic: u32, slot: u32, status: Status, now_ns: u64) {
         let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
         qp.state = QpState::Error;
@@ -74,7 +76,7 @@ impl World {
         self.flush_receives(nic, slot, now_ns);
     }
 
-    /// Ends all requests that were started.
+    /// Ends all requests that were started: the oldest with `first`, the others flushed.
     pub fn flush_sends(&mut self, nic: u32, slot: u32, first: Status, now_ns: u64) {
         let mut status = first;
         loop {
@@ -84,14 +86,14 @@ impl World {
             }
             let (number, cq) = (qp.number, qp.send_cq);
             let Some(mut wqe) = qp.sends.pop() else { return };
-            let completion = wqe.complete(number, status).expect("failures are told");
+            let completion = wqe.complete(number, status).expect("a failure always has a completion");
             let sends = std::mem::take(&mut qp.untold) + 1;
             status = Status::Flushed;
             self.put_completion(nic, cq, Ready { completion, is_written: true, sends, receives: 0 }, now_ns);
         }
     }
 
-    /// Ends all receives.
+    /// Flushes all receives.
     pub fn flush_receives(&mut self, nic: u32, slot: u32, now_ns: u64) {
         loop {
             let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
@@ -101,7 +103,7 @@ impl World {
         }
     }
 
-    /// A receive ends badly.
+    /// Ends a receive with an error.
     pub(super) fn end_receive(&mut self, nic: u32, slot: u32, receive: Receive, status: Status, now_ns: u64) {
         let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
         let (qp_number, cq) = (qp.number, qp.receive_cq);

@@ -1,4 +1,4 @@
-//! What a NIC does for its host's requests.
+//! The requester's side of a NIC: sending its host's requests.
 
 use sinew_fabric::verbs::{QpState, Status, Transport};
 
@@ -12,22 +12,22 @@ use crate::nic::{CQE, Job, Nic};
 use crate::packets::Packet;
 use crate::pcie::LINE;
 
-/// How long nothing may come back until a request is sent again: 4.096 us times 2 to the 14th, as drivers have it.
+/// Time without any reply after which a request is retransmitted: 4.096 us times 2 to the 14th, as in drivers.
 const TIMEOUT_NS: u64 = 67_108_864;
-/// How often it is.
+/// Retransmissions after which the request fails.
 const TRIES: u8 = 7;
-/// How long a queue pair rests whose peer was not ready to receive.
+/// Time for which a queue pair rests after its peer was not ready to receive.
 const NOT_READY_NS: u64 = 100_000;
-/// Packets that wait for the link in the NIC: as much time as so many bytes take.
+/// Bytes of packets that may be waiting for the link in the NIC. A unit waits while there are more.
 const EGRESS_BYTES: f64 = 8192.0;
 
 impl Nic {
-    /// How much may wait for the link.
+    /// Time that the packets which may be waiting for the link take there.
     pub(super) fn egress_ps(&self) -> u64 {
         ps(EGRESS_BYTES * 8.0 / self.profile.link.rate_gbps)
     }
 
-    /// Fetches the state of a queue pair, if it is not remembered, for a request of the host: the unit waits.
+    /// Fetches the requester's state of a queue pair if it is not cached; returns how long the unit waits for it.
     fn remember_requester(&mut self, slot: u32, now_ps: u64) -> u64 {
         if self.requester_states.touch(u64::from(slot)) {
             return 0;
@@ -40,10 +40,11 @@ impl Nic {
 }
 
 impl World {
-    /// A core rang for what was pushed at a queue pair. Returns how long it has to wait until the bus has taken what it wrote.
+    /// Rings for the requests that were pushed to a queue pair. Returns how long the core has to wait until the bus has
+    /// taken what it wrote.
     ///
-    /// The core has come to `now_ps` in a turn that began at `turn_ps`. What it writes takes its place on the bus when that time comes, since others' turns
-    /// may be earlier.
+    /// The core has reached `now_ps` in a turn that began at `turn_ps`. Its writes take their place on the bus when
+    /// that time comes, since other actors' turns may be earlier.
     pub fn nic_doorbell(&mut self, nic: u32, slot: u32, now_ps: u64, turn_ps: u64) -> u64 {
         let Nic { qps, born, .. } = &mut self.nics[nic as usize];
         let Some(qp) = qps[slot as usize].as_deref_mut() else { return 0 };
@@ -55,7 +56,7 @@ impl World {
         }
         let mut lines = 0;
         for number in first..upto {
-            let wqe = qp.sends.get_mut(number).expect("it was pushed");
+            let wqe = qp.sends.get_mut(number).expect("the request was pushed");
             (wqe.is_fetched, wqe.born) = (count > 1, *born);
             *born += 1;
             lines += wqe.lines;
@@ -67,7 +68,7 @@ impl World {
         waits_ps / PS
     }
 
-    /// What a core wrote crosses the bus: one element itself, or a doorbell for several.
+    /// Passes a core's write over the bus: one element itself, or a doorbell for several.
     pub(super) fn cross_bus(
         &mut self,
         nic: u32,
@@ -95,7 +96,7 @@ impl World {
     ) {
         let Nic { bus, stats, profile, .. } = &mut self.nics[nic as usize];
         let reads = count.div_ceil(profile.units.fetch_max.max(1));
-        let at_ps = (0..reads).map(|_| bus.read(now_ps, stats)).next_back().expect("one, at least");
+        let at_ps = (0..reads).map(|_| bus.read(now_ps, stats)).next_back().expect("there is at least one read");
         self.foresee_job(nic, at_ps, Job::Fetch { slot, epoch, upto, lines });
     }
 
@@ -115,14 +116,14 @@ impl World {
         } else {
             qp.early = upto;
         }
-        // What a core wrote itself may be there before what it rang for earlier.
+        // An element that a core wrote itself may arrive before ones that it rang for earlier.
         if qp.fetches == 0 {
             qp.arrived = qp.arrived.max(qp.early);
         }
         self.pump(nic, slot, now_ps);
     }
 
-    /// Gives a queue pair's unit work, if it has none for it and can send.
+    /// Queues work for a queue pair at its unit, if the unit has none for it and the queue pair can send.
     pub(super) fn pump(&mut self, nic: u32, slot: u32, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let reads_max = n.profile.units.reads_max;
@@ -132,7 +133,7 @@ impl World {
         }
         qp.is_queued = true;
         let epoch = qp.epoch;
-        // The rest of a message goes before other messages: NICs share no links (apnet19 4.3).
+        // The rest of a message precedes other messages: NICs do not share a link fairly (apnet19 4.3).
         let goes_on = qp.offset > 0;
         let unit = n.unit_of(Side::Requester, slot);
         let queue = &mut n.requesters[unit as usize].queue;
@@ -145,7 +146,7 @@ impl World {
         self.begin_work(nic, Side::Requester, unit, now_ps);
     }
 
-    /// What the next packet of a queue pair's requests costs.
+    /// The cost of the next packet of a queue pair's requests.
     pub(super) fn cost_of_sending(&mut self, nic: u32, slot: u32, epoch: u32, start_ps: u64) -> Cost {
         let n = &mut self.nics[nic as usize];
         let (units, egress_ps) = (n.profile.units, n.egress_ps());
@@ -156,7 +157,7 @@ impl World {
             return Cost::Nothing;
         }
         let (offset, mtu, remote, is_reliable) = (qp.offset, qp.mtu, qp.remote, qp.config.transport == Transport::Rc);
-        let wqe = qp.sends.get_mut(qp.next).expect("it can be sent");
+        let wqe = qp.sends.get_mut(qp.next).expect("the next request can be sent");
         let Some(to) = wqe.to.map(|(to, _)| to).or(remote) else { return Cost::Nothing };
         let is_last = wqe.doing.brings() || wqe.len - offset <= mtu;
         let mut ns = if offset == 0 { units.request_ns } else { units.packet_ns * scale };
@@ -169,7 +170,7 @@ impl World {
         if is_last && wqe.is_signaled && !is_reliable {
             ns += units.dma_write_ns * scale;
         }
-        // Newer elements have taken its place.
+        // Newer elements have evicted it.
         let is_missed = offset == 0 && born - wqe.born > wqes;
         if is_missed {
             ns += units.fetched_line_ns * wqe.lines as f64;
@@ -182,11 +183,11 @@ impl World {
         if is_missed {
             n.stats.wqe_misses += 1;
         }
-        n.qp(slot).expect("it was there").is_missed = is_missed;
+        n.qp(slot).expect("the queue pair is still there").is_missed = is_missed;
         Cost::Takes(ps(ns) + n.remember_requester(slot, start_ps))
     }
 
-    /// The unit is done with a packet of a request: it goes, or its payload is fetched.
+    /// Sends a packet that the unit has finished, or fetches its payload first.
     pub(super) fn send_packet(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let reads_max = n.profile.units.reads_max;
@@ -197,7 +198,7 @@ impl World {
         }
         let (number, offset, is_missed) = (qp.next, qp.offset, qp.is_missed);
         let (transport, mtu) = (qp.config.transport, qp.mtu);
-        let wqe = qp.sends.get_mut(number).expect("it can be sent");
+        let wqe = qp.sends.get_mut(number).expect("the next request can be sent");
         let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
         let is_last = wqe.doing.brings() || offset + chunk >= wqe.len;
         let is_gathered = chunk > 0 && !wqe.sources.is_empty();
@@ -206,7 +207,7 @@ impl World {
             qp.reading += 1;
         }
         if number >= qp.numbered {
-            let wqe = qp.sends.get_mut(number).expect("as before");
+            let wqe = qp.sends.get_mut(number).expect("the next request can be sent");
             wqe.psn = qp.psn;
             qp.psn = qp.psn.wrapping_add(wqe.packets(mtu));
             qp.numbered = number + 1;
@@ -216,14 +217,14 @@ impl World {
         let Some(qp) = n.qp(slot) else { return };
         (qp.next, qp.offset) = if is_last { (number + 1, 0) } else { (number, offset + chunk) };
         let is_timed = std::mem::replace(&mut qp.is_timed, transport == Transport::Rc);
-        // Behind payloads that are fetched, all waits for its turn.
+        // Every packet waits behind payloads that are being fetched.
         if is_gathered || is_missed || qp.fetching > 0 {
             qp.fetching += 1;
             let reads = is_gathered || is_missed;
             let write_latency_ps = n.profile.pcie.write_latency_ns * PS;
             let at_ps = if reads { n.bus.read(now_ps, &mut n.stats) } else { now_ps + write_latency_ps };
             let len = if is_missed { chunk + lines * LINE } else { chunk };
-            // One that waits for the bus is not overtaken by one that does not.
+            // A packet that waits for the bus is not overtaken by one that does not.
             let Some(qp) = n.qp(slot) else { return };
             qp.asked_ps = qp.asked_ps.max(at_ps);
             let at_ps = qp.asked_ps;
@@ -242,20 +243,20 @@ impl World {
         self.pump(nic, slot, now_ps);
     }
 
-    /// A packet of a request, and its bytes on the link.
+    /// Makes a packet of a request; returns it with its bytes on the link.
     fn request_packet(&mut self, nic: u32, slot: u32, number: u64, offset: usize) -> (Box<Packet>, usize) {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let n = &mut self.nics[nic as usize];
         let framing = n.profile.link.framing;
-        let qp = n.qp(slot).expect("its request is there");
+        let qp = n.qp(slot).expect("the queue pair has a request");
         let (from, remote, qkey, mtu) = (qp.number.0, qp.remote, qp.config.qkey, qp.mtu);
         let is_datagram = !qp.config.transport.is_connected();
-        let wqe = qp.sends.get_mut(number).expect("it is not over");
+        let wqe = qp.sends.get_mut(number).expect("the request is not over");
         let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
         let (to, key) = match wqe.to {
             Some((to, qkey)) => (to, qkey),
-            None => (remote.expect("it is connected"), wqe.rkey),
+            None => (remote.expect("the queue pair is connected"), wqe.rkey),
         };
         let is_last = wqe.doing.brings() || offset + chunk >= wqe.len;
         let header = Header {
@@ -303,7 +304,7 @@ impl World {
         (packet, len)
     }
 
-    /// A packet of a request leaves. Over UC and UD the request is over with its last.
+    /// Sends a packet of a request. Over UC and UD, the last packet ends the request.
     fn request_goes(
         &mut self,
         nic: u32,
@@ -323,7 +324,7 @@ impl World {
         }
     }
 
-    /// A request has done what it had to: its completion is written if it has one.
+    /// Completes a request that has done its work: its completion is written if it has one.
     fn complete_request(&mut self, nic: u32, slot: u32, epoch: u32, number: u64, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let Some(qp) = n.qp_of(slot, epoch) else { return };
@@ -336,7 +337,7 @@ impl World {
         }
     }
 
-    /// The request for a payload is at the memory, which answers.
+    /// Answers a request for a payload that has reached memory.
     pub(super) fn read_payload(
         &mut self,
         nic: u32,
@@ -351,7 +352,7 @@ impl World {
         let Some(qp) = n.qp_of(slot, epoch) else { return };
         let mtu = qp.mtu;
         let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_over) else {
-            // It failed, or is over since an earlier copy of it arrived.
+            // It failed, or ended because an earlier copy of it arrived.
             qp.fetching -= 1;
             return;
         };
@@ -381,7 +382,7 @@ impl World {
         self.end_frame(packet);
     }
 
-    /// What a reply costs the unit.
+    /// The cost of a reply for the unit.
     pub(super) fn cost_of_reply(&mut self, nic: u32, slot: u32, header: &Header, start_ps: u64) -> Cost {
         let n = &mut self.nics[nic as usize];
         let (units, scale) = (n.profile.units, n.requester_scale);
@@ -390,11 +391,11 @@ impl World {
         Cost::Takes(ps(ns) + n.remember_requester(slot, start_ps))
     }
 
-    /// A reply has come.
+    /// Handles a reply.
     pub(super) fn take_reply(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let from = Remote { node: packet.from, number: header.from, epoch: 0 };
-        // Only over RC does anything come back; and it may be of a queue pair that had this place before.
+        // Only RC has replies, and this one may be for an earlier queue pair in the same place.
         let is_ours = n.qp(slot).is_some_and(|qp| {
             qp.config.transport == Transport::Rc
                 && qp.state == QpState::ReadyToSend
@@ -429,11 +430,11 @@ impl World {
         self.pump(nic, slot, now_ps);
     }
 
-    /// The request that a packet's number is of.
+    /// The request to which a packet's number belongs.
     fn number_of(&mut self, nic: u32, slot: u32, psn: u32) -> Option<u64> {
         let qp = self.nics[nic as usize].qp(slot)?;
         let (oldest, mtu) = (qp.sends.oldest(), qp.mtu);
-        // Where each has one packet, their distance says which.
+        // If each request has one packet, the distance from the oldest tells which it is.
         let numbered = qp.numbered;
         let first = qp.sends.get_mut(oldest)?.psn;
         let guess = oldest + u64::from(psn.wrapping_sub(first));
@@ -445,7 +446,7 @@ impl World {
         (oldest..numbered).find(|number| is_it(*number))
     }
 
-    /// All requests up to a packet have arrived.
+    /// Notes that all requests up to a packet have arrived.
     fn acknowledge(&mut self, nic: u32, slot: u32, psn: u32, now_ps: u64) {
         loop {
             let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
@@ -468,7 +469,7 @@ impl World {
         }
     }
 
-    /// A part of a READ's result, or that of an atomic, has come.
+    /// Handles a part of a READ's result, or an atomic's result.
     fn take_result(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         self.acknowledge(nic, slot, header.psn.wrapping_sub(1), now_ps);
         let found = self.number_of(nic, slot, header.psn);
@@ -512,7 +513,7 @@ impl World {
         }
     }
 
-    /// A result is in memory.
+    /// Puts a result in memory.
     pub(super) fn put_result(
         &mut self,
         nic: u32,
@@ -522,7 +523,7 @@ impl World {
         packet: Box<Packet>,
         now_ns: u64,
     ) {
-        let header = Header::read(packet.bytes()).expect("it was read before");
+        let header = Header::read(packet.bytes()).expect("the header was read before");
         if let Some(wqe) = self.nics[nic as usize].qp_of(slot, epoch).and_then(|qp| qp.sends.get_mut(number)) {
             if header.opcode == Opcode::AtomicAnswer {
                 wqe.targets[0][..8].copy_from_slice(&header.address.to_ne_bytes());
@@ -536,7 +537,7 @@ impl World {
         self.give_back(packet);
     }
 
-    /// The peer has no receive for a packet.
+    /// Handles the news that the peer has no receive for a packet.
     fn not_ready(&mut self, nic: u32, slot: u32, psn: u32, now_ps: u64) {
         self.acknowledge(nic, slot, psn.wrapping_sub(1), now_ps);
         let number = self.number_of(nic, slot, psn);
@@ -544,7 +545,7 @@ impl World {
         let (retries, epoch) = (qp.config.rnr_retries, qp.epoch);
         qp.has_progress = true;
         if qp.is_resting {
-            // It was told twice.
+            // An earlier packet brought the same news.
             return;
         }
         if retries < 7 && qp.not_ready_tries >= retries {
@@ -566,11 +567,11 @@ impl World {
         }
     }
 
-    /// Begins again with the oldest request that is not over.
+    /// Goes back to the oldest request that has not arrived, or that awaits a result.
     fn go_back(&mut self, nic: u32, slot: u32, now_ps: u64) {
         let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
         let oldest = qp.acked.max(qp.sends.oldest()).min(qp.next);
-        // READs among those that arrived are asked for again: their answers may be what was lost.
+        // READs and atomics that arrived are requested again: their answers may have been lost.
         let mut from = oldest;
         for number in qp.sends.oldest()..oldest {
             if qp.sends.get_mut(number).is_some_and(|wqe| wqe.doing.brings() && !wqe.is_over && !wqe.is_brought) {
@@ -588,7 +589,7 @@ impl World {
         self.pump(nic, slot, now_ps);
     }
 
-    /// The timer of a queue pair has run out.
+    /// Handles the expiry of a queue pair's retransmission timer.
     pub(super) fn is_late(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
         let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
         if qp.state != QpState::ReadyToSend || qp.sends.oldest() >= qp.next && !qp.is_resting {

@@ -1,4 +1,4 @@
-//! What a NIC does for others' requests.
+//! The responder's side of a NIC: serving others' requests.
 
 use sinew_fabric::verbs::{Completion, Destination, Opcode as Completed, QpNumber, QpState, Status, Transport, Verb};
 
@@ -11,7 +11,7 @@ use crate::nic::wire::{HEADER, Header, Opcode, wire_len};
 use crate::nic::{CQE, Job, Nic, Ready, locked, qp_at};
 use crate::packets::Packet;
 
-/// Atomics whose results are kept for requests that come again: as many as can be on their way, from any NIC.
+/// Atomics whose results are kept for retransmitted requests: as many as any NIC can have in flight.
 const ATOMICS_KEPT: usize = 1024;
 
 fn verb_of(opcode: Opcode) -> Verb {
@@ -25,7 +25,7 @@ fn verb_of(opcode: Opcode) -> Verb {
 }
 
 impl Nic {
-    /// Looks up an address; what it costs where the page is not remembered.
+    /// Translates an address; returns the ns that a cache miss costs.
     fn translate(&mut self, address: u64, now_ps: u64) -> f64 {
         if self.translations.touch(address / self.profile.caches.page_bytes) {
             return 0.0;
@@ -36,7 +36,7 @@ impl Nic {
         self.profile.units.dma_read_ns
     }
 
-    /// Fetches what is not remembered of a queue pair that somebody asks.
+    /// Fetches the responder's state of a queue pair if it is not cached; returns the ns that this costs.
     fn remember_responder(&mut self, slot: u32, now_ps: u64) -> f64 {
         if self.responder_states.touch(u64::from(slot)) {
             return 0.0;
@@ -103,13 +103,13 @@ impl World {
         }
     }
 
-    /// Somebody's request has been looked at.
+    /// Handles a packet of a request, once the unit has looked at it.
     pub(super) fn take_request(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let from = Remote { node: packet.from, number: header.from, epoch: 0 };
         let Some(qp) = n.qp(slot) else { return self.give_back(packet) };
         let (transport, mtu) = (qp.config.transport, qp.mtu);
-        // Another may have had this place when the packet came.
+        // Another queue pair may have had this place when the packet came.
         let is_current = qp.number.0 == header.to && (transport == Transport::Ud || qp.epoch == header.epoch);
         let is_good = qp.hears(from)
             && is_current
@@ -136,7 +136,7 @@ impl World {
             }
         }
         if transport == Transport::Uc {
-            // Of a message that misses a packet, the rest is nothing.
+            // The rest of a message that misses a packet is dropped.
             let goes_on = std::mem::take(&mut qp.goes_on) && header.psn == qp.expected;
             if header.is_first || !goes_on {
                 qp.end_message();
@@ -163,7 +163,7 @@ impl World {
                 } else if self.takes_access(nic, slot, header, 8, 1, now_ps) {
                     let n = &mut self.nics[nic as usize];
                     let at_ps = n.bus.read(now_ps, &mut n.stats);
-                    let qp = n.qp(slot).expect("it was there");
+                    let qp = n.qp(slot).expect("the queue pair is still there");
                     qp.replies.push_back(Reply::Awaited);
                     let (epoch, at_ps) = (qp.epoch, qp.looks_ps(at_ps, true));
                     return self.foresee_job(nic, at_ps, Job::Atomic { slot, epoch, packet });
@@ -173,7 +173,8 @@ impl World {
         }
     }
 
-    /// Whether an access is allowed; refuses it otherwise. The next packet is expected from then on.
+    /// Returns whether an access is allowed, and refuses it otherwise. If it is allowed, the packet after it is
+    /// expected next.
     fn takes_access(&mut self, nic: u32, slot: u32, header: &Header, len: usize, psns: u32, now_ps: u64) -> bool {
         let Nic { regions, qps, .. } = &mut self.nics[nic as usize];
         let Some(qp) = qp_at(qps, slot) else { return false };
@@ -189,10 +190,10 @@ impl World {
         is_allowed
     }
 
-    /// A request comes again whose answer was lost, or late.
+    /// Handles a retransmitted request, whose answer was lost or late.
     fn take_again(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
-        let qp = n.qp(slot).expect("it was there");
+        let qp = n.qp(slot).expect("the queue pair is still there");
         let expected = qp.expected;
         match header.opcode {
             Opcode::Read => self.begin_answer(nic, slot, header, now_ps),
@@ -200,7 +201,7 @@ impl World {
                 if let Some((_, word)) = qp.atomics.iter().find(|(psn, _)| *psn == header.psn) {
                     let word = *word;
                     qp.replies.push_back(Reply::Awaited);
-                    // Behind what is told of that came before.
+                    // Behind the acknowledgements of what came before.
                     let (epoch, at_ps) = (qp.epoch, qp.looks_ps(now_ps, true));
                     self.answer_atomic(nic, (slot, epoch), Opcode::AtomicAnswer, (header.psn, word), at_ps);
                 }
@@ -211,11 +212,11 @@ impl World {
         self.give_back(packet);
     }
 
-    /// A packet of a SEND.
+    /// Handles a packet of a SEND.
     fn take_message(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let payload = packet.bytes().len() - HEADER;
-        let qp = n.qp(slot).expect("it was there");
+        let qp = n.qp(slot).expect("the queue pair is still there");
         let is_reliable = qp.config.transport == Transport::Rc;
         if header.is_first {
             let Some(receive) = qp.receives.pop_front() else {
@@ -246,23 +247,23 @@ impl World {
         }
     }
 
-    /// A message is longer than its receive.
+    /// Handles a message that is longer than its receive.
     fn does_not_fit(&mut self, nic: u32, slot: u32, header: &Header, now_ps: u64) {
-        let qp = self.nics[nic as usize].qp(slot).expect("it was there");
+        let qp = self.nics[nic as usize].qp(slot).expect("the queue pair is still there");
         if qp.config.transport != Transport::Rc {
-            // Nobody is told, and the next message has the buffers.
+            // No one is notified, and the next message has the buffers.
             qp.end_message();
             self.nics[nic as usize].stats.dropped += 1;
             return;
         }
-        // What came before it was acknowledged, and is in memory soon.
+        // All earlier packets were acknowledged, and will soon be in memory.
         qp.is_deaf = true;
         let (epoch, at_ps) = (qp.epoch, qp.seen_ps(now_ps));
         self.reply(nic, slot, Opcode::NakRequest, header.psn, now_ps);
         self.foresee_job(nic, at_ps, Job::TooLong { slot, epoch });
     }
 
-    /// A queue pair breaks for a message that was longer than its receive.
+    /// Breaks a queue pair over a message that was longer than its receive.
     pub(super) fn was_too_long(&mut self, nic: u32, slot: u32, epoch: u32, now_ns: u64) {
         let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
         if qp.state == QpState::Error {
@@ -274,7 +275,7 @@ impl World {
         self.break_qp(nic, slot, Status::Flushed, now_ns);
     }
 
-    /// The bus writes what a packet brought, and its completion if it has one; returns when all of it is seen.
+    /// Writes a packet's payload, and its completion if it has one, over the bus; returns when all of it is seen.
     fn bring(&mut self, nic: u32, slot: u32, payload: usize, completes: bool, now_ps: u64) -> u64 {
         let n = &mut self.nics[nic as usize];
         let mut at_ps = now_ps;
@@ -290,7 +291,7 @@ impl World {
     fn no_receive(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         n.stats.not_ready += 1;
-        let qp = n.qp(slot).expect("it was there");
+        let qp = n.qp(slot).expect("the queue pair is still there");
         qp.in_message = false;
         if qp.config.transport == Transport::Rc {
             qp.has_refused = true;
@@ -299,12 +300,12 @@ impl World {
         self.give_back(packet);
     }
 
-    /// A packet of a WRITE.
+    /// Handles a packet of a WRITE.
     fn take_write(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let payload = packet.bytes().len() - HEADER;
         let takes_receive = header.is_last && header.immediate.is_some();
-        let qp = n.qp(slot).expect("it was there");
+        let qp = n.qp(slot).expect("the queue pair is still there");
         if takes_receive && qp.receives.is_empty() {
             return self.no_receive(nic, slot, header, packet, now_ps);
         }
@@ -312,10 +313,10 @@ impl World {
             return self.give_back(packet);
         }
         let n = &mut self.nics[nic as usize];
-        let qp = n.qp(slot).expect("it was there");
+        let qp = n.qp(slot).expect("the queue pair is still there");
         let message = qp.messages;
         if takes_receive {
-            let receive = qp.receives.pop_front().expect("there is one");
+            let receive = qp.receives.pop_front().expect("it was checked above");
             qp.fill(receive);
         }
         qp.goes_on = !header.is_last;
@@ -331,7 +332,7 @@ impl World {
         }
     }
 
-    /// What a packet brought is in memory, and its completion if it has one.
+    /// Puts a packet's payload in memory, and its completion if it has one in the queue.
     pub(super) fn is_visible(
         &mut self,
         nic: u32,
@@ -341,21 +342,21 @@ impl World {
         now_ns: u64,
     ) {
         let n = &mut self.nics[nic as usize];
-        let header = Header::read(packet.bytes()).expect("it was read before");
+        let header = Header::read(packet.bytes()).expect("the header was read before");
         let bytes = &packet.bytes()[HEADER..];
         let mut woken = None;
         let Nic { regions, qps, .. } = n;
-        // A queue pair that broke or went away writes no more.
+        // A queue pair that broke or is gone writes no more.
         if let Some(qp) = qp_at(qps, slot).filter(|qp| qp.epoch == epoch && qp.state != QpState::Error) {
             if header.opcode == Opcode::Write
                 && !bytes.is_empty()
                 && let Some((region, offset)) =
                     locked(regions).find(qp.domain, Verb::Write, header.key, header.address, bytes.len())
             {
-                region.memory.write(offset, bytes).expect("it lies in the memory");
+                region.memory.write(offset, bytes).expect("`find` checked the range");
                 woken = Some(region.node);
             }
-            // Of a message that ended early, another may have the receive.
+            // If the message was abandoned, another may have its receive.
             let is_filling = qp.filling.front().is_some_and(|filling| filling.message == message);
             if header.opcode == Opcode::Send
                 && is_filling
@@ -398,23 +399,23 @@ impl World {
         self.give_back(packet);
     }
 
-    /// The answer to a READ begins.
+    /// Begins the answer to a READ.
     fn begin_answer(&mut self, nic: u32, slot: u32, header: &Header, now_ps: u64) {
-        let qp = self.nics[nic as usize].qp(slot).expect("it was there");
+        let qp = self.nics[nic as usize].qp(slot).expect("the queue pair is still there");
         qp.replies.push_back(Reply::Awaited);
         let (epoch, psn) = (qp.epoch, header.psn);
         let (rkey, address, len) = (header.key, header.address, header.operand as usize);
         self.fetch_answer(nic, Answer { slot, epoch, psn, rkey, address, len, offset: 0 }, now_ps);
     }
 
-    /// A part of an answer is asked of memory, and the next is to follow.
+    /// Requests a part of an answer from memory, and queues the next.
     pub(super) fn fetch_answer(&mut self, nic: u32, answer: Answer, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let Some(mtu) = n.qp_of(answer.slot, answer.epoch).map(|qp| qp.mtu) else { return };
         let at_ps = n.bus.read(now_ps, &mut n.stats);
         let next = answer.offset + mtu;
         if next < answer.len {
-            // The rest of an answer goes before other requests.
+            // The rest of an answer precedes other requests.
             let unit = n.unit_of(Side::Responder, answer.slot);
             n.responders[unit as usize].queue.push_front(Work::Answer(Box::new(Answer { offset: next, ..answer })));
         }
@@ -423,7 +424,7 @@ impl World {
         self.foresee_job(nic, at_ps, Job::Read(answer));
     }
 
-    /// A part of a READ is at the memory, which answers.
+    /// Reads memory for a part of a READ.
     pub(super) fn read_memory(&mut self, nic: u32, answer: Answer, now_ps: u64) {
         let Answer { slot, epoch, psn, rkey, address, len, offset } = answer;
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -440,10 +441,10 @@ impl World {
         let found = {
             let regions = locked(regions);
             let place = regions.find(qp.domain, Verb::Read, rkey, address.wrapping_add(offset as u64), chunk);
-            place.map(|(region, at)| region.memory.read(at, &mut scratch).expect("it lies in the memory"))
+            place.map(|(region, at)| region.memory.read(at, &mut scratch).expect("`find` checked the range"))
         };
         let from = qp.number.0;
-        // Memory that was deregistered in the meantime: the rest is refused.
+        // If the memory was deregistered in the meantime, the rest is refused.
         let opcode = if found.is_some() || len == 0 { Opcode::ReadAnswer } else { Opcode::NakAccess };
         let is_last = offset + chunk >= len;
         let header =
@@ -459,7 +460,7 @@ impl World {
     }
 
     pub(super) fn do_atomic(&mut self, nic: u32, slot: u32, epoch: u32, packet: Box<Packet>, now_ps: u64) {
-        let header = Header::read(packet.bytes()).expect("it was read before");
+        let header = Header::read(packet.bytes()).expect("the header was read before");
         self.give_back(packet);
         let n = &mut self.nics[nic as usize];
         let Nic { regions, qps, .. } = n;
@@ -470,10 +471,10 @@ impl World {
                 Verb::CompareSwap => region.memory.compare_swap(offset, header.operand, header.swap),
                 _ => region.memory.fetch_add(offset, header.operand),
             };
-            (word.expect("it is a word of the memory"), region.node)
+            (word.expect("`find` checked the word"), region.node)
         });
         let Some((word, node)) = done else {
-            // Memory that was deregistered in the meantime: this is the answer.
+            // The memory was deregistered in the meantime: refuse.
             return self.answer_atomic(nic, (slot, epoch), Opcode::NakAccess, (header.psn, 0), now_ps);
         };
         if qp.atomics.len() >= ATOMICS_KEPT {
@@ -481,7 +482,7 @@ impl World {
         }
         qp.atomics.push_back((header.psn, word));
         let at_ps = n.bus.answer(now_ps, 8, &mut n.stats);
-        // What it writes back crosses later; it is counted here, since the bus takes all in the order of time.
+        // The write back crosses the bus later, but is counted here, since the bus must be used in order of time.
         n.bus.write(now_ps, 8, &mut n.stats);
         self.wake_node(node, now_ps / PS);
         self.answer_atomic(nic, (slot, epoch), Opcode::AtomicAnswer, (header.psn, word), at_ps);
@@ -504,7 +505,7 @@ impl World {
         self.foresee_job(nic, at_ps, Job::Answered { slot, epoch, packet, len, is_last: true });
     }
 
-    /// A packet of an answer goes, and what had to wait for it.
+    /// Sends a packet of an answer, and the replies that waited for it.
     pub(super) fn answer_goes(
         &mut self,
         nic: u32,
@@ -518,7 +519,7 @@ impl World {
         if n.qp_of(slot, epoch).is_none_or(|qp| qp.state == QpState::Error) {
             return self.end_frame(packet);
         }
-        // What is before it in order was on the bus before memory was asked.
+        // Replies before it can go: what they acknowledge was on the bus before memory was read.
         self.tell(nic, (slot, epoch), u64::MAX, now_ps);
         let ready_ps = now_ps + self.nics[nic as usize].profile.units.pipeline_ns * PS;
         self.transmit(nic, packet, len, ready_ps, now_ps / PS);
@@ -528,12 +529,13 @@ impl World {
         }
     }
 
-    /// Tells the peer of a packet of its, behind what it was told before.
+    /// Replies to a packet, in order behind earlier replies.
     fn reply(&mut self, nic: u32, slot: u32, opcode: Opcode, psn: u32, now_ps: u64) {
         self.reply_at(nic, slot, opcode, psn, now_ps, now_ps);
     }
 
-    /// Acknowledges a packet whose bytes are in memory at `at_ps`, once they are on the bus: what is acknowledged is there by the time that the peer hears of it.
+    /// Acknowledges a packet whose bytes are in memory at `at_ps`, once they are on the bus: they are in memory by the
+    /// time that the peer learns of it.
     fn acknowledge_written(&mut self, nic: u32, slot: u32, psn: u32, at_ps: u64, now_ps: u64) {
         let write_latency_ps = self.nics[nic as usize].profile.pcie.write_latency_ns * PS;
         self.reply_at(nic, slot, Opcode::Ack, psn, at_ps.saturating_sub(write_latency_ps), now_ps);
@@ -552,7 +554,7 @@ impl World {
         }
     }
 
-    /// Sends what the peer is to be told, can go by `upto_ps` and awaits no answer.
+    /// Sends the replies at the front of the queue that may go by `upto_ps`, up to the first awaited answer.
     pub(super) fn tell(&mut self, nic: u32, (slot, epoch): (u32, u32), upto_ps: u64, now_ps: u64) {
         loop {
             let n = &mut self.nics[nic as usize];

@@ -1,4 +1,4 @@
-//! What is due at a NIC, and what its units do next.
+//! Dispatch of a NIC's jobs, and of its units' work.
 
 use super::super::World;
 use crate::lanes::PS;
@@ -9,7 +9,7 @@ use crate::packets::Packet;
 use crate::pcie::LINE;
 
 impl World {
-    /// What is due at a NIC happens.
+    /// Runs a job that is due at a NIC.
     pub fn nic_happens(&mut self, nic: u32, job: u32, now_ns: u64) {
         let now_ps = now_ns * PS;
         match self.nics[nic as usize].take_job(job) {
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// A packet has come to a NIC.
+    /// Queues a packet that has reached a NIC at the unit that handles it.
     pub fn nic_hears(&mut self, nic: u32, packet: Box<Packet>, now_ns: u64) {
         let n = &mut self.nics[nic as usize];
         let header = Header::read(packet.bytes());
@@ -72,7 +72,7 @@ impl World {
         self.begin_work(nic, side, unit, now_ns * PS);
     }
 
-    /// A unit begins with its next work, if it is free.
+    /// Begins a unit's next work, if the unit is free.
     pub(super) fn begin_work(&mut self, nic: u32, side: Side, unit: u32, now_ps: u64) {
         loop {
             let place = &mut self.nics[nic as usize].units(side)[unit as usize];
@@ -84,7 +84,7 @@ impl World {
             let cost = match &work {
                 Work::Send { slot, epoch } => self.cost_of_sending(nic, *slot, *epoch, start_ps),
                 Work::Packet { slot, packet } => {
-                    let header = Header::read(packet.bytes()).expect("it was read before");
+                    let header = Header::read(packet.bytes()).expect("the header was read before");
                     match side {
                         Side::Requester => self.cost_of_reply(nic, *slot, &header, start_ps),
                         Side::Responder => self.cost_of_request(nic, *slot, &header, packet, start_ps),
@@ -115,14 +115,14 @@ impl World {
         }
     }
 
-    /// A unit is done with something.
+    /// Ends the work that a unit is done with.
     fn is_done(&mut self, nic: u32, side: Side, unit: u32, now_ps: u64) {
         let place = &mut self.nics[nic as usize].units(side)[unit as usize];
-        let (work, free_ps) = (place.at_work.take().expect("it was at work"), place.free_ps);
+        let (work, free_ps) = (place.at_work.take().expect("the unit was at work"), place.free_ps);
         match work {
             Work::Send { slot, epoch } => self.send_packet(nic, slot, epoch, now_ps),
             Work::Packet { slot, packet } => {
-                let header = Header::read(packet.bytes()).expect("it was read before");
+                let header = Header::read(packet.bytes()).expect("the header was read before");
                 match side {
                     Side::Requester => self.take_reply(nic, slot, &header, packet, now_ps),
                     Side::Responder => self.take_request(nic, slot, &header, packet, now_ps),
@@ -130,7 +130,7 @@ impl World {
             }
             Work::Answer(answer) => self.fetch_answer(nic, *answer, now_ps),
         }
-        // What waited begins when the unit was free, which events' nanoseconds would put off.
+        // The next work begins when the unit became free, not at the event's nanosecond, which is rounded up.
         self.begin_work(nic, side, unit, free_ps);
     }
 }
