@@ -170,7 +170,7 @@ impl Config {
                 packet_threshold > 0,
                 "recovery.packet_threshold",
                 packet_threshold.into(),
-                "at least one packet must overtake another before that counts as lost",
+                "at least one packet must overtake another before the latter counts as lost",
             )?;
         }
         need(
@@ -191,28 +191,28 @@ impl Config {
             self.sessions_max as u64,
             "at most 2^24 - 1 sessions",
         )?;
-        need(self.lane_backlog_max > 0, "lane_backlog_max", 0, "a lane takes at least one call")?;
-        need(self.handle_queue_max > 0, "handle_queue_max", 0, "a handle's queue takes at least one closure or call")?;
+        need(self.lane_backlog_max > 0, "lane_backlog_max", 0, "a lane must take at least one call")?;
+        need(self.handle_queue_max > 0, "handle_queue_max", 0, "a handle's queue must take at least one entry")?;
         for (field, value) in [
             ("retransmit_timeout_ns", self.retransmit_timeout_ns),
             ("stalled_request_ns", self.stalled_request_ns),
             ("probe_interval_ns", self.probe_interval_ns),
             ("connect_retry_ns", self.connect_retry_ns),
         ] {
-            need(value > 0, field, value, "a time-out must be longer than nothing")?;
+            need(value > 0, field, value, "a time-out must be longer than 0")?;
         }
         need(
             (1..=100).contains(&self.peer_share_percent),
             "peer_share_percent",
             self.peer_share_percent.into(),
-            "from 1 to 100: with 100 one peer may have all",
+            "must be from 1 to 100; with 100 one peer may have everything",
         )?;
         self.congestion.map_or(Ok(()), |congestion| congestion.check())?;
         need(
             self.peer_timeout_ns > self.probe_interval_ns,
             "peer_timeout_ns",
             self.peer_timeout_ns,
-            "longer than probe_interval_ns, so that a peer is asked before it is given up",
+            "must be longer than probe_interval_ns, so that a peer is probed before it is given up",
         )
     }
 }

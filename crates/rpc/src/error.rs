@@ -106,8 +106,8 @@ impl Cause {
             Self::NoHandler => "it has no handler for this request type",
             Self::HandlerDropped => "its handler dropped the call without an answer",
             Self::HandlerPanicked => "its handler panicked",
-            Self::ServerBusy => "it has no worker or memory left for the request, or no more of its share for us",
-            Self::Overtaken => "it has seen a later request in this one's place",
+            Self::ServerBusy => "it has no worker or memory left for the request, or our share of it is used up",
+            Self::Overtaken => "it has seen a later request in this one's slot",
             Self::RequestTooLarge => {
                 "the request is larger than the session's largest message, or than one peer's share of its memory"
             }
@@ -201,7 +201,7 @@ pub enum ConnectError {
     },
     /// We already have all that one peer may have of the server.
     #[error(
-        "{peer} refused the session: its share for one peer is {limit} {of}, and we have that; \
+        "{peer} refused the session: one peer may have {limit} {of}, and we already have these; \
          close sessions, lower Config::credits, or raise Config::peer_share_percent there"
     )]
     PeerShare {
@@ -256,7 +256,8 @@ pub enum EnqueueError {
     NoSuchSession,
     /// The request is larger than the session allows.
     #[error(
-        "a request of {len} bytes is over the session's limit of {limit} bytes; raise Config::message_len_max on both sides"
+        "a request of {len} bytes is over the session's limit of {limit} bytes; \
+         raise Config::message_len_max on both sides"
     )]
     TooLarge {
         /// Length of the request, in bytes.
@@ -272,14 +273,15 @@ pub enum EnqueueError {
     NoSuchLane,
     /// The lane's user takes its completions and events too slowly.
     #[error(
-        "{limit} calls and events of this lane are under way or wait to be taken already (Config::lane_backlog_max): take what it has, or make fewer calls at once"
+        "{limit} calls and events of this lane are already under way or waiting to be taken \
+         (Config::lane_backlog_max): take them, or make fewer calls at once"
     )]
     LaneFull {
         /// The limit, in calls and events.
         limit: usize,
     },
     /// Too many calls wait for a slot of the session already.
-    #[error("{limit} calls wait for a slot of this session already (Config::queued_calls_max)")]
+    #[error("{limit} calls already wait for a slot of this session (Config::queued_calls_max)")]
     QueueFull {
         /// The limit, in calls.
         limit: usize,
@@ -332,12 +334,12 @@ impl From<Rejected> for Error {
 #[non_exhaustive]
 pub enum ChannelError {
     /// The channel was to have no call in flight.
-    #[error("a channel takes at least one call")]
+    #[error("a channel needs at least one call in flight")]
     NoCalls,
     /// The channel would need more sessions than this endpoint may have.
     #[error(
-        "{calls} calls in flight need {sessions} sessions, and this endpoint may have {limit}; raise Config::slots on both sides, or \
-         Config::sessions_max"
+        "{calls} calls in flight need {sessions} sessions, and this endpoint may have {limit}; \
+         raise Config::slots on both sides, or Config::sessions_max"
     )]
     Sessions {
         /// Calls that were to be in flight.
@@ -373,12 +375,12 @@ pub enum ChannelError {
 #[non_exhaustive]
 pub enum HandleError {
     /// The endpoint was dropped before the closure or call began.
-    #[error("the endpoint is gone: what was handed to it never began")]
+    #[error("the endpoint is gone, and the closure or call handed to it never began")]
     EndpointGone,
     /// Too many closures and calls wait for the endpoint already.
     #[error(
-        "{limit} closures and calls of other threads wait for the endpoint already (Config::handle_queue_max): is its loop being \
-         turned?"
+        "{limit} closures and calls of other threads already wait for the endpoint (Config::handle_queue_max): \
+         is its loop being turned?"
     )]
     QueueFull {
         /// The limit, in closures and calls.
@@ -395,8 +397,9 @@ pub enum HandleError {
     OwnThread,
     /// In virtual time nobody can block: one thread turns all endpoints and runs all workers' jobs, each to its end.
     #[error(
-        "virtual time stands still for who waits: no endpoint has a turn before this turn, or this worker's job, is over; take the result in a \
-         later turn when it is there, and let a handler that asks others keep its call (DeferredCall) instead of being a worker's"
+        "a thread cannot wait in virtual time: no endpoint turns until this turn, or this worker's job, is over; \
+         take the result in a later turn, and let a handler that asks others keep its call (DeferredCall) \
+         instead of running on a worker"
     )]
     VirtualTime,
     /// The result was taken before.

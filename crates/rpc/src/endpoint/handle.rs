@@ -94,7 +94,7 @@ impl EndpointInfo {
     /// }
     /// ```
     pub fn remote_handle(&self) -> RpcHandle {
-        let inbox = Arc::clone(&self.inbox).downcast().expect("an endpoint's inbox is all that is put there");
+        let inbox = Arc::clone(&self.inbox).downcast().expect("the untyped inbox is an endpoint's inbox");
         RpcHandle { inbox, info: self.clone() }
     }
 }
