@@ -352,7 +352,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// [`Self::cancel`].
     ///
     /// ```compile_fail,E0382
-    /// # fn f<P: sinew_fabric::PacketPort, C: sinew_fabric::Clock>(rpc: &mut sinew_rpc::Rpc<P, C>, session: sinew_rpc::SessionId) {
+    /// # use sinew_fabric::{Clock, PacketPort};
+    /// # fn f<P: PacketPort, C: Clock>(rpc: &mut sinew_rpc::Rpc<P, C>, session: sinew_rpc::SessionId) {
     /// let (request, response) = (rpc.alloc(32).unwrap(), rpc.alloc(32).unwrap());
     /// rpc.enqueue_request(session, sinew_rpc::RequestType::new(1), request, response, 0).unwrap();
     /// request[0] = 1; // the request is on its way

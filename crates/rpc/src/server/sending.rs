@@ -132,6 +132,7 @@ impl Servers {
         self.queue(shared, TxKind::CongestionNotice, id, 0, 1, call.is_copy);
     }
 
+    /// Queues the response packets that a client asks for, unless they are queued already.
     pub fn on_request_for_response(
         &mut self,
         shared: &mut Shared,
