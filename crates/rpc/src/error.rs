@@ -201,7 +201,7 @@ pub enum ConnectError {
     },
     /// We already have all that one peer may have of the server.
     #[error(
-        "{peer} refused the session: one peer may have {limit} {of}, and we already have these; \
+        "{peer} refused the session: one peer's share is {limit} {of}, and we already have that much; \
          close sessions, lower Config::credits, or raise Config::peer_share_percent there"
     )]
     PeerShare {

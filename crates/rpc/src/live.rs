@@ -146,7 +146,7 @@ fn store(words: &[AtomicU64], counters: &[u64]) {
 
 fn counters_of(hot: &[u64; HOT], rare: &[u64; RARE]) -> EndpointStats {
     let [calls_completed, requests_handled, rx_packets, rx_bytes, tx_packets, tx_bytes, sessions] = *hot;
-    let (of_rpc, drops) = rare.split_first_chunk().expect("an endpoint's counters are fewer than all");
+    let (of_rpc, drops) = rare.split_first_chunk().expect("the endpoint's counters come first");
     let mut port_stats = PortStats::default();
     (port_stats.rx_packets, port_stats.rx_bytes) = (rx_packets, rx_bytes);
     (port_stats.tx_packets, port_stats.tx_bytes) = (tx_packets, tx_bytes);

@@ -186,7 +186,7 @@ fn as_many_calls_as_were_asked_for_are_in_flight_at_once() {
         let over = completions(&mut it.client);
         assert!(over.len() == calls && over.iter().all(|over| over.result.is_ok() && &over.response[..] == b"done"));
         assert!(by_session(&over).iter().all(|&count| count <= 8));
-        assert!(events(&mut it.client).is_empty(), "whoever waits for a channel hears of its sessions by that");
+        assert!(events(&mut it.client).is_empty(), "a channel that is waited for takes its sessions' events");
     }
 }
 
@@ -337,7 +337,7 @@ fn a_server_that_was_started_again_is_reached_by_one_call() {
         it.start(Config { slots, ..Config::default() });
         let opened = channel.reconnect(&mut it.client).unwrap();
         assert_eq!(opened, CALLS / usize::from(slots));
-        assert!(events(&mut it.client).is_empty(), "of the others nobody has to hear any more");
+        assert!(events(&mut it.client).is_empty(), "the other events were dropped");
         (0..CALLS as u64).for_each(|tag| it.send(&mut channel, DEFER, tag));
         it.turn(3);
         assert_eq!(answer_kept(), CALLS);

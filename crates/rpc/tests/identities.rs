@@ -525,7 +525,7 @@ fn a_lane_that_was_told_of_does_not_keep_the_thread_awake() {
     settle(&mut client, &mut server);
     assert!(!client.wait(Some(MS)).unwrap(), "there is something to tell");
     assert_eq!(client.poll_ready_lane(), Some(lane));
-    assert!(client.wait(Some(MS)).unwrap(), "whoever was told may leave it be");
+    assert!(client.wait(Some(MS)).unwrap(), "a lane that was reported may be left alone");
     send(&mut client, session, ECHO, b"x", CallOptions::tag(1).lane(lane));
     settle(&mut client, &mut server);
     assert_eq!(client.poll_ready_lane(), Some(lane), "something new came");

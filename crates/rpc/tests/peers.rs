@@ -36,7 +36,7 @@ fn a_silent_peer_is_asked_twice_a_second_then_more_often_and_given_up_after_five
         world.clock.advance(MS);
         happened = client.turn();
     }
-    assert!(happened, "whoever would sleep now would not hear of it");
+    assert!(happened, "a thread that slept now would miss it");
     let waited = world.clock.now_ns() - started;
     assert!((4_990 * MS..5_200 * MS).contains(&waited), "{waited}");
     let pings = kinds(&world.network).into_iter().filter(|&kind| kind == Ping).count();

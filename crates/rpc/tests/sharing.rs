@@ -210,7 +210,7 @@ fn a_lane_that_is_named_is_that_lane_and_no_lane_is_the_shares_own() {
         std::iter::from_fn(|| share.poll_lane(lane)).map(|over| over.tag).collect()
     };
     assert_eq!((tags(a, aside), tags(a, LaneId::MAIN)), (vec![1], vec![2, 3]));
-    assert!(!a.close_lane(LaneId::MAIN), "nobody closes another's, nor its own before it goes");
+    assert!(!a.close_lane(LaneId::MAIN), "no share closes another's lane, nor its own");
     assert!(a.close_lane(aside));
     let (request, response) = (a.alloc(0).unwrap(), a.alloc(8).unwrap());
     let rejected = a.enqueue_request(session, ECHO, request, response, CallOptions::tag(4).lane(aside)).unwrap_err();
