@@ -79,7 +79,7 @@ pub struct Config {
     pub overcommit: bool,
     /// Length up to which a response uses its slot's own buffer, in bytes.
     pub preallocated_response_len: usize,
-    /// Which packets are retransmitted after a loss.
+    /// Choice of the packets that are retransmitted after a loss.
     pub recovery: Recovery,
     /// Shortest time without progress after which a call's packets are retransmitted (nsdi19 5.2.3: 5 ms). A client
     /// looks for late packets five times within it. Half a millisecond is still longer than most pauses of a busy
@@ -111,7 +111,7 @@ pub struct Config {
     pub connect_retry_ns: u64,
     /// Deadline of blocking calls.
     pub call_timeout_ns: u64,
-    /// How blocking calls and `run_until` wait. In virtual time they sleep without spinning first.
+    /// Way in which blocking calls and `run_until` wait. In virtual time they sleep without spinning first.
     pub poller: PollerConfig,
     /// Congestion control; `None` where the fabric has no congestion to control.
     pub congestion: Option<Congestion>,

@@ -66,7 +66,7 @@ impl Lane {
 pub(crate) struct Lanes {
     /// Completions of the main lane, kept apart since nearly all calls are its.
     pub main: Fifo<Completion>,
-    /// By index; the main lane has only its events here.
+    /// Lanes by index; the main one has only its events here.
     lanes: Vec<Lane>,
     free: Vec<u32>,
     /// Lanes that got something since they were last reported.

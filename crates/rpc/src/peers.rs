@@ -77,11 +77,11 @@ pub(crate) struct PeerEntry {
     pub charged: usize,
     /// ... and the bytes in which handlers keep its requests; `None` until one does.
     kept: Option<Arc<Kept>>,
-    /// Until this time its sessions are not searched again for stalled requests and responses.
+    /// Time until which its sessions are not searched again for stalled requests and responses.
     pub next_give_up_ns: u64,
     /// Round trip of the last handshake or ping with the peer, in ns, whichever side asked.
     pub round_trip_ns: u64,
-    /// Since when the peer is reported unreachable, by a source that may lie.
+    /// Time at which the peer was reported unreachable, by a source that may lie.
     pub suspected_since_ns: Option<u64>,
     /// Pings sent since then.
     pub suspect_pings: u8,

@@ -1,7 +1,7 @@
 //! Retransmission: the choice of packets and time-outs, and the state that both sides need for it.
 
-/// Which packets are retransmitted after a loss. Each side chooses for itself, and works with either choice of the
-/// other.
+/// Choice of the packets that are retransmitted after a loss. Each side chooses for itself, and works with either choice
+/// of the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
     /// All packets from the first unanswered one on (nsdi19 5.3). A packet out of order is dropped, as if it had been
@@ -30,7 +30,7 @@ impl Recovery {
     }
 }
 
-/// How long a client waits for an answer before it retransmits.
+/// Time for which a client waits for an answer before it retransmits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeout {
     /// At least [`Config::retransmit_timeout_ns`](crate::Config::retransmit_timeout_ns), and longer if the session's
@@ -121,7 +121,7 @@ pub(crate) struct RoundTrips {
     /// 0 until a round trip was measured, or bounded.
     smoothed_ns: u64,
     variation_ns: u64,
-    /// Until this time a further sample would tell little.
+    /// Time before which a further sample would tell little.
     next_ns: u64,
     is_bound: bool,
 }

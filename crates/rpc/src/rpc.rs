@@ -86,7 +86,7 @@ pub struct Rpc<P: PacketPort, C: Clock> {
     /// Whether there has ever been a [publisher](Self::publisher) or a [remote](Self::remote): one check per turn for
     /// both.
     has_audience: bool,
-    /// Where other threads leave closures and calls for the endpoint.
+    /// Inbox in which other threads leave closures and calls for the endpoint.
     inbox: Arc<Inbox>,
     /// The endpoint's side of these, once there were any.
     remote: Option<Box<Remote>>,

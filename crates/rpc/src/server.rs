@@ -67,7 +67,7 @@ pub(crate) struct Servers {
     pub unconfirmed: Vec<Unconfirmed>,
     /// Sessions with repeated answers in the transmit queue.
     repeating: Vec<u32>,
-    /// Until this time stalled requests are not searched for again.
+    /// Time until which stalled requests are not searched for again.
     next_give_up_ns: u64,
     visits: Visits,
     pub returns: Arc<Returns>,

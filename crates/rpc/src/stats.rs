@@ -36,7 +36,7 @@ pub enum PacketDrop {
     NoMemory,
     /// One turn asked for more answers than the session has credits.
     OverCredit,
-    /// Somebody is guessing at a session's token: the request has the right one, but its number does not come next.
+    /// An attacker is guessing a session's token: the request has the right one, but its number does not come next.
     Guessed,
 }
 

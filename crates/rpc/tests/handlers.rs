@@ -1,4 +1,4 @@
-//! What handlers may do, and what their clients learn of it.
+//! Handlers: what they may do, and what their clients learn of it.
 
 mod common;
 

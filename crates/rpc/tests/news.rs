@@ -63,7 +63,7 @@ fn an_event_of_a_lane_that_nobody_takes_keeps_nobody_awake_for_longer_than_once(
     assert!(slept(&mut owner));
 }
 
-/// That is what the lane is for.
+/// The lane's user must come and take it.
 #[test]
 fn a_completion_of_a_lane_keeps_the_thread_awake_until_it_is_taken() {
     let world = World::new();

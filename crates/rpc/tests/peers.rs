@@ -163,7 +163,7 @@ fn a_server_that_started_anew_under_its_address_has_forgotten_its_sessions() {
     let world = World::new();
     let mut client = world.client(Config::default(), LoopbackConfig::default());
     let mut server = HandServer::connected(&world, &mut client, OFFER);
-    // A ping is answered by somebody with another token.
+    // A peer with another token answers a ping.
     world.clock.advance(600 * MS);
     client.turn();
     world.clock.advance(600 * MS);

@@ -37,7 +37,7 @@ const KINDS: u16 = 6;
 const PREFIX_LEN: usize = 12;
 
 thread_local! {
-    /// How often each call was run, by identifier.
+    /// Number of times that each call was run, by identifier.
     static RUNS: RefCell<HashMap<u64, u32>> = RefCell::default();
     /// Calls that are answered when the test chooses.
     static KEPT: RefCell<Vec<DeferredCall>> = RefCell::default();
@@ -604,7 +604,7 @@ fn run(case: &Case) {
     run.finish(case);
 }
 
-/// As many cases as `PROPTEST_CASES` asks for, by default 100, divided by `part` for tests that take longer.
+/// Runs as many cases as `PROPTEST_CASES` asks for, by default 100, divided by `part` for tests that take longer.
 fn cases(part: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let cases = asked.unwrap_or(100u32).div_ceil(part);

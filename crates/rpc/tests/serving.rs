@@ -128,7 +128,7 @@ fn handlers_know_the_time_of_their_turn() {
     server
         .handle(TYPE, move |call| {
             let time = call.now_ns().to_le_bytes();
-            // Time that passes now is not of this turn.
+            // Time that passes now does not belong to this turn.
             clock.advance(5);
             call.reply(&time);
         })

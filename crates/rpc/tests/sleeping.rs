@@ -26,7 +26,7 @@ struct Counts {
     disarmed: Cell<u32>,
     /// Wakers that the endpoint itself asked for.
     woken: Cell<u32>,
-    /// How often the port may still be armed before it fails.
+    /// Number of times that the port may still be armed before it fails.
     left: Cell<Option<u32>>,
     /// Longest sleep that the port allows, in ns.
     nap_ns: Cell<Option<u64>>,
@@ -216,7 +216,7 @@ fn an_answer_to_a_kept_call_wakes_who_sleeps_on_its_endpoint() {
     assert_eq!(completions(&mut it.server).len(), 1);
 }
 
-/// Even if it was awake when the handle was made; and so does a call that is cancelled.
+/// The endpoint may have been awake when the handle was made. A call that is cancelled wakes it too.
 #[test]
 fn what_another_thread_hands_over_wakes_who_sleeps_on_the_endpoint() {
     let mut it = Sleepers::new();
@@ -286,7 +286,7 @@ fn an_endpoint_does_not_sleep_on_the_ends_of_calls_that_other_threads_wait_for()
     it.doze();
 }
 
-/// That would be a system call for each call.
+/// Waking would cost a system call for each call.
 #[test]
 fn who_was_woken_for_a_call_is_not_woken_for_further_ones() {
     let mut it = Sleepers::new();
@@ -349,7 +349,7 @@ fn an_endpoint_whose_descriptor_is_readable_already_is_ready() {
     it.arm();
 }
 
-/// Not even by a loop that turns before it looks at what the wakers announce.
+/// A loop may turn before it looks at what the wakers announce, and must not lose a wake-up by that.
 #[test]
 fn a_wake_up_that_a_turn_ended_is_told_by_the_next_arming() {
     let mut it = Sleepers::new();
@@ -366,7 +366,7 @@ fn a_wake_up_that_a_turn_ended_is_told_by_the_next_arming() {
     assert!(!it.client.wait(Some(u64::MAX)).unwrap(), "the wake-up is not slept through");
 }
 
-/// Nor by a loop that meanwhile waits for something of its own, whatever comes of that.
+/// A loop may wait for something of its own meanwhile, and must not lose a wake-up by that either.
 #[test]
 fn a_wake_up_that_ended_a_sleep_within_a_call_or_a_connect_is_told_by_the_next_arming() {
     for connects in [false, true] {
@@ -388,7 +388,7 @@ fn a_wake_up_that_ended_a_sleep_within_a_call_or_a_connect_is_told_by_the_next_a
     }
 }
 
-/// Nor by a loop that is not the caller's, such as a library's.
+/// The loop may be a library's, of whose sleeps its caller knows nothing.
 #[test]
 fn a_wake_up_that_ended_a_sleep_within_a_librarys_loop_is_told_by_the_next_arming() {
     type Waits = fn(&mut Endpoint<Wakeable>);
@@ -534,7 +534,7 @@ fn an_armed_endpoint_wants_its_next_turn_when_a_timer_is_due_or_its_port_naps() 
     assert_eq!(it.client.arm().unwrap(), Armed::Sleep { until_ns: None });
 }
 
-/// How often a sleeping endpoint was woken.
+/// Number of times that a sleeping endpoint was woken.
 #[derive(Clone, Copy, Debug, Default)]
 struct WakeUps {
     by_time: u64,
@@ -550,7 +550,7 @@ struct BothAsleep {
     session: SessionId,
     /// The client's finished calls.
     over: Vec<Completion>,
-    /// Of the client and of the server.
+    /// Wake-ups of the client, and of the server.
     wake_ups: [WakeUps; 2],
 }
 

@@ -19,7 +19,7 @@ const SLOTS: u64 = 8;
 /// Packets that the server receives in one turn, less those of a good client.
 const FLOOD: u64 = 200;
 
-/// What an attacker repeats. Each flood needs calls of a certain kind.
+/// Packets that an attacker repeats. Each flood needs calls of a certain kind.
 #[derive(Clone, Copy, Debug)]
 enum Flood {
     /// Asks for parts of finished long responses, for different ones each time.

@@ -61,7 +61,7 @@ impl OwedUntil {
     }
 }
 
-/// How far a call was when it ended.
+/// Progress of a call when it ended.
 #[derive(Clone, Copy)]
 pub(super) struct Ended {
     pub request_packets: u32,

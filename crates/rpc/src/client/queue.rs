@@ -75,7 +75,7 @@ struct Place {
     state: State,
 }
 
-/// Where a call that had to wait is now.
+/// Present place of a call that had to wait.
 pub(super) enum Found {
     Waits(PlaceId),
     Started(SlotId),

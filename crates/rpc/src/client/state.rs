@@ -326,7 +326,7 @@ pub(crate) struct ClientCold {
     pub(super) owed: OwedCalls,
     /// The lane that hears of the session.
     pub lane: LaneId,
-    /// Where we answer the server's calls, if it may call us.
+    /// The session on which we answer the server's calls, if it may call us.
     pub back: Option<Back>,
     /// For a session over which a client of ours is called: that client.
     pub of: Option<ClientId>,

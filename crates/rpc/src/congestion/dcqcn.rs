@@ -54,7 +54,7 @@ pub(super) struct Dcqcn {
     rate: f64,
     /// Rate that the recovery aims at, in bytes per second: that before the cut, raised by further steps.
     target: f64,
-    /// How often marks come: 0 to 1.
+    /// Frequency of marks: 0 to 1.
     often: f64,
     marked_ns: u64,
     decayed_ns: u64,

@@ -22,7 +22,7 @@ struct Begun {
 /// The endpoint's side of its handles.
 #[derive(Default)]
 pub(super) struct Remote {
-    /// By number, which is also the tag of the completion.
+    /// Calls by number, which is also the tag of their completions.
     calls: BTreeMap<u64, Begun>,
     /// Whether a closure is running. Further ones wait, even if it turns the endpoint.
     is_running: bool,
