@@ -1,7 +1,7 @@
 //! Retransmission: the choice of packets and time-outs, and the state that both sides need for it.
 
-/// Choice of the packets that are retransmitted after a loss. Each side chooses for itself, and works with either choice
-/// of the other.
+/// Choice of the packets that are retransmitted after a loss. Each side chooses for itself, and works with either
+/// choice of the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
     /// All packets from the first unanswered one on (nsdi19 5.3). A packet out of order is dropped, as if it had been

@@ -45,8 +45,8 @@ pub(crate) struct Sessions {
     /// [`crate::server::Servers::unconfirmed`]. If there are more now, it has not seen some of them.
     seen: [usize; 2],
     last_turn_ns: u64,
-    /// Time until which the endpoint's thread sleeps and hears of arrivals: that the loop does not turn meanwhile is not
-    /// a pause.
+    /// Time until which the endpoint's thread sleeps and hears of arrivals: that the loop does not turn meanwhile is no
+    /// pause.
     listens_until_ns: u64,
     /// A loop that did not turn for longer than this was stopped.
     pause_ns: u64,
