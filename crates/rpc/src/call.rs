@@ -15,7 +15,7 @@ use crate::server::Abandoned;
 
 /// A request in the hands of a dispatch handler, on the endpoint's own thread.
 ///
-/// Answer it with [`Call::reply`] or a relative of it, or [`Call::defer`] the answer. A call that is dropped answers
+/// Answer it with [`Call::reply`] or one of its variants, or [`Call::defer`] the answer. A call that is dropped answers
 /// its client with [`crate::Cause::HandlerDropped`]; one whose handler panics, with [`crate::Cause::HandlerPanicked`].
 pub struct Call<'a> {
     core: &'a mut Core,

@@ -9,8 +9,8 @@ use crate::events::SessionEvent;
 use crate::names::{CallId, RequestType, SessionId, SessionSlots};
 use crate::options::{CallOptions, ConnectOptions};
 
-/// Rounds in which sessions are opened, counting again when one is lost while others open. A server that restarts loses
-/// all sessions it had before; a server that loses more and more of them is not worth waiting for.
+/// Rounds of opening sessions: another round begins when a session is lost while others open. A server that restarts
+/// loses all sessions it had before; a server that keeps losing sessions is not worth waiting for.
 const ROUNDS_MAX: u32 = 3;
 
 /// A connection to one server that can have a given number of calls in flight, over as many sessions as that needs.

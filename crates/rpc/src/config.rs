@@ -22,8 +22,7 @@ pub struct Tuning {
     /// while where a tiny packet costs as much as a large one). Without it a credit return stands for its packet alone,
     /// so that with go-back-N a lost one costs a time-out, as in nsdi19.
     pub cumulative_credits: bool,
-    /// Whether the session state for a received burst is prefetched before the burst is handled; this takes many
-    /// sessions.
+    /// With many sessions: whether the session state for a received burst is prefetched before the burst is handled.
     pub prefetch_sessions: bool,
     /// Whether the rate of an uncongested session ignores short round trips (nsdi19 5.2.2).
     pub congestion_bypass: bool,

@@ -12,9 +12,8 @@ pub enum Recovery {
     /// which arrived. It retransmits the missing ones as soon as later ones were answered, or after the time-out. A
     /// session then has at most 64 credits.
     Selective {
-        /// A packet counts as lost once a packet that left this many places after it was answered: 1 on a network that
-        /// keeps packets in order, 3 on one that may not (RFC 9002 6.1.1). Too small a number costs only needless
-        /// packets.
+        /// A packet counts as lost once one that left this many places later is answered: 1 on a network that keeps
+        /// packets in order, 3 on one that may not (RFC 9002 6.1.1). Too small a number costs only needless packets.
         packet_threshold: u8,
     },
 }
@@ -34,8 +33,8 @@ impl Recovery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeout {
     /// At least [`Config::retransmit_timeout_ns`](crate::Config::retransmit_timeout_ns), and longer if the session's
-    /// round trips are: their smoothed value plus four times its variation (RFC 6298), but plus half a round trip at
-    /// least. Answers say whether they answer the first copy of a packet, which measures its round trip, or a later
+    /// round trips are: their smoothed value plus four times its variation (RFC 6298), or plus half of itself if that
+    /// is more. Answers say whether they answer the first copy of a packet, which measures its round trip, or a later
     /// copy (as time stamps do in RFC 3522). This matters because a time-out that is too short fills queues with
     /// copies, which delay the very answers that the next time-out waits for.
     ///

@@ -36,7 +36,7 @@ use kept::KeptCalls;
 use state::{Arrivals, Phase, Response, ServerCold};
 pub(crate) use state::{ServerSession, ServerSlot};
 
-/// Copies of overtaken requests that are answered by one error. Fewer may just be late packets of an honest client.
+/// Copies of overtaken requests that are answered by one error. Fewer may just be late packets.
 const OVERTAKEN_COPIES: u8 = 4;
 
 /// An accepted session that its client has not used or confirmed yet.
@@ -126,7 +126,7 @@ impl Servers {
         session.own_len_max = if tuning.preallocated_responses { short_len_max } else { 0 };
     }
 
-    /// Removes a session, and returns what its peer was charged for it.
+    /// Removes a session, and takes what it holds off its peer's charge.
     pub fn remove(&mut self, shared: &mut Shared, index: usize) {
         let peer_index = self.table.entries[index].peer_index;
         for id in self.table.slots_of(index) {

@@ -39,7 +39,7 @@ pub(crate) struct Sessions {
     /// When a turning loop next checks whether anything is due.
     next_manage_ns: u64,
     /// When something is next due, as far as the last check knew. It may by now be due later; it is due sooner only for
-    /// sessions that are not in `seen`.
+    /// sessions that `seen` does not count.
     due_ns: u64,
     /// Number of sessions that the last check left in [`Self::attention`] and in
     /// [`crate::server::Servers::unconfirmed`]. If there are more now, it has not seen some of them.

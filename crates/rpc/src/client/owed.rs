@@ -6,8 +6,8 @@
 //! would overrun its server, and make other clients lose packets.
 //!
 //! The server learns of such a call from a cancellation, which costs no credit. So a session has only one cancellation
-//! in flight at a time, until it is answered or the time-out passes. (If a cancellation has overtaken its request, the
-//! answer to the request serves for both.) The other calls, and their credits, wait for their turn.
+//! in flight at a time, until it is answered or the time-out passes. (A cancellation that has overtaken its request is
+//! not answered.) The other calls, and their credits, wait for their turn.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -20,7 +20,7 @@ use crate::names::{ClientId, SessionId};
 use crate::recovery::{RoundTrips, Timeout, Window};
 use crate::table::Entry;
 
-/// Stands for a time: the first of the call's unanswered packets are still in the transmit queue.
+/// Stands for a time: the call's first unanswered packets are still in the transmit queue.
 pub(super) const NOT_LEFT: u64 = u64::MAX;
 
 pub(super) enum Outgoing {

@@ -56,7 +56,7 @@ impl SwiftConfig {
 /// Swift state of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Swift {
-    /// In packets.
+    /// Window, in packets.
     window: f64,
     rtt_ns: f64,
     grown_ns: u64,

@@ -19,7 +19,7 @@ pub struct TimelyConfig {
     pub min_rtt_ns: u64,
     /// Growth of the rate per step, in bytes per second.
     pub step_bytes_per_s: f64,
-    /// Weight of a cut: 0 to 1.
+    /// Weight of the excess in a cut: 0 to 1.
     pub cut: f64,
     /// Weight of the newest difference in the trend: 0 to 1.
     pub newest: f64,

@@ -32,7 +32,7 @@ impl Sessions {
         Back { index, key, credits }
     }
 
-    /// Whether an answer grants no more than was asked for.
+    /// Whether an answer grants calls back exactly if they were asked for, and no more credits than that.
     pub(super) fn grants_back(asked: Option<Back>, accept: &Accept) -> bool {
         match (asked, accept.call_back) {
             (None, None) => true,
