@@ -71,7 +71,7 @@ pub(crate) struct Lanes {
     free: Vec<u32>,
     /// Lanes that got something since they were last reported.
     ready: VecDeque<u32>,
-    /// Whether a lane beside the main one got an event since [`Self::is_event_news`] last returned.
+    /// Whether a lane beside the main one got an event since `is_event_news` last returned.
     is_event_news: bool,
     backlog_max: usize,
 }

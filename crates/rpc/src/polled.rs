@@ -8,7 +8,7 @@ use crate::fifo::Fifo;
 /// Copies of requests, oldest first. Their buffers are the arena's, and count towards their clients' shares of it.
 pub(crate) struct Backlog {
     waiting: Fifo<DeferredCall>,
-    /// Whether a request was added or taken since [`Self::is_news`] last returned.
+    /// Whether a request was added or taken since `is_news` last returned.
     is_news: bool,
 }
 
