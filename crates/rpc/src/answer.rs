@@ -1,4 +1,5 @@
-//! What passes between the server's half of the protocol and the handlers: requests, and the ways back.
+//! Data that passes between the server's half of the protocol and the handlers: requests, and the ways back for
+//! answers.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,24 +14,24 @@ use crate::names::RequestType;
 use crate::peers::Share;
 use crate::table::SlotId;
 
-/// Names a call at its server for as long as it is unanswered.
+/// Name of a call at its server, while it is unanswered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerCall {
     pub key: SessionKey,
     pub number: u64,
 }
 
-/// Where a call is found, and what it asks for.
+/// Location and type of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
-    /// By the time of a late answer it may be another call's.
+    /// By the time of a late answer this slot may be another call's.
     pub slot: SlotId,
     pub request_type: RequestType,
-    /// An answer that is given at once and is no longer than this goes into the slot's own buffer, if there is one.
+    /// Longest answer that goes into the slot's own buffer, if there is one and the answer is given at once, in bytes.
     pub own_len_max: u16,
 }
 
-/// A call that its handler has.
+/// A call whose handler is running.
 #[derive(Clone, Copy)]
 pub(crate) struct RunningCall {
     pub call: ServerCall,
@@ -55,13 +56,13 @@ impl Deref for RequestData<'_> {
     }
 }
 
-/// A request that is whole, for its handler.
+/// A complete request, for its handler.
 pub(crate) struct Arrived<'a> {
     pub call: RunningCall,
     pub request: RequestData<'a>,
 }
 
-/// Why a call gets no response, as the wire says it.
+/// Reason why a call gets no response, as it is encoded on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ErrorCode {
@@ -70,17 +71,17 @@ pub(crate) enum ErrorCode {
     Panicked = 3,
     Busy = 4,
     ResponseTooLarge = 5,
-    /// As `Busy`, but for an answer: the handler ran.
+    /// As `Busy`, but there was no memory for the answer: the handler ran.
     NoMemory = 6,
     /// A later request was seen in the call's slot.
     Overtaken = 7,
-    /// The request is more than a peer's share.
+    /// The request is larger than a peer's share.
     RequestTooLarge = 8,
-    /// Its caller waits no longer, as it said when the call began.
+    /// The deadline that came with the request has passed.
     DeadlinePassed = 9,
-    /// As `DeadlinePassed`, before the handler had it.
+    /// As `DeadlinePassed`, but before the handler had the request.
     CameTooLate = 10,
-    /// Its caller waits no longer, as it said later.
+    /// The caller cancelled the call.
     Cancelled = 11,
 }
 
@@ -120,7 +121,8 @@ impl ErrorCode {
     }
 }
 
-/// From a handler that kept the request: its answer, and what counts for the peer until the endpoint has the answer.
+/// The answer of a handler that kept the request, and the share of memory that counts for the peer until the endpoint
+/// has the answer.
 pub(crate) struct Answer {
     pub call: ServerCall,
     pub answer: Result<MessageBuffer, ErrorCode>,
@@ -135,14 +137,14 @@ struct Waiting {
     is_closed: bool,
 }
 
-/// The way back from other threads to an endpoint.
+/// The way from other threads back to an endpoint.
 pub(crate) struct Returns {
-    /// Whether answers, or a queue beside them, may hold something: spares the endpoint the locks. Set after a push, partner of the swap in
-    /// `take`.
+    /// Whether answers, or a queue beside them, may hold something, so that the endpoint is mostly spared the locks.
+    /// Set after a push; partner of the swap in `take`.
     filled: AtomicBool,
     waiting: Mutex<Waiting>,
     waker: Waker,
-    /// Whether an answer is to arrive with the wake, and not before.
+    /// Whether an answer must arrive with the wake-up, not before.
     in_virtual_time: bool,
 }
 
@@ -156,7 +158,7 @@ impl Returns {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The endpoint's waker, where what others are to find of it takes effect in virtual time.
+    /// The endpoint's waker if it is in virtual time, where changes that others are to see take effect through it.
     pub fn virtual_waker(&self) -> Option<Waker> {
         self.in_virtual_time.then(|| self.waker.clone())
     }
@@ -170,7 +172,7 @@ impl Returns {
         }
     }
 
-    /// Returns whether the endpoint is to be woken: nothing was there before.
+    /// Returns whether the endpoint must be woken, because nothing was there before.
     fn put(&self, answer: Answer) -> bool {
         {
             let mut waiting = self.lock();
@@ -182,12 +184,13 @@ impl Returns {
         self.note()
     }
 
-    /// Says that there is something, in a queue of its own. Returns whether nothing was there before.
+    /// Notes that there is something in a queue beside the answers. Returns whether nothing was there before.
     pub fn note(&self) -> bool {
         !self.filled.swap(true, Ordering::AcqRel)
     }
 
-    /// Has something put down that lies in a queue of its own, and wakes the endpoint, which finds it in its next turn.
+    /// Runs `put`, which puts something into a queue beside the answers, and wakes the endpoint, which finds it in its
+    /// next turn.
     pub fn put_beside(self: &Arc<Self>, put: impl FnOnce() + Send + 'static) {
         if self.in_virtual_time {
             let returns = Arc::clone(self);
@@ -209,12 +212,13 @@ impl Returns {
     }
 
     pub fn take(&self) -> Vec<Answer> {
-        // First the flag, then the answers: what comes between is taken now, or sets the flag again.
+        // First the flag, then the answers: an answer that comes in between is either taken now, or sets the flag
+        // again.
         self.filled.swap(false, Ordering::AcqRel);
         std::mem::take(&mut self.lock().answers)
     }
 
-    /// Gives the emptied vector back, so that the next answers need no new one.
+    /// Gives the emptied vector back, so that the next answers need not allocate.
     pub fn recycle(&self, emptied: Vec<Answer>) {
         let answers = &mut self.lock().answers;
         if answers.capacity() == 0 {
@@ -222,7 +226,8 @@ impl Returns {
         }
     }
 
-    /// The endpoint is gone: frees the answers that it has not taken, and from now on those that come, whoever still has a way here.
+    /// Closes this way back, as the endpoint is being dropped: frees the answers that it has not taken, and any that
+    /// still come.
     pub fn close(&self) {
         let left = {
             let mut waiting = self.lock();

@@ -1,4 +1,4 @@
-//! A request as its handler sees it, and the ways to answer it: at once, later, from another thread.
+//! A request as its handler sees it, and the ways to answer it: at once, later, or from another thread.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::server::Abandoned;
 
 /// A request in the hands of a dispatch handler, on the endpoint's own thread.
 ///
-/// Answer it with [`Call::reply`] and its like, or [`Call::defer`] the answer. A call that is dropped answers its client
-/// with [`crate::Cause::HandlerDropped`]; one whose handler panics, with [`crate::Cause::HandlerPanicked`].
+/// Answer it with [`Call::reply`] or one of its variants, or [`Call::defer`] the answer. A call that is dropped answers
+/// its client with [`crate::Cause::HandlerDropped`]; one whose handler panics, with [`crate::Cause::HandlerPanicked`].
 pub struct Call<'a> {
     core: &'a mut Core,
     call: RunningCall,
@@ -36,18 +36,18 @@ impl<'a> Call<'a> {
         self.request
     }
 
-    /// What was asked for.
+    /// The type of the request.
     pub fn request_type(&self) -> RequestType {
         self.call.found.request_type
     }
 
-    /// The client that calls: the session over which the call came.
+    /// The client that made the call, that is, the session over which it came.
     #[inline]
     pub fn client(&self) -> ClientId {
         ClientId(self.call.call.key.0)
     }
 
-    /// The session over which a client that takes calls is called; see [`crate::Rpc::session_to`].
+    /// The session over which a client that accepts calls can be called; see [`crate::Rpc::session_to`].
     ///
     /// # Errors
     ///
@@ -56,13 +56,14 @@ impl<'a> Call<'a> {
         self.core.servers.session_to(client)
     }
 
-    /// Until when the caller waits, on the endpoint's clock ([`Self::now_ns`]); none if it did not say.
+    /// The time until which the caller waits, on the endpoint's clock ([`Self::now_ns`]); `None` if the caller gave
+    /// none.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.core.servers.deadline_ns(self.call.call)
     }
 
-    /// The time of this turn of the endpoint's loop, on the endpoint's clock: no later than now, and read once for all requests of a received
-    /// burst.
+    /// The time of this turn of the endpoint's loop, on the endpoint's clock. It is read once for all requests of a
+    /// received burst, so it may be slightly in the past.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.core.shared.now_ns
@@ -77,20 +78,22 @@ impl<'a> Call<'a> {
         self.core.servers.reply(&mut self.core.shared, self.call, response);
     }
 
-    /// Answers with `len` bytes that `write` fills in where they will be sent from. They are unspecified before.
+    /// Answers with `len` bytes, which `write` fills in where they will be sent from. Before that their contents are
+    /// unspecified.
     #[inline]
     pub fn reply_with(mut self, len: usize, write: impl FnOnce(&mut [u8])) {
         self.core.servers.answer_with(&mut self.core.shared, self.call, len, write);
-        // After it: when `write` panics the call is still unanswered.
+        // Set afterwards: if `write` panics, the call is still unanswered.
         self.answered = true;
     }
 
-    /// Answers with as many bytes as `write` says that it has filled in, of a buffer of `max` bytes, which are unspecified before: for answers
-    /// whose length is only known when they are written. More than `max` counts as `max`. `max` bytes of memory are needed while `write` runs, and a
-    /// `max` over the session's largest message fails the call with [`crate::Cause::ResponseTooLarge`].
+    /// Answers with up to `max` bytes, for a response whose length is known only once it is written: `write` fills in a
+    /// buffer of `max` bytes, whose contents are unspecified before, and returns the length. A length over `max` counts
+    /// as `max`. While `write` runs, `max` bytes of memory are needed; a `max` over the session's largest message fails
+    /// the call with [`crate::Cause::ResponseTooLarge`].
     pub fn reply_up_to(mut self, max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         self.core.servers.answer_up_to(&mut self.core.shared, self.call.call, max, write);
-        // After it: when `write` panics the call is still unanswered.
+        // Set afterwards: if `write` panics, the call is still unanswered.
         self.answered = true;
     }
 
@@ -101,14 +104,15 @@ impl<'a> Call<'a> {
         self.core.servers.answer_buffer(&mut self.core.shared, self.call.call, response);
     }
 
-    /// Answers as if no handler were registered for requests of this type: the client learns [`crate::Cause::NoHandler`], and that its request
-    /// did not run. For a handler of many types ([`crate::Rpc::turn_with`]) that does not know this one.
+    /// Answers as if no handler were registered for the request's type: the client gets [`crate::Cause::NoHandler`],
+    /// and learns that its request did not run. This is for a handler of many types ([`crate::Rpc::turn_with`]) that
+    /// does not know this one.
     pub fn refuse_type(mut self) {
         self.answered = true;
         self.core.servers.answer_error(&mut self.core.shared, self.call.call, ErrorCode::NoHandler);
     }
 
-    /// Makes a message buffer of the endpoint's.
+    /// Allocates a message buffer of `len` bytes from the endpoint's arena.
     ///
     /// # Errors
     ///
@@ -134,13 +138,13 @@ impl<'a> Call<'a> {
         self.core.enqueue(session, request_type, request, response, options.into())
     }
 
-    /// Keeps the call, with a copy of its request, to answer it later or from another thread. Until then the copy counts for its
-    /// client's share of the memory ([`crate::Config::peer_share_percent`]).
+    /// Keeps the call, with a copy of its request, so that it can be answered later or from another thread. Until then
+    /// the copy counts towards its client's share of the memory ([`crate::Config::peer_share_percent`]).
     ///
     /// # Errors
     ///
-    /// [`AllocError`] when there is no memory for the copy, or the client has its share: then that is the capacity which the error names.
-    /// The client is told that the server is busy.
+    /// [`AllocError`] when there is no memory for the copy, or the client's share is used up: the error then names that
+    /// share as the capacity. The client is told that the server is busy.
     pub fn defer(mut self) -> Result<DeferredCall, AllocError> {
         self.answered = true;
         let deadline_ns = self.deadline_ns();
@@ -150,12 +154,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What a call dropped without an answer says to its client.
+/// The error that a call dropped without an answer reports to its client.
 fn code_of_drop() -> ErrorCode {
     if std::thread::panicking() { ErrorCode::Panicked } else { ErrorCode::Dropped }
 }
 
-/// Answers for a handler that did not.
+/// Answers a call whose handler did not.
 #[cold]
 #[inline(never)]
 fn answer_for(core: &mut Core, call: ServerCall) {
@@ -171,7 +175,7 @@ impl Drop for Call<'_> {
     }
 }
 
-/// Keeps a request to be answered later. One that lies where it was received is copied.
+/// Keeps a request, to be answered later. A request that is still where it was received is copied.
 #[inline(never)]
 pub(crate) fn keep(
     core: &mut Core,
@@ -218,7 +222,7 @@ pub(crate) struct BurstEntry<'a> {
     pub answered: Cell<bool>,
 }
 
-/// All requests of one type in a received burst, so that their memory accesses can overlap.
+/// All requests of one type in a received burst, handled together so that their memory accesses can overlap.
 ///
 /// Requests that the handler leaves unanswered get [`crate::Cause::HandlerDropped`].
 pub struct BurstCalls<'a, 'b> {
@@ -231,7 +235,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         Self { core, entries }
     }
 
-    /// How many requests there are; at least one.
+    /// Number of requests; at least one.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -267,7 +271,8 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         self.reply_with(index, response.len(), |target| target.copy_from_slice(response));
     }
 
-    /// Answers request `index` with `len` bytes that `write` fills in where they will be sent from. They are unspecified before.
+    /// Answers request `index` with `len` bytes, which `write` fills in where they will be sent from. Before that their
+    /// contents are unspecified.
     ///
     /// # Panics
     ///
@@ -277,12 +282,12 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         let entry = &self.entries[index];
         if !entry.answered.get() {
             self.core.servers.answer_with(&mut self.core.shared, entry.call, len, write);
-            // After it: when `write` panics the request is still unanswered.
+            // Set afterwards: if `write` panics, the request is still unanswered.
             entry.answered.set(true);
         }
     }
 
-    /// Answers request `index` with as many bytes as `write` says that it has filled in; see [`Call::reply_up_to`].
+    /// Answers request `index` with up to `max` bytes; see [`Call::reply_up_to`].
     ///
     /// # Panics
     ///
@@ -307,7 +312,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         }
     }
 
-    /// Makes a message buffer of the endpoint's.
+    /// Allocates a message buffer of `len` bytes from the endpoint's arena.
     ///
     /// # Errors
     ///
@@ -342,7 +347,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         ClientId(self.entries[index].call.call.key.0)
     }
 
-    /// The session over which a client that takes calls is called; see [`crate::Rpc::session_to`].
+    /// The session over which a client that accepts calls can be called; see [`crate::Rpc::session_to`].
     ///
     /// # Errors
     ///
@@ -351,7 +356,8 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         self.core.servers.session_to(client)
     }
 
-    /// Until when the caller of request `index` waits, on the endpoint's clock; none if it did not say.
+    /// The time until which the caller of request `index` waits, on the endpoint's clock; `None` if the caller gave
+    /// none.
     ///
     /// # Panics
     ///
@@ -360,12 +366,12 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         self.core.servers.deadline_in_burst_ns(self.entries[index].call.call)
     }
 
-    /// Keeps request `index` to answer it later.
+    /// Keeps request `index`, to be answered later.
     ///
     /// # Errors
     ///
-    /// As [`Call::defer`], and when its client no longer waits: in the same burst it ended the session, cancelled the call or gave its
-    /// slot to another.
+    /// As for [`Call::defer`], and also when the client no longer waits, because in the same burst it ended the
+    /// session, cancelled the call or gave its slot to another call.
     ///
     /// # Panics
     ///
@@ -388,22 +394,23 @@ impl Drop for BurstCalls<'_, '_> {
     }
 }
 
-/// A request that outlives its handler: answered later, from any thread. Worker handlers get their requests as this, and so does
-/// [`crate::Rpc::poll_request`]. On its endpoint's own thread [`crate::Rpc::reply`] is the quicker way to answer it. On other threads a
-/// handle makes the calls that an answer needs ([`EndpointInfo::remote_handle`](crate::EndpointInfo::remote_handle)).
+/// A request that outlives its handler, and can be answered later and from any thread. Worker handlers get their
+/// requests in this form, and so does [`crate::Rpc::poll_request`]. On the endpoint's own thread [`crate::Rpc::reply`]
+/// is the quicker way to answer it. If the answer needs further calls, other threads make them through a handle
+/// ([`EndpointInfo::remote_handle`](crate::EndpointInfo::remote_handle)).
 ///
 /// Dropping it answers its client with an error, as for [`Call`].
 pub struct DeferredCall {
     call: ServerCall,
     request_type: RequestType,
     request: Option<MessageBuffer>,
-    /// Behind the buffer that it counts: dropped after it.
+    /// Dropped after the buffer that it counts, since it is declared after it.
     share: Option<Share>,
     abandoned: Abandoned,
     deadline_ns: Option<u64>,
     returns: Arc<Returns>,
     arena: Arena,
-    /// As the endpoint's buffers are laid out.
+    /// Data per packet in the layout of the endpoint's buffers, in bytes.
     data_per_packet: usize,
     answered: bool,
 }
@@ -414,28 +421,29 @@ impl DeferredCall {
         self.request.as_deref().unwrap_or_default()
     }
 
-    /// What was asked for.
+    /// The type of the request.
     pub fn request_type(&self) -> RequestType {
         self.request_type
     }
 
-    /// The client that calls. It may be gone by now.
+    /// The client that made the call. It may have gone by now.
     pub fn client(&self) -> ClientId {
         ClientId(self.call.key.0)
     }
 
-    /// Until when the caller waits, on the endpoint's clock; none if it did not say.
+    /// The time until which the caller waits, on the endpoint's clock; `None` if the caller gave none.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
     }
 
-    /// Whether nobody waits for the answer any more: the client cancelled the call, its deadline has passed, its session ended, or its slot
-    /// has a later call. A hint, which the endpoint's loop gives while it turns; an answer is still allowed, and goes to nobody.
+    /// Whether nobody waits for the answer any more: the client cancelled the call, its deadline has passed, its
+    /// session ended, or its slot has a later call. This is a hint, which the endpoint's loop updates while it turns;
+    /// an answer is still allowed, and is discarded.
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.is_set()
     }
 
-    /// Answers with these bytes; reuses the request's buffer where it is large enough.
+    /// Answers with these bytes. The request's buffer is reused if it is large enough.
     pub fn reply(mut self, response: &[u8]) {
         let reusable = self.request.take().filter(|buffer| buffer.capacity() >= response.len());
         let buffer = match reusable {
@@ -446,8 +454,8 @@ impl DeferredCall {
         self.finish(answer.map_err(|_| ErrorCode::NoMemory));
     }
 
-    /// Answers with as many bytes as `write` says that it has filled in from the request, of a buffer of `max` bytes, which are unspecified before.
-    /// More than `max` counts as `max`.
+    /// Answers with up to `max` bytes: `write` gets the request and a buffer of `max` bytes, whose contents are
+    /// unspecified before, and returns the length of the answer. A length over `max` counts as `max`.
     pub fn reply_up_to(mut self, max: usize, write: impl FnOnce(&[u8], &mut [u8]) -> usize) {
         let answer = self.alloc(max).and_then(|mut buffer| {
             let len = write(self.request(), &mut buffer).min(max);
@@ -456,12 +464,12 @@ impl DeferredCall {
         self.finish(answer.map_err(|_| ErrorCode::NoMemory));
     }
 
-    /// Answers with a buffer from [`Self::alloc`], without a copy where the session's packets allow it.
+    /// Answers with a buffer from [`Self::alloc`]. It is not copied if it is laid out for the session's packets.
     pub fn reply_buffer(mut self, response: MessageBuffer) {
         self.finish(Ok(response));
     }
 
-    /// Makes a message buffer of the endpoint's, on any thread.
+    /// Allocates a message buffer of `len` bytes from the endpoint's arena; any thread may do so.
     ///
     /// # Errors
     ///
@@ -470,7 +478,7 @@ impl DeferredCall {
         self.arena.alloc(len, self.data_per_packet)
     }
 
-    /// Answers with the request's own buffer, as it was changed through [`Self::request_mut`].
+    /// Answers with the request's own buffer, as changed through [`Self::request_mut`].
     pub fn reply_in_place(mut self) {
         match self.request.take() {
             Some(buffer) => self.finish(Ok(buffer)),
@@ -478,7 +486,7 @@ impl DeferredCall {
         }
     }
 
-    /// The request's buffer, to change it in place.
+    /// The request's buffer, so that it can be changed in place.
     pub fn request_mut(&mut self) -> Option<&mut MessageBuffer> {
         self.request.as_mut()
     }
@@ -500,12 +508,13 @@ impl DeferredCall {
         self.share.iter().for_each(Share::end_waiting);
     }
 
-    /// Lets go of it without an answer: nobody waits for one.
+    /// Drops the call without an answer, because nobody waits for one.
     pub(crate) fn forget(mut self) {
         self.answered = true;
     }
 
-    /// Answers on the thread of an endpoint, at once if it is its own.
+    /// Answers a call on an endpoint's thread: at once if it is this endpoint's call, else through the queue of its own
+    /// endpoint.
     pub(crate) fn reply_at(mut self, core: &mut Core, len: usize, write: impl FnOnce(&[u8], &mut [u8])) {
         let Core { shared, servers, .. } = core;
         if !Arc::ptr_eq(&self.returns, &servers.returns) {
@@ -515,15 +524,15 @@ impl DeferredCall {
             });
             return self.finish(answer.map_err(|_| ErrorCode::NoMemory));
         }
-        // From here on its slot is charged.
+        // From here on the memory is charged to its slot.
         self.share = None;
         let request = self.request.as_deref().unwrap_or_default();
         servers.answer_kept(shared, self.call, len, |response| write(request, response));
-        // After it: when `write` panics the call is still unanswered.
+        // Set afterwards: if `write` panics, the call is still unanswered.
         self.answered = true;
     }
 
-    /// Says that nobody could be found to do the work.
+    /// Reports to the client that there was no worker for the call.
     pub(crate) fn refuse(mut self) {
         self.finish(Err(ErrorCode::Busy));
     }

@@ -1,4 +1,4 @@
-//! Many calls in flight to one server: as many sessions as these need, kept together.
+//! Channels: several sessions with one server, for many calls in flight.
 
 use sinew_fabric::Address;
 use sinew_mem::MessageBuffer;
@@ -9,15 +9,17 @@ use crate::events::SessionEvent;
 use crate::names::{CallId, RequestType, SessionId, SessionSlots};
 use crate::options::{CallOptions, ConnectOptions};
 
-/// How often sessions are opened anew that are lost while the others open: a server that is started again loses all that were there before, and
-/// a server that goes on losing them is not to be waited for.
+/// Rounds of opening sessions: another round begins when a session is lost while others open. A server that restarts
+/// loses all sessions it had before; a server that keeps losing sessions is not worth waiting for.
 const ROUNDS_MAX: u32 = 3;
 
-/// A way to one server that takes a given number of calls at once, over as many sessions as that needs.
+/// A connection to one server that can have a given number of calls in flight, over as many sessions as that needs.
 ///
-/// A session has [`Config::slots`](crate::Config::slots) slots at most, and fewer where the server grants fewer; further calls wait in its queue. A channel
-/// opens sessions until they have slots enough, and hands each call to one that has room, in turn. One call opens those anew that are gone. It
-/// is a list of names: the sessions are the endpoint's, calls over them complete where their options say, and whoever polls events hears of them.
+/// A session has at most [`Config::slots`](crate::Config::slots) slots, and fewer where the server grants fewer;
+/// further calls wait in its queue. A channel opens sessions until they have enough slots, and gives each call to a
+/// session that has room, in turn. One method, [`Self::reconnect`], replaces sessions that have ended. The channel
+/// holds only the names of the sessions: they belong to the endpoint, calls complete on the lane that their options
+/// name, and whoever polls events hears of the sessions.
 ///
 /// ```no_run
 /// use sinew_rpc::{Channel, Endpoint, RequestType};
@@ -42,37 +44,38 @@ pub struct Channel {
     address: Address,
     options: ConnectOptions,
     calls: usize,
-    /// In the order of their places, which calls take in turn.
+    /// Calls take these in turn.
     sessions: Vec<SessionId>,
     next: usize,
 }
 
-/// What a channel's sessions are like now; see [`Channel::status`].
+/// State of a channel's sessions; see [`Channel::status`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChannelStatus {
     /// Sessions that are open.
     pub open: usize,
     /// Sessions that are being opened.
     pub opening: usize,
-    /// Sessions that are gone, and were not opened anew.
+    /// Sessions that have ended and were not replaced.
     pub gone: usize,
-    /// Calls that those which are open take at once.
+    /// Slots of the open sessions: the calls that these can carry at once.
     pub slots: usize,
 }
 
 impl Channel {
-    /// Opens a channel for so many calls in flight, turning the endpoint until all of its sessions are open. Where the server grants fewer slots than this
-    /// endpoint asks for, there are more sessions.
+    /// Opens a channel for `calls` calls in flight, turning the endpoint until all sessions are open. Where the server
+    /// grants fewer slots than this endpoint asks for, the channel opens more sessions.
     ///
     /// # Errors
     ///
-    /// [`ChannelError`]: no calls, more sessions than [`Config::sessions_max`](crate::Config::sessions_max), or why a session could not be opened. Those that
-    /// were opened are closed then, and their [`SessionEvent::Disconnected`] is all that is heard of them.
+    /// [`ChannelError`] when `calls` is 0, when it takes more sessions than
+    /// [`Config::sessions_max`](crate::Config::sessions_max), or when a session could not be opened. In the last case
+    /// the sessions that did open are closed again, and [`SessionEvent::Disconnected`] is their only event.
     pub fn open<E: Endpoint + ?Sized>(endpoint: &mut E, address: &str, calls: usize) -> Result<Self, ChannelError> {
         Self::open_with(endpoint, address, calls, ConnectOptions::new())
     }
 
-    /// As [`Self::open`], with options, which all of its sessions are opened with.
+    /// As [`Self::open`], with options for all of its sessions.
     ///
     /// # Errors
     ///
@@ -94,12 +97,12 @@ impl Channel {
         }
     }
 
-    /// Begins to open a channel, without waiting. Calls can be enqueued at once; they leave when their sessions are open. [`Self::poll`] goes on with
-    /// it.
+    /// Begins to open a channel, without waiting. Calls can be enqueued at once, and leave when their sessions are
+    /// open. [`Self::poll`] continues the opening.
     ///
     /// # Errors
     ///
-    /// As for [`Self::open`], but for what servers say.
+    /// As for [`Self::open`], except for refusals by the server, which [`Self::poll`] reports.
     pub fn begin_open<E: Endpoint + ?Sized>(
         endpoint: &mut E,
         address: &Address,
@@ -128,22 +131,22 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Where the server is.
+    /// Address of the server.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The calls in flight that it was opened for.
+    /// Calls in flight that the channel was opened for.
     pub fn calls(&self) -> usize {
         self.calls
     }
 
-    /// Its sessions, those that are gone included.
+    /// The channel's sessions, including those that have ended.
     pub fn sessions(&self) -> &[SessionId] {
         &self.sessions
     }
 
-    /// What its sessions are like now.
+    /// Returns the present state of its sessions.
     pub fn status<E: Endpoint + ?Sized>(&self, endpoint: &E) -> ChannelStatus {
         let mut status = ChannelStatus::default();
         for session in &self.sessions {
@@ -159,12 +162,14 @@ impl Channel {
         status
     }
 
-    /// Hands a call to the next of its sessions that has room, or, where none has, to the next one that is there, in whose queue it waits; see
-    /// [`crate::Rpc::enqueue_request`]. Sessions that are gone are passed over.
+    /// Gives a call to the next session that has room. If none has, it goes to the next session that has not ended, and
+    /// waits in its queue; see [`crate::Rpc::enqueue_request`].
     ///
     /// # Errors
     ///
-    /// [`Rejected`], with both buffers; [`EnqueueError::NoSuchSession`](crate::EnqueueError::NoSuchSession) when all sessions are gone: [`Self::reconnect`].
+    /// [`Rejected`], with both buffers. The error is
+    /// [`EnqueueError::NoSuchSession`](crate::EnqueueError::NoSuchSession) when all sessions have ended; then call
+    /// [`Self::reconnect`].
     // The error is as large as what it gives back, and boxing it would allocate.
     #[allow(clippy::result_large_err)]
     pub fn enqueue_request<E: Endpoint + ?Sized>(
@@ -180,7 +185,7 @@ impl Channel {
         endpoint.enqueue_request(self.sessions[place], request_type, request, response, options.into())
     }
 
-    /// The place of the session that the next call goes to.
+    /// Returns the place of the session that gets the next call.
     fn place_with_room<E: Endpoint + ?Sized>(&self, endpoint: &E) -> usize {
         let mut full = None;
         for place in (self.next..self.sessions.len()).chain(0..self.next) {
@@ -193,17 +198,19 @@ impl Channel {
         full.unwrap_or(self.next)
     }
 
-    /// Opens those sessions anew that are gone, to the same address, turning the endpoint until they are open: the one call to make after a server was
-    /// started again. Calls that were in flight have completed, with an error that says whether they may have run; none is sent again. Returns how
-    /// many sessions were opened: none when all are there.
+    /// Replaces the sessions that have ended with new ones to the same address, turning the endpoint until they are
+    /// open. This is the one method to call after a server has restarted. Calls that were in flight have completed with
+    /// an error that says whether they may have run; none is retransmitted. Returns the number of sessions that were
+    /// opened, 0 if none had ended.
     ///
-    /// An endpoint need not have heard yet that a server died and was started again. So where no session is known to be gone, one more is opened and
-    /// closed: by that the endpoint learns which server is there now; where there is no room for one more, it learns nothing. Sessions that turn out
-    /// to be gone while others open are opened too.
+    /// The endpoint may not have noticed yet that a server died and restarted. So if no session is known to have ended,
+    /// one more is opened and closed, and from its answer the endpoint learns which server is there now. Where there is
+    /// no room for one more, it learns nothing. Sessions that turn out to have ended while others open are replaced
+    /// too.
     ///
     /// # Errors
     ///
-    /// [`ChannelError`]: why a session could not be opened. The channel goes on with those that are there.
+    /// [`ChannelError`] when a session could not be opened. The channel goes on with the sessions that it has.
     pub fn reconnect<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<usize, ChannelError> {
         let before = self.sessions.clone();
         let result = self.reopen(endpoint);
@@ -213,7 +220,7 @@ impl Channel {
     }
 
     fn reopen<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<(), ChannelError> {
-        // The port may have heard of the server's end already.
+        // The port may have noticed already that the server ended.
         endpoint.turn();
         if self.begin_reconnect(endpoint)? == 0 {
             self.ask_who_is_there(endpoint)?;
@@ -222,7 +229,8 @@ impl Channel {
         self.turn_until_open(endpoint)
     }
 
-    /// Opens a session and closes it. A server that was started again since the others were opened shows by its answer that it knows none of them.
+    /// Opens a session and closes it again. If the server was restarted since the others were opened, its answer shows
+    /// that it knows none of them.
     fn ask_who_is_there<E: Endpoint + ?Sized>(&self, endpoint: &mut E) -> Result<(), ChannelError> {
         let options = ConnectOptions::new().lane(self.options.lane);
         let asked = endpoint.begin_connect_with(&self.address, options).and_then(|session| {
@@ -232,18 +240,19 @@ impl Channel {
                 Ok(Some(SessionEvent::Lost { peer, cause, .. })) => Err(ConnectError::Failed { peer, cause }),
                 Ok(_) => Ok(()),
                 Err(error) => {
-                    // The port cannot sleep; nobody knows the session.
+                    // The port cannot sleep. The caller does not know this session, so it is ended, and its events are
+                    // dropped.
                     endpoint.disconnect(session);
                     while endpoint.take_session_event(self.options.lane, session).is_some() {}
                     return Err(error);
                 }
             };
-            // To say it again says whether it is still there.
+            // A second `disconnect` returns whether the session is still there.
             self.event_of(endpoint, session, |endpoint| endpoint.disconnect(session))?;
             result
         });
         match asked {
-            // There is no room for one more, which says nothing of the others.
+            // There is no room for one more session, which says nothing about the others.
             Err(
                 ConnectError::Sessions { .. }
                 | ConnectError::ReceiveCapacity { .. }
@@ -256,7 +265,8 @@ impl Channel {
         }
     }
 
-    /// Turns the endpoint until something is heard of a session, or it is not there any more: of one whose lane was closed nothing is heard.
+    /// Turns the endpoint until the session has an event, or no longer exists: if its lane was closed, it will have no
+    /// event.
     fn event_of<E: Endpoint + ?Sized>(
         &self,
         endpoint: &mut E,
@@ -273,12 +283,13 @@ impl Channel {
         }
     }
 
-    /// As [`Self::reconnect`], without waiting, for the sessions that are known to be gone: calls can be enqueued at once, and
-    /// [`Self::poll`] goes on with it. Returns how many sessions are being opened anew. What was to be heard of the sessions that are gone is taken off their lane.
+    /// As [`Self::reconnect`], without waiting, and only for sessions that are known to have ended. Calls can be
+    /// enqueued at once, and [`Self::poll`] continues the opening. Returns how many sessions are being opened. The
+    /// events of the sessions that ended are removed from their lane.
     ///
     /// # Errors
     ///
-    /// [`ChannelError`]: the address leads nowhere, or a limit of this endpoint is reached.
+    /// [`ChannelError`] when the address cannot be resolved, or a limit of this endpoint is reached.
     pub fn begin_reconnect<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<usize, ChannelError> {
         let mut begun = 0;
         for place in 0..self.sessions.len() {
@@ -296,13 +307,14 @@ impl Channel {
         endpoint.begin_connect_with(&self.address, self.options)
     }
 
-    /// Goes on with opening, between turns of the endpoint: takes what there is to hear of its sessions, and opens further ones where the server
-    /// granted fewer slots than it was asked for. Returns whether all are open, with slots for as many calls as it was opened for.
+    /// Continues the opening, between turns of the endpoint: takes the events of its sessions, and opens further
+    /// sessions where the server granted fewer slots than asked for. Returns whether all sessions are open and have
+    /// slots for as many calls as the channel was opened for.
     ///
     /// # Errors
     ///
-    /// [`ChannelError`]: why a session could not be opened, or was lost. The channel goes on with those that are there, and
-    /// [`Self::begin_reconnect`] tries again.
+    /// [`ChannelError`] when a session could not be opened, or was lost. The channel goes on with the sessions that it
+    /// has, and [`Self::begin_reconnect`] tries again.
     pub fn poll<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<bool, ChannelError> {
         for &session in &self.sessions {
             while let Some(event) = endpoint.take_session_event(self.options.lane, session) {
@@ -315,13 +327,13 @@ impl Channel {
         }
         let status = self.status(endpoint);
         if status.gone > 0 {
-            // Whoever polls events has heard why.
+            // Whoever polled the events has learned the reason.
             return Err(ChannelError::Gone { address: self.address.to_string(), gone: status.gone });
         }
         if status.opening > 0 {
             return Ok(false);
         }
-        // A server grants all of its sessions alike.
+        // A server grants the same number of slots to each session of a channel.
         let missing = self.calls.saturating_sub(status.slots).div_ceil((status.slots / status.open.max(1)).max(1));
         for _ in 0..missing {
             let session = self.begin_one(endpoint)?;
@@ -330,7 +342,7 @@ impl Channel {
         Ok(missing == 0)
     }
 
-    /// Turns the endpoint until all is open.
+    /// Turns the endpoint until all sessions are open.
     fn finish<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<(), ChannelError> {
         let result = self.turn_until_open(endpoint);
         endpoint.end_waiting();
@@ -343,7 +355,7 @@ impl Channel {
             match self.poll(endpoint) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                // That they were lost was not known before, or just happened.
+                // The loss was not known before, or has only just happened.
                 Err(ChannelError::Lost { .. }) if rounds < ROUNDS_MAX => {
                     rounds += 1;
                     self.begin_reconnect(endpoint)?;
@@ -355,14 +367,14 @@ impl Channel {
         }
     }
 
-    /// Ends all of its sessions; their calls complete with [`Cause::Disconnected`](crate::Cause::Disconnected).
+    /// Ends all sessions of the channel. Their calls complete with [`Cause::Disconnected`](crate::Cause::Disconnected).
     pub fn close<E: Endpoint + ?Sized>(self, endpoint: &mut E) {
         for session in self.sessions {
             endpoint.disconnect(session);
         }
     }
 
-    /// Ends all of its sessions, of which nobody knew.
+    /// Ends all sessions of a channel that the caller never got, and drops their events.
     fn give_up<E: Endpoint + ?Sized>(self, endpoint: &mut E) {
         for session in self.sessions {
             endpoint.disconnect(session);

@@ -1,11 +1,13 @@
 //! The client's half of the protocol: calls that we make.
 //!
-//! Only clients keep state that is rolled back when packets are lost (nsdi19 5). In a call of N request and M response packets
-//! the client sends N + M - 1 packets (the requests, then a request-for-response for each response but the first) and
-//! receives as many (credit returns for all requests but the last, then the responses), so two counters tell where it is.
+//! Only clients keep state that is rolled back when packets are lost (nsdi19 5). In a call of N request packets and M
+//! response packets the client sends N + M - 1 packets (the requests, then a request-for-response for each response but
+//! the first). It receives as many (credit returns for all requests but the last, then the responses). So two counters
+//! tell how far the call is.
 //!
-//! A call comes in here, waits in [`queue`] if need be, leaves in [`sending`], is answered in [`answers`] and ends in [`ending`]; [`recovery`]
-//! knows what to do when no answer comes, [`deadlines`] when it comes too late, [`owed`] what is still on its way of calls that are over.
+//! A call comes in here, waits in [`queue`] if need be, leaves in [`sending`], is answered in [`answers`] and ends in
+//! [`ending`]. [`recovery`] handles answers that do not come, [`deadlines`] those that come too late, and [`owed`]
+//! packets that are in flight when their call is over.
 
 mod answers;
 mod deadlines;
@@ -36,10 +38,10 @@ use queue::{PlaceId, Queued, Queues};
 pub(crate) use state::{Back, ClientCold, ClientSession, ClientSlot, ClientState, Opening, Travel};
 use state::{CallView, Form, NOT_LEFT, Outgoing};
 
-/// The time-out grows at most to so many times what is configured, as a power of two.
+/// Cap on back-off, as the power of two by which it multiplies the configured time-out.
 const BACKOFF_MAX: u8 = 6;
 
-/// A call that is over but for a share of its request that the port still holds.
+/// A finished call whose request buffer is not free yet: the port still holds a share of it.
 struct Reclaiming {
     request: Frozen,
     completion: Unfinished,
@@ -62,7 +64,7 @@ pub(crate) struct Clients {
     queues: Queues,
     reclaiming: Vec<Reclaiming>,
     owed_until: OwedUntil,
-    /// Slots that may be busy, for the retransmission timer; idle ones leave when the timer passes.
+    /// Slots that may be busy, for the retransmission timer; when it passes an idle one, that slot leaves the list.
     listed: Vec<SlotId>,
     scan_at: usize,
     next_scan_ns: u64,
@@ -84,7 +86,7 @@ impl Clients {
         }
     }
 
-    /// Puts a session on file, under a key with this token.
+    /// Inserts a session under a key with this token; returns its index.
     pub fn insert(&mut self, token: u64) -> usize {
         let index = self.table.insert(token);
         let slots = self.table.slots.len();
@@ -93,14 +95,14 @@ impl Clients {
         }
         self.travel.resize_with(slots.max(self.travel.len()), Travel::default);
         for id in self.table.slots_of(index) {
-            // The first call of each has the number after this.
+            // The slot's first call has the number after this one.
             self.table.slots[id.at()].number = self.table.place_of(id) as u64;
         }
         *self.cold(index) = ClientCold::default();
         index
     }
 
-    /// Opens a session with what its server grants.
+    /// Opens a session; `grant` fills in what its server grants.
     pub fn open(&mut self, shared: &mut Shared, index: usize, slots: u16, grant: impl FnOnce(&mut ClientSession)) {
         self.cold(index).slots = slots;
         let session = &mut self.table.entries[index];
@@ -115,13 +117,13 @@ impl Clients {
         shared.pacing.begin(index);
     }
 
-    /// Takes no more calls for a session.
+    /// Stops accepting calls for a session.
     pub fn close(&mut self, index: usize) {
         let session = &mut self.table.entries[index];
         (session.state, session.short_limit) = (ClientState::Disconnecting, 0);
     }
 
-    /// The client whose session this one belongs to: over it that client is called.
+    /// The client that is called over this session, if it is such a session.
     pub fn client_called(&self, index: usize) -> Option<ClientId> {
         self.cold.get(index).and_then(|cold| cold.of)
     }
@@ -140,12 +142,12 @@ impl Clients {
     }
 
     pub fn remove(&mut self, index: usize) {
-        // The timer's list still holds these slots, and must not get them twice from the next session here.
+        // The timer's list still holds these slots, and must not get them a second time from the next session here.
         self.table.remove_with(index, |slot| *slot = ClientSlot { listed: slot.listed, ..ClientSlot::default() });
         *self.cold(index) = ClientCold::default();
     }
 
-    /// Our loop stood still: what is being measured took as long as that, not as the way.
+    /// Excludes a pause of our loop from what is being measured: it is no part of the round trips.
     #[cold]
     pub fn excuse(&mut self, times_calls: bool) {
         for at in 0..self.listed.len() {
@@ -164,12 +166,12 @@ impl Clients {
         calls_ns.into_iter().chain(owed_ns).min()
     }
 
-    /// Whether somebody has something to do already.
+    /// Whether there is already something to do, for the loop or for a lane's user.
     pub fn has_work(&self) -> bool {
         self.lanes.has_news() || self.has_unclaimed()
     }
 
-    /// Whether a call waits for its port to let go of the request.
+    /// Whether a finished call waits for the port to release its request.
     #[inline]
     pub fn has_unclaimed(&self) -> bool {
         !self.reclaiming.is_empty()
@@ -184,7 +186,7 @@ impl Clients {
         }
     }
 
-    /// Takes a call, with a deadline if it is `TIMED`.
+    /// Accepts a call, with a deadline if `TIMED`.
     #[inline(always)]
     pub fn enqueue<const TIMED: bool>(
         &mut self,
@@ -218,7 +220,7 @@ impl Clients {
             let meaning = Meaning::Request { request_type: call.request_type, has_options: TIMED, part };
             let header = meaning.header(name).to_bytes();
             if TIMED {
-                // The options are written when it leaves.
+                // The options are written when the request leaves.
                 request.front_mut()[..HEADER_LEN].copy_from_slice(&header);
                 self.travel[id.at()].deadline_ns = call.deadline_ns;
                 shared.note_deadline(call.deadline_ns);
@@ -236,7 +238,7 @@ impl Clients {
                 listed: true,
                 lane: call.lane,
             };
-            // A free slot holds no buffers: to look whether there are any to drop would cost a tenth of the way.
+            // A free slot holds no buffers: checking whether there are any to drop would cost a tenth of this path.
             std::mem::forget(std::mem::replace(slot, taken));
             shared.transmit.push(TxItem {
                 slot: id,
@@ -251,7 +253,7 @@ impl Clients {
         self.enqueue_other(shared, session, call, request, response)
     }
 
-    /// Takes a call that cannot leave at once as one packet.
+    /// Accepts a call that cannot leave at once as one packet.
     #[inline(never)]
     fn enqueue_other(
         &mut self,
@@ -313,7 +315,7 @@ impl Clients {
         Ok(index)
     }
 
-    /// Gives a call a slot and sends what the credits allow. Returns its number.
+    /// Gives a call a slot, and sends as many packets as the credits allow. Returns the call's number.
     fn start(&mut self, shared: &mut Shared, index: usize, queued: Queued, waited: Option<PlaceId>) -> u64 {
         let Queued { call, request, response } = queued;
         let slots = self.table.slots_per_entry() as u64;
@@ -321,14 +323,14 @@ impl Clients {
         let place = session.free_slots.trailing_zeros() as usize;
         let data_per_packet = session.data_per_packet as usize;
         let message_len_max = session.message_len_max as usize;
-        // A server that knows no deadlines is not told: the call ends here alone.
+        // A server that does not know deadlines is not told: then only this side ends the call.
         let has_options = call.deadline_ns.is_some() && session.features.has(Features::OPTIONS);
         let id = self.table.slot(index, place);
         let number = self.table.slots[id.at()].number + slots;
         debug_assert!(number <= REQUEST_NUMBER_MAX);
         let travel = Travel { has_options, deadline_ns: call.deadline_ns, waited, ..Travel::default() };
         let packets = packets_of(request.len() + travel.lead(), data_per_packet);
-        // A call that was queued while the session was opening meets its limits only here.
+        // A call that was queued while the session was opening meets the session's limits only here.
         let prepared = if request.len() > message_len_max || packets > PACKETS_MAX {
             Err((request, Cause::RequestTooLarge))
         } else {
@@ -338,7 +340,7 @@ impl Clients {
             Ok(request) => request,
             Err((request, cause)) => {
                 if waited.is_none() {
-                    // It is the call's name, and no other's.
+                    // The number names this call, and must not name another one.
                     self.table.slots[id.at()].number = number;
                 }
                 self.never_sent(shared, index, (waited, number), Queued { call, request, response }, cause);
@@ -389,7 +391,7 @@ impl Clients {
         self.push_completion(&mut shared.stats, request, unfinished);
     }
 
-    /// The number by which a call's caller knows it, which is over.
+    /// Returns the number by which the caller knows a call, and frees it, since the call is over.
     fn let_name_go(&mut self, waited: Option<PlaceId>, number: u64) -> u64 {
         waited.map_or(number, |waited| {
             let number = self.queues.number(waited);
@@ -417,7 +419,7 @@ impl Clients {
     }
 }
 
-/// Sees to it that a request can be sent as so many packets.
+/// Prepares a request so that it can be sent as `packets` packets.
 fn lay_out(
     shared: &Shared,
     mut request: MessageBuffer,
@@ -426,7 +428,7 @@ fn lay_out(
     data_per_packet: usize,
 ) -> Result<Outgoing, (MessageBuffer, Cause)> {
     if packets == 1 && request.len() + lead + HEADER_LEN <= shared.link.copy_len_max {
-        // The session's packets can be larger than those that the buffer was laid out for.
+        // The session's packets may be larger than those that the buffer was laid out for.
         if request.len() > request.data_per_packet() && request.set_data_per_packet(data_per_packet).is_err() {
             request = copy_of(shared, request, data_per_packet)?;
         }
@@ -435,7 +437,7 @@ fn lay_out(
     Ok(Outgoing::Shared(request.freeze()))
 }
 
-/// A copy of a request in a buffer for packets of another size.
+/// Copies a request into a buffer for packets of another size.
 fn copy_of(
     shared: &Shared,
     request: MessageBuffer,

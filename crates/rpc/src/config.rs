@@ -1,4 +1,4 @@
-//! What an endpoint may do: limits, times, and the switches of its optimisations.
+//! Configuration of an endpoint: limits, times, and the switches of its optimisations.
 
 use sinew_fabric::PollerConfig;
 
@@ -6,27 +6,27 @@ use crate::congestion::Congestion;
 use crate::error::ConfigError;
 use crate::recovery::{Recovery, Timeout, Window};
 
-/// Optimisations for the common case, each of which can be switched off to measure what it is worth (nsdi19 Table 3).
+/// Optimisations for the common case. Each can be switched off to measure what it gains (nsdi19 Table 3).
 ///
 /// The multi-packet receive queue of that table is a NIC's; the ports here have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Short responses reuse a buffer of their slot instead of allocating one (nsdi19 4.3).
+    /// Whether short responses reuse a buffer of their slot instead of allocating one (nsdi19 4.3).
     pub preallocated_responses: bool,
-    /// Single-packet requests are handled where they were received (nsdi19 4.2.3). Where the port lends private memory that
-    /// saves a copy to an allocated buffer.
+    /// Whether single-packet requests are handled where they were received (nsdi19 4.2.3). Where the port lends private
+    /// memory, that saves a copy into an allocated buffer.
     pub zero_copy_requests: bool,
-    /// The clock is read once per loop turn and not once per packet (nsdi19 5.2.2).
+    /// Whether the clock is read once per loop turn rather than once per packet (nsdi19 5.2.2).
     pub batched_clock: bool,
-    /// One credit return and one request-for-response stand for a run of packets (nsdi19 5.1 names this as worth while
-    /// where a tiny packet costs as much as a large one). Without it a credit return stands for its packet alone, so that with go-back-N
-    /// one that is lost costs a time-out, as in nsdi19.
+    /// Whether one credit return and one request-for-response stand for a run of packets (nsdi19 5.1 finds this worth
+    /// while where a tiny packet costs as much as a large one). Without it a credit return stands for its packet alone,
+    /// so that with go-back-N a lost one costs a time-out, as in nsdi19.
     pub cumulative_credits: bool,
-    /// With many sessions, a received burst's session state is prefetched before the burst is handled.
+    /// With many sessions: whether the session state for a received burst is prefetched before the burst is handled.
     pub prefetch_sessions: bool,
-    /// Short round trips of an uncongested session do not go into its rate (nsdi19 5.2.2).
+    /// Whether the rate of an uncongested session ignores short round trips (nsdi19 5.2.2).
     pub congestion_bypass: bool,
-    /// Packets of an uncongested session leave without a look at the pacing wheel (nsdi19 5.2.2).
+    /// Whether packets of an uncongested session bypass the pacing wheel (nsdi19 5.2.2).
     pub pacing_bypass: bool,
 }
 
@@ -44,68 +44,77 @@ impl Default for Tuning {
     }
 }
 
-/// Limits and times of an endpoint. `Config::default()` suits most.
+/// Limits and times of an endpoint. The defaults suit most programs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Packets that a session may have on their way before it hears back (nsdi19 4.3.1). Both sides offer, the smaller holds.
+    /// Packets that a session may have in flight before it hears back (nsdi19 4.3.1). Both sides offer a number, and
+    /// the smaller one holds.
     pub credits: u16,
-    /// Calls of a session that can be outstanding; further ones wait in a queue. A power of two, at most 64 (nsdi19 4.3).
+    /// Calls that a session can have outstanding; further ones wait in a queue. A power of two, at most 64 (nsdi19
+    /// 4.3).
     pub slots: u16,
-    /// The largest request or response, in bytes. A server with little memory takes less: see [`Self::peer_share_percent`].
+    /// Largest request or response, in bytes. A server with little memory accepts less: see
+    /// [`Self::peer_share_percent`].
     pub message_len_max: u32,
     /// Calls that may wait in a session's queue.
     pub queued_calls_max: usize,
-    /// Calls of a [lane](crate::LaneId) that can be under way or wait to be taken; more are refused. The main lane has no limit of its own.
+    /// Calls of a [lane](crate::LaneId) that can be under way or wait to be taken; further ones are refused. The main
+    /// lane has no such limit.
     pub lane_backlog_max: usize,
-    /// Whether [`crate::Rpc::poll_client_event`] tells when clients come and go.
+    /// Whether [`crate::Rpc::poll_client_event`] reports clients that come and go.
     pub client_events: bool,
-    /// Requests that may wait for [`crate::Rpc::poll_request`], of which one client has up to [`Self::peer_share_percent`]; further ones fail with
-    /// [`crate::Cause::ServerBusy`].
+    /// Requests that may wait for [`crate::Rpc::poll_request`], of which one client has at most
+    /// [`Self::peer_share_percent`]; further ones fail with [`crate::Cause::ServerBusy`].
     pub polled_requests_max: usize,
-    /// Closures and calls of other threads ([`crate::RpcHandle`]) that may wait for the endpoint's next turn; further ones are refused.
+    /// Closures and calls of other threads ([`crate::RpcHandle`]) that may wait for the endpoint's next turn; further
+    /// ones are refused.
     pub handle_queue_max: usize,
-    /// Sessions of this endpoint in both roles.
+    /// Sessions of this endpoint, in both roles together.
     pub sessions_max: usize,
-    /// Receive capacity kept for packets that open, close and watch sessions.
+    /// Receive capacity reserved for packets that open, close and watch sessions, in packets.
     pub management_packets: usize,
-    /// Accept more sessions than the port's receive capacity covers. What overflows is lost and sent again.
+    /// Whether to accept more sessions than the port's receive capacity covers. Packets that overflow it are lost and
+    /// retransmitted.
     pub overcommit: bool,
-    /// Responses up to this long use their slot's own buffer.
+    /// Length up to which a response uses its slot's own buffer, in bytes.
     pub preallocated_response_len: usize,
-    /// Which packets are sent again when some were lost.
+    /// Choice of the packets that are retransmitted after a loss.
     pub recovery: Recovery,
-    /// Time without progress after which a call's packets are sent again (nsdi19 5.2.3: 5 ms), at least. A client looks for late packets
-    /// five times in it. Half a millisecond is still longer than most pauses of a busy machine.
+    /// Shortest time without progress after which a call's packets are retransmitted (nsdi19 5.2.3: 5 ms). A client
+    /// looks for late packets five times within it. Half a millisecond is still longer than most pauses of a busy
+    /// machine.
     pub retransmit_timeout_ns: u64,
-    /// Whether that time grows with the round trips.
+    /// Whether the time-out grows with the round trips.
     pub timeout: Timeout,
-    /// A request of several packets none of which came for so long, or a response that nothing was asked of for so long, is given up when
-    /// another call finds no memory, or when its peer has its share of it. Should its client go on, its call fails with
-    /// [`crate::Cause::ServerBusy`].
+    /// Time after which a request of several packets, none of which came meanwhile, or a response of which nothing was
+    /// asked for meanwhile, counts as stalled. It is given up when another call finds no memory, or when its peer has
+    /// used up its share. If its client does go on, its call fails with [`crate::Cause::ServerBusy`].
     pub stalled_request_ns: u64,
-    /// The most that one peer may have of what all peers share: receive capacity, sessions, and memory for its requests and responses,
-    /// in percent. Requests that deferred calls or workers have count, too, until they are answered. It holds for what peers ask of us, not for
-    /// sessions that we open. A call that finds its client's share used up fails with [`crate::Cause::ServerBusy`]; a request that is larger than all
-    /// of the share, as the arena lays it out in blocks of 2^n and 1.5 x 2^n bytes, with [`crate::Cause::RequestTooLarge`].
+    /// Largest part that one peer may have of what all peers share, in percent: of receive capacity, of sessions, and
+    /// of memory for its requests and responses. Requests that deferred calls or workers hold count until they are
+    /// answered. The limit holds for what peers ask of us, not for sessions that we open. A call that finds its
+    /// client's share used up fails with [`crate::Cause::ServerBusy`]; a request that is larger than the whole share,
+    /// rounded up to the arena's blocks of 2^n and 1.5 x 2^n bytes, fails with [`crate::Cause::RequestTooLarge`].
     pub peer_share_percent: u8,
-    /// A request that arrives more slowly than this, after the first [`Self::stalled_request_ns`], counts as stalled.
+    /// Slowest rate of a request that does not count as stalled, in bytes per second. It holds once the first
+    /// [`Self::stalled_request_ns`] have passed.
     pub request_rate_min_bytes_per_s: u64,
-    /// Silence after which a peer is asked for a sign of life, and the time between two questions; from half of [`Self::peer_timeout_ns`] on that
-    /// is no more than a hundredth of the latter.
+    /// Silence after which a peer is probed, and the time between two probes; once half of [`Self::peer_timeout_ns`]
+    /// has passed, probes are at most a hundredth of the latter apart.
     pub probe_interval_ns: u64,
     /// Silence after which a peer counts as dead.
     pub peer_timeout_ns: u64,
     /// Time after which an unanswered connect fails.
     pub connect_timeout_ns: u64,
-    /// Time between two tries of an unanswered connect or disconnect.
+    /// Time between two attempts at an unanswered connect or disconnect.
     pub connect_retry_ns: u64,
     /// Deadline of blocking calls.
     pub call_timeout_ns: u64,
-    /// How blocking calls and `run_until` wait. In virtual time they sleep at once.
+    /// Way in which blocking calls and `run_until` wait. In virtual time they sleep without spinning first.
     pub poller: PollerConfig,
-    /// Congestion control; none, where the fabric has none to control.
+    /// Congestion control; `None` where the fabric has no congestion to control.
     pub congestion: Option<Congestion>,
-    /// Switches.
+    /// Switches of the optimisations.
     pub tuning: Tuning,
 }
 
@@ -160,7 +169,7 @@ impl Config {
                 packet_threshold > 0,
                 "recovery.packet_threshold",
                 packet_threshold.into(),
-                "at least one packet must overtake another before that counts as lost",
+                "at least one packet must overtake another before the latter counts as lost",
             )?;
         }
         need(
@@ -181,28 +190,28 @@ impl Config {
             self.sessions_max as u64,
             "at most 2^24 - 1 sessions",
         )?;
-        need(self.lane_backlog_max > 0, "lane_backlog_max", 0, "a lane takes at least one call")?;
-        need(self.handle_queue_max > 0, "handle_queue_max", 0, "a handle's queue takes at least one closure or call")?;
+        need(self.lane_backlog_max > 0, "lane_backlog_max", 0, "a lane must take at least one call")?;
+        need(self.handle_queue_max > 0, "handle_queue_max", 0, "a handle's queue must take at least one entry")?;
         for (field, value) in [
             ("retransmit_timeout_ns", self.retransmit_timeout_ns),
             ("stalled_request_ns", self.stalled_request_ns),
             ("probe_interval_ns", self.probe_interval_ns),
             ("connect_retry_ns", self.connect_retry_ns),
         ] {
-            need(value > 0, field, value, "a time-out must be longer than nothing")?;
+            need(value > 0, field, value, "a time-out must be longer than 0")?;
         }
         need(
             (1..=100).contains(&self.peer_share_percent),
             "peer_share_percent",
             self.peer_share_percent.into(),
-            "from 1 to 100: with 100 one peer may have all",
+            "must be from 1 to 100; with 100 one peer may have everything",
         )?;
         self.congestion.map_or(Ok(()), |congestion| congestion.check())?;
         need(
             self.peer_timeout_ns > self.probe_interval_ns,
             "peer_timeout_ns",
             self.peer_timeout_ns,
-            "longer than probe_interval_ns, so that a peer is asked before it is given up",
+            "must be longer than probe_interval_ns, so that a peer is probed before it is given up",
         )
     }
 }

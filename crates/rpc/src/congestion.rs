@@ -1,7 +1,7 @@
-//! How fast sessions may send: round-trip times and marks, the limits that follow from them, and packets that wait for their time.
+//! Congestion control: round-trip times and marks, the limits that follow from them, and pacing of packets.
 //!
-//! All of it is at clients (nsdi19 5.2.1): a server's packets answer a client's, one each. A session that nothing limits is
-//! uncongested: its packets leave at once, and its short round trips change nothing (nsdi19 5.2.2), unless
+//! All of it is at clients (nsdi19 5.2.1), since a server sends one packet for each of a client's. A session without
+//! limits is uncongested: its packets leave at once, and its short round trips change nothing (nsdi19 5.2.2), unless
 //! [`Tuning`](crate::Tuning) switches these bypasses off.
 
 mod dcqcn;
@@ -23,62 +23,62 @@ use swift::Swift;
 use timely::Timely;
 use wheel::Wheel;
 
-/// Servers tell a client of marks on one session's packets once in this time (DCQCN, SIGCOMM 2015).
+/// Interval at which servers tell a client of marks on one session's packets, at most (DCQCN, SIGCOMM 2015).
 pub(crate) const NOTICE_INTERVAL_NS: u64 = 50_000;
 
-/// How a session's limits follow from what it meets.
+/// Algorithm that sets a session's limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Algorithm {
     /// Rates from round trips (nsdi19 5.2.1).
     Timely(TimelyConfig),
     /// Windows from round trips: short queues for incasts of any width.
     Swift(SwiftConfig),
-    /// Rates from marks (ECN), where ports tell of them: simulated ones do.
+    /// Rates from marks (ECN), where ports report them: simulated ones do.
     Dcqcn(DcqcnConfig),
 }
 
-/// What congestion control goes by.
+/// Configuration of congestion control.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Congestion {
     /// The rate of the link, in bytes per second: that of an uncongested session.
     pub line_bytes_per_s: f64,
-    /// How limits follow from what sessions meet.
+    /// The algorithm that sets limits.
     pub algorithm: Algorithm,
-    /// So many of the latest round trips are kept for [`Rpc::poll_rtt_ns`](crate::Rpc::poll_rtt_ns).
+    /// Number of latest round trips that are kept for [`Rpc::poll_rtt_ns`](crate::Rpc::poll_rtt_ns).
     pub rtts_kept: usize,
 }
 
 impl Congestion {
-    /// An algorithm on a link of this rate.
+    /// Makes a configuration for an algorithm, on a link of `rate_gbps` Gbit/s.
     pub fn new(rate_gbps: f64, algorithm: Algorithm) -> Self {
         Self { line_bytes_per_s: rate_gbps * 1e9 / 8.0, algorithm, rtts_kept: 0 }
     }
 
-    /// Timely on a link of this rate.
+    /// Timely on a link of `rate_gbps` Gbit/s.
     pub fn timely(rate_gbps: f64) -> Self {
         Self::new(rate_gbps, Algorithm::Timely(TimelyConfig::default()))
     }
 
-    /// Swift on a link of this rate.
+    /// Swift on a link of `rate_gbps` Gbit/s.
     pub fn swift(rate_gbps: f64) -> Self {
         Self::new(rate_gbps, Algorithm::Swift(SwiftConfig::default()))
     }
 
-    /// DCQCN on a link of this rate.
+    /// DCQCN on a link of `rate_gbps` Gbit/s.
     pub fn dcqcn(rate_gbps: f64) -> Self {
         Self::new(rate_gbps, Algorithm::Dcqcn(DcqcnConfig::default()))
     }
 
-    /// What cannot work.
+    /// Refuses a configuration that cannot work.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let need = |holds: bool, field, value: f64, expected| {
             if holds { Ok(()) } else { Err(ConfigError { field, value: value as u64, expected }) }
         };
         let positive = |field, value: f64| {
-            need(value > 0.0 && value.is_finite(), field, value, "a finite number, and more than nothing")
+            need(value > 0.0 && value.is_finite(), field, value, "must be a finite number, and more than 0")
         };
-        let part = |field, value: f64| need((0.0..=1.0).contains(&value), field, value, "from 0 to 1");
-        let time = |field, ns: u64| need(ns > 0, field, ns as f64, "longer than nothing");
+        let part = |field, value: f64| need((0.0..=1.0).contains(&value), field, value, "must be from 0 to 1");
+        let time = |field, ns: u64| need(ns > 0, field, ns as f64, "must be more than 0");
         positive("congestion.line_bytes_per_s", self.line_bytes_per_s)?;
         match &self.algorithm {
             Algorithm::Timely(timely) => {
@@ -110,7 +110,7 @@ impl Congestion {
         }
     }
 
-    /// Round trips below this do not change an uncongested session.
+    /// Round trips below this leave an uncongested session unchanged.
     fn bypassed_ns(&self) -> u64 {
         match &self.algorithm {
             Algorithm::Timely(timely) => timely.low_ns,
@@ -120,12 +120,12 @@ impl Congestion {
     }
 }
 
-/// What holds a session back; nothing, by default.
+/// Limits of a session; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Whether its packets must be spaced.
+    /// Whether its packets must be spaced in time.
     pub is_paced: bool,
-    /// Credits that it has and may not use.
+    /// Credits that the session has but may not use.
     pub withheld: u16,
 }
 
@@ -136,16 +136,16 @@ impl Limits {
     }
 }
 
-/// A round trip of a session, or another sign.
+/// A session's state at the time of a round trip, a mark or a loss.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     /// The session's index.
     pub index: usize,
-    /// Its credits, all of them.
+    /// All of the session's credits.
     pub credits: u16,
-    /// Bytes of its packets, at most.
+    /// Largest size of its packets, in bytes.
     pub packet_len: usize,
-    /// What it is held back by now.
+    /// Its present limits.
     pub limits: Limits,
     pub now_ns: u64,
 }
@@ -157,29 +157,29 @@ enum Flow {
     Dcqcn(Dcqcn),
 }
 
-/// A packet that waits for its time, and its bytes.
+/// A packet that waits for its time, and its size in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     item: TxItem,
     len: usize,
 }
 
-/// What is known of a session.
+/// Pacing state of a session.
 #[derive(Clone, Debug)]
 struct Paced {
     flow: Flow,
-    /// Bytes per second: that of the link, when nothing holds it back.
+    /// Rate in bytes per second: that of the link if the session has no limits.
     rate: f64,
     /// When its next packet may leave.
     next_ns: u64,
-    /// Its packets that wait, in order.
+    /// Its waiting packets, in order.
     queue: VecDeque<Waiting>,
-    /// Whether the wheel knows when to look at it again.
+    /// Whether the wheel holds it, and so will return it.
     is_on_wheel: bool,
 }
 
 impl Paced {
-    /// Notes that a packet of so many bytes leaves.
+    /// Notes that a packet of `len` bytes leaves.
     fn left(&mut self, len: usize) {
         if let Flow::Dcqcn(flow) = &mut self.flow {
             flow.sent(len);
@@ -190,8 +190,8 @@ impl Paced {
 
 /// The congestion control of an endpoint.
 ///
-/// The wheel holds sessions, not packets: those of one session leave in the order in which they came, at the rate that it has when
-/// they leave, and calls that end take theirs along.
+/// The wheel holds sessions, not packets. So the packets of a session leave in order, at the rate that the session has
+/// when they leave, and when a call ends its packets can be removed.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     config: Option<Congestion>,
@@ -207,13 +207,13 @@ impl Pacing {
         Self { config, sessions: Vec::new(), wheel: Wheel::new(now_ns), due: Vec::new(), rtts: VecDeque::new() }
     }
 
-    /// Whether round trips are measured at all.
+    /// Whether congestion control is on.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.config.is_some()
     }
 
-    /// A session begins, at the rate of the link.
+    /// Begins a session, at the rate of the link.
     pub fn begin(&mut self, index: usize) {
         let Some(config) = &self.config else { return };
         let line = config.line_bytes_per_s;
@@ -226,11 +226,11 @@ impl Pacing {
         if self.sessions.len() <= index {
             self.sessions.resize(index + 1, fresh.clone());
         }
-        // The wheel may still know the session that was here before.
+        // The wheel may still hold the session that was here before.
         self.sessions[index] = Paced { is_on_wheel: self.sessions[index].is_on_wheel, ..fresh };
     }
 
-    /// Takes in a round trip of a session; returns what holds it back from now on.
+    /// Handles a measured round trip of a session; returns the session's new limits.
     pub fn measured(&mut self, rtt_ns: u64, sample: Sample, bypasses: bool) -> Limits {
         let Some(config) = &self.config else { return Limits::default() };
         if config.rtts_kept > 0 {
@@ -254,7 +254,7 @@ impl Pacing {
         })
     }
 
-    /// A session's packet met a long queue.
+    /// Handles a mark: a packet of the session met a long queue.
     pub fn marked(&mut self, sample: Sample) -> Limits {
         self.update(sample, |flow, config| {
             if let (Flow::Dcqcn(flow), Algorithm::Dcqcn(dcqcn)) = (flow, &config.algorithm) {
@@ -263,7 +263,7 @@ impl Pacing {
         })
     }
 
-    /// A session's packets were lost.
+    /// Handles a loss of a session's packets.
     pub fn lost(&mut self, sample: Sample) -> Limits {
         self.update(sample, |flow, config| {
             if let (Flow::Swift(flow), Algorithm::Swift(swift)) = (flow, &config.algorithm) {
@@ -283,16 +283,17 @@ impl Pacing {
             Flow::Timely(flow) => flow.rate(),
             Flow::Dcqcn(flow) => flow.rate(),
             Flow::Swift(flow) => {
-                // A session may always have one packet on its way.
+                // A session may always have one packet in flight.
                 withheld = sample.credits - (flow.window().max(1.0) as u16).min(sample.credits);
                 flow.packets_per_s().map_or(line, |rate| (rate * sample.packet_len as f64).min(line))
             }
         };
-        // While packets wait for their time others must not overtake them: go-back-N takes that for a loss.
+        // While packets wait for their time, others must not overtake them: go-back-N takes that for a loss.
         Limits { is_paced: session.rate < line || !session.queue.is_empty(), withheld }
     }
 
-    /// Queues packets of a session, each of `packet_len` bytes: those whose time has come for the next burst, the others behind it.
+    /// Queues packets of a session, each of `packet_len` bytes: those whose time has come go to the next burst, the
+    /// others wait.
     pub fn queue(&mut self, index: usize, run: TxItem, packet_len: usize, now_ns: u64, transmit: &mut Vec<TxItem>) {
         let Some(session) = self.sessions.get_mut(index) else { return transmit.push(run) };
         for number in run.numbers() {
@@ -311,7 +312,7 @@ impl Pacing {
         }
     }
 
-    /// Lets those go whose time has come.
+    /// Releases packets whose time has come.
     #[inline]
     pub fn release(&mut self, now_ns: u64, transmit: &mut Vec<TxItem>) {
         if !self.wheel.is_empty() {
@@ -337,14 +338,14 @@ impl Pacing {
         }
     }
 
-    /// Whether packets of a call wait for their time: they are not late.
+    /// Whether packets of a call wait for their time; then they are not late.
     pub fn holds(&self, index: usize, slot: SlotId) -> bool {
         let session = self.sessions.get(index);
         session.is_some_and(|session| session.queue.iter().any(|waiting| waiting.item.slot == slot))
     }
 
-    /// Takes back the packets of a call that is over: they are not to cost its session time. Says how many; a session has no more here than
-    /// credits.
+    /// Removes the waiting packets of a call that is over, so that they take none of its session's rate. Returns their
+    /// number, which is at most the session's credits.
     #[inline]
     pub fn forget(&mut self, index: usize, slot: SlotId) -> u32 {
         let Some(session) = self.sessions.get_mut(index).filter(|session| !session.queue.is_empty()) else { return 0 };
@@ -359,7 +360,7 @@ impl Pacing {
         !self.wheel.is_empty()
     }
 
-    /// When the next packet may leave.
+    /// When a packet may next leave.
     pub fn next_ns(&self) -> Option<u64> {
         self.wheel.next_ns()
     }

@@ -1,7 +1,7 @@
-//! The protocol core: the roles of an endpoint, and what they share. No port, no clock, no thread.
+//! The protocol core: the two roles of an endpoint, and the state that they share. It has no port, clock or thread.
 //!
-//! [`crate::client`] knows the calls that we make, [`crate::server`] those that we answer. Neither knows the other: what both need is in
-//! [`Shared`], which they are handed.
+//! [`crate::client`] handles the calls that we make, [`crate::server`] those that we answer. Neither knows the other:
+//! what both need is in [`Shared`], which is passed to them.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::server::Servers;
 use crate::shared::{Link, Shared};
 use crate::transmit::TxKind;
 
-/// From room for this many sessions on their state no longer stays in the nearest caches, and prefetching it pays.
+/// Number of session places above which their state no longer stays in the nearest caches, so that prefetching it pays.
 const PREFETCH_FROM_SESSIONS: usize = 256;
 
 pub(crate) struct Core {
@@ -47,13 +47,13 @@ impl Core {
         }
     }
 
-    /// Sessions in both roles.
+    /// Number of sessions, in both roles together.
     pub fn sessions(&self) -> usize {
         self.clients.table.len() + self.servers.table.len()
     }
 
-    /// Takes a call, of an endpoint whose time is now; see [`crate::Rpc::enqueue_request`]. What its options are is mostly known where it is
-    /// compiled.
+    /// Accepts a call; `shared.now_ns` must be up to date. See [`crate::Rpc::enqueue_request`]. It is inlined because
+    /// the compiler mostly knows the options.
     #[inline(always)]
     pub fn enqueue(
         &mut self,
@@ -64,7 +64,7 @@ impl Core {
         options: CallOptions,
     ) -> Result<CallId, Rejected> {
         let Self { shared, clients, .. } = self;
-        // A deadline at the clock's zero has passed as one a moment later has.
+        // The deadline is non-zero: one at the clock's zero has passed, just as one a moment later.
         let deadline_ns = options.ends_ns(shared.now_ns).and_then(|ends_ns| NonZeroU64::new(ends_ns.max(1)));
         let (request_type, lane, tag) = (request_type.number(), options.lane.index(), options.tag);
         let call = NewCall { request_type, lane, tag, deadline_ns };
@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Takes a call of another lane than the main one.
+    /// Accepts a call of a lane other than the main one.
     #[inline(never)]
     fn enqueue_aside(
         shared: &mut Shared,
@@ -100,7 +100,7 @@ impl Core {
         taken
     }
 
-    /// Ends calls, in both roles, whose deadlines have passed.
+    /// Ends calls whose deadlines have passed, in both roles.
     #[inline(never)]
     pub fn end_expired(&mut self) {
         let Self { shared, clients, servers } = self;
@@ -111,12 +111,12 @@ impl Core {
         }
     }
 
-    /// Whether the loop, or the endpoint's user, has something to do already.
+    /// Whether the loop, or the endpoint's user, already has something to do.
     pub fn has_work(&self) -> bool {
         self.shared.has_output() || self.clients.has_work() || self.servers.returns.waiting()
     }
 
-    /// Pushes everything that waits, as one burst. Its submission is the caller's.
+    /// Pushes everything that waits, as one burst. The caller submits it.
     pub fn transmit(&mut self, tx: &mut impl PacketTx) {
         let Self { shared, clients, servers } = self;
         for &item in &shared.transmit {
@@ -134,7 +134,7 @@ impl Core {
         }
     }
 
-    /// Starts the memory reads that handling the burst will need, all at once (with 20,000 sessions they miss the caches).
+    /// Starts all memory reads that handling the burst will need, at once (with 20,000 sessions they miss the caches).
     #[inline]
     pub fn prefetch(&self, burst: &RxBurst<'_>) {
         let places = self.clients.table.entries.len() + self.servers.table.entries.len();
@@ -154,7 +154,7 @@ impl Core {
                 _ => self.clients.table.prefetch(header.session, header.request_number),
             }
         }
-        // The slots lead on to the buffers that responses will be written to: their reads overlap in turn.
+        // The slots point to the buffers that responses will be written to: these reads overlap too.
         for packet in &burst.packets {
             match Header::read(packet.head) {
                 Ok(header) if matches!(header.kind, Kind::Request | Kind::RequestWithOptions) => {
@@ -165,7 +165,7 @@ impl Core {
         }
     }
 
-    /// Slows sessions of ours whose packets met long queues, and tells clients of theirs.
+    /// Slows down our sessions whose packets met long queues, and tells clients whose packets did.
     #[cold]
     pub fn note_marks(&mut self, burst: &RxBurst<'_>) {
         let Self { shared, clients, servers } = self;

@@ -1,4 +1,4 @@
-//! One face of all endpoints, whatever their port and clock.
+//! The trait of all endpoints, whatever their port and clock.
 
 pub(crate) mod handle;
 
@@ -20,14 +20,15 @@ use crate::reply::Reply;
 use crate::stats::Stats;
 pub use handle::{Pending, RpcHandle};
 
-/// What a client needs of an endpoint: [`crate::Rpc`] over any port and clock, the facade's `sinew::Rpc`, a borrowed or a boxed one. Libraries
-/// that are written against it take all of them.
+/// The interface of an endpoint that clients need: [`crate::Rpc`] over any port and clock, the facade's `sinew::Rpc`,
+/// or a borrowed or boxed one. A library written against it accepts all of them.
 ///
-/// The methods do what those of [`crate::Rpc`] of the same names do, and are documented there; so that `dyn Endpoint` has them, they take a `Box` or
-/// `&mut dyn` where those take any closure, and [`CallOptions`] and slices where those take what can be made into them. A library that is generic over the endpoint
-/// (`E: Endpoint`) costs what the endpoint itself does. `dyn Endpoint` costs an indirect call for each method, which moves its
-/// arguments through memory and cannot be inlined: 36 instructions of a small call's 570 at the client in batches of 8, 46 of 907 one by
-/// one (callgrind, shared memory), and none for each packet of a long one.
+/// The methods do what the methods of [`crate::Rpc`] of the same names do, and are documented there. So that `dyn
+/// Endpoint` has them too, they take a `Box` or `&mut dyn` where those take any closure, and [`CallOptions`] and slices
+/// where those take anything that converts into them. A library that is generic over the endpoint (`E: Endpoint`) costs
+/// what the endpoint itself does. `dyn Endpoint` costs an indirect call for each method, which moves its arguments
+/// through memory and cannot be inlined: 36 instructions of a small call's 570 at the client in batches of 8, 46 of 907
+/// one by one (callgrind, shared memory), and none for each packet of a long call.
 ///
 /// ```
 /// use sinew_rpc::{Endpoint, RequestType, SessionId};
@@ -64,7 +65,7 @@ pub trait Endpoint {
     /// See [`crate::Rpc::stats_reader`].
     fn stats_reader(&mut self) -> StatsReader;
 
-    /// A handle by which other threads reach this endpoint. See [`EndpointInfo::remote_handle`].
+    /// Returns a handle through which other threads reach this endpoint. See [`EndpointInfo::remote_handle`].
     fn remote_handle(&self) -> RpcHandle {
         self.info().remote_handle()
     }
@@ -80,7 +81,7 @@ pub trait Endpoint {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] when the name leads nowhere or a limit of this endpoint is reached.
+    /// [`ConnectError`] when the address cannot be resolved or a limit of this endpoint is reached.
     fn begin_connect(&mut self, address: &Address) -> Result<SessionId, ConnectError>;
 
     /// See [`crate::Rpc::begin_connect_with`].
@@ -94,7 +95,7 @@ pub trait Endpoint {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]: no such server, no answer, refused, or a limit of this endpoint.
+    /// [`ConnectError`]: no such server, no answer, a refusal, or a limit of this endpoint.
     fn connect(&mut self, address: &str) -> Result<SessionId, ConnectError>;
 
     /// See [`crate::Rpc::connect_with`].
@@ -176,28 +177,28 @@ pub trait Endpoint {
     ///
     /// # Errors
     ///
-    /// What the port says.
+    /// Any error of the port.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<bool>;
 
     /// See [`crate::Rpc::turn_or_wait`].
     ///
     /// # Errors
     ///
-    /// What the port says when it cannot sleep.
+    /// Any error of the port when it cannot sleep.
     fn turn_or_wait(&mut self) -> io::Result<bool>;
 
     /// See [`crate::Rpc::rest`].
     ///
     /// # Errors
     ///
-    /// What the port says when it cannot sleep.
+    /// Any error of the port when it cannot sleep.
     fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> io::Result<()>;
 
     /// See [`crate::Rpc::rest_beside`].
     ///
     /// # Errors
     ///
-    /// What the port says when it cannot sleep, or one of the others.
+    /// Any error of the port, or of one of the others, when it cannot sleep.
     fn rest_beside(&mut self, busy: bool, beside: &mut [&mut dyn Readiness], timeout_ns: Option<u64>)
     -> io::Result<()>;
 
@@ -211,7 +212,7 @@ pub trait Endpoint {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::Unsupported`] where there is no descriptor; what the port says.
+    /// [`io::ErrorKind::Unsupported`] if there is no descriptor; any error of the port.
     fn arm(&mut self) -> io::Result<Armed>;
 
     /// See [`crate::Rpc::disarm`].
@@ -274,11 +275,11 @@ pub trait Endpoint {
     /// See [`crate::Rpc::reply_with`].
     fn reply_with(&mut self, call: DeferredCall, len: usize, write: &mut dyn FnMut(&[u8], &mut [u8]));
 
-    /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.
+    /// Turns the loop until `done` returns true, sleeping when there is nothing to do, as [`Config::poller`] allows.
     ///
     /// # Errors
     ///
-    /// What the port says when it cannot sleep.
+    /// Any error of the port when it cannot sleep.
     fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> io::Result<()>
     where
         Self: Sized,
@@ -295,7 +296,7 @@ pub trait Endpoint {
     }
 }
 
-/// The methods of an endpoint that are the same whoever calls them, each that of `$to`.
+/// Defines the methods that are the same for every user of an endpoint: each calls that of `$to`.
 macro_rules! forward_common {
     (|$self:ident| $to:expr, |$self_mut:ident| $to_mut:expr) => {
         #[inline]
@@ -497,7 +498,7 @@ macro_rules! forward_common {
 }
 pub(crate) use forward_common;
 
-/// The methods of an endpoint, each that of `$to`.
+/// Defines all methods of an endpoint: each calls that of `$to`.
 macro_rules! forward {
     (|$self:ident| $to:expr, |$self_mut:ident| $to_mut:expr) => {
         forward_common!(|$self| $to, |$self_mut| $to_mut);

@@ -1,4 +1,4 @@
-//! What can go wrong, for whom, and what was or was not done.
+//! Errors: what failed, which peer it concerns, and what was or was not done.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,26 +8,26 @@ use sinew_mem::{AllocError, MessageBuffer};
 
 use crate::request_type::RequestType;
 
-/// A configuration that cannot work, and why.
+/// A configuration that cannot work, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Config::{field} is {value}: {expected}")]
 pub struct ConfigError {
-    /// The field.
+    /// Name of the field.
     pub field: &'static str,
-    /// What it holds.
+    /// Its value.
     pub value: u64,
-    /// What it may hold.
+    /// The values that it may have.
     pub expected: &'static str,
 }
 
 /// Whether a failed call's handler ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execution {
-    /// It cannot have: the request never left whole. Sending it again elsewhere is safe.
+    /// The handler cannot have run: the request never left whole. Sending it again elsewhere is safe.
     NeverSent,
-    /// It may have: the request left, the response did not come.
+    /// The handler may have run: the request left, and no response came.
     MayHaveRun,
-    /// It did not: the server said so.
+    /// The handler did not run: the server said so.
     NotRun,
 }
 
@@ -41,23 +41,23 @@ impl fmt::Display for Execution {
     }
 }
 
-/// Why a call, or a whole session, failed.
+/// Reason why a call, or a whole session, failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Nothing was heard from the peer for `Config::peer_timeout_ns`.
+    /// Nothing was heard from the peer for [`Config::peer_timeout_ns`](crate::Config::peer_timeout_ns).
     PeerSilent,
     /// The peer's process ended.
     PeerDied,
     /// The peer closed its endpoint or this session.
     PeerClosed,
-    /// The fabric says that nobody listens there.
+    /// The fabric reports that nobody listens at the address.
     PeerUnreachable,
-    /// Its port is there and has no room for us.
+    /// The peer's port is there, but has no room for us.
     PeerRefused,
-    /// The server did not open the session: [`ConnectError`], in the session's event, says why.
+    /// The server did not open the session; the session's event holds a [`ConnectError`] with the reason.
     SessionRefused,
-    /// The peer no longer knows this session: it restarted, or gave us up while we were silent.
+    /// The peer no longer knows this session: it restarted, or gave us up while it did not hear from us.
     PeerForgot,
     /// This side disconnected the session.
     Disconnected,
@@ -67,20 +67,20 @@ pub enum Cause {
     DeadlinePassed,
     /// The server registered no handler for this request type.
     NoHandler,
-    /// The handler let the call go without an answer.
+    /// The handler dropped the call without an answer.
     HandlerDropped,
     /// The handler panicked.
     HandlerPanicked,
-    /// The server had no worker or no memory for the request, or its share for us is used up.
+    /// The server had no worker or no memory for the request, or our share of the server is used up.
     ServerBusy,
-    /// The server has seen a later request in the call's place: it knows nothing of this one any more.
+    /// The server has seen a later request in the call's slot, and no longer knows this one.
     Overtaken,
-    /// The request is larger than the session, once open, allows, or than all that the server has for us: its
-    /// [`Config::peer_share_percent`](crate::Config::peer_share_percent) of its memory.
+    /// The request is larger than the session allows (which is known only once it is open), or larger than our whole
+    /// share of the server's memory: [`Config::peer_share_percent`](crate::Config::peer_share_percent).
     RequestTooLarge,
     /// The response is larger than the session allows.
     ResponseTooLarge,
-    /// No memory at this side, for the response or to lay the request out.
+    /// This side had no memory for the response, or for laying the request out in packets.
     NoMemory,
 }
 
@@ -106,8 +106,8 @@ impl Cause {
             Self::NoHandler => "it has no handler for this request type",
             Self::HandlerDropped => "its handler dropped the call without an answer",
             Self::HandlerPanicked => "its handler panicked",
-            Self::ServerBusy => "it has no worker or memory left for the request, or no more of its share for us",
-            Self::Overtaken => "it has seen a later request in this one's place",
+            Self::ServerBusy => "it has no worker or memory left for the request, or our share of it is used up",
+            Self::Overtaken => "it has seen a later request in this one's slot",
             Self::RequestTooLarge => {
                 "the request is larger than the session's largest message, or than one peer's share of its memory"
             }
@@ -117,7 +117,7 @@ impl Cause {
     }
 }
 
-/// What can be done about a session that did not open.
+/// Advice for a session that did not open, to be appended to the error.
 fn remedy(cause: Cause) -> &'static str {
     match cause {
         Cause::PeerUnreachable | Cause::PeerDied => "; start the server first, or check the address",
@@ -128,20 +128,20 @@ fn remedy(cause: Cause) -> &'static str {
 /// A call that got no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallError {
-    /// Whom it was for.
+    /// The peer that was called.
     pub peer: Arc<str>,
-    /// Why it failed.
+    /// Reason for the failure.
     pub cause: Cause,
     /// Whether its handler ran.
     pub execution: Execution,
-    /// What it asked for.
+    /// Type of the request.
     pub request_type: RequestType,
 }
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { peer, cause, execution, request_type } = self;
-        // Clients that are called back have come by themselves.
+        // A client that we call back connected on its own: there is no address to name it by.
         let peer = if peer.is_empty() { "a client" } else { peer };
         match cause {
             Cause::NoHandler => {
@@ -155,64 +155,64 @@ impl fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
-/// Why a session could not be opened.
+/// Reason why a session could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The address leads nowhere.
+    /// The address cannot be resolved.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// No answer in `Config::connect_timeout_ns`.
+    /// No answer came within [`Config::connect_timeout_ns`](crate::Config::connect_timeout_ns).
     #[error("no answer from {peer} within {timeout_ms} ms: is the server running its event loop?")]
     TimedOut {
-        /// Whom we asked.
+        /// The server that was asked.
         peer: Arc<str>,
-        /// How long.
+        /// The time-out, in ms.
         timeout_ms: u64,
     },
     /// The session failed before it was open.
     #[error("connecting to {peer} failed: {}{}", cause.text(), remedy(*cause))]
     Failed {
-        /// Whom we asked.
+        /// The server that was asked.
         peer: Arc<str>,
-        /// Why.
+        /// Reason for the failure.
         cause: Cause,
     },
-    /// The server's receive capacity is committed.
+    /// The server's receive capacity is committed to other sessions.
     #[error(
         "{peer} refused the session: its receive capacity of {packets} packets is committed ({committed} already); \
          lower Config::credits, raise the port's ring or socket buffer, or set Config::overcommit there"
     )]
     PeerReceiveCapacity {
-        /// Whom we asked.
+        /// The server that was asked.
         peer: Arc<str>,
-        /// Packets that it can hold.
+        /// Packets that the server can hold.
         packets: u64,
         /// Packets committed to other sessions.
         committed: u64,
     },
-    /// The server has as many sessions as it may.
+    /// The server has reached its limit of sessions.
     #[error("{peer} refused the session: it has its limit of {limit} sessions; raise Config::sessions_max there")]
     PeerSessions {
-        /// Whom we asked.
+        /// The server that was asked.
         peer: Arc<str>,
         /// Its limit.
         limit: u64,
     },
-    /// We have what one peer may have of the server.
+    /// We already have all that one peer may have of the server.
     #[error(
-        "{peer} refused the session: its share for one peer is {limit} {of}, and we have that; \
+        "{peer} refused the session: one peer's share is {limit} {of}, and we already have that much; \
          close sessions, lower Config::credits, or raise Config::peer_share_percent there"
     )]
     PeerShare {
-        /// Whom we asked.
+        /// The server that was asked.
         peer: Arc<str>,
-        /// The share.
+        /// The share of one peer, in units of `of`.
         limit: u64,
-        /// Of what.
+        /// Unit of the share: packets of receive capacity, or sessions.
         of: &'static str,
     },
-    /// This port's receive capacity is committed.
+    /// This port's receive capacity is committed to other sessions.
     #[error(
         "a further session would exceed this port's receive capacity of {packets} packets ({committed} committed); \
          lower Config::credits, raise the port's ring or socket buffer, or set Config::overcommit"
@@ -226,17 +226,17 @@ pub enum ConnectError {
     /// The server speaks another version of the protocol.
     #[error("{peer} speaks version {theirs} of the protocol, and we speak {ours}: update the older side")]
     PeerVersion {
-        /// Whom we asked.
+        /// The server that was asked.
         peer: Arc<str>,
-        /// Its version.
+        /// Protocol version of the server.
         theirs: u8,
-        /// Ours.
+        /// Protocol version of this side.
         ours: u8,
     },
-    /// The lane that shall hear of the session is no lane, or has too much to take already.
+    /// The lane that is to hear of the session does not exist, or has too much waiting already.
     #[error(transparent)]
     Lane(EnqueueError),
-    /// This endpoint has as many sessions as it may.
+    /// This endpoint has reached its limit of sessions.
     #[error("this endpoint has its limit of {limit} sessions; raise Config::sessions_max")]
     Sessions {
         /// The limit.
@@ -247,7 +247,7 @@ pub enum ConnectError {
     Io(#[from] std::io::Error),
 }
 
-/// Why a request was not taken.
+/// Reason why a request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
@@ -256,55 +256,57 @@ pub enum EnqueueError {
     NoSuchSession,
     /// The request is larger than the session allows.
     #[error(
-        "a request of {len} bytes is over the session's limit of {limit} bytes; raise Config::message_len_max on both sides"
+        "a request of {len} bytes is over the session's limit of {limit} bytes; \
+         raise Config::message_len_max on both sides"
     )]
     TooLarge {
-        /// Its length.
+        /// Length of the request, in bytes.
         len: usize,
-        /// The limit.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// A buffer comes from another endpoint's arena.
+    /// A buffer is from another endpoint's arena.
     #[error("the message buffer comes from another endpoint; allocate it with this endpoint's `alloc`")]
     ForeignBuffer,
     /// The lane is closed, or was never this endpoint's.
     #[error("no such lane: it was closed, or belongs to another endpoint")]
     NoSuchLane,
-    /// The lane's user takes too little of what it has.
+    /// The lane's user takes its completions and events too slowly.
     #[error(
-        "{limit} calls and events of this lane are under way or wait to be taken already (Config::lane_backlog_max): take what it has, or make fewer calls at once"
+        "{limit} calls and events of this lane are already under way or waiting to be taken \
+         (Config::lane_backlog_max): take them, or make fewer calls at once"
     )]
     LaneFull {
-        /// The limit.
+        /// The limit, in calls and events.
         limit: usize,
     },
-    /// Too many calls wait already.
-    #[error("{limit} calls wait for a slot of this session already (Config::queued_calls_max)")]
+    /// Too many calls wait for a slot of the session already.
+    #[error("{limit} calls already wait for a slot of this session (Config::queued_calls_max)")]
     QueueFull {
-        /// The limit.
+        /// The limit, in calls.
         limit: usize,
     },
-    /// No memory to lay the request out anew.
+    /// There is no memory to lay the request out anew.
     #[error(transparent)]
     Alloc(#[from] AllocError),
 }
 
-/// Why a client cannot be called.
+/// Reason why a client cannot be called back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallBackError {
-    /// Its session is gone, or was never this endpoint's.
+    /// The client's session has ended, or is another endpoint's.
     #[error("no such client: its session ended, or it is another endpoint's")]
     NoSuchClient,
-    /// It did not ask for calls when it connected.
+    /// The client did not ask for calls when it connected.
     #[error("the client takes no calls: it has to connect with ConnectOptions::call_back")]
     NotTaken,
 }
 
-/// A request that was not taken, with its buffers.
+/// A request that was not accepted, with its buffers.
 #[derive(Debug)]
 pub struct Rejected {
-    /// Why.
+    /// Reason for the refusal.
     pub error: EnqueueError,
     /// The request.
     pub request: MessageBuffer,
@@ -327,115 +329,116 @@ impl From<Rejected> for Error {
     }
 }
 
-/// Why a [`crate::Channel`] could not be opened, or opened again.
+/// Reason why a [`crate::Channel`] could not be opened, or opened again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// It was to have no call in flight.
-    #[error("a channel takes at least one call")]
+    /// The channel was to have no call in flight.
+    #[error("a channel needs at least one call in flight")]
     NoCalls,
-    /// It would need more sessions than this endpoint may have.
+    /// The channel would need more sessions than this endpoint may have.
     #[error(
-        "{calls} calls in flight need {sessions} sessions, and this endpoint may have {limit}; raise Config::slots on both sides, or \
-         Config::sessions_max"
+        "{calls} calls in flight need {sessions} sessions, and this endpoint may have {limit}; \
+         raise Config::slots on both sides, or Config::sessions_max"
     )]
     Sessions {
         /// Calls that were to be in flight.
         calls: usize,
-        /// Sessions that they need.
+        /// Sessions that these calls need.
         sessions: usize,
-        /// The limit.
+        /// The limit, in sessions.
         limit: usize,
     },
     /// An open session was lost.
     #[error("a session with {peer} was lost: {}; open it again with `Channel::begin_reconnect`", cause.text())]
     Lost {
-        /// Whom it was with.
+        /// The server of the session.
         peer: Arc<str>,
-        /// Why.
+        /// Reason for the loss.
         cause: Cause,
     },
-    /// Sessions are gone, of which somebody else has heard.
+    /// Sessions have ended, and their events were taken by somebody else.
     #[error("{gone} sessions with {address} are gone; open them again with `Channel::begin_reconnect`")]
     Gone {
-        /// Where the server is.
+        /// Address of the server.
         address: String,
-        /// How many.
+        /// Number of sessions that have ended.
         gone: usize,
     },
-    /// See [`ConnectError`].
+    /// A session could not be opened.
     #[error(transparent)]
     Connect(#[from] ConnectError),
 }
 
-/// Why something that another thread handed to an endpoint came to nothing.
+/// Reason why a closure or call that another thread handed to an endpoint failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
-    /// The endpoint went before it began.
-    #[error("the endpoint is gone: what was handed to it never began")]
+    /// The endpoint was dropped before the closure or call began.
+    #[error("the endpoint is gone, and the closure or call handed to it never began")]
     EndpointGone,
-    /// Too much waits for the endpoint already.
+    /// Too many closures and calls wait for the endpoint already.
     #[error(
-        "{limit} closures and calls of other threads wait for the endpoint already (Config::handle_queue_max): is its loop being \
-         turned?"
+        "{limit} closures and calls of other threads already wait for the endpoint (Config::handle_queue_max): \
+         is its loop being turned?"
     )]
     QueueFull {
-        /// The limit.
+        /// The limit, in closures and calls.
         limit: usize,
     },
-    /// The closure panicked; the endpoint goes on.
+    /// The closure panicked; the endpoint carries on.
     #[error("the closure panicked on the endpoint's thread: {message}")]
     Panicked {
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
     /// The endpoint's own thread cannot block until the endpoint has turned.
     #[error("the endpoint's own thread would wait for itself: turn the endpoint, and take the result when it is there")]
     OwnThread,
-    /// In virtual time nobody can block: whatever turns endpoints and runs workers' jobs is one thread, which runs each to its end.
+    /// In virtual time nobody can block: one thread turns all endpoints and runs all workers' jobs, each to its end.
     #[error(
-        "virtual time stands still for who waits: no endpoint has a turn before this turn, or this worker's job, is over; take the result in a \
-         later turn when it is there, and let a handler that asks others keep its call (DeferredCall) instead of being a worker's"
+        "a thread cannot wait in virtual time: no endpoint turns until this turn, or this worker's job, is over; \
+         take the result in a later turn, and let a handler that asks others keep its call (DeferredCall) \
+         instead of running on a worker"
     )]
     VirtualTime,
-    /// Somebody has the result already.
+    /// The result was taken before.
     #[error("the result was taken already")]
     Taken,
 }
 
-/// Anything that the blocking, beginner's side of the interface can meet.
+/// Any error of the blocking, simple side of the interface.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// See [`ConnectError`].
+    /// A session could not be opened.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// See [`CallError`].
+    /// A call got no response.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// See [`EnqueueError`].
+    /// A request was not accepted.
     #[error(transparent)]
     Enqueue(#[from] EnqueueError),
-    /// See [`CallBackError`].
+    /// A client cannot be called back.
     #[error(transparent)]
     CallBack(#[from] CallBackError),
-    /// See [`AllocError`].
+    /// There was no memory.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// See [`PortError`].
+    /// The port failed.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// See [`ConfigError`].
+    /// The configuration cannot work.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// See [`ChannelError`].
+    /// A channel could not be opened.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// See [`HandleError`].
+    /// A closure or call of another thread failed.
     #[error(transparent)]
     Handle(#[from] HandleError),
-    /// The system refused something.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }

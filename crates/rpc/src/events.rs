@@ -1,37 +1,37 @@
-//! What becomes of sessions.
+//! Events of sessions, seen from either side.
 
 use std::sync::Arc;
 
 use crate::error::{Cause, ConnectError};
 use crate::names::{ClientId, SessionId};
 
-/// Something that happened to a session of ours.
+/// An event of a session that this endpoint opened.
 #[derive(Debug)]
 pub enum SessionEvent {
-    /// It is open; queued calls are on their way.
+    /// The session is open; queued calls are under way.
     Connected(SessionId),
-    /// It could not be opened.
+    /// The session could not be opened.
     ConnectFailed {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Why.
+        /// Reason for the failure.
         error: ConnectError,
     },
-    /// It is gone; its calls have completed with an error.
+    /// The session was lost; its calls have completed with an error.
     Lost {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Whom it was with.
+        /// The server of the session.
         peer: Arc<str>,
-        /// Why.
+        /// Reason for the loss.
         cause: Cause,
     },
-    /// It ended as asked.
+    /// The session was ended from this side.
     Disconnected(SessionId),
 }
 
 impl SessionEvent {
-    /// Which session it happened to.
+    /// The session that the event is about.
     pub fn session(&self) -> SessionId {
         match self {
             Self::Connected(session) | Self::Disconnected(session) => *session,
@@ -40,22 +40,23 @@ impl SessionEvent {
     }
 }
 
-/// A client of this endpoint came or went ([`crate::Config::client_events`]).
+/// A client of this endpoint came or left ([`crate::Config::client_events`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// It has a session with this endpoint.
+    /// The client opened a session with this endpoint.
     Came(ClientId),
-    /// Its session is gone. Calls that handlers keep for it are abandoned, calls back to it have completed with an error.
+    /// The client's session has ended. Calls of it that handlers still hold are abandoned, and calls back to it have
+    /// completed with an error.
     Left {
-        /// Which.
+        /// The client.
         client: ClientId,
-        /// Why: [`Cause::PeerClosed`] when it disconnected, [`Cause::Disconnected`] when it was dismissed here.
+        /// Reason: [`Cause::PeerClosed`] if the client disconnected, [`Cause::Disconnected`] if it was dismissed here.
         cause: Cause,
     },
 }
 
 impl ClientEvent {
-    /// Which client it is about.
+    /// The client that the event is about.
     pub fn client(&self) -> ClientId {
         match self {
             Self::Came(client) | Self::Left { client, .. } => *client,

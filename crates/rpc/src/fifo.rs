@@ -1,10 +1,11 @@
-//! What came first goes first: a queue that is filled in one turn and emptied in the next.
+//! A first-in, first-out queue that is filled in one turn and emptied in the next.
 
-/// A queue whose items are put and taken without a detour: `VecDeque` moves each of them twice, which a small call notices.
+/// A queue that moves each item only once on its way in and out: `VecDeque` moves it twice, which shows in the cost of
+/// a small call.
 pub(crate) struct Fifo<T> {
-    /// A ring, of a power of two: the places from `first` to `end` are full, all others empty.
+    /// A ring whose length is a power of two: the places from `first` to `end` are full, all others are empty.
     places: Vec<Option<T>>,
-    /// Both count up for ever.
+    /// Both only ever count up; their low bits are indices into the ring.
     first: usize,
     end: usize,
 }
@@ -35,7 +36,7 @@ impl<T> Fifo<T> {
             self.grow();
         }
         let index = self.index(self.end);
-        // The place is empty: to look whether there is something to drop would cost as much as to put the item.
+        // The place is empty: checking whether there is something to drop would cost as much as storing the item.
         std::mem::forget(self.places[index].replace(item));
         self.end += 1;
     }

@@ -1,4 +1,4 @@
-//! An endpoint's handlers, by the number of their type, and how they are run.
+//! An endpoint's handlers, by the number of their request type, and the code that runs them.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use crate::call::{BurstCalls, BurstEntry, Call, DeferredCall, keep};
 use crate::core::Core;
 use crate::polled::Backlog;
 
-/// With the call's parts, so that the [`Call`] is made where the handler is inlined.
+/// Takes the parts of a call, so that the [`Call`] is made where the handler is inlined.
 type Dispatch = Box<dyn FnMut(&mut Core, ServerCall, Found, &[u8])>;
 type Burst = Box<dyn FnMut(&mut BurstCalls<'_, '_>)>;
 type Worker = Arc<dyn Fn(DeferredCall) + Send + Sync>;
@@ -23,7 +23,7 @@ pub(crate) enum Handler {
     Dispatch(Dispatch),
     Burst(Burst),
     Worker(Worker),
-    /// The endpoint's program takes them.
+    /// The program that turns the endpoint polls for requests.
     Polled,
 }
 
@@ -35,11 +35,11 @@ impl Handler {
     }
 }
 
-/// One endpoint's handlers, by the number of their type.
+/// One endpoint's handlers, by the number of their request type.
 pub(crate) struct Handlers {
     table: Vec<Handler>,
     workers: Option<Arc<dyn WorkerPool>>,
-    /// Whether a dispatch handler, or a closure in its place, is at work: what panics meanwhile is its.
+    /// Whether a dispatch handler, or a closure in its place, is running: any panic meanwhile is its own.
     running: bool,
     pub backlog: Backlog,
 }
@@ -61,7 +61,7 @@ impl Handlers {
         self.table.get(usize::from(number)).is_some_and(|handler| !matches!(handler, Handler::None))
     }
 
-    /// Lets go of what a handler panicked with. Any other panic is a mistake of ours, and goes on.
+    /// Drops the payload of a handler's panic. Any other panic is a bug of ours, and is resumed.
     #[cold]
     pub fn bear(&mut self, payload: Box<dyn Any + Send>) {
         if !std::mem::take(&mut self.running) {
@@ -70,7 +70,7 @@ impl Handlers {
         contained(|| drop(payload));
     }
 
-    /// Gives each burst handler the requests of its type. Apart, so that other bursts do not pay for its stack.
+    /// Gives each burst handler the requests of its type. Not inlined, so that other bursts do not pay for its stack.
     #[inline(never)]
     pub fn run_bursts(&mut self, core: &mut Core, mut waiting: ArrayVec<BurstEntry<'_>, MAX_BURST>) {
         while let Some(first) = waiting.first() {
@@ -88,14 +88,15 @@ impl Handlers {
     }
 }
 
-/// Runs requests: with an endpoint's handlers, and something for those of types that have none.
+/// Runs requests: an endpoint's handlers, and a fallback for types that have none.
 pub(crate) trait Serve {
     fn handlers(&mut self) -> &mut Handlers;
 
-    /// Takes a request that no handler is registered for.
+    /// Handles a request that has no registered handler.
     fn take_unhandled(&mut self, core: &mut Core, call: RunningCall, request: &[u8]);
 
-    /// Runs a request that lies where it was received, or keeps it for [`Handlers::run_bursts`]. What a handler panics with goes through.
+    /// Runs a request that lies where it was received, or keeps it for [`Handlers::run_bursts`]. Panics of a handler
+    /// pass through.
     #[inline(always)]
     fn run_lent<'a>(
         &mut self,
@@ -139,7 +140,7 @@ pub(crate) trait Serve {
     }
 }
 
-/// Clients hear that there is no handler.
+/// Without a handler the client is told so.
 impl Serve for Handlers {
     #[inline(always)]
     fn handlers(&mut self) -> &mut Handlers {
@@ -151,7 +152,7 @@ impl Serve for Handlers {
     }
 }
 
-/// Handlers, and a closure of whoever turns the loop for the types that have none.
+/// Handlers, with a closure of the caller's for the types that have none.
 pub(crate) struct WithRest<'a> {
     pub handlers: &'a mut Handlers,
     pub take: &'a mut dyn FnMut(Call<'_>),
@@ -170,7 +171,7 @@ impl Serve for WithRest<'_> {
     }
 }
 
-/// Has a worker run a request. Apart, so that other requests do not pay for its stack.
+/// Passes a request to a worker. Not inlined, so that other requests do not pay for its stack.
 #[inline(never)]
 fn give_to_worker(core: &mut Core, arrived: Arrived<'_>, handler: &Worker, workers: Option<&dyn WorkerPool>) {
     let Arrived { call, request } = arrived;
@@ -183,7 +184,7 @@ fn give_to_worker(core: &mut Core, arrived: Arrived<'_>, handler: &Worker, worke
     let in_job = Arc::clone(&slot);
     let job = Box::new(move || {
         let deferred = in_job.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        // What nobody waits for need not run.
+        // A request that nobody waits for need not run.
         if let Some(deferred) = deferred.filter(|deferred| !deferred.is_abandoned()) {
             contained(|| handler(deferred));
         }
@@ -195,13 +196,13 @@ fn give_to_worker(core: &mut Core, arrived: Arrived<'_>, handler: &Worker, worke
     }
 }
 
-/// Runs what may panic, and lets go of what it panicked with, whose own drop may panic too.
+/// Runs code that may panic, and drops the panic's payload, which may panic again when dropped.
 #[inline(always)]
 pub(crate) fn contained(run: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(run))
         && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
     {
-        // Twice is enough: leaking this one ends it.
+        // A second panic's payload is leaked, which ends the chain.
         std::mem::forget(second);
     }
 }

@@ -1,7 +1,8 @@
-//! Who hears of what: completions and events, in a queue for each user of an endpoint.
+//! Lanes: a queue of completions and events for each user of an endpoint.
 //!
-//! Several client libraries, or futures, can share an endpoint and its thread. Each opens a *lane*, names it in its calls, and hears of nothing
-//! but these. The main lane is the endpoint's owner's: it is what calls without a lane go to, and is never closed.
+//! Several client libraries, or futures, can share an endpoint and its thread. Each opens a *lane* and names it in its
+//! calls, and hears only of these. The main lane belongs to the endpoint's owner: it gets calls that name no lane, and
+//! is never closed.
 
 use std::collections::VecDeque;
 
@@ -10,8 +11,8 @@ use crate::events::SessionEvent;
 use crate::fifo::Fifo;
 use crate::names::Completion;
 
-/// A lane of an endpoint. Never reused: one that was closed is known to be closed. It means something at its own endpoint alone: at another one the
-/// same name may be another lane's.
+/// A lane of an endpoint. Names are never reused: that of a closed lane finds nothing. A name is valid only at its own
+/// endpoint; at another one it may name an unrelated lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId {
     index: u32,
@@ -21,15 +22,15 @@ pub struct LaneId {
 impl LaneId {
     /// The lane of the endpoint's owner.
     pub const MAIN: Self = Self { index: 0, generation: 0 };
-    /// The lane of [`crate::Rpc::call`], which waits for the one call that it makes.
+    /// The lane of [`crate::Rpc::call`], which waits for the call that it makes.
     pub(crate) const WAITING: Self = Self { index: 1, generation: 0 };
-    /// The lane of calls that other threads handed over, which the endpoint itself takes.
+    /// The lane of calls that other threads handed over; the endpoint itself takes their completions.
     pub(crate) const REMOTE: Self = Self { index: 2, generation: 0 };
 
-    /// The lane of sessions that nobody hears of.
+    /// The lane of sessions whose events nobody gets.
     pub(crate) const NOBODY: Self = Self { index: u32::MAX, generation: 0 };
 
-    /// What a call's slot knows of it.
+    /// The index by which a call's slot knows the lane.
     #[inline(always)]
     pub(crate) fn index(self) -> u32 {
         self.index
@@ -46,11 +47,11 @@ impl Default for LaneId {
 struct Lane {
     generation: u32,
     is_open: bool,
-    /// Calls that are under way, and completions that nobody has taken. A lane that was closed keeps its place until there are none.
+    /// Calls under way, plus completions not yet taken. A closed lane keeps its place until there are none.
     outstanding: usize,
     completions: VecDeque<Completion>,
     events: VecDeque<SessionEvent>,
-    /// Whether it waits to be reported.
+    /// Whether the lane waits to be reported.
     is_ready: bool,
 }
 
@@ -63,14 +64,14 @@ impl Lane {
 
 /// The lanes of an endpoint.
 pub(crate) struct Lanes {
-    /// Completions of the main lane, apart: nearly all calls are its.
+    /// Completions of the main lane, kept apart since nearly all calls are its.
     pub main: Fifo<Completion>,
-    /// By index; the main lane has its events here.
+    /// Lanes by index; the main one has only its events here.
     lanes: Vec<Lane>,
     free: Vec<u32>,
     /// Lanes that got something since they were last reported.
     ready: VecDeque<u32>,
-    /// One of them got an event since somebody was last asked to look.
+    /// Whether a lane beside the main one got an event since `is_event_news` last returned.
     is_event_news: bool,
     backlog_max: usize,
 }
@@ -98,7 +99,8 @@ impl Lanes {
         LaneId { index, generation: lane.generation }
     }
 
-    /// Closes a lane: what it has not taken is dropped, and so is what comes. Says whether there was such a lane, which can be closed.
+    /// Closes a lane: what it has not taken is dropped, and so is whatever still comes. Returns whether the lane
+    /// existed and can be closed.
     pub fn close(&mut self, id: LaneId) -> bool {
         if id.index <= LaneId::REMOTE.index || self.find(id).is_none() {
             return false;
@@ -113,7 +115,7 @@ impl Lanes {
         true
     }
 
-    /// Frees the place of a closed lane, once no call under way names it.
+    /// Frees the place of a closed lane once no call under way names it.
     fn give_back(&mut self, index: u32) {
         let lane = &self.lanes[index as usize];
         if !lane.is_open && lane.outstanding == 0 {
@@ -130,7 +132,7 @@ impl Lanes {
         self.lanes.get_mut(id.index as usize)
     }
 
-    /// Whether a lane takes one more call, or session.
+    /// Checks whether a lane can take one more call, or session.
     pub fn check(&self, id: LaneId) -> Result<(), EnqueueError> {
         let lane = self.find(id).ok_or(EnqueueError::NoSuchLane)?;
         let limit = self.backlog_max;
@@ -140,12 +142,12 @@ impl Lanes {
         Ok(())
     }
 
-    /// A call of a lane beside the main one, which was checked, was taken.
+    /// Counts a new call of a lane other than the main one. [`Self::check`] has passed.
     pub fn begin(&mut self, id: LaneId) {
         self.lanes[id.index as usize].outstanding += 1;
     }
 
-    /// A call of the lane is over.
+    /// Queues the completion of a call of the lane.
     #[inline(always)]
     pub fn push(&mut self, index: u32, completion: Completion) {
         if index == LaneId::MAIN.index {
@@ -168,7 +170,7 @@ impl Lanes {
         }
     }
 
-    /// Tells a lane of its session. Nobody hears of a session whose lane was closed.
+    /// Queues an event of a session for its lane. If the lane was closed, the event is dropped.
     pub fn tell(&mut self, id: LaneId, event: SessionEvent) {
         if let Some(lane) = self.find_mut(id) {
             lane.events.push_back(event);
@@ -183,7 +185,7 @@ impl Lanes {
         }
     }
 
-    /// The next completion of a lane.
+    /// Returns the next completion of a lane.
     pub fn poll(&mut self, id: LaneId) -> Option<Completion> {
         if id == LaneId::MAIN {
             return self.main.pop();
@@ -194,21 +196,21 @@ impl Lanes {
         Some(completion)
     }
 
-    /// Gives a completion back that was polled of a lane, as its last one.
+    /// Gives back a completion that was polled from a lane, which gets it as its last one.
     pub fn put_back(&mut self, id: LaneId, completion: Completion) {
         self.begin(id);
         self.push(id.index, completion);
     }
 
-    /// The next event of a lane.
+    /// Returns the next event of a lane.
     pub fn poll_event(&mut self, id: LaneId) -> Option<SessionEvent> {
         let event = self.find_mut(id)?.events.pop_front()?;
-        // Somebody takes them: those behind it are news again.
+        // The lane's user takes events, so those that still wait are worth a wake-up again.
         self.is_event_news |= id != LaneId::MAIN;
         Some(event)
     }
 
-    /// Takes an event of a lane out of its turn.
+    /// Takes an event of a lane ahead of others.
     pub fn take_event(&mut self, id: LaneId, mut picks: impl FnMut(&SessionEvent) -> bool) -> Option<SessionEvent> {
         let events = &mut self.find_mut(id)?.events;
         let at = events.iter().position(&mut picks)?;
@@ -217,7 +219,7 @@ impl Lanes {
         event
     }
 
-    /// The next lane that got something since it was last reported.
+    /// Returns the next lane that got something since it was last reported.
     pub fn poll_ready(&mut self) -> Option<LaneId> {
         while let Some(index) = self.ready.pop_front() {
             let lane = &mut self.lanes[index as usize];
@@ -229,27 +231,29 @@ impl Lanes {
         None
     }
 
-    /// Whether a completion waits whose owner was not told so. A lane that was reported does not count: its user may leave it be.
+    /// Whether a completion waits that its owner has not been told of. Lanes that were reported do not count: their
+    /// users may leave completions waiting.
     pub fn has_news(&self) -> bool {
-        // Some may have been emptied, or closed, before they were reported.
+        // Some of these may have been emptied, or closed, before they were reported.
         let has_completion = |index: u32| !self.lanes[index as usize].completions.is_empty();
         !self.main.is_empty()
             || has_completion(LaneId::REMOTE.index)
             || self.ready.iter().any(|&index| has_completion(index))
     }
 
-    /// Whether lanes beside the main one have events, and somebody is to look at them: once for each that comes or goes.
+    /// Whether lanes other than the main one have events that somebody should look at. True once for each event that
+    /// comes or is taken.
     pub fn is_event_news(&mut self) -> bool {
         let has_event = |index: &u32| !self.lanes[*index as usize].events.is_empty();
         std::mem::take(&mut self.is_event_news) && self.ready.iter().any(has_event)
     }
 
-    /// How many events of the main lane wait to be taken.
+    /// Number of events of the main lane that wait to be taken.
     pub fn events_of_main(&self) -> usize {
         self.lanes[0].events.len()
     }
 
-    /// How many completions and events wait to be taken.
+    /// Number of completions and events that wait to be taken; lanes that wait to be reported count once each.
     pub fn told(&self) -> usize {
         let aside: usize = self.lanes[1..=2].iter().map(|lane| lane.completions.len()).sum();
         self.main.len() + self.lanes[0].events.len() + self.ready.len() + aside

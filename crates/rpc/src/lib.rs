@@ -1,23 +1,24 @@
 //! The RPC layer: sessions, credits, message buffers, loss recovery, workers (nsdi19, sections 3 to 5).
 //!
-//! The protocol is a state machine without port, clock or thread (`Core`); [`Rpc`] is the loop that gives it packets and
-//! time. Calls run at most once, are asynchronous, and complete in any order.
+//! The protocol is a state machine (`Core`) without port, clock or thread; [`Rpc`] is the loop that feeds it packets
+//! and time. Calls run at most once, are asynchronous, and complete in any order.
 //!
 //! - [`Nexus`]: the handlers of a process, shared by its endpoints.
-//! - [`Rpc`]: an endpoint, one a thread. [`Endpoint`]: any of them, for libraries that are clients. [`SharedEndpoint`]: one for several.
+//! - [`Rpc`]: an endpoint, one for each thread. [`Endpoint`]: the trait of all endpoints, for libraries that are
+//!   clients. [`SharedEndpoint`]: one endpoint for several such libraries.
 //! - [`Call`], [`BurstCalls`], [`DeferredCall`]: a request in the hands of its handler.
-//! - [`Completion`]: a call that is over.
+//! - [`Completion`]: a finished call.
 //! - [`Channel`]: many calls in flight to one server.
-//! - [`RpcHandle`], [`Pending`]: an endpoint as other threads reach it.
+//! - [`RpcHandle`], [`Pending`]: the way from other threads to an endpoint.
 //! - [`Config`], [`Tuning`]: limits, times, switches.
 //! - [`gate`]: services that only callers with a key may call.
 //!
 //! # Who owns a buffer, and why
 //!
-//! A request's buffer moves into [`Rpc::enqueue_request`] and comes back with the [`Completion`], since packets are sent from
-//! it, and sent again when they are lost, until the response is there (nsdi19 4.2.2). The port may hold shares of it for
-//! longer than that; the endpoint then has the port end them ([`sinew_fabric::PacketTx::reclaim`]) before it hands the buffer
-//! back. A server keeps its response until the client's next use of the slot, for the same reason.
+//! A request's buffer moves into [`Rpc::enqueue_request`] and comes back with the [`Completion`]: until the response is
+//! there, packets are sent, and retransmitted, from that buffer (nsdi19 4.2.2). The port may hold shares of it for even
+//! longer; the endpoint then makes the port end them ([`sinew_fabric::PacketTx::reclaim`]) before it hands the buffer
+//! back. For the same reason a server keeps its response until the client next uses the slot.
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -1,19 +1,19 @@
-//! An endpoint's counters where other threads can read them while it runs.
+//! An endpoint's counters, readable by other threads while it runs.
 //!
-//! One thread writes, with plain stores; any read. A version on either side of the counters tells a reader whether it read those of
-//! one moment: the endpoint never waits for a reader.
+//! One thread writes, with plain stores; any thread reads. A version, which changes before and after each write, tells
+//! a reader whether the counters it read are all of one moment. The endpoint never waits for a reader.
 
 use sinew_fabric::{Dropped, PortStats};
 use sinew_mem::atomic::{Arc, AtomicU64, Ordering, fence};
 
 use crate::stats::Stats;
 
-/// Counters that each call moves, and the number of sessions.
+/// Number of counters that each call moves, plus the number of sessions.
 const HOT: usize = Stats::HOT + 4 + 1;
-/// All others.
+/// Number of all other counters.
 const RARE: usize = Stats::RARE + Dropped::ALL.len();
 
-/// What an endpoint had counted at one moment.
+/// An endpoint's counters at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointStats {
@@ -21,11 +21,12 @@ pub struct EndpointStats {
     pub stats: Stats,
     /// Its port's counters.
     pub port_stats: PortStats,
-    /// Sessions that were open, in both roles.
+    /// Sessions that were open, in both roles together.
     pub sessions: usize,
 }
 
-/// Where the counters stand. What each turn writes is one line, with which nothing shares one that the endpoint writes beside.
+/// The published counters. The version and the counters written each turn fill one cache line; the alignment keeps
+/// unrelated data off that line and its neighbour.
 #[repr(C, align(128))]
 struct Board {
     /// Odd while the counters are being written.
@@ -37,36 +38,38 @@ struct Board {
 const _: () = assert!(std::mem::offset_of!(Board, rare) == 64);
 
 impl Board {
-    /// The counters, unless they were written meanwhile.
+    /// Reads the counters; `None` if they were written meanwhile.
     fn read(&self) -> Option<([u64; HOT], [u64; RARE])> {
-        // Acquire: the counters are read after it. Partner: the last store in `Publisher::publish`.
+        // Acquire: the counters are read after the version. Partner: the last store in `Publisher::publish`.
         let before = self.version.load(Ordering::Acquire);
         let hot = std::array::from_fn(|at| self.hot[at].load(Ordering::Relaxed));
         let rare = std::array::from_fn(|at| self.rare[at].load(Ordering::Relaxed));
-        // A counter of a later version brings that version's odd number with it. Partner: the fence in `Publisher::publish`.
+        // If a counter of a later version was read, the load below sees that version's odd number, or a later one.
+        // Partner: the fence in `Publisher::publish`.
         fence(Ordering::Acquire);
         let after = self.version.load(Ordering::Relaxed);
         (before.is_multiple_of(2) && before == after).then_some((hot, rare))
     }
 }
 
-/// Reads an endpoint's counters, from any thread, also after the endpoint has gone: then what it counted last. Cheap to clone.
+/// Reader of an endpoint's counters, for any thread. It also works after the endpoint has gone, and then gives the last
+/// values. It is cheap to clone.
 ///
-/// The endpoint publishes them once in each turn that found something to do, before what the turn has to say leaves (who has an answer
-/// finds its request counted), and before it sleeps.
+/// The endpoint publishes its counters once in each turn that found something to do, and before it sleeps. In a turn it
+/// publishes before the turn's answers leave, so whoever has an answer finds its request counted.
 #[derive(Clone)]
 pub struct StatsReader {
     board: Arc<Board>,
 }
 
 impl StatsReader {
-    /// The counters as they were last published, all of one moment.
+    /// Returns the counters as last published, all of one moment.
     pub fn read(&self) -> EndpointStats {
         loop {
             if let Some((hot, rare)) = self.board.read() {
                 return counters_of(&hot, &rare);
             }
-            // The writer needs some tens of nanoseconds, unless it lost its processor, perhaps to us.
+            // The writer needs some tens of nanoseconds, unless it was preempted, perhaps by us.
             std::thread::yield_now();
         }
     }
@@ -78,11 +81,11 @@ impl std::fmt::Debug for StatsReader {
     }
 }
 
-/// Writes the counters of one endpoint.
+/// Writer of one endpoint's counters.
 pub(crate) struct Publisher {
     board: Arc<Board>,
     version: u64,
-    /// The sum of the rare counters that were published: see [`Stats::rare_sum`].
+    /// Sum of the rare counters as last published: see [`Stats::rare_sum`].
     rare: u64,
 }
 
@@ -122,14 +125,14 @@ impl Publisher {
     #[inline(always)]
     fn begin(&self) {
         self.board.version.store(self.version + 1, Ordering::Relaxed);
-        // Before the counters. Partner: the fence in `Board::read`.
+        // The odd version becomes visible before the counters. Partner: the fence in `Board::read`.
         fence(Ordering::Release);
     }
 
     #[inline(always)]
     fn end(&mut self) {
         self.version += 2;
-        // Release: after the counters. Partner: the first load in `Board::read`.
+        // Release: the even version becomes visible after the counters. Partner: the first load in `Board::read`.
         self.board.version.store(self.version, Ordering::Release);
     }
 }
@@ -143,7 +146,7 @@ fn store(words: &[AtomicU64], counters: &[u64]) {
 
 fn counters_of(hot: &[u64; HOT], rare: &[u64; RARE]) -> EndpointStats {
     let [calls_completed, requests_handled, rx_packets, rx_bytes, tx_packets, tx_bytes, sessions] = *hot;
-    let (of_rpc, drops) = rare.split_first_chunk().expect("an endpoint's counters are fewer than all");
+    let (of_rpc, drops) = rare.split_first_chunk().expect("the endpoint's counters come first");
     let mut port_stats = PortStats::default();
     (port_stats.rx_packets, port_stats.rx_bytes) = (rx_packets, rx_bytes);
     (port_stats.tx_packets, port_stats.tx_bytes) = (tx_packets, tx_bytes);

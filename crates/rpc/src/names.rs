@@ -1,4 +1,4 @@
-//! What calls and sessions are called, and what a call ends as.
+//! Names of sessions and calls, and the completion of a call.
 
 use sinew_mem::MessageBuffer;
 use sinew_wire::SessionKey;
@@ -6,7 +6,7 @@ use sinew_wire::SessionKey;
 use crate::error::CallError;
 pub use crate::request_type::RequestType;
 
-/// A session as its client names it. Never reused: a session that is gone is known to be gone.
+/// A session's name at its client. Names are never reused: that of a session which has ended finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub(crate) u64);
 
@@ -16,7 +16,7 @@ impl SessionId {
     }
 }
 
-/// A client as its server sees it: one session that the client has with this endpoint. Never reused.
+/// A client's name at its server: one session that the client has with this endpoint. Names are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub(crate) u64);
 
@@ -27,48 +27,49 @@ impl ClientId {
     }
 }
 
-/// A session's slots: calls that it takes at once; further ones wait in its queue.
+/// A session's slots: the calls that it can carry at once. Further calls wait in its queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionSlots {
-    /// Not used now: so many calls would not wait.
+    /// Slots that are free now: that many further calls would not wait.
     pub free: u16,
-    /// As granted; 0 while the session is being opened.
+    /// Slots that the server granted; 0 while the session is being opened.
     pub all: u16,
 }
 
-/// A call, as its caller names it: from the moment when it is taken until its completion. Never reused.
+/// A call's name at its caller, valid from the moment when the call is accepted until its completion. Names are never
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId {
     pub(crate) session: SessionId,
-    /// The request's number on its session; of a call that had to wait, that of its place in the queue.
+    /// The request's number on its session; for a call that had to wait, the number of its place in the queue.
     pub(crate) number: u64,
 }
 
 impl CallId {
-    /// The session that it goes over.
+    /// The session that carries the call.
     pub const fn session(self) -> SessionId {
         self.session
     }
 }
 
-/// A call that is over: its buffers come back.
+/// A finished call, which gives its buffers back.
 #[derive(Debug)]
 pub struct Completion {
-    /// The session it went over.
+    /// The session that carried the call.
     pub session: SessionId,
     pub(crate) number: u64,
-    /// The tag it was given.
+    /// The tag that the caller gave it.
     pub tag: u64,
-    /// Whether there is a response.
+    /// `Ok` if there is a response, else the reason why not.
     pub result: Result<(), CallError>,
     /// The request's buffer.
     pub request: MessageBuffer,
-    /// The response, when there is one. A larger buffer than was passed in, where the response needed it.
+    /// The response, if there is one. This is a larger buffer than the one passed in where the response needed it.
     pub response: MessageBuffer,
 }
 
 impl Completion {
-    /// The name that the call was given when it was taken.
+    /// The name that the call was given when it was accepted.
     #[inline]
     pub fn id(&self) -> CallId {
         CallId { session: self.session, number: self.number }

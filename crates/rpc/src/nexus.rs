@@ -1,4 +1,4 @@
-//! What a process serves: handlers by request type, of which each endpoint of the process gets its own.
+//! The handlers of a process, by request type: each endpoint of the process gets its own.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::names::RequestType;
 /// Makes the handler of one endpoint.
 type Make = dyn Fn(&EndpointInfo) -> Handler + Send + Sync;
 
-/// How requests of a type are handled, from which each endpoint makes its own handler.
+/// Registration of a request type, from which each endpoint makes its own handler.
 struct Registration {
     make: Box<Make>,
     needs_workers: bool,
@@ -26,19 +26,21 @@ struct Registration {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EndpointInfo {
-    /// Its number among the endpoints of its server, from 0: at the facade's server its place in the order of the addresses, elsewhere what
-    /// [`crate::Rpc::numbered`] was given, or 0.
+    /// Number of the endpoint among those of its server, from 0. At the facade's server it is the endpoint's place in
+    /// the order of the addresses; elsewhere it is what [`crate::Rpc::numbered`] was given, or 0.
     pub index: usize,
-    /// Where others reach it.
+    /// Address at which others reach the endpoint.
     pub address: Address,
     pub(crate) arena: Arena,
     pub(crate) data_per_packet: usize,
-    /// Its `endpoint::handle::Inbox`. That takes closures over whole endpoints, of which nothing is known down here.
+    /// The endpoint's `endpoint::handle::Inbox`. It is untyped here because it takes closures over whole endpoints, a
+    /// type unknown to this module.
     pub(crate) inbox: Arc<dyn Any + Send + Sync>,
 }
 
 impl EndpointInfo {
-    /// Makes a message buffer of the endpoint's, of `len` bytes, whose contents are unspecified: for answers that a handler keeps ready.
+    /// Allocates a message buffer of `len` bytes from the endpoint's arena, for answers that a handler keeps ready. Its
+    /// contents are unspecified.
     ///
     /// # Errors
     ///
@@ -48,13 +50,13 @@ impl EndpointInfo {
     }
 }
 
-/// Why a set of handlers cannot be.
+/// Reason why a nexus cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NexusError {
-    /// Two handlers for one type.
+    /// A type has two handlers.
     #[error("request type {0} has two handlers; give each its own number")]
     DuplicateType(u16),
-    /// Worker handlers and nobody to run them.
+    /// There are worker handlers, but no pool to run them.
     #[error("request type {0} runs on workers, but no worker pool was given: call NexusBuilder::workers")]
     NoWorkers(u16),
     /// The configuration cannot work.
@@ -62,8 +64,8 @@ pub enum NexusError {
     Config(#[from] ConfigError),
 }
 
-/// The handlers of a process and the limits of its endpoints (nsdi19 3.1). Cheap to clone; `Send`, unlike the endpoints made
-/// with it.
+/// The handlers of a process and the limits of its endpoints (nsdi19 3.1). It is cheap to clone, and `Send`, unlike the
+/// endpoints made with it.
 #[derive(Clone)]
 pub struct Nexus {
     inner: Arc<Inner>,
@@ -76,17 +78,17 @@ struct Inner {
 }
 
 impl Nexus {
-    /// Starts to collect handlers.
+    /// Returns a builder that collects handlers.
     pub fn builder() -> NexusBuilder {
         NexusBuilder { registrations: Vec::new(), workers: None, config: Config::default() }
     }
 
-    /// A nexus without handlers, for endpoints that only call.
+    /// Makes a nexus without handlers, for endpoints that only make calls.
     pub fn client() -> Self {
         Self { inner: Arc::new(Inner { registrations: BTreeMap::new(), workers: None, config: Config::default() }) }
     }
 
-    /// The limits of its endpoints.
+    /// Limits and times of its endpoints.
     pub fn config(&self) -> &Config {
         &self.inner.config
     }
@@ -109,8 +111,8 @@ pub struct NexusBuilder {
 }
 
 impl NexusBuilder {
-    /// Handles requests of a type in the endpoint's own thread, one by one: for handlers of up to a few hundred nanoseconds
-    /// (nsdi19 3.2).
+    /// Handles requests of a type on the endpoint's own thread, one at a time: for handlers that take at most a few
+    /// hundred nanoseconds (nsdi19 3.2).
     #[must_use]
     pub fn handle(self, request_type: RequestType, handler: impl Fn(Call<'_>) + Send + Sync + 'static) -> Self {
         let handler = Arc::new(handler);
@@ -120,9 +122,10 @@ impl NexusBuilder {
         })
     }
 
-    /// As [`Self::handle`], with a handler that `make` makes for each endpoint, on its thread. `make` is told which endpoint that is. The
-    /// handler belongs to the endpoint: it can own what it changes, and need not be `Send`. For handlers that share their state with the
-    /// program that turns the endpoint, see [`crate::Rpc::handle`].
+    /// As [`Self::handle`], with a handler that `make` makes for each endpoint, on that endpoint's thread. `make` is
+    /// told which endpoint that is. The handler belongs to the endpoint: it can own the state that it changes, and need
+    /// not be `Send`. For handlers that share their state with the program that turns the endpoint, see
+    /// [`crate::Rpc::handle`].
     #[must_use]
     pub fn handle_with<H>(
         self,
@@ -135,7 +138,7 @@ impl NexusBuilder {
         self.register(request_type, move |endpoint| Handler::dispatch(make(endpoint)))
     }
 
-    /// Handles all requests of a type in a received burst at once, in the endpoint's own thread.
+    /// Handles all requests of a type in a received burst together, on the endpoint's own thread.
     #[must_use]
     pub fn handle_burst(
         self,
@@ -176,10 +179,10 @@ impl NexusBuilder {
         })
     }
 
-    /// As [`Self::handle_worker`], with a handler of its own for each endpoint. `make` runs on the endpoint's thread; the handler runs on
-    /// those of the pool, on several at once. It may make calls by the endpoint's handle and wait for them
-    /// ([`EndpointInfo::remote_handle`]), but for workers in virtual time: their jobs run to their ends at once, so waiting is an error
-    /// ([`HandleError::VirtualTime`](crate::HandleError::VirtualTime)).
+    /// As [`Self::handle_worker`], with a handler of its own for each endpoint. `make` runs on the endpoint's thread;
+    /// the handler runs on the pool's threads, several at a time. It may make calls through the endpoint's handle and
+    /// wait for them ([`EndpointInfo::remote_handle`]). Workers in virtual time are the exception: each of their jobs
+    /// runs to its end at once, so waiting is an error ([`HandleError::VirtualTime`](crate::HandleError::VirtualTime)).
     #[must_use]
     pub fn handle_worker_with<H>(
         mut self,
@@ -194,8 +197,8 @@ impl NexusBuilder {
         self
     }
 
-    /// Copies requests of a type and queues them for [`crate::Rpc::poll_request`], where the program that turns the endpoint takes them when it
-    /// likes.
+    /// Copies requests of a type and queues them for [`crate::Rpc::poll_request`], where the program that turns the
+    /// endpoint takes them when it likes.
     #[must_use]
     pub fn handle_polled(self, request_type: RequestType) -> Self {
         self.register(request_type, |_endpoint| Handler::Polled)
@@ -210,7 +213,7 @@ impl NexusBuilder {
         self
     }
 
-    /// The pool that runs worker handlers.
+    /// Sets the pool that runs worker handlers.
     #[must_use]
     pub fn workers(mut self, pool: Arc<dyn WorkerPool>) -> Self {
         self.workers = Some(pool);
@@ -222,18 +225,18 @@ impl NexusBuilder {
         self.workers.is_none() && self.registrations.iter().any(|(_, registration)| registration.needs_workers)
     }
 
-    /// Limits and times of the endpoints.
+    /// Sets the limits and times of the endpoints.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
     }
 
-    /// Checks and finishes.
+    /// Checks the settings and makes the nexus.
     ///
     /// # Errors
     ///
-    /// [`NexusError`]: two handlers for one type, workers without a pool, a configuration that cannot work.
+    /// [`NexusError`]: two handlers for one type, worker handlers without a pool, or a configuration that cannot work.
     pub fn build(self) -> Result<Nexus, NexusError> {
         self.config.check()?;
         let mut registrations = BTreeMap::new();

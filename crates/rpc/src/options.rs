@@ -1,11 +1,11 @@
-//! What a caller says of a call beside its request, and of a session beside its address.
+//! Options of a call and of a session.
 
 use crate::lanes::LaneId;
 
-/// In place of a time: never.
+/// Stands for a time that never comes.
 const NEVER: u64 = u64::MAX;
 
-/// A call's options: its tag, its lane, and how long its caller waits. A plain number is a tag alone.
+/// A call's options: its tag, its lane, and how long its caller waits. A plain number converts to a tag alone.
 ///
 /// ```
 /// use sinew_rpc::CallOptions;
@@ -24,30 +24,31 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// A call whose completion carries `tag`, which means nothing here.
+    /// A call whose completion carries `tag`, which the endpoint does not interpret.
     #[inline(always)]
     pub const fn tag(tag: u64) -> Self {
         Self { tag, lane: LaneId::MAIN, timeout_ns: NEVER, deadline_ns: NEVER }
     }
 
-    /// The completion goes to this [lane](LaneId).
+    /// Sends the completion to this [lane](LaneId).
     #[must_use]
     #[inline(always)]
     pub const fn lane(self, lane: LaneId) -> Self {
         Self { lane, ..self }
     }
 
-    /// The caller waits for so long, in nanoseconds from now on: then the call ends, at both sides, with
-    /// [`Cause::DeadlinePassed`](crate::Cause::DeadlinePassed). The remaining time goes to the server with the request, so that it
-    /// need not begin what nobody waits for.
+    /// Limits the time for which the caller waits, in ns from when the call is enqueued. Then the call ends, at both
+    /// sides, with [`Cause::DeadlinePassed`](crate::Cause::DeadlinePassed). The request carries the remaining time to
+    /// the server, which need not begin a request that nobody waits for.
     #[must_use]
     #[inline(always)]
     pub const fn timeout_ns(self, timeout_ns: u64) -> Self {
         Self { timeout_ns, ..self }
     }
 
-    /// As [`Self::timeout_ns`], up to a time on the endpoint's clock ([`crate::Rpc::now_ns`], [`crate::Call::now_ns`]): for a call on behalf
-    /// of another, whose deadline it inherits. With both, the earlier holds.
+    /// As [`Self::timeout_ns`], but until a time on the endpoint's clock ([`crate::Rpc::now_ns`],
+    /// [`crate::Call::now_ns`]): for a call that is made on behalf of another and inherits its deadline. With both, the
+    /// earlier one holds.
     #[must_use]
     #[inline(always)]
     pub const fn deadline_ns(self, deadline_ns: u64) -> Self {
@@ -59,7 +60,7 @@ impl CallOptions {
         self.timeout_ns & self.deadline_ns != NEVER
     }
 
-    /// When the caller waits no longer.
+    /// Returns the time from which on the caller no longer waits, if there is one.
     #[inline(always)]
     pub(crate) fn ends_ns(&self, now_ns: u64) -> Option<u64> {
         self.is_timed().then(|| self.deadline_ns.min(now_ns.saturating_add(self.timeout_ns)))
@@ -79,7 +80,7 @@ impl From<u64> for CallOptions {
     }
 }
 
-/// How a session is opened.
+/// Options of a session that is being opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectOptions {
     pub(crate) lane: LaneId,
@@ -87,20 +88,22 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// As [`crate::Rpc::begin_connect`] opens one.
+    /// Options as [`crate::Rpc::begin_connect`] uses them.
     pub const fn new() -> Self {
         Self { lane: LaneId::MAIN, call_back: 0 }
     }
 
-    /// What becomes of the session is told to this [lane](LaneId), and it ends when the lane is closed. Any lane's calls may go over it.
+    /// Reports the session's events to this [lane](LaneId), and ends the session when the lane is closed. Calls of any
+    /// lane may use the session.
     #[must_use]
     pub const fn lane(self, lane: LaneId) -> Self {
         Self { lane, ..self }
     }
 
-    /// The server may call this endpoint over the session ([`crate::Rpc::session_to`]), and the endpoint's handlers answer, as they do any
-    /// call. So many packets of these calls, at most, may be on their way to either side: they commit receive capacity of both, up to
-    /// half of what there is for the session, and a session that takes calls counts as two. With 0, as by default, the server gets
+    /// Lets the server call this endpoint over the session ([`crate::Rpc::session_to`]); the endpoint's handlers answer
+    /// such calls like any others. At most `credits` packets of these calls may be in flight, in each direction. They
+    /// commit receive capacity of both sides, up to half of what there is for the session, and a session that takes
+    /// calls counts as two. With 0, the default, the server gets
     /// [`CallBackError::NotTaken`](crate::CallBackError::NotTaken).
     #[must_use]
     pub const fn call_back(self, credits: u16) -> Self {

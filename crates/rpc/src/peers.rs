@@ -1,4 +1,4 @@
-//! The endpoints at the other ends of sessions: one entry a peer, however many sessions it has.
+//! Peers: the endpoints at the other ends of sessions. There is one entry for each, however many sessions it has.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,13 +6,15 @@ use std::sync::Arc;
 use sinew_fabric::Peer;
 use sinew_mem::atomic::{AtomicUsize, Ordering};
 
-/// What is kept of a peer's requests: they may be answered by other threads, and after the peer has gone.
-// Relaxed, here and below: nothing is read because of the counts, and one that is late only refuses a request.
+/// Counts of a peer's requests that handlers keep. They are shared, since other threads may answer these requests, and
+/// may do so after the peer has gone.
+// Relaxed, here and below: no other memory is read on the strength of these counts, and a stale one at worst refuses a
+// request.
 #[derive(Default)]
 struct Kept {
-    /// Bytes of the arena in which handlers keep them.
+    /// Bytes of the arena in which handlers keep these requests.
     bytes: AtomicUsize,
-    /// Those that wait to be polled. Only the endpoint's thread writes it.
+    /// Requests that wait to be polled. Only the endpoint's thread writes this.
     waiting: AtomicUsize,
 }
 
@@ -26,7 +28,8 @@ impl Kept {
     }
 }
 
-/// A part of what handlers keep of a peer's requests: counts until it is dropped, which comes after the request's buffer.
+/// A kept request's part of its peer's share of memory. It counts until it is dropped, which happens after the
+/// request's buffer is dropped.
 pub(crate) struct Share {
     of: Arc<Kept>,
     len: usize,
@@ -38,7 +41,7 @@ impl Share {
         self.of.waiting.store(self.of.waiting() + 1, Ordering::Relaxed);
     }
 
-    /// Notes that it was polled.
+    /// Notes that its request was polled.
     pub fn end_waiting(&self) {
         self.of.waiting.store(self.of.waiting() - 1, Ordering::Relaxed);
     }
@@ -53,34 +56,34 @@ impl Drop for Share {
 pub(crate) struct PeerEntry {
     pub peer: Peer,
     pub name: Arc<str>,
-    /// Our incarnation token for this peer, fresh with each entry.
+    /// Our incarnation token for this peer, new with each entry.
     pub local_token: u64,
-    /// Its token for us; 0 until we know it.
+    /// The peer's token for us; 0 until we know it.
     pub remote_token: u64,
-    /// When we came to know it: what is older may be of an earlier incarnation.
+    /// When we learned this token, in ns: packets made before then may be from an earlier incarnation.
     pub known_since_ns: u64,
     pub last_ping_ns: u64,
-    /// Whether we went to it, rather than it to us: then the port is told to forget it when its last session ends.
+    /// Whether we made the connection. Then the port is told to forget the peer when its last session ends.
     pub initiated: bool,
-    /// Sessions with it, in both roles.
+    /// Sessions with the peer, in both roles.
     pub sessions: u32,
-    /// Receive capacity committed to them, in packets.
+    /// Receive capacity committed to these, in packets.
     pub committed: u64,
-    /// Of these sessions those that it asked for, which count against its share...
+    /// Those of these sessions that the peer asked for, which count towards its share...
     pub granted_sessions: u32,
-    /// ... and the packets that were granted to them.
+    /// ... and the packets granted to them.
     pub granted_packets: u64,
     /// Bytes of the arena that its requests and our responses hold in its sessions' slots...
     pub charged: usize,
-    /// ... and those in which handlers keep its requests; none until one does.
+    /// ... and the bytes in which handlers keep its requests; `None` until one does.
     kept: Option<Arc<Kept>>,
-    /// Until then what it holds is not looked through again for what is stalled.
+    /// Time until which its sessions are not searched again for stalled requests and responses.
     pub next_give_up_ns: u64,
-    /// How long the last question that it answered took, in either direction of asking.
+    /// Round trip of the last handshake or ping with the peer, in ns, whichever side asked.
     pub round_trip_ns: u64,
-    /// Since when it is said to be unreachable: by somebody who may lie.
+    /// Time at which the peer was reported unreachable, by a source that may lie.
     pub suspected_since_ns: Option<u64>,
-    /// Since then it was asked so many times.
+    /// Pings sent since then.
     pub suspect_pings: u8,
 }
 
@@ -107,7 +110,7 @@ impl PeerEntry {
         }
     }
 
-    /// Bytes of the arena that are its, wherever they are.
+    /// Bytes of the arena that count for the peer, in slots and at handlers.
     pub fn holds(&self) -> usize {
         self.charged + self.kept.as_ref().map_or(0, |kept| kept.bytes())
     }
@@ -119,12 +122,12 @@ impl PeerEntry {
         Share { of, len }
     }
 
-    /// Its requests that wait to be polled.
+    /// Number of its requests that wait to be polled.
     pub fn requests_waiting(&self) -> usize {
         self.kept.as_ref().map_or(0, |kept| kept.waiting())
     }
 
-    /// Takes note of the peer's token for us.
+    /// Notes the peer's token for us.
     pub fn know(&mut self, remote_token: u64, now_ns: u64) {
         if self.remote_token != remote_token {
             self.remote_token = remote_token;
@@ -137,21 +140,22 @@ impl PeerEntry {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Forgotten {
     pub peer: Peer,
-    /// Whether the way to it was ours.
+    /// Whether we made the connection.
     pub initiated: bool,
 }
 
-/// Peers by index; ordered, so that every run visits them in the same order.
+/// Peers by index. Maps are ordered, so that every run visits them in the same order.
 #[derive(Default)]
 pub(crate) struct Peers {
     entries: Vec<Option<PeerEntry>>,
-    /// Apart from the entries, since every packet writes it.
+    /// Kept apart from the entries, since every packet writes it.
     last_heard_ns: Vec<u64>,
     by_peer: BTreeMap<Peer, u32>,
     free: Vec<u32>,
-    /// Of peers that have gone: what handlers keep of them still. Should one come back, it counts.
+    /// Kept requests of peers that have gone. If such a peer comes back, they count for it.
     gone: BTreeMap<Peer, Arc<Kept>>,
-    /// With so many of them those of which nothing is kept any more are forgotten, so that the arena bounds how many there are.
+    /// Number of such peers from which on those without kept requests are removed, so that the arena bounds their
+    /// number.
     gone_max: usize,
 }
 
@@ -182,7 +186,8 @@ impl Peers {
         index
     }
 
-    /// Drops the entry when no session needs it any more; says which peer that was.
+    /// Releases a session's hold on its peer, and drops the entry if that was the last one; returns the peer in that
+    /// case.
     pub fn release(&mut self, index: u32, committed: u64) -> Option<Forgotten> {
         let entry = self.get_mut(index);
         entry.sessions -= 1;
@@ -216,12 +221,12 @@ impl Peers {
         }
     }
 
-    /// Whether anything valid came from it after `since_ns`.
+    /// Whether anything valid came from the peer after `since_ns`.
     pub fn was_heard_after(&self, index: u32, since_ns: u64) -> bool {
         self.last_heard_ns[index as usize] > since_ns
     }
 
-    /// When anything valid last came from it, but for time that was [excused](Self::excuse).
+    /// When anything valid last came from the peer, moved on by [excused](Self::excuse) time.
     pub fn last_heard_ns(&self, index: u32) -> u64 {
         self.last_heard_ns[index as usize]
     }
@@ -230,14 +235,14 @@ impl Peers {
         now_ns.saturating_sub(self.last_heard_ns[index as usize])
     }
 
-    /// Time during which we did not listen says nothing about anybody.
+    /// Excuses silence: time during which we did not listen proves nothing about any peer.
     pub fn excuse(&mut self, ns: u64) {
         for last in &mut self.last_heard_ns {
             *last += ns;
         }
     }
 
-    /// Every index is below this.
+    /// One more than the largest index ever used.
     pub fn index_end(&self) -> u32 {
         self.entries.len() as u32
     }

@@ -1,14 +1,14 @@
-//! Requests that wait for the program that turns the endpoint.
+//! Requests that wait until the program that turns the endpoint polls them.
 
 use crate::answer::{Arrived, ErrorCode};
 use crate::call::{DeferredCall, keep};
 use crate::core::Core;
 use crate::fifo::Fifo;
 
-/// Copies of requests, the oldest first. Their buffers are the arena's, and count for their clients' shares of it.
+/// Copies of requests, oldest first. Their buffers are the arena's, and count towards their clients' shares of it.
 pub(crate) struct Backlog {
     waiting: Fifo<DeferredCall>,
-    /// One came or was taken since somebody was last asked to look.
+    /// Whether a request was added or taken since `is_news` last returned.
     is_news: bool,
 }
 
@@ -19,12 +19,13 @@ impl Default for Backlog {
 }
 
 impl Backlog {
-    /// Whether requests wait that whoever sleeps on the endpoint should look at. Requests that nobody takes keep no thread awake.
+    /// Whether requests wait that the program should look at before it sleeps. Requests that nobody takes keep no
+    /// thread awake.
     pub fn is_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news) && !self.waiting.is_empty()
     }
 
-    /// Puts a request behind the others; past the limits its client is told that the server is busy.
+    /// Puts a request behind the others; beyond the limits its client is told that the server is busy.
     #[inline(never)]
     pub fn add(&mut self, core: &mut Core, arrived: Arrived<'_>) {
         let Arrived { call, request } = arrived;
@@ -37,12 +38,12 @@ impl Backlog {
                 self.waiting.push(kept);
                 self.is_news = true;
             }
-            // Too many wait, or there is no memory for one more.
+            // Too many requests wait, or there is no memory for one more.
             None | Some(Err(_)) => core.servers.answer_error(&mut core.shared, call.call, ErrorCode::Busy),
         }
     }
 
-    /// The next request whose client still waits for the answer.
+    /// Returns the next request whose client still waits for the answer.
     pub fn next(&mut self, core: &Core) -> Option<DeferredCall> {
         loop {
             let mut call = self.waiting.pop()?;

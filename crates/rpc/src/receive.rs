@@ -1,4 +1,4 @@
-//! What becomes of a received burst: each packet goes to its role, each request to its handler.
+//! Handling of a received burst: each packet goes to its role, each request to its handler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,7 +15,7 @@ use crate::stats::PacketDrop;
 
 type Batched<'a> = ArrayVec<BurstEntry<'a>, MAX_BURST>;
 
-/// Takes in a received burst: answers go to the transmit queue, requests to their handlers.
+/// Handles a received burst: answers go to the transmit queue, requests to their handlers.
 #[inline(never)]
 pub(crate) fn take_burst(
     core: &mut Core,
@@ -27,7 +27,7 @@ pub(crate) fn take_burst(
     core.prefetch(burst);
     let mut batched = Batched::new_const();
     let mut packets = burst.packets.iter();
-    // A handler that panics loses its own call at most: `Call` answers for it while it unwinds, and the others go on.
+    // A handler that panics loses only its own call: `Call` answers for it during unwinding, and the others go on.
     while packets.len() > 0 {
         let taken = catch_unwind(AssertUnwindSafe(|| {
             for packet in packets.by_ref() {
@@ -44,13 +44,13 @@ pub(crate) fn take_burst(
     if burst.marked != 0 {
         core.note_marks(burst);
     }
-    // Last, so that there is nothing to drop behind it.
+    // Burst handlers run last, which also consumes `batched`.
     if !batched.is_empty() {
         service.handlers().run_bursts(core, batched);
     }
 }
 
-/// Takes in a packet: first as what most packets are, one that is a whole request or response, then as any other.
+/// Handles a packet: first as the common case, a packet that is a whole request or response, then as any other.
 #[inline(always)]
 fn take_packet<'a>(
     core: &mut Core,
@@ -107,7 +107,7 @@ fn drop_packet(core: &mut Core, sessions: &mut Sessions, packet: &RxPacket<'_>, 
     }
 }
 
-/// Gives a packet to its role; returns the request that it makes whole.
+/// Gives a packet to its role; returns the request that it completes, if any.
 fn give_to_role<'a>(
     core: &mut Core,
     sessions: &mut Sessions,

@@ -1,16 +1,19 @@
-//! What is sent again, and when: the choices, and what both sides need for them.
+//! Retransmission: the choice of packets and time-outs, and the state that both sides need for it.
 
-/// Which packets are sent again when some were lost. Each side chooses for itself, and gets on with whatever the other does.
+/// Choice of the packets that are retransmitted after a loss. Each side chooses for itself, and works with either
+/// choice of the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
-    /// All from the first that was not answered (nsdi19 5.3). What comes out of order is dropped, as if it had been lost.
+    /// All packets from the first unanswered one on (nsdi19 5.3). A packet out of order is dropped, as if it had been
+    /// lost.
     #[default]
     GoBackN,
-    /// Those that are missing. What comes out of order is kept, in its place in the message, and the client is told which; it sends the
-    /// missing ones again as soon as later ones were answered, or after the time-out. A session has at most 64 credits then.
+    /// Only the missing packets. Packets out of order are kept, at their place in the message, and the client is told
+    /// which arrived. It retransmits the missing ones as soon as later ones were answered, or after the time-out. A
+    /// session then has at most 64 credits.
     Selective {
-        /// A packet counts as lost when one was answered that left so many packets after it: 1 on a network that keeps the order of
-        /// packets, 3 on one that may not (RFC 9002 6.1.1). Too few cost needless packets, no more.
+        /// A packet counts as lost once one that left this many places later is answered: 1 on a network that keeps
+        /// packets in order, 3 on one that may not (RFC 9002 6.1.1). Too small a number costs only needless packets.
         packet_threshold: u8,
     },
 }
@@ -26,33 +29,39 @@ impl Recovery {
     }
 }
 
-/// How long a client waits for an answer before it sends packets again.
+/// Time for which a client waits for an answer before it retransmits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeout {
-    /// [`Config::retransmit_timeout_ns`](crate::Config::retransmit_timeout_ns) at least, and longer where the session's smoothed round
-    /// trip and four times its variation are (RFC 6298; half a round trip at least). Answers say whether they are to the first copy of a
-    /// packet, which measures its round trip, or to a later one (as time stamps do in RFC 3522): a time-out that is too short would fill
-    /// queues with copies, and these delay what the next time-out waits for. Each time that a call's passes in vain it is doubled, up to 64 times
-    /// what is configured or twice what was measured (of which a quarter of
-    /// [`Config::peer_timeout_ns`](crate::Config::peer_timeout_ns) counts at most), and from the second time on one packet is sent and not all.
-    /// That ends with an answer to a copy or to a packet that left since. Until a round trip was measured, answers to copies tell how
-    /// long one takes at most: since the packet first left, and then since it last did. The time-out is eightfold at most for that.
+    /// At least [`Config::retransmit_timeout_ns`](crate::Config::retransmit_timeout_ns), and longer if the session's
+    /// round trips are: their smoothed value plus four times its variation (RFC 6298), or plus half of itself if that
+    /// is more. Answers say whether they answer the first copy of a packet, which measures its round trip, or a later
+    /// copy (as time stamps do in RFC 3522). This matters because a time-out that is too short fills queues with
+    /// copies, which delay the very answers that the next time-out waits for.
+    ///
+    /// The time-out doubles each time it passes without an answer, up to 64 times the configured value or twice the
+    /// measured one, whichever is longer. (Of the measured one, at most a quarter of
+    /// [`Config::peer_timeout_ns`](crate::Config::peer_timeout_ns) counts.) From the second time-out on, one packet is
+    /// retransmitted instead of all. The back-off ends with an answer to a copy, or to a packet that left since.
+    ///
+    /// Until a round trip was measured, answers to copies give an upper bound: first the time since the packet first
+    /// left, then the time since it last left. Such a bound raises the time-out to at most eight times the configured
+    /// value.
     #[default]
     Adaptive,
-    /// `Config::retransmit_timeout_ns`, whatever the round trips are (nsdi19 5.2.3). Where they become longer than that, copies of
-    /// packets that were not lost fill the queues, and calls stall.
+    /// Always `Config::retransmit_timeout_ns` (nsdi19 5.2.3). If round trips become longer than that, copies of packets
+    /// that were not lost fill the queues, and calls stall.
     Fixed,
 }
 
-/// Which of the next packets of a message are there although one before them is not. The first place is that of the one that is
-/// missing.
+/// Packets of a message that are there although an earlier one is missing, as a bit set. The first place is that of the
+/// missing packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Window(pub u64);
 
 impl Window {
     pub const PLACES: u32 = u64::BITS;
 
-    /// The first so many places.
+    /// The first `places` places.
     #[inline(always)]
     pub fn first(places: u32) -> Self {
         Self(u64::MAX.checked_shr(Self::PLACES.saturating_sub(places)).unwrap_or(0))
@@ -69,7 +78,7 @@ impl Window {
         self.0 |= 1u64.checked_shl(place).unwrap_or(0);
     }
 
-    /// Moves on over what is there to the next that is missing, and says how far.
+    /// Moves past the packets that are there to the next missing one; returns the number of places.
     #[inline(always)]
     pub fn advance(&mut self) -> u32 {
         let places = self.0.trailing_ones();
@@ -77,18 +86,18 @@ impl Window {
         places
     }
 
-    /// Moves on by so many places.
+    /// Moves on by `places` places.
     #[inline(always)]
     pub fn skip(&mut self, places: u32) {
         self.0 = self.0.checked_shr(places).unwrap_or(0);
     }
 
-    /// The place after the last that is there.
+    /// The place after the last packet that is there.
     pub fn end(self) -> u32 {
         Self::PLACES - self.0.leading_zeros()
     }
 
-    /// The places, as runs: the first of each, and how many.
+    /// The marked places as runs: the first place of each, and its length.
     pub fn runs(self) -> impl Iterator<Item = (u32, u32)> {
         let mut left = self.0;
         std::iter::from_fn(move || {
@@ -100,25 +109,25 @@ impl Window {
     }
 }
 
-/// However short round trips are, one in this time is enough for time-outs, which are looked at less often.
+/// However short round trips are, one sample in this time is enough for time-outs, which are checked less often.
 const SAMPLES_APART_MIN_NS: u64 = 50_000;
-/// However long they are, one is added this often: a long one must not stand for all that follow.
+/// However long round trips are, one sample is taken this often: a long one must not stand for all that follow.
 const SAMPLES_APART_MAX_NS: u64 = 1_000_000;
 
-/// The round trips of a session, smoothed as RFC 6298 does.
+/// The round trips of a session, smoothed as in RFC 6298.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrips {
-    /// 0 until one was measured, or bounded.
+    /// 0 until a round trip was measured, or bounded.
     smoothed_ns: u64,
     variation_ns: u64,
-    /// Until then a further one tells little.
+    /// Time before which a further sample would tell little.
     next_ns: u64,
     is_bound: bool,
 }
 
 impl RoundTrips {
-    /// Whether a round trip that ends now is to be [added](Self::add): one in the time of a round trip is enough (RFC 6298 4), so that most
-    /// small calls are spared the work.
+    /// Whether a round trip that ends now should be [added](Self::add): one per round trip is enough (RFC 6298 4),
+    /// which spares most small calls the work.
     #[inline(always)]
     pub fn wants(&self, now_ns: u64) -> bool {
         now_ns >= self.next_ns
@@ -135,12 +144,12 @@ impl RoundTrips {
         self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
     }
 
-    /// Whether nothing is known but how long they take at most.
+    /// Whether only an upper bound is known so far.
     pub fn is_bound(&self) -> bool {
         self.is_bound
     }
 
-    /// Until one is measured: they take about so long at most.
+    /// Sets an upper bound, until a round trip is measured: round trips take at most about `longest_ns`.
     #[cold]
     pub fn bound(&mut self, longest_ns: u64) {
         if self.smoothed_ns == 0 || self.is_bound && longest_ns < self.smoothed_ns {
@@ -150,7 +159,7 @@ impl RoundTrips {
         }
     }
 
-    /// Longer than a round trip, also where all take the same; 0 until one was measured.
+    /// A time longer than a round trip, even if all take the same time; 0 until one was measured or bounded.
     pub fn timeout_ns(&self) -> u64 {
         self.smoothed_ns + (4 * self.variation_ns).max(self.smoothed_ns / 2)
     }
@@ -196,7 +205,7 @@ mod tests {
         (0..100).for_each(|_| trips.add(1000, 0));
         assert!((1500..1520).contains(&trips.timeout_ns()), "{trips:?}");
         trips.add(9000, 0);
-        // 1/8 of what is new, and four times 1/4 of the difference.
+        // 1/8 of the new value, and four times 1/4 of the difference.
         assert!((9_990..10_020).contains(&trips.timeout_ns()), "{trips:?}");
         (0..100).for_each(|_| trips.add(u64::MAX, 0));
         assert!(trips.timeout_ns() > 9_000);

@@ -1,4 +1,4 @@
-//! What a call that was waited for returns.
+//! Result of a blocking call.
 
 use std::fmt;
 use std::ops::Deref;

@@ -1,7 +1,6 @@
 //! The endpoint: the core, its port, its clock, and the loop that turns them.
 //!
-//! What a program does with the requests that come to it is in [`serving`], what it knows of its clients in [`clients`], a
-//! turn of the loop in [`turn`].
+//! [`serving`] has the program's side of requests, [`clients`] its view of clients, and [`turn`] a turn of the loop.
 
 mod clients;
 mod faces;
@@ -41,24 +40,27 @@ use sleep::Sleep;
 
 /// An endpoint: sessions, the port that carries them, and the loop. It belongs to the thread that made it.
 ///
-/// The methods, by what they are for:
+/// Its methods, by purpose:
 ///
-/// - **open sessions**: [`Self::connect`] waits, [`Self::begin_connect`] does not; [`Self::poll_event`] tells what became of
-///   them; [`Self::disconnect`] ends them.
-/// - **call, the quick way**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
-///   [`Self::poll_completion`] hands them back.
+/// - **open sessions**: [`Self::connect`] waits, [`Self::begin_connect`] does not; [`Self::poll_event`] reports what
+///   happens to them; [`Self::disconnect`] ends them.
+/// - **call, the quick way**: [`Self::alloc`] allocates buffers once; [`Self::enqueue_request`] takes them,
+///   [`Self::poll_completion`] gives them back.
 /// - **call, the simple way**: [`Self::call`].
 /// - **keep many calls in flight**: a [`Channel`](crate::Channel) spreads them over as many sessions as that needs.
-/// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`] sleeps.
-/// - **sleep on more than one thing**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what.
-/// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
-///   [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] to whoever asks.
-/// - **know one's clients**: [`Self::poll_client_event`] tells who comes and goes, [`Self::session_to`] how to call them.
-/// - **be reached from other threads**: [`Self::remote_handle`] takes closures and calls of theirs.
+/// - **turn the loop**: [`Self::turn`] turns it once, [`Self::run_until`] and [`Self::try_run_until`] for long;
+///   [`Self::wait`] sleeps.
+/// - **sleep on several things**: [`Self::arm`] says whether to sleep and until when, [`Self::descriptor`] on what.
+/// - **serve with state of the program**: [`Self::handle`] and [`Self::handle_burst`] register handlers of this
+///   endpoint alone; [`Self::turn_with`] passes requests to a closure, and [`Self::poll_request`] returns them one by
+///   one.
+/// - **know the clients**: [`Self::poll_client_event`] reports who comes and leaves, [`Self::session_to`] gives the
+///   session to call them back.
+/// - **be reached from other threads**: [`Self::remote_handle`] accepts closures and calls from them.
 /// - **be watched**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
 ///
-/// Calls go out and come in, and requests are handled, only while the loop turns. Using an endpoint from another thread does
-/// not compile:
+/// Calls leave and requests are handled only while the loop turns. Using an endpoint from another thread does not
+/// compile:
 ///
 /// ```compile_fail,E0277
 /// fn is_send<T: Send>() {}
@@ -67,7 +69,7 @@ use sleep::Sleep;
 /// }
 /// ```
 pub struct Rpc<P: PacketPort, C: Clock> {
-    // The core first: it holds buffers of the port's arena.
+    // The core comes first, and is dropped first: it holds buffers of the port's arena.
     core: Core,
     sessions: Sessions,
     handlers: Handlers,
@@ -79,40 +81,42 @@ pub struct Rpc<P: PacketPort, C: Clock> {
     /// Whether the last turn found nothing to do.
     was_idle: bool,
     sleep: Sleep,
-    /// Where the counters go, once somebody reads them.
+    /// Publishes the counters, once somebody reads them.
     publisher: Option<Publisher>,
-    /// Whether there is a [publisher](Self::publisher) or a [remote](Self::remote), from the first on: one look a turn for both.
+    /// Whether there has ever been a [publisher](Self::publisher) or a [remote](Self::remote): one check per turn for
+    /// both.
     has_audience: bool,
-    /// Where other threads leave what they want of the endpoint.
+    /// Inbox in which other threads leave closures and calls for the endpoint.
     inbox: Arc<Inbox>,
-    /// What they wanted, once they did.
+    /// The endpoint's side of these, once there were any.
     remote: Option<Box<Remote>>,
 }
 
-/// A session's credits: packets that it may have on their way.
+/// A session's credits: the packets that it may have in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionCredits {
-    /// Not used now. Without a call in flight these are all, but for those that are [owed](Self::owed).
+    /// Credits not in use now. Without a call in flight these are all but the [owed](Self::owed) ones.
     pub left: u16,
-    /// Of packets of calls that were cancelled, or ended by their deadlines, and are still on their way: they are back when the server has answered
-    /// them, or a time-out passes.
+    /// Credits of calls that were cancelled, or ended by their deadlines, while packets of theirs were in flight. They
+    /// come back when the server has answered these packets, or after a time-out.
     pub owed: u16,
-    /// As granted.
+    /// Credits that the server granted.
     pub all: u16,
-    /// Those that congestion control lets it not use now.
+    /// Credits that congestion control withholds now.
     pub withheld: u16,
 }
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
-    /// An endpoint of `nexus` on `port`.
+    /// Makes an endpoint of `nexus` on `port`.
     ///
-    /// The clock and the generator are the endpoint's only sources of time and chance. Session tokens come from the
-    /// generator: outside tests it must be one that nobody can foresee.
+    /// The clock and the generator are the endpoint's only sources of time and randomness. Session tokens come from the
+    /// generator, so outside tests it must be one that nobody can predict.
     pub fn new(nexus: &Nexus, port: P, clock: C, generator: Box<dyn Generator>) -> Self {
         Self::numbered(nexus, 0, port, clock, generator)
     }
 
-    /// As [`Self::new`], for one of several endpoints: makers of handlers are told its number ([`EndpointInfo::index`]).
+    /// As [`Self::new`], for one of several endpoints: `index` is the number that makers of handlers see
+    /// ([`EndpointInfo::index`]).
     pub fn numbered(nexus: &Nexus, index: usize, port: P, clock: C, mut generator: Box<dyn Generator>) -> Self {
         let caps = port.caps();
         let config = nexus.config().clone();
@@ -124,7 +128,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             receive_packets_per_peer: caps.receive_packets_per_peer as u64,
         };
         let returns = Arc::new(Returns::new(port.waker()));
-        // Virtual time passes while somebody sleeps, and never for who spins.
+        // Virtual time advances while threads sleep, and stands still while one spins.
         let is_virtual = port.waker().is_in_virtual_time();
         let poller = Poller::new(if is_virtual { PollerConfig::SLEEP } else { config.poller });
         let now_ns = clock.now_ns();
@@ -157,42 +161,42 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// What makers of handlers are told of this endpoint.
+    /// Description of this endpoint, as makers of handlers get it.
     pub fn info(&self) -> &EndpointInfo {
         &self.info
     }
 
-    /// Where others reach this endpoint.
+    /// Address at which others reach this endpoint.
     pub fn address(&self) -> Address {
         self.port.address()
     }
 
-    /// The limits it runs with.
+    /// The configuration that the endpoint runs with.
     pub fn config(&self) -> &Config {
         &self.core.shared.config
     }
 
-    /// The port, for what only it knows.
+    /// The port, for what only the port can tell.
     pub fn port(&self) -> &P {
         &self.port
     }
 
-    /// What the endpoint counted.
+    /// Counters of the endpoint.
     pub fn stats(&self) -> Stats {
         self.core.shared.stats
     }
 
-    /// What its port counted.
+    /// Counters of its port.
     pub fn port_stats(&self) -> PortStats {
         self.port.stats()
     }
 
-    /// Wakes the endpoint's thread out of [`Self::wait`], or whoever sleeps on its descriptor, from any thread.
+    /// A waker that ends [`Self::wait`], or a sleep on the endpoint's descriptor, from any thread.
     pub fn waker(&self) -> Waker {
         self.port.waker()
     }
 
-    /// Sessions of this endpoint, in both roles.
+    /// Number of sessions of this endpoint, in both roles together.
     pub fn sessions(&self) -> usize {
         self.core.sessions()
     }
@@ -202,7 +206,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.shared.committed_packets
     }
 
-    /// Makes a message buffer of `len` bytes, whose contents are unspecified. Takes a lock: allocate up front and reuse.
+    /// Allocates a message buffer of `len` bytes, whose contents are unspecified. This takes a lock: allocate up front
+    /// and reuse.
     ///
     /// # Errors
     ///
@@ -211,17 +216,17 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.shared.alloc(len)
     }
 
-    /// Begins to open a session, without waiting. Calls can be enqueued at once; they leave when the session is open.
-    /// [`Self::poll_event`] tells what becomes of it.
+    /// Begins to open a session, without waiting. Calls can be enqueued at once, and leave when the session is open.
+    /// [`Self::poll_event`] reports the outcome.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] when the name leads nowhere or a limit of this endpoint is reached.
+    /// [`ConnectError`] when the address cannot be resolved or a limit of this endpoint is reached.
     pub fn begin_connect(&mut self, address: &Address) -> Result<SessionId, ConnectError> {
         self.begin_connect_with(address, ConnectOptions::new())
     }
 
-    /// As [`Self::begin_connect`], with options: who hears of the session, and whether its server may call back.
+    /// As [`Self::begin_connect`], with options: which lane hears of the session, and whether its server may call back.
     ///
     /// # Errors
     ///
@@ -242,7 +247,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]: no such server, no answer, refused, or a limit of this endpoint.
+    /// [`ConnectError`]: no such server, no answer, a refusal, or a limit of this endpoint.
     pub fn connect(&mut self, address: &str) -> Result<SessionId, ConnectError> {
         self.connect_with(address, ConnectOptions::new())
     }
@@ -257,7 +262,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let session = self.begin_connect_with(&address, options)?;
         let mut outcome = None;
         let turned = self.run_until(|rpc| {
-            // Events of other sessions stay for those whom they are for.
+            // Events of other sessions stay for their own users.
             let is_its = |event: &SessionEvent| event.session() == session;
             outcome = rpc.core.clients.lanes.take_event(options.lane, is_its);
             // A closure of another thread may have closed the lane, or taken the event.
@@ -265,7 +270,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         });
         self.sleep.may_have_ended();
         if let Err(error) = turned {
-            // Nobody knows its name, so there is nobody to end it or to hear of it.
+            // The caller does not know this session: end it, and drop its event.
             self.sessions.disconnect(&mut self.core, session);
             self.core.clients.lanes.take_event(options.lane, |event| event.session() == session);
             return Err(error.into());
@@ -282,14 +287,14 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// Opens a lane: completions and events of its own, for a client library or a future that shares this endpoint with others. A lane in
-    /// which nothing happens costs nothing.
+    /// Opens a lane: a queue of completions and events for a client library or a future that shares this endpoint with
+    /// others. A lane in which nothing happens costs nothing.
     pub fn open_lane(&mut self) -> LaneId {
         self.core.clients.lanes.open()
     }
 
-    /// Closes a lane: its calls are cancelled, the sessions that were opened for it end, and what it has not taken is dropped, buffers
-    /// included. Returns whether there was such a lane; the main lane is never closed.
+    /// Closes a lane: its calls are cancelled, the sessions that were opened for it end, and whatever it has not taken
+    /// is dropped, buffers included. Returns whether the lane existed; the main lane cannot be closed.
     pub fn close_lane(&mut self, lane: LaneId) -> bool {
         self.wake_sleeper();
         self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
@@ -304,18 +309,18 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         true
     }
 
-    /// The next lane, but for the main one, that got something since it was last told here. Take all that it has: it is told again only when
-    /// something new comes.
+    /// Returns the next lane, other than the main one, that got something since it was last returned here. Take
+    /// everything that it has: it is returned again only when something new comes.
     pub fn poll_ready_lane(&mut self) -> Option<LaneId> {
         self.core.clients.lanes.poll_ready()
     }
 
-    /// The next call of a lane that is over; none of a lane that is closed.
+    /// Returns the next finished call of a lane; `None` also if the lane is closed.
     pub fn poll_lane(&mut self, lane: LaneId) -> Option<Completion> {
         self.core.clients.lanes.poll(lane)
     }
 
-    /// The next thing that happened to a session of a lane.
+    /// Returns the next session event of a lane.
     pub fn poll_lane_event(&mut self, lane: LaneId) -> Option<SessionEvent> {
         if lane == LaneId::MAIN {
             return self.poll_event();
@@ -323,30 +328,32 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.clients.lanes.poll_event(lane)
     }
 
-    /// Ends a session. Its calls complete with [`crate::Cause::Disconnected`]; [`SessionEvent::Disconnected`] follows. Returns whether
-    /// there was such a session.
+    /// Ends a session. Its calls complete with [`crate::Cause::Disconnected`], and [`SessionEvent::Disconnected`]
+    /// follows. Returns whether the session existed.
     pub fn disconnect(&mut self, session: SessionId) -> bool {
         self.wake_sleeper();
         self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         self.sessions.disconnect(&mut self.core, session)
     }
 
-    /// The next thing that happened to a session.
+    /// Returns the next session event of the main lane.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         let event = self.core.clients.lanes.poll_event(LaneId::MAIN)?;
-        // Somebody takes them: those behind it are news again.
+        // The owner takes events, so those that still wait are worth a wake-up again.
         self.sleep.events_told = 0;
         Some(event)
     }
 
-    /// Hands a call to a session (nsdi19 3.1). Both buffers move in, and come back with the completion: until then nobody can
-    /// touch them. The response buffer is replaced by a larger one where the response needs it.
+    /// Hands a call to a session (nsdi19 3.1). Both buffers move in and come back with the completion; until then
+    /// nobody can touch them. The response buffer is replaced by a larger one where the response needs it.
     ///
-    /// Calls past the session's slots wait in a queue. `options` are a number, which comes back as the completion's tag, or
-    /// [`CallOptions`] with a deadline or a lane. The name that is returned is good for [`Self::cancel`].
+    /// Calls beyond the session's slots wait in a queue. `options` is either a number, which comes back as the
+    /// completion's tag, or [`CallOptions`] with a deadline or a lane. The returned name can be passed to
+    /// [`Self::cancel`].
     ///
     /// ```compile_fail,E0382
-    /// # fn f<P: sinew_fabric::PacketPort, C: sinew_fabric::Clock>(rpc: &mut sinew_rpc::Rpc<P, C>, session: sinew_rpc::SessionId) {
+    /// # use sinew_fabric::{Clock, PacketPort};
+    /// # fn f<P: PacketPort, C: Clock>(rpc: &mut sinew_rpc::Rpc<P, C>, session: sinew_rpc::SessionId) {
     /// let (request, response) = (rpc.alloc(32).unwrap(), rpc.alloc(32).unwrap());
     /// rpc.enqueue_request(session, sinew_rpc::RequestType::new(1), request, response, 0).unwrap();
     /// request[0] = 1; // the request is on its way
@@ -355,7 +362,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// # Errors
     ///
-    /// [`Rejected`], with both buffers: no such session or lane, too large, foreign buffers, a full queue.
+    /// [`Rejected`], with both buffers: no such session or lane, a request that is too large, foreign buffers, or a
+    /// full queue.
     #[inline(always)]
     pub fn enqueue_request(
         &mut self,
@@ -370,7 +378,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             self.heed_call();
         }
         if options.is_timed() {
-            // Its time begins now, and not with the last turn.
+            // Its time begins now, not at the start of the last turn.
             self.look_at_the_clock();
         }
         self.core.enqueue(session, request_type, request, response, options)
@@ -380,7 +388,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     #[inline(never)]
     fn heed_call(&mut self) {
         self.wake_sleeper();
-        // Packets that are spaced in time from then on would leave all at once if the last turn began a while ago.
+        // Packets paced from an old `now_ns` would all leave at once, if the last turn began a while ago.
         if self.core.shared.pacing.is_on() && (self.was_idle || self.core.shared.pacing.is_waiting()) {
             self.look_at_the_clock();
         }
@@ -392,9 +400,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.was_idle = false;
     }
 
-    /// Cancels a call: it completes with [`crate::Cause::Cancelled`]. The server is told, so that a deferred call can see that nobody waits
-    /// ([`crate::DeferredCall::is_abandoned`]); that is a hint, and takes nothing back that ran. Returns whether the call was there: else it is
-    /// over, and its completion has come or is about to.
+    /// Cancels a call: it completes with [`crate::Cause::Cancelled`]. The server is told, so that the holder of a
+    /// deferred call can see that nobody waits ([`crate::DeferredCall::is_abandoned`]); that is a hint, and undoes
+    /// nothing. Returns whether the call was still under way; if not, its completion has come or is about to.
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.wake_sleeper();
         self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
@@ -402,33 +410,36 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         clients.cancel(shared, call)
     }
 
-    /// The rate that congestion control lets a session have, in bytes per second; none without it, or without such a session.
+    /// The rate that congestion control allows a session, in bytes per second; `None` without congestion control, or if
+    /// there is no such session.
     pub fn session_rate(&self, session: SessionId) -> Option<f64> {
         let index = self.core.clients.table.find(session.key())?;
         self.core.shared.pacing.rate(index)
     }
 
-    /// The next round trip that was measured, in nanoseconds, of those that [`Congestion::rtts_kept`](crate::Congestion::rtts_kept) keeps.
+    /// Returns the next measured round trip, in ns, of those that
+    /// [`Congestion::rtts_kept`](crate::Congestion::rtts_kept) keeps.
     pub fn poll_rtt_ns(&mut self) -> Option<u64> {
         self.core.shared.pacing.poll_rtt_ns()
     }
 
-    /// Starts to bring a session's state near, for a call that is about to be enqueued: with thousands of sessions it lies in
-    /// memory, and the reads of several calls' sessions then overlap (nsdi19 6.3). A hint; a session that is gone does no harm.
+    /// Prefetches a session's state for a call that is about to be enqueued. With thousands of sessions that state is
+    /// not in the caches, and prefetching lets the reads for several calls overlap (nsdi19 6.3). This is a hint; a
+    /// session that has ended does no harm.
     #[inline]
     pub fn prefetch_session(&self, session: SessionId) {
-        // Slots are used from the first on.
+        // Slots are used from the first one on.
         self.core.clients.table.prefetch(session.key(), 0);
     }
 
-    /// The next call that is over.
+    /// Returns the next finished call of the main lane.
     #[inline(always)]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.core.clients.lanes.main.pop()
     }
 
-    /// Calls and waits for the response, at most [`Config::call_timeout_ns`]. Allocates; for the quick way see
-    /// [`Self::enqueue_request`].
+    /// Makes a call and waits for the response, at most [`Config::call_timeout_ns`]. It allocates; for the quick way
+    /// see [`Self::enqueue_request`].
     ///
     /// # Errors
     ///
@@ -442,7 +453,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.call_within(session, request_type, request, self.config().call_timeout_ns)
     }
 
-    /// As [`Self::call`], for at most so many nanoseconds.
+    /// As [`Self::call`], but waits for at most `timeout_ns`.
     ///
     /// # Errors
     ///
@@ -468,7 +479,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 }
                 self.set_aside(completion);
             }
-            // Other calls' completions wait for their own poll; they must not keep us from sleeping here.
+            // Other calls' completions stay until they are polled; they must not keep us from sleeping here.
             if self.poller.step(self.core.shared.now_ns, busy) == Step::Block && !self.core.shared.has_output() {
                 let own = self.sessions.next_deadline_ns(&self.core);
                 let timeout_ns = own.map(|own| own.saturating_sub(self.core.shared.now_ns).max(1));
@@ -476,7 +487,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 if let Err(error) = self.sleep_on_port(self.core.shared.now_ns, timeout_ns) {
                     let Core { shared, clients, .. } = &mut self.core;
                     clients.cancel(shared, call);
-                    // Its buffers are free, also of the port, and nobody waits for its completion.
+                    // Takes its buffers back from the port too, as nobody will wait for its completion.
                     clients.reclaim(&mut shared.stats, self.port.split().1);
                     if let Some(other) = clients.lanes.poll(LaneId::WAITING).filter(|over| over.id() != call) {
                         self.set_aside(other);
@@ -492,7 +503,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
 impl<P: PacketPort, C: Clock> Drop for Rpc<P, C> {
     fn drop(&mut self) {
-        // Peers need not wait for a time-out to learn that we are gone.
+        // Peers should not need a time-out to learn that we are gone.
         self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
         self.sessions.close(&mut self.core);
         let (_, tx) = self.port.split();

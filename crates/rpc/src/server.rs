@@ -1,11 +1,11 @@
 //! The server's half of the protocol: calls that we answer.
 //!
-//! A server sends only in answer to a client's packet, and keeps a response until the client uses its slot again, so that a
-//! lost response can be sent again without running the request again (nsdi19 5.3: at most once).
+//! A server sends only in answer to a client's packet. It keeps a response until the client uses its slot again, so
+//! that a lost response can be retransmitted without running the request again (nsdi19 5.3: at most once).
 //!
-//! A request comes in here, or in [`arriving`] when it has several packets; its handler answers through [`answers`]; [`sending`] makes packets
-//! of answers, and bounds those that repeat; [`memory`] knows who holds what of the arena, [`kept`] which calls wait for other threads,
-//! [`clients`] who the clients are.
+//! A request comes in here, or in [`arriving`] if it has several packets; its handler answers through [`answers`].
+//! [`sending`] makes packets of answers, and limits repeated ones; [`memory`] accounts for the arena, [`kept`] for
+//! calls that wait for other threads, and [`clients`] for the clients.
 
 mod answers;
 mod arriving;
@@ -36,18 +36,18 @@ use kept::KeptCalls;
 use state::{Arrivals, Phase, Response, ServerCold};
 pub(crate) use state::{ServerSession, ServerSlot};
 
-/// So many copies of a request that a later one has overtaken are answered by one error: fewer may be late, and not wrong.
+/// Copies of overtaken requests that are answered by one error. Fewer may just be late packets.
 const OVERTAKEN_COPIES: u8 = 4;
 
 /// An accepted session that its client has not used or confirmed yet.
 pub(crate) struct Unconfirmed {
     pub key: SessionKey,
-    /// When it was accepted, or its client last reminded.
+    /// When the session was accepted, or its client last reminded.
     pub since_ns: u64,
     pub reminders: u8,
 }
 
-/// A call, and when its caller waits no longer.
+/// A call, and the time until which its caller waits.
 #[derive(Clone, Copy, Default)]
 struct Timed {
     call: Option<ServerCall>,
@@ -58,16 +58,16 @@ pub(crate) struct Servers {
     pub table: Table<ServerSession, ServerSlot>,
     arrivals: Arrivals,
     kept: KeptCalls,
-    /// The last call that was whole and has a deadline: its handler may ask for that as long as no other call comes.
+    /// The last complete call that has a deadline: its handler may ask for that until another call comes.
     timed: Timed,
-    /// Those of a received burst that burst handlers will have.
+    /// The same for calls of a received burst that wait for burst handlers.
     timed_in_burst: Vec<Timed>,
     cold: Vec<ServerCold>,
-    /// Accepted sessions that their clients have not been heard to use.
+    /// Accepted sessions that their clients are not known to have used.
     pub unconfirmed: Vec<Unconfirmed>,
-    /// Sessions with repeats in the transmit queue.
+    /// Sessions with repeated answers in the transmit queue.
     repeating: Vec<u32>,
-    /// Until then stalled requests are not looked for again.
+    /// Time until which stalled requests are not searched for again.
     next_give_up_ns: u64,
     visits: Visits,
     pub returns: Arc<Returns>,
@@ -90,7 +90,7 @@ impl Servers {
         }
     }
 
-    /// Puts a session on file that a client asked for, under a key with a new token.
+    /// Inserts a session that a client asked for, under a key with a new token.
     pub fn insert(&mut self, shared: &mut Shared, session: ServerSession) -> usize {
         let index = self.put(shared, session);
         let key = self.table.entries[index].key;
@@ -116,7 +116,7 @@ impl Servers {
         }
     }
 
-    /// Fills in what a session's short calls go by, from its lengths, its state and the endpoint's settings.
+    /// Computes the limits for a session's short calls, from its lengths, its state and the endpoint's settings.
     fn settle(&mut self, shared: &Shared, index: usize) {
         let (session, tuning) = (&mut self.table.entries[index], &shared.config.tuning);
         let short_len_max = u16::try_from(session.short_len_max(shared)).unwrap_or(u16::MAX);
@@ -126,7 +126,7 @@ impl Servers {
         session.own_len_max = if tuning.preallocated_responses { short_len_max } else { 0 };
     }
 
-    /// Takes a session off file; what its peer was charged for it is returned.
+    /// Removes a session, and takes what it holds off its peer's charge.
     pub fn remove(&mut self, shared: &mut Shared, index: usize) {
         let peer_index = self.table.entries[index].peer_index;
         for id in self.table.slots_of(index) {
@@ -137,9 +137,9 @@ impl Servers {
         self.table.remove(index);
     }
 
-    /// Takes a new request of one packet that can be handled where it lies: by far the most common. `packet` is the first of a request and
-    /// has no tail. Returns the request's bytes; any other packet is left as it is, for [`Self::on_request`]. So is one whose slot has an
-    /// unanswered call, which may hold memory.
+    /// Accepts a new request of one packet that can be handled where it lies, by far the most common case. `packet` is
+    /// the first of a request and has no tail. Returns the call and the request's bytes; any other packet is left
+    /// unchanged, for [`Self::on_request`]. So is a packet whose slot has an unanswered call, which may hold memory.
     #[inline(always)]
     pub fn take_short<'a>(
         &mut self,
@@ -169,8 +169,9 @@ impl Servers {
         Some((RunningCall { call, found }, data))
     }
 
-    /// Takes note of the options that lead a message which [`Self::take_short`] has taken, and returns the request behind them; none if there
-    /// are none, or it came after its caller's deadline. Apart, so that requests without options pay no more than a look.
+    /// Reads the options that lead a message which [`Self::take_short`] accepted; returns the request after them.
+    /// `None` if there are no options, or the request came after its caller's deadline. Not inlined, so that requests
+    /// without options pay only for the check.
     #[inline(never)]
     pub fn take_options<'a>(&mut self, now_ns: u64, call: ServerCall, message: &'a [u8]) -> Option<&'a [u8]> {
         let (options, request) = message.split_first_chunk()?;
@@ -183,18 +184,19 @@ impl Servers {
         Some(request)
     }
 
-    /// When the caller of a call waits no longer that came last of all; none if it did not say.
+    /// The time until which the caller of a call waits, which must be the last call that came; `None` if the caller
+    /// gave none.
     #[inline]
     pub fn deadline_ns(&self, call: ServerCall) -> Option<u64> {
         (self.timed.call == Some(call)).then_some(self.timed.deadline_ns)
     }
 
-    /// Notes when the caller of a call that is whole waits no longer.
+    /// Notes the time until which the caller of a complete call waits.
     fn note_deadline(&mut self, call: CallName, deadline_ns: u64) {
         self.timed = Timed { call: Some(ServerCall { key: call.session, number: call.number }), deadline_ns };
     }
 
-    /// The call that came last of all waits for the rest of its burst.
+    /// Keeps the deadline of the last call, as the call waits for the rest of its burst.
     #[inline]
     pub fn wait_for_burst(&mut self, call: ServerCall) {
         if self.timed.call == Some(call) {
@@ -202,18 +204,19 @@ impl Servers {
         }
     }
 
-    /// As [`Self::deadline_ns`], of a call that waited for its burst.
+    /// As [`Self::deadline_ns`], for a call that waited for its burst.
     pub fn deadline_in_burst_ns(&self, call: ServerCall) -> Option<u64> {
         let timed = self.timed_in_burst.iter().find(|timed| timed.call == Some(call));
         timed.map(|timed| timed.deadline_ns)
     }
 
-    /// The calls of a burst are over, or kept.
+    /// Ends a burst, all calls of which are answered or kept.
     pub fn end_burst(&mut self) {
         self.timed_in_burst.clear();
     }
 
-    /// Answers a call that [`Self::take_short`] has taken, and whose message has [no options](Self::take_options) that let it run.
+    /// Answers a call that [`Self::take_short`] accepted, but whose [options](Self::take_options) are missing or do not
+    /// let it run.
     #[cold]
     #[inline(never)]
     pub fn refuse_short(&mut self, shared: &mut Shared, call: ServerCall, message: &[u8]) {
@@ -225,7 +228,7 @@ impl Servers {
         self.answer_too_late(shared, call);
     }
 
-    /// Takes in a packet of a request; returns the request when that makes it whole.
+    /// Handles a packet of a request; returns the request if that completes it.
     pub fn on_request<'a>(
         &mut self,
         shared: &mut Shared,
@@ -273,7 +276,7 @@ impl Servers {
             return Err(PacketDrop::WrongLength);
         }
         let options = if has_options { Some(options_of(packet)?) } else { None };
-        // Copied or lent before the slot changes: a revoked packet leaves it as it was.
+        // Copied or lent before the slot changes: a revoked packet must leave the slot as it was.
         let request = if packet.tail.is_none() && shared.config.tuning.zero_copy_requests {
             RequestData::Lent(&packet.head[HEADER_LEN + lead..])
         } else {
@@ -291,8 +294,9 @@ impl Servers {
         Ok(self.whole(shared, (call, id), RequestType::new(request_type), request))
     }
 
-    /// A client no longer waits for a call. What runs, runs on; what is kept for it goes, and the client hears that, which settles the call's
-    /// credits. A cancellation that has overtaken its request finds nothing to cancel.
+    /// Handles a cancellation: a client no longer waits for a call. A running handler runs on, but what is kept for the
+    /// call is freed, and the client is told so, which settles the call's credits. A cancellation that has overtaken
+    /// its request finds nothing to cancel.
     pub fn on_cancel(&mut self, shared: &mut Shared, call: CallName, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
         let index = self.table.checked(call.session, packet.from)?;
         shared.peers.heard(self.table.entries[index].peer_index, shared.now_ns);
@@ -305,7 +309,7 @@ impl Servers {
             Phase::Idle => false,
         };
         if call.number < slot.number || call.number == slot.number && slot.phase == Phase::Answered && !is_held {
-            // It is over here, so that nothing else will be said of it.
+            // The call is over here, so no other packet would tell the client.
             return Err(self.say_of(shared, index, call, ErrorCode::Cancelled).err().unwrap_or(PacketDrop::Stale));
         }
         if slot.number != call.number || !is_held {
@@ -316,7 +320,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Ends a slot's call without the answer of a handler: what is held for it goes, and its client is told.
+    /// Ends a slot's call without an answer of a handler: what is held for it is freed, and its client is told.
     fn end_unanswered(&mut self, shared: &mut Shared, index: usize, id: SlotId, code: ErrorCode) {
         let slot = &mut self.table.slots[id.at()];
         (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
@@ -328,7 +332,7 @@ impl Servers {
         self.queue(shared, TxKind::CallError, id, 0, 1, is_copy);
     }
 
-    /// A request that is whole, for its handler. One that came after its deadline is answered here.
+    /// Makes a complete request ready for its handler. A request that came after its deadline is answered here.
     fn whole<'a>(
         &mut self,
         shared: &mut Shared,
@@ -353,7 +357,7 @@ impl Servers {
         self.answer_error(shared, call, ErrorCode::CameTooLate);
     }
 
-    /// A new request takes the slot: that the client uses it again says that it has the last response.
+    /// Gives the slot to a new request: by using the slot again, the client shows that it has the last response.
     fn begin(
         &mut self,
         shared: &mut Shared,
@@ -373,13 +377,13 @@ impl Servers {
         self.charge(shared, index, id);
     }
 
-    /// Of a slot whose long request comes no more, or is whole: returns what came of it.
+    /// Ends the arrival of a slot's long request, which is complete or will not be completed; returns what has arrived.
     fn end_arrival(&mut self, id: SlotId) -> Option<MessageBuffer> {
         let arrival = self.table.slots[id.at()].take_arrival()?;
         self.arrivals.end(arrival)
     }
 
-    /// Takes a new request's place and says why there is no room for it: it does not run.
+    /// Gives the slot to a new request, but answers it with the reason why there is no room for it; it does not run.
     #[cold]
     fn refuse(
         &mut self,
@@ -399,7 +403,7 @@ impl Servers {
         PacketDrop::NoMemory
     }
 
-    /// A packet of the request that the slot holds. Returns the request when that makes it whole.
+    /// Handles a packet of the request that the slot already holds. Returns the request if that completes it.
     fn on_known_request(
         &mut self,
         shared: &mut Shared,
@@ -417,7 +421,7 @@ impl Servers {
         match slot.phase {
             Phase::Receiving => return self.take_packet(shared, (index, id), call, part, packet),
             Phase::Idle => {}
-            // The end of the call, whatever the client still sends of it.
+            // The call has ended, whatever the client still sends of it.
             Phase::Answered if is_failed || number + 1 == slot.request_packets => {
                 self.repeat_first_answer(shared, index, id, call.is_copy)?;
             }
@@ -431,8 +435,8 @@ impl Servers {
         Err(PacketDrop::Stale)
     }
 
-    /// A packet of a request older than the slot's last. Late packets come like that; a client that goes on sending copies has a number that is
-    /// behind for good, and is told.
+    /// Handles a packet of a request older than the slot's last one. Late packets look like this; but a client that
+    /// goes on sending copies has a number that is behind for good, and is told.
     #[cold]
     fn on_overtaken(&mut self, shared: &mut Shared, index: usize, call: CallName) -> PacketDrop {
         let cold = &mut self.cold[index];
@@ -446,7 +450,7 @@ impl Servers {
         PacketDrop::Stale
     }
 
-    /// Says that a call of which no slot knows gets no response.
+    /// Answers with an error for a call that no slot knows.
     fn say_of(&mut self, shared: &mut Shared, index: usize, call: CallName, code: ErrorCode) -> Result<(), PacketDrop> {
         self.take_room(index, 1)?;
         let session = &self.table.entries[index];
@@ -455,7 +459,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Starts the memory reads that a request's slot leads on to: those of the buffer that its response will be written to.
+    /// Prefetches the buffer that a request's response will be written to, which the request's slot points to.
     #[inline]
     pub fn prefetch_response(&self, call: CallName) {
         let id = self.table.slot_of(call.session.index(), call.number);

@@ -1,11 +1,12 @@
-//! Sessions opening and ending, and peers that fall silent: all in packets of the port itself.
+//! Opening and ending of sessions, and watching of peers, all by packets that belong to no call.
 //!
-//! Opening takes two round trips, so that a server keeps nothing for a client that has not shown that it receives at the
-//! address that it sends from: connect, challenge (a cookie), connect with the cookie, accept ([`opening`]). A session ends with its user, its
-//! peer or its endpoint ([`ending`], [`farewells`]). A server may call its client where that was asked for ([`back`]).
+//! Opening takes two round trips, so that a server keeps no state for a client that has not shown that it receives at
+//! the address that it sends from: connect, challenge (a cookie), connect with the cookie, accept ([`opening`]). A
+//! session ends with its user, its peer or its endpoint ([`ending`], [`farewells`]). A server may call its client if
+//! the client asked for that ([`back`]).
 //!
-//! A peer is asked for a sign of life when it was silent, and given up when it stays so ([`watching`]). Each side has an *incarnation token*
-//! for each peer, fresh whenever it starts to know that peer; a peer whose token has changed no longer knows our sessions.
+//! A silent peer is probed, and given up if it stays silent ([`watching`]). Each side has an *incarnation token* for
+//! each peer, new whenever it starts to know that peer; a peer whose token has changed no longer knows our sessions.
 
 mod back;
 mod ending;
@@ -25,32 +26,34 @@ use crate::names::SessionId;
 use crate::stats::PacketDrop;
 use farewells::Farewell;
 
-/// What an endpoint knows of its sessions' beginnings and ends.
+/// State of opening and ending sessions, and of watching peers.
 pub(crate) struct Sessions {
-    /// Makes and checks cookies.
+    /// Keys for making and checking cookies.
     secret: [u64; 2],
-    /// Which session was granted to whom.
+    /// The session granted to each client, by its peer and its key.
     granted: BTreeMap<(Peer, u64), u32>,
-    /// Sessions of ours that open or end.
+    /// Sessions of ours that are opening or ending.
     attention: Vec<SessionId>,
-    /// Sessions that are off file here, and maybe not at the other side.
+    /// Sessions that were removed here, and perhaps not at the other side.
     farewells: VecDeque<Farewell>,
-    /// When a loop that turns looks next whether anything is due.
+    /// When a turning loop next checks whether anything is due.
     next_manage_ns: u64,
-    /// When something is due next, as far as the last look knew: it may be due later by now, and sooner only where `unseen` says so.
+    /// When something is next due, as far as the last check knew. It may by now be due later; it is due sooner only for
+    /// sessions that `seen` does not count.
     due_ns: u64,
-    /// How many sessions the last look left to [`Self::attention`] and [`crate::server::Servers::unconfirmed`]. With more of them there are some
-    /// that it has not seen.
+    /// Number of sessions that the last check left in [`Self::attention`] and in
+    /// [`crate::server::Servers::unconfirmed`]. If there are more now, it has not seen some of them.
     seen: [usize; 2],
     last_turn_ns: u64,
-    /// Until then somebody sleeps on the endpoint, and hears what arrives: that no loop turns meanwhile is no pause.
+    /// Time until which the endpoint's thread sleeps and hears of arrivals: that the loop does not turn meanwhile is no
+    /// pause.
     listens_until_ns: u64,
-    /// A loop that did not turn for longer was stopped.
+    /// A loop that did not turn for longer than this was stopped.
     pause_ns: u64,
-    /// Somebody sleeps on the endpoint, which the next turn ends.
+    /// Whether a thread may be sleeping on the endpoint, until the next turn.
     armed: bool,
-    /// Of a turn that begins so long after the one before, or longer, notice is taken: after a pause, and always after a sleep and where
-    /// the endpoint is armed. One comparison for all.
+    /// A turn that begins at least this long after the one before is looked at more closely: after a pause, and always
+    /// after a sleep and while the endpoint is armed. One comparison covers all of these.
     noticed_gap_ns: u64,
     closing: bool,
 }
@@ -75,10 +78,10 @@ impl Sessions {
         }
     }
 
-    /// Takes in a packet that is no call's.
+    /// Handles a packet that belongs to no call.
     #[inline(never)]
     pub fn on_management(&mut self, core: &mut Core, header: &Header, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
-        // Management packets are small enough to arrive as a head.
+        // Management packets are small enough to arrive whole in the head.
         if packet.tail.is_some() {
             return Err(PacketDrop::Malformed);
         }

@@ -1,4 +1,5 @@
-//! What the roles of an endpoint share: its limits, its memory, its peers, the time, and what waits to be sent.
+//! State that the roles of an endpoint share: its limits, its memory, its peers, the time, and the packets that wait to
+//! be sent.
 
 use std::num::NonZeroU64;
 
@@ -14,34 +15,35 @@ use crate::recovery::Timeout;
 use crate::stats::Stats;
 use crate::transmit::TxItem;
 
-/// A look at the deadlines of so many calls is followed by a rest of this long for each, some twenty times what the look takes.
+/// Pause after checking deadlines, for each call that was checked, in ns. It is some twenty times what the check of one
+/// call takes.
 const DEADLINE_REST_NS: u64 = 100;
 const _: () = assert!(HEADER_LEN == sinew_mem::HEADER_ROOM);
-/// Packets smaller than this are a way to make us do work, not to talk.
+/// Smallest data per packet that we accept, in bytes: smaller packets only make work for us.
 pub(crate) const DATA_PER_PACKET_MIN: u32 = 64;
-// On every port a session can open.
+// A session can open on every port.
 const _: () = assert!(PACKET_LEN_MIN >= CONNECT_LEN && PACKET_LEN_MIN >= HEADER_LEN + DATA_PER_PACKET_MIN as usize);
 
-/// Message buffers are laid out so that they can be sent in packets of this size, that of an Ethernet frame, or larger. Layers around
-/// the port take their part of it.
+/// Data per packet in the layout of message buffers, in bytes: that of an Ethernet frame. A buffer can be sent in
+/// packets of this size or larger. Layers around the port take their overhead out of it.
 const DATA_PER_PACKET_LAID_OUT: usize = 1448;
 
-/// What the port below can do, as far as the protocol cares.
+/// Properties of the port that matter to the protocol.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub copy_len_max: usize,
     pub packet_len_max: usize,
-    /// What layers add to each packet.
+    /// Bytes that layers add to each packet.
     pub overhead: usize,
     pub receive_packets: u64,
     pub receive_packets_per_peer: u64,
 }
 
 pub(crate) struct Shared {
-    /// The time of this turn, or of the burst that is being taken in.
+    /// The time of this turn, or of the burst that is being handled.
     pub now_ns: u64,
     pub transmit: Vec<TxItem>,
-    /// Packets that are no call's, as they go.
+    /// Packets that belong to no call, ready to be sent.
     pub outbox: Vec<(Peer, Management)>,
     pub peers: Peers,
     pub stats: Stats,
@@ -49,20 +51,22 @@ pub(crate) struct Shared {
     pub link: Link,
     pub arena: Arena,
     pub pacing: Pacing,
-    /// Whether there is more to do for a call that is enqueued than to enqueue it: somebody sleeps, or the time matters.
+    /// Whether enqueueing a call takes further work: a thread sleeps on the endpoint, or pacing needs the time.
     pub heeds_calls: bool,
     /// Whether round trips are measured.
     pub times_calls: bool,
     pub generator: Box<dyn Generator>,
     /// Receive capacity committed to sessions, in packets.
     pub committed_packets: u64,
-    /// When deadlines of calls, in either role, are looked at; `u64::MAX` without any.
+    /// When the deadlines of calls, in either role, are next checked; `u64::MAX` if there are none.
     pub deadlines_due_ns: u64,
-    /// When the loop next looks at deadlines, late answers and silent peers, whichever is first: one comparison a turn for all.
+    /// When the loop next checks deadlines, late answers and silent peers, whichever is first: one comparison per turn
+    /// covers all.
     pub timers_due_ns: u64,
-    /// Not before then: many calls with deadlines close to each other must not be looked at all the time.
+    /// Earliest time of the next check of deadlines: many calls with deadlines close to each other must not be checked
+    /// all the time.
     deadlines_rest_ns: u64,
-    /// Peers that nothing connects us to any more, for the port to hear of.
+    /// Peers that no session connects us to any more; the port is to be told.
     pub forgotten: Vec<Forgotten>,
 }
 
@@ -89,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// Makes a message buffer for this endpoint.
+    /// Allocates a message buffer of this endpoint.
     pub fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
         self.arena.alloc(len, self.data_per_packet_laid_out())
     }
@@ -99,12 +103,12 @@ impl Shared {
         (self.link.packet_len_max - HEADER_LEN).min(of_a_frame)
     }
 
-    /// The longest data that goes, behind its header, as one piece that the port copies.
+    /// Longest data that can go, behind its header, in one piece that the port copies, in bytes.
     pub fn copied_data_max(&self) -> usize {
         self.link.copy_len_max - HEADER_LEN
     }
 
-    /// Notes when a call's caller waits no longer.
+    /// Notes the time from which on a call's caller no longer waits.
     #[inline(always)]
     pub fn note_deadline(&mut self, deadline_ns: Option<NonZeroU64>) {
         if let Some(deadline_ns) = deadline_ns {
@@ -113,14 +117,14 @@ impl Shared {
         }
     }
 
-    /// All deadlines were looked at, among so many calls; the next is at `next_ns`.
+    /// Notes that all deadlines were checked, among `calls` calls, and that the next one is at `next_ns`.
     pub fn looked_at_deadlines(&mut self, calls: usize, next_ns: Option<u64>) {
         self.deadlines_rest_ns = self.now_ns + calls as u64 * DEADLINE_REST_NS;
         self.deadlines_due_ns = u64::MAX;
         self.note_deadline(next_ns.and_then(NonZeroU64::new));
     }
 
-    /// What one peer may have of `total`: at least one.
+    /// The part of `total` that one peer may have, at least 1.
     pub fn share_of(&self, total: u64) -> u64 {
         let share = u128::from(total) * u128::from(self.config.peer_share_percent) / 100;
         (share as u64).max(1)
@@ -131,12 +135,12 @@ impl Shared {
         self.share_of(self.arena.capacity() as u64) as usize
     }
 
-    /// Queues a packet that is no call's.
+    /// Queues a packet that belongs to no call.
     pub fn send(&mut self, to: Peer, packet: Management) {
         self.outbox.push((to, packet));
     }
 
-    /// Pushes the packets that are no call's.
+    /// Pushes the packets that belong to no call.
     #[cold]
     pub fn send_outbox(&mut self, tx: &mut impl PacketTx) {
         for (to, packet) in self.outbox.drain(..) {

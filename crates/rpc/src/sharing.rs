@@ -1,4 +1,5 @@
-//! One endpoint, several users on its thread: client libraries that were written for an endpoint of their own.
+//! One endpoint for several users on its thread: client libraries, each of which was written for an endpoint of its
+//! own.
 
 use std::cell::{RefCell, RefMut};
 use std::io;
@@ -20,26 +21,30 @@ use crate::options::{CallOptions, ConnectOptions};
 use crate::reply::Reply;
 use crate::stats::Stats;
 
-/// A share of an endpoint: an [`Endpoint`] that hears of nothing but its own calls and sessions.
+/// A share of an endpoint: an [`Endpoint`] that sees only its own calls and sessions.
 ///
-/// [`Self::new`] takes the endpoint, and is the share of its owner, on the [main lane](LaneId::MAIN). [`Self::share`] gives further ones, each
-/// with a [lane](LaneId) of its own, which closes when it is dropped: its calls are cancelled then, and its sessions end. (The main lane is
-/// never closed: the owner's calls and sessions go on when its share is dropped before others, and what they would tell is dropped.) Calls and sessions that name no lane go to the share's, and
-/// that is what [`Endpoint::poll_completion`] and [`Endpoint::poll_event`] look at. Everything else is the endpoint's: a turn of any share
-/// turns it for all, and it sleeps when there is nothing to do for any of them. While one has a completion that it did not take, none sleeps,
-/// so a loop asks all of them before it does.
+/// [`Self::new`] takes the endpoint and returns the owner's share, on the [main lane](LaneId::MAIN). [`Self::share`]
+/// returns further ones, each with a [lane](LaneId) of its own. That lane closes when the share is dropped: its calls
+/// are then cancelled, and its sessions end. (The main lane is never closed: if the owner's share is dropped before
+/// others, its calls and sessions go on, and their completions and events are dropped.) Calls and sessions that name no
+/// lane use the share's, which is also the lane that [`Endpoint::poll_completion`] and [`Endpoint::poll_event`] look
+/// at. All else is the endpoint's: a turn of any share turns it for all, and it sleeps only when there is nothing to do
+/// for any of them. While one share has a completion that it did not take, none can sleep, so a loop asks all of them
+/// before it sleeps.
 ///
-/// Libraries that take any [`Endpoint`] need not know whether they share it, and pay nothing where they do not. Where they do, a small
-/// call costs some 190 instructions more, of 560 in batches of 8 (`cargo xtask cost`, rows of lanes): the way of the main lane is inlined
-/// into the library, that of the others is not. That is why not every library opens a lane for itself.
+/// Libraries that accept any [`Endpoint`] need not know whether they share it, and pay nothing if they do not. If they
+/// do, a small call costs some 190 instructions more, of 560 in batches of 8 (`cargo xtask cost`, rows of lanes): the
+/// code of the main lane is inlined into the library, that of other lanes is not. That is why libraries do not open a
+/// lane for themselves by default.
 ///
-/// The endpoint ends with its last share. A share that a handler of the endpoint owns keeps it for ever: give the handler a
-/// [`Weak`](std::rc::Weak) reference to one, or something to drop it by.
+/// The endpoint ends with its last share. A share that is owned by a handler of the endpoint keeps it alive for ever:
+/// give the handler a [`Weak`](std::rc::Weak) reference to a share, or some means to drop it.
 ///
 /// # Panics
 ///
-/// The endpoint is borrowed during each method. So a method panics in a handler of the endpoint, which runs in a turn. (To drop a share there
-/// is fine: its lane closes with the next method of another.)
+/// Each method borrows the endpoint while it runs. So a method panics if it is called in a handler of the endpoint,
+/// which runs during a turn. (Dropping a share there is allowed: its lane closes when a method of another share is next
+/// called.)
 ///
 /// ```
 /// use sinew_rpc::{Endpoint, SharedEndpoint};
@@ -55,41 +60,42 @@ pub struct SharedEndpoint<E: Endpoint> {
     lane: LaneId,
 }
 
-/// What all shares have in common.
+/// State that all shares have in common.
 struct Common<E> {
     endpoint: RefCell<E>,
-    /// What references to are handed out, which a borrowed endpoint cannot lend.
+    /// Copies, because methods return references to them, which the borrowed endpoint cannot lend.
     config: Config,
     info: EndpointInfo,
-    /// Lanes of shares that were dropped while the endpoint was borrowed. The main lane stays here from the end of the owner's share on.
+    /// Lanes of shares that were dropped while the endpoint was borrowed. Once the owner's share has been dropped, the
+    /// main lane stays in this list.
     to_close: RefCell<Vec<LaneId>>,
 }
 
 impl<E: Endpoint> SharedEndpoint<E> {
-    /// The owner's share of an endpoint, which has its main lane.
+    /// Makes the owner's share of an endpoint, which has the main lane.
     pub fn new(endpoint: E) -> Self {
         let (config, info) = (endpoint.config().clone(), endpoint.info().clone());
         let all = Common { endpoint: RefCell::new(endpoint), config, info, to_close: RefCell::default() };
         Self { all: Rc::new(all), lane: LaneId::MAIN }
     }
 
-    /// Another share of the endpoint, with a lane of its own.
+    /// Returns another share of the endpoint, with a lane of its own.
     #[must_use]
     pub fn share(&self) -> Self {
         let lane = self.endpoint().open_lane();
         Self { all: Rc::clone(&self.all), lane }
     }
 
-    /// The lane that is this share's, as [`Endpoint::poll_ready_lane`] reports it.
+    /// The share's lane, as [`Endpoint::poll_ready_lane`] reports it.
     pub fn lane(&self) -> LaneId {
         self.lane
     }
 
-    /// The endpoint itself, for what is not in [`Endpoint`]. Its methods are those of the main lane's owner.
+    /// Runs `act` with the endpoint itself, for methods that [`Endpoint`] lacks. The main lane is that of its owner.
     ///
     /// # Panics
     ///
-    /// As all methods; and `act` must not use a share.
+    /// As all methods do; in particular, if `act` uses a share.
     pub fn with<R>(&mut self, act: impl FnOnce(&mut E) -> R) -> R {
         act(&mut self.endpoint())
     }
@@ -103,7 +109,7 @@ impl<E: Endpoint> SharedEndpoint<E> {
         endpoint
     }
 
-    /// A lane as the endpoint knows it: where somebody says none, it is ours.
+    /// The lane that the endpoint is to use: ours, where the caller named none.
     #[inline]
     fn lane_of(&self, lane: LaneId) -> LaneId {
         if lane == LaneId::MAIN { self.lane } else { lane }
@@ -115,7 +121,7 @@ impl<E: Endpoint> Common<E> {
     fn close_dropped(&self, endpoint: &mut E) {
         for lane in self.to_close.take() {
             if lane == LaneId::MAIN {
-                // Nobody else takes it, and it would keep the thread awake.
+                // Nobody else takes these, and they would keep the thread awake.
                 while endpoint.poll_completion().is_some() || endpoint.poll_event().is_some() {}
                 self.to_close.borrow_mut().push(lane);
             } else {
@@ -204,7 +210,8 @@ impl<E: Endpoint> Endpoint for SharedEndpoint<E> {
     }
 }
 
-/// A share beside other things that a thread sleeps on; one share of each endpoint is enough. Deadlines are on the caller's clock.
+/// A share as one of several things that a thread sleeps on; one share of each endpoint is enough. Deadlines are on the
+/// caller's clock.
 impl<E: Endpoint> Readiness for SharedEndpoint<E> {
     fn descriptor(&self) -> Option<Descriptor> {
         self.endpoint().descriptor()

@@ -1,42 +1,42 @@
-//! What an endpoint counts.
+//! Counters of an endpoint.
 
-/// Why a packet that arrived was dropped, each a counter.
+/// Reason why a received packet was dropped; each has its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PacketDrop {
-    /// Shorter than a header, or than its own first packet.
+    /// The packet is shorter than a header, or a first packet is shorter than its own length says.
     Truncated,
-    /// The first byte is not ours.
+    /// The first byte is not that of our protocol.
     WrongMagic,
-    /// Another version of the protocol.
+    /// The packet is of another version of the protocol.
     WrongVersion,
-    /// A kind that does not exist.
+    /// There is no such kind of packet.
     UnknownKind,
-    /// No session with this key: closed, or never ours, or a wrong token.
+    /// No session has this key: it was closed, is not ours, or the token is wrong.
     UnknownSession,
-    /// The right key from the wrong address.
+    /// The key is right, but the source address is wrong.
     WrongSource,
     /// An old request or response, or a duplicate of one that is done.
     Stale,
-    /// Not the packet that comes next; reordered packets count as lost (nsdi19 5.3).
+    /// The packet is not the next one; reordered packets count as lost (nsdi19 5.3).
     OutOfOrder,
-    /// The data is not as long as the message's length and the packet's number demand.
+    /// The length of the data does not fit the message's length and the packet's number.
     WrongLength,
     /// The message is longer than the session allows.
     TooLong,
-    /// The packet makes no sense where its call stands.
+    /// The packet makes no sense in the present state of its call.
     WrongPhase,
-    /// A management packet whose body makes no sense.
+    /// The body of a management packet makes no sense.
     Malformed,
-    /// A connect whose cookie is wrong or too old.
+    /// The cookie of a connect is wrong or too old.
     BadCookie,
-    /// The sender took it back before it was read.
+    /// The sender revoked the packet before it was read.
     Revoked,
-    /// No memory to take it.
+    /// There was no memory for the packet.
     NoMemory,
-    /// More answers were asked for in one turn than the session has credits.
+    /// One turn asked for more answers than the session has credits.
     OverCredit,
-    /// While somebody guesses at a session's token: a request with the right one, but not with a number that comes next.
+    /// An attacker is guessing a session's token: the request has the right one, but its number does not come next.
     Guessed,
 }
 
@@ -95,29 +95,30 @@ pub struct Stats {
     pub calls_failed: u64,
     /// Requests given to handlers, at this side as server.
     pub requests_handled: u64,
-    /// Requests that came after their callers' deadlines, at this side as server: they did not run.
+    /// Requests that arrived after their callers' deadlines and so did not run, at this side as server.
     pub requests_too_late: u64,
-    /// Calls whose clients said that they no longer wait, at this side as server.
+    /// Calls that their clients cancelled, at this side as server.
     pub calls_cancelled: u64,
-    /// Times a call's packets were sent again.
+    /// Times that a call's packets were retransmitted.
     pub retransmissions: u64,
-    /// Duplicates of running requests that were answered `in progress`.
+    /// Duplicates of running requests that were answered with `in progress`.
     pub in_progress_answers: u64,
-    /// Answers of handlers whose client had gone or given up.
+    /// Answers that were discarded because the client had gone or given up.
     pub answers_discarded: u64,
-    /// Requests that stopped arriving, and lost their memory to others.
+    /// Requests that stopped arriving and whose memory went to others.
     pub requests_given_up: u64,
-    /// Long responses that nobody fetched any more, and that lost their memory to others.
+    /// Long responses that were no longer fetched and whose memory went to others.
     pub responses_given_up: u64,
-    /// Packets that named a session of ours, at this side as server, and did not know its token: late ones of a session that ended, or guesses.
+    /// Packets that named a session of ours with a wrong token, at this side as server: late packets of a session that
+    /// has ended, or guesses.
     pub token_misses: u64,
-    /// Peers given up.
+    /// Peers that were given up.
     pub peers_lost: u64,
     dropped: [u64; PacketDrop::ALL.len()],
 }
 
 impl Stats {
-    /// Packets dropped for a reason.
+    /// Packets dropped for this reason.
     pub fn dropped(&self, reason: PacketDrop) -> u64 {
         self.dropped[reason as usize]
     }
@@ -127,9 +128,9 @@ impl Stats {
         self.dropped.iter().sum()
     }
 
-    /// How many counters move with calls that go well...
+    /// Number of counters that successful calls move.
     pub(crate) const HOT: usize = 2;
-    /// ... and how many do not.
+    /// Number of all other counters.
     pub(crate) const RARE: usize = 10 + PacketDrop::ALL.len();
 
     #[inline(always)]
@@ -137,7 +138,7 @@ impl Stats {
         [self.calls_completed, self.requests_handled]
     }
 
-    /// The sum of those that move rarely. None of them ever falls: with the same sum they are the same.
+    /// Sum of the counters that move rarely. As none of them ever falls, an unchanged sum means that none has changed.
     #[inline(always)]
     pub(crate) fn rare_sum(&self) -> u64 {
         let of_client = self.calls_failed + self.retransmissions + self.peers_lost;
@@ -147,7 +148,7 @@ impl Stats {
         of_client + of_server + given_up + unwanted + self.dropped_total()
     }
 
-    /// Those that move rarely, for [`Self::of_counters`].
+    /// The counters that move rarely, for [`Self::of_counters`].
     pub(crate) fn rare_counters(&self) -> [u64; Self::RARE] {
         let Self {
             calls_completed: _,

@@ -1,26 +1,26 @@
-//! Sessions on file, found by the key in a packet's header.
+//! Table of sessions, found by the key in a packet's header.
 
 use sinew_fabric::Peer;
 use sinew_wire::SessionKey;
 
 use crate::stats::PacketDrop;
 
-/// What a [`Table`] keeps: something with the key that packets name it by, and the peer that they come from.
+/// An entry of a [`Table`]: it has the key by which packets name it, and the peer that they come from.
 pub(crate) trait Entry {
     fn key(&self) -> SessionKey;
     fn set_key(&mut self, key: SessionKey);
     fn peer(&self) -> &Peer;
 
-    /// Whether this is its peer.
+    /// Whether `from` is the entry's peer.
     #[inline(always)]
     fn is_from(&self, from: &Peer) -> bool {
-        // Without a branch for each word: they nearly always are the same.
+        // Compares without a branch for each word, since they are nearly always equal.
         let [a, b, c] = self.peer().0;
         (a ^ from.0[0]) | (b ^ from.0[1]) | (c ^ from.0[2]) == 0
     }
 }
 
-/// A slot of a session, by its place in the table.
+/// A slot of a session, as an index into the table's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotId(pub u32);
 
@@ -31,8 +31,8 @@ impl SlotId {
     }
 }
 
-/// Entries with a fixed number of slots each, in two flat arrays, so that an index alone says where state lies in memory and
-/// it can be prefetched before anything is read.
+/// Entries with a fixed number of slots each, in two flat arrays: an index alone gives the address of the state, which
+/// can be prefetched before anything is read.
 pub(crate) struct Table<E, S> {
     pub entries: Vec<E>,
     pub slots: Vec<S>,
@@ -47,7 +47,7 @@ pub(crate) struct Place<'a, E, S> {
     pub slot: &'a mut S,
 }
 
-/// A key that no packet can find entry `index` by: it names another.
+/// Returns a key under which no packet finds entry `index`: the key names another entry.
 fn unreachable_key(index: usize) -> SessionKey {
     SessionKey::new(index ^ 1, 0)
 }
@@ -63,7 +63,7 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
         }
     }
 
-    /// Puts a new entry on file under a key with this token.
+    /// Inserts a new entry under a key with this token, and returns its index.
     pub fn insert(&mut self, token: u64) -> usize {
         let index = match self.free.pop() {
             Some(index) => index as usize,
@@ -85,24 +85,24 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
         index
     }
 
-    /// Keeps packets from finding an entry until [`Self::show`]; returns its key.
+    /// Hides an entry from packets until [`Self::show`]; returns its key.
     pub fn hide(&mut self, index: usize) -> SessionKey {
         let key = self.entries[index].key();
         self.entries[index].set_key(unreachable_key(index));
         key
     }
 
-    /// Packets find the entry by this key from here on.
+    /// Makes packets find the entry under this key.
     pub fn show(&mut self, index: usize, key: SessionKey) {
         self.entries[index].set_key(key);
     }
 
-    /// Takes an entry off file, and drops what its slots hold.
+    /// Removes an entry, and drops what its slots hold.
     pub fn remove(&mut self, index: usize) {
         self.remove_with(index, |slot| *slot = S::default());
     }
 
-    /// As [`Self::remove`], where something of a slot outlives its session.
+    /// As [`Self::remove`], but `reset` clears each slot and may leave parts that outlive the session.
     pub fn remove_with(&mut self, index: usize, reset: impl FnMut(&mut S)) {
         self.entries[index] = E::default();
         self.entries[index].set_key(unreachable_key(index));
@@ -117,31 +117,31 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
         (self.entries.get(index)?.key() == key).then_some(index)
     }
 
-    /// Slot `slot` of entry `index`.
+    /// Returns slot `slot` of entry `index`.
     #[inline(always)]
     pub fn slot(&self, index: usize, slot: usize) -> SlotId {
         SlotId((index << self.slot_bits | slot) as u32)
     }
 
-    /// The slot of entry `index` that a request of this number goes to.
+    /// Returns the slot of entry `index` that a request of this number uses.
     #[inline(always)]
     pub fn slot_of(&self, index: usize, number: u64) -> SlotId {
         self.slot(index, self.place_of_number(number))
     }
 
-    /// The entry that a slot belongs to.
+    /// Returns the entry that a slot belongs to.
     #[inline(always)]
     pub fn entry_of(&self, id: SlotId) -> usize {
         id.at() >> self.slot_bits
     }
 
-    /// A slot's number in its entry.
+    /// Returns a slot's position within its entry.
     #[inline(always)]
     pub fn place_of(&self, id: SlotId) -> usize {
         id.at() & self.slot_mask as usize
     }
 
-    /// The number in its entry of the slot that a request of this number goes to.
+    /// Returns the position, within its entry, of the slot that a request of this number uses.
     #[inline(always)]
     pub fn place_of_number(&self, number: u64) -> usize {
         (number & self.slot_mask) as usize
@@ -165,7 +165,8 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
         self.slot_mask as usize + 1
     }
 
-    /// The entry that a packet names, which must come from the entry's peer, and the slot that its request's number goes to.
+    /// Returns the entry that a packet names, which must come from the entry's peer, and the slot that its request
+    /// number uses.
     #[inline(always)]
     pub fn place(&mut self, key: SessionKey, number: u64, from: &Peer) -> Option<Place<'_, E, S>> {
         let index = key.index();
@@ -174,7 +175,7 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
         Some(Place { entry, slot: self.slots.get_mut(id.at())? })
     }
 
-    /// A slot, and the entry that it belongs to.
+    /// Returns a slot, and the entry that it belongs to.
     #[inline(always)]
     pub fn at(&mut self, id: SlotId) -> Option<Place<'_, E, S>> {
         let index = self.entry_of(id);
@@ -185,7 +186,7 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
         self.entries.len() - self.free.len()
     }
 
-    /// Indices of the entries on file, in ascending order.
+    /// Indices of the entries in use, in ascending order.
     pub fn occupied(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.entries.len()).filter(|&index| self.entries[index].key().index() == index)
     }

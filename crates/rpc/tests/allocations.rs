@@ -1,4 +1,4 @@
-//! What calls and sessions take from the heap, at either side: a warm call nothing, a session little.
+//! Heap use of calls and sessions on either side: a warm call allocates nothing, a session little.
 
 mod common;
 
@@ -15,39 +15,39 @@ use sinew_rpc::{Config, Nexus, RequestType, Rpc, SessionEvent, SessionId};
 use sinew_sim::{HostId, Network, PortConfig, Topology};
 use sinew_wire::management::Cookie;
 
-/// The system's allocator, counted.
+/// The system's allocator, with counters.
 struct Counting;
 
 thread_local! {
-    /// Of this thread alone: the test harness has threads of its own.
+    /// Allocations of this thread alone: the test harness has threads of its own.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    /// Bytes that are allocated now.
+    /// Bytes allocated at present.
     static BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
 fn count(allocations: u64, bytes: i64) {
-    // A thread that ends may allocate after its locals are gone.
+    // A thread that ends may allocate after its thread-locals are gone.
     let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + allocations));
     let _ = BYTES.try_with(|all| all.set(all.get() + bytes));
 }
 
-// SAFETY: every call goes on to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as i64);
-        // SAFETY: as the caller promised us.
+        // SAFETY: the caller keeps `alloc`'s contract, which is the same here.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         count(0, -(layout.size() as i64));
-        // SAFETY: as the caller promised us.
+        // SAFETY: the caller keeps `dealloc`'s contract, and `block` came from `System`, since all allocations do.
         unsafe { System.dealloc(block, layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         count(1, len as i64 - layout.size() as i64);
-        // SAFETY: as the caller promised us.
+        // SAFETY: the caller keeps `realloc`'s contract, and `block` came from `System`, since all allocations do.
         unsafe { System.realloc(block, layout, len) }
     }
 }
@@ -57,7 +57,7 @@ static ALLOCATOR: Counting = Counting;
 
 const POLLED: RequestType = RequestType::new(60);
 
-/// Answers a request in its own length, from either kind of handler; or leaves it to be polled.
+/// Handlers of either kind answer a request with a response of its length; polled requests wait to be polled.
 fn nexus() -> Nexus {
     Nexus::builder()
         .handle(ECHO, |call| {
@@ -75,7 +75,7 @@ fn nexus() -> Nexus {
         .unwrap()
 }
 
-/// Makes `count` calls with the buffers that are there, which come back.
+/// Makes `count` calls with these buffers, which come back.
 #[allow(clippy::too_many_arguments)]
 fn make_calls<P: PacketPort>(
     world: &World,
@@ -107,11 +107,11 @@ fn make_calls<P: PacketPort>(
         }
         world.clock.advance(50_000);
     }
-    // What was received last goes back to the network.
+    // The packets received last go back to the network.
     settle(client, server);
 }
 
-/// That calls of every form allocate nothing once they are warm.
+/// Asserts that calls of every form allocate nothing once they are warm.
 fn assert_warm_calls_allocate_nothing<P: PacketPort>(
     world: &World,
     mut client: Endpoint<P>,
@@ -124,7 +124,7 @@ fn assert_warm_calls_allocate_nothing<P: PacketPort>(
             let buffer = || client.alloc(len).unwrap();
             // More calls than slots, so that some are queued.
             let mut buffers: Vec<_> = (0..20).map(|_| (buffer(), buffer())).collect();
-            // Long enough for the periodic work of sessions and time-outs to have run, too.
+            // Enough calls for the periodic work of sessions and time-outs to have run too.
             let mut calls = |count| {
                 make_calls(world, &mut client, &mut server, session, request_type, &mut buffers, count);
             };
@@ -172,7 +172,7 @@ fn a_session_takes_at_most_two_kilobytes_beyond_its_buffers_at_the_client_and_on
     let world = World::new();
     let mut server = world.server(config.clone(), LoopbackConfig::default());
     let mut client = world.client(config, LoopbackConfig::default());
-    // What an endpoint and its network have once.
+    // First whatever an endpoint and its network allocate once.
     let first = connect(&world, &mut client, &mut server);
     send(&mut client, first, ECHO, &[1; 100], 0);
     run(&world, &mut client, &mut server, 1);
@@ -180,7 +180,7 @@ fn a_session_takes_at_most_two_kilobytes_beyond_its_buffers_at_the_client_and_on
     for tag in 1..=SESSIONS as u64 {
         at_client += bytes_of(|| {
             let session = client.begin_connect(&server.address()).unwrap();
-            // Used once, too: the call waits for its session.
+            // Each session is used once: the call waits for its session.
             send(&mut client, session, ECHO, &[1; 100], tag);
         });
         let mut over = false;
@@ -232,7 +232,7 @@ fn a_session_end_on_a_simulated_network_takes_at_most_two_and_a_half_kilobytes_w
             let SessionEvent::Connected(session) = event else { panic!("{event:?}") };
             opened.push(session);
         }
-        // One call on each, of which twenty at a time are on their way.
+        // One call on each session, at most twenty of them begun per turn.
         for session in opened.drain(..opened.len().min(20)) {
             let buffer = || client.alloc(32).unwrap();
             client.enqueue_request(session, ECHO, buffer(), buffer(), 0).unwrap();

@@ -1,5 +1,5 @@
-//! Clients that send whatever comes to mind, and handlers that do whatever a handler may: each answer is to the call whose number it bears, and
-//! nothing counts for a peer in the end.
+//! Clients that send arbitrary requests, and handlers that do anything a handler may: each answer is to the call whose
+//! number it bears, and in the end nothing counts for a peer.
 
 mod common;
 
@@ -146,7 +146,7 @@ fn answers_are_to_the_calls_whose_numbers_they_bear() {
                     }
                 }
                 if random(40) == 0 {
-                    // Ends, and another begins in its place, in the same burst.
+                    // Disconnect, and open another session in its place, in the same burst.
                     let end = ending(Kind::Disconnect, model.client.server_key, model.client.key);
                     model.client.send_management(&end);
                     let again = model.client.connect_packet(SMALL, model.cookie);
@@ -196,14 +196,14 @@ fn answers_are_to_the_calls_whose_numbers_they_bear() {
         HELD.take();
         world.pool.run_all();
         server.turn();
-        // Everything is given back at the end.
+        // In the end everything has been given back.
         for model in &models {
             model.client.send_management(&ending(Kind::Disconnect, model.client.server_key, model.client.key));
         }
         server.turn();
         assert_eq!(server.sessions(), 0);
         drop(server.alloc(500_000).unwrap());
-        // Nothing counts for a peer any more: it can have all of its share.
+        // Nothing counts for a peer any more: it can have its whole share.
         let len = (1..524_288).rev().step_by(8).find(|&len| sinew_mem::Arena::block_len(len, 1448) <= 524_288).unwrap();
         for number in [0, 1] {
             let mut client = HandClient::new(&world, number).sibling(&world, 60_000);

@@ -141,14 +141,14 @@ fn long_calls_of_one_session_share_its_credits() {
             send(&mut client, session, ECHO, &pattern(200_000, 1), completion.tag);
         }
     }
-    // Each has its turn; before, two of them took turns and the others had none.
+    // Each call gets its turn. Before, two of them took turns and the others got none.
     assert!(completed.iter().all(|&calls| calls >= 6), "{completed:?}");
     send(&mut client, session, ECHO, b"short", 9);
     let short = (0..8).any(|_| run(&world, &mut client, &mut server, 1).iter().any(|over| over.tag == 9));
     assert!(short, "a short call waits for its turn only");
 }
 
-/// A port that cannot sleep while it is told so.
+/// A port that cannot sleep while `fails` is set.
 struct Sleepless {
     port: TestPort,
     fails: Rc<Cell<bool>>,
@@ -205,7 +205,8 @@ impl PacketPort for Sleepless {
     }
 }
 
-/// What a call that cannot be waited for held is free at once: its credits, its slot and its memory, although the port had shares of it.
+/// Everything that a failed blocking call held is free at once: its credits, its slot and its memory, although the port
+/// had shares of it.
 #[test]
 fn a_blocking_call_whose_wait_fails_leaves_nothing_in_flight() {
     for holds_shares in [false, true] {
@@ -224,7 +225,7 @@ fn a_blocking_call_whose_wait_fails_leaves_nothing_in_flight() {
             let credits = client.session_credits(session).unwrap();
             assert_eq!(credits.left + credits.owed, credits.all);
             assert!(client.poll_completion().is_none());
-            // What left of the request: a queue pair has no room for that of twenty.
+            // Takes the packets that left: a queue pair has no room for those of twenty requests.
             server.turn();
         }
         fails.set(false);
@@ -234,7 +235,7 @@ fn a_blocking_call_whose_wait_fails_leaves_nothing_in_flight() {
     }
 }
 
-/// A session that cannot be waited for leaves nothing, and nothing is heard of it: nobody knows its name.
+/// A failed blocking connect leaves no session and no event, since the caller does not know the session.
 #[test]
 fn a_blocking_connect_whose_wait_fails_leaves_no_session() {
     let world = World::new();

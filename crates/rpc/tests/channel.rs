@@ -1,4 +1,4 @@
-//! Channels: many calls in flight to one server, over as many sessions as that needs, which are opened anew in one call.
+//! Channels: many calls in flight to one server, over as many sessions as that needs, which one call opens again.
 #![cfg(test)]
 
 mod common;
@@ -136,7 +136,7 @@ impl Pair {
         channel.enqueue_request(&mut self.client, request_type, request, response, options)
     }
 
-    /// The server, started again or for the first time.
+    /// Starts the server, for the first time or again.
     fn start(&mut self, config: Config) {
         self.stop();
         *self.server.borrow_mut() = Some(self.world.endpoint_with(
@@ -157,7 +157,7 @@ impl Pair {
     }
 }
 
-/// By session, how many calls went over it.
+/// Number of calls that went over each session.
 fn by_session(over: &[Completion]) -> Vec<usize> {
     let mut counts = BTreeMap::new();
     over.iter().for_each(|over| *counts.entry(over.session).or_insert(0) += 1);
@@ -166,7 +166,7 @@ fn by_session(over: &[Completion]) -> Vec<usize> {
 
 #[test]
 fn as_many_calls_as_were_asked_for_are_in_flight_at_once() {
-    // Both sides of each number of sessions.
+    // Below, at and above multiples of a session's slots.
     for calls in [1, 8, 9, 63, CALLS, 65] {
         let mut it = Pair::new();
         let mut channel = it.open(calls);
@@ -186,7 +186,7 @@ fn as_many_calls_as_were_asked_for_are_in_flight_at_once() {
         let over = completions(&mut it.client);
         assert!(over.len() == calls && over.iter().all(|over| over.result.is_ok() && &over.response[..] == b"done"));
         assert!(by_session(&over).iter().all(|&count| count <= 8));
-        assert!(events(&mut it.client).is_empty(), "whoever waits for a channel hears of its sessions by that");
+        assert!(events(&mut it.client).is_empty(), "a channel that is waited for takes its sessions' events");
     }
 }
 
@@ -209,14 +209,14 @@ fn calls_past_the_slots_wait_in_all_queues_alike() {
 fn calls_go_where_there_is_room() {
     let mut it = Pair::new();
     let mut channel = it.open(16);
-    // The first session is full, by somebody else's calls.
+    // Fill the first session with other calls.
     let full = channel.sessions()[0];
     (0..8).for_each(|tag| _ = send(&mut it.client, full, DEFER, b"theirs", tag));
     (0..8).for_each(|tag| it.send(&mut channel, ECHO, tag));
     it.turn(3);
     let over = completions(&mut it.client);
     assert!(over.len() == 8 && over.iter().all(|over| over.session == channel.sessions()[1]));
-    // In turn, where all have room.
+    // Calls take turns where all sessions have room.
     take_kept();
     it.turn(3);
     assert_eq!(completions(&mut it.client).len(), 8, "dropped without an answer");
@@ -281,7 +281,7 @@ fn what_cannot_be_is_refused_before_anything_is_opened() {
 
 #[test]
 fn a_channel_some_of_whose_sessions_cannot_be_opened_leaves_none() {
-    // By a limit here, at once.
+    // Because of a limit of this endpoint, at once.
     let mut it = Pair::with(Config { sessions_max: 3, ..Config::default() }, Config::default());
     let one = it.open(8);
     let refused = Channel::open(&mut it.client, SERVER, 24);
@@ -291,7 +291,7 @@ fn a_channel_some_of_whose_sessions_cannot_be_opened_leaves_none() {
     one.close(&mut it.client);
     it.turn(5);
     assert_eq!((it.client.sessions(), it.sessions_at_server(), events(&mut it.client).len()), (0, 0, 1));
-    // By a limit of the server's, when some are open.
+    // Because of a limit of the server, when some sessions are open.
     let mut it =
         Pair::with(Config::default(), Config { sessions_max: 3, peer_share_percent: 100, ..Config::default() });
     let refused = Channel::open(&mut it.client, SERVER, 25);
@@ -300,7 +300,7 @@ fn a_channel_some_of_whose_sessions_cannot_be_opened_leaves_none() {
     assert_eq!((it.client.sessions(), it.sessions_at_server()), (0, 0));
     events(&mut it.client);
     it.open(24).close(&mut it.client);
-    // By a limit here, when the server grants less than was hoped.
+    // Because of a limit of this endpoint, when the server grants fewer slots than asked for.
     let of_client = Config { sessions_max: 3, ..Config::default() };
     let mut it = Pair::with(of_client, Config { slots: 4, ..Config::default() });
     let refused = Channel::open(&mut it.client, SERVER, 16);
@@ -320,7 +320,7 @@ fn a_server_that_was_started_again_is_reached_by_one_call() {
         it.stop();
         drop(take_kept());
         it.turn(3);
-        // Each call that was in flight says so.
+        // Each call that was in flight reports the loss.
         let over = completions(&mut it.client);
         assert_eq!(over.len(), CALLS);
         for over in over {
@@ -332,12 +332,12 @@ fn a_server_that_was_started_again_is_reached_by_one_call() {
         assert_eq!(rejected.error, EnqueueError::NoSuchSession);
         let first = it.client.poll_event();
         assert!(matches!(first, Some(SessionEvent::Lost { session, .. }) if session == channel.sessions()[0]));
-        // Nobody is there yet: the next time will do.
+        // No server is there yet; the next attempt will succeed.
         assert!(matches!(channel.reconnect(&mut it.client), Err(ChannelError::Connect(_))));
         it.start(Config { slots, ..Config::default() });
         let opened = channel.reconnect(&mut it.client).unwrap();
         assert_eq!(opened, CALLS / usize::from(slots));
-        assert!(events(&mut it.client).is_empty(), "of the others nobody has to hear any more");
+        assert!(events(&mut it.client).is_empty(), "the other events were dropped");
         (0..CALLS as u64).for_each(|tag| it.send(&mut channel, DEFER, tag));
         it.turn(3);
         assert_eq!(answer_kept(), CALLS);
@@ -350,7 +350,7 @@ fn a_server_that_was_started_again_is_reached_by_one_call() {
     }
 }
 
-/// It was killed: no word of it came, and its successor is asked first.
+/// The server was killed: the client was not told, and its successor is the first to answer.
 #[test]
 fn a_server_that_died_without_a_word_is_reached_by_one_call_too() {
     let mut it = Pair::new();
@@ -372,7 +372,7 @@ fn a_server_that_died_without_a_word_is_reached_by_one_call_too() {
     assert_eq!((it.client.sessions(), it.sessions_at_server()), (3, 3), "the one that asked is closed");
 }
 
-/// Nobody would be told of it otherwise.
+/// Otherwise nobody would learn of it.
 #[test]
 fn a_server_that_died_without_a_word_and_is_not_there_again_is_an_error() {
     let mut it = Pair::new();
@@ -384,7 +384,7 @@ fn a_server_that_died_without_a_word_and_is_not_there_again_is_an_error() {
     assert_eq!(channel.reconnect(&mut it.client).unwrap(), 3);
 }
 
-/// By closures of other threads, which run in its turns.
+/// Closures of other threads take the events, in turns that the reconnect makes.
 #[test]
 fn a_reconnect_whose_events_somebody_else_takes_ends() {
     fn take_all(handle: RpcHandle, goes_on: Arc<AtomicBool>) {
@@ -407,7 +407,7 @@ fn a_reconnect_whose_events_somebody_else_takes_ends() {
     assert_eq!((it.client.sessions(), it.sessions_at_server()), (3, 3));
 }
 
-/// That it has no room for one more says nothing of those that are there.
+/// A server without room for one more session says nothing about the existing ones.
 #[test]
 fn a_full_server_loses_no_sessions_by_being_asked() {
     let mut it =
@@ -418,7 +418,7 @@ fn a_full_server_loses_no_sessions_by_being_asked() {
     assert!(events(&mut it.client).is_empty());
 }
 
-/// One session is known to be gone. By opening that the client learns that the server knows none of the others.
+/// One session is known to have ended. By opening it again, the client learns that the server knows none of the others.
 #[test]
 fn sessions_that_turn_out_to_be_gone_while_others_open_are_opened_too() {
     let mut it = Pair::new();
@@ -426,7 +426,7 @@ fn sessions_that_turn_out_to_be_gone_while_others_open_are_opened_too() {
     let sessions = channel.sessions().to_vec();
     it.client.disconnect(sessions[1]);
     it.turn(5);
-    // It goes without a word.
+    // The server vanishes without telling the client.
     it.world.losing(|| it.server.borrow_mut().take());
     it.start(Config::default());
     assert_eq!(channel.status(&it.client), ChannelStatus { open: 2, opening: 0, gone: 1, slots: 16 });
@@ -452,7 +452,7 @@ fn calls_go_over_the_sessions_that_are_left() {
     assert_eq!(by_session(&over), [10, 10]);
     let gone = channel.poll(&mut it.client);
     assert!(matches!(gone, Err(ChannelError::Gone { gone: 1, .. })), "{gone:?}");
-    // Without waiting.
+    // The same without waiting.
     assert_eq!(channel.begin_reconnect(&mut it.client).unwrap(), 1);
     assert!(!channel.poll(&mut it.client).unwrap());
     it.turn(5);

@@ -1,4 +1,4 @@
-//! Clients as their server sees them: who they are, when they come and go, and calls back to them.
+//! Clients as their server sees them: their names, their coming and leaving, and calls back to them.
 
 mod common;
 
@@ -18,7 +18,7 @@ use sinew_wire::management::{CallBack, Offer, ending};
 use sinew_wire::{Kind, SessionKey};
 
 const MS: u64 = 1_000_000;
-/// Answered with nothing; the server notes who asked.
+/// Type of a request that is answered with nothing; the server notes who sent it.
 const HELLO: RequestType = RequestType::new(20);
 
 fn small_packets() -> LoopbackConfig {
@@ -33,14 +33,15 @@ fn client_events<P: PacketPort>(server: &mut Endpoint<P>) -> Vec<ClientEvent> {
     std::iter::from_fn(|| server.poll_client_event()).collect()
 }
 
-/// A client that answers as servers do, and a server; the session takes calls back of so many packets.
+/// A client that also answers as a server does, and a server. The session takes calls back, of `credits` packets in
+/// flight.
 struct Both {
     world: World,
     client: Endpoint,
     server: Endpoint,
     session: SessionId,
     of_client: ClientId,
-    /// Over which the server calls the client.
+    /// The session over which the server calls the client.
     back: SessionId,
 }
 
@@ -189,7 +190,7 @@ fn a_call_back_knows_the_session_that_it_belongs_to() {
 
 #[test]
 fn calls_back_end_with_the_session_whoever_ends_it() {
-    // Whether the client or the server ends it, and what both hear.
+    // Whether the client or the server ends it, and the cause at the server.
     for (client_ends, cause) in [(true, Cause::PeerClosed), (false, Cause::Disconnected)] {
         let mut both = Both::new(config(), small_packets(), 8);
         let call = send(&mut both.server, both.back, DEFER, b"work", 0);
@@ -234,7 +235,7 @@ fn disconnecting_the_session_to_a_client_dismisses_it() {
 fn a_client_that_was_dismissed_hears_so_whatever_is_lost() {
     for (loses_news, loses_answer) in [(true, false), (false, true), (true, true)] {
         let mut both = Both::new(config(), small_packets(), 8);
-        // With another session the peer is not forgotten.
+        // Keeps the peer from being forgotten.
         let other = connect_with(&mut both.client, &mut both.server, 0);
         let _ = client_events(&mut both.server);
         let lose = |both: &mut Both, loses: bool, turn: fn(&mut Both)| {
@@ -248,7 +249,7 @@ fn a_client_that_was_dismissed_hears_so_whatever_is_lost() {
         both.pass(1_000 * MS);
         assert_eq!(lost(&mut both.client, both.session), Cause::PeerClosed);
         assert_eq!((both.client.sessions(), both.server.sessions()), (1, 1));
-        // It is said again until it was heard, and no longer.
+        // The reset is repeated until it is confirmed, and no longer.
         both.world.network.start_tap();
         both.world.network.take_tapped();
         both.pass(1_000 * MS);
@@ -262,7 +263,7 @@ fn a_client_that_was_dismissed_hears_so_whatever_is_lost() {
 #[test]
 fn a_session_that_its_client_ends_is_gone_at_the_server_too_once_they_reach_each_other() {
     let mut both = Both::new(config(), small_packets(), 8);
-    // With another session the peer is not forgotten.
+    // Keeps the peer from being forgotten.
     connect_with(&mut both.client, &mut both.server, 0);
     let _ = client_events(&mut both.server);
     let call = send(&mut both.server, both.back, DEFER, b"work", 0);
@@ -270,7 +271,7 @@ fn a_session_that_its_client_ends_is_gone_at_the_server_too_once_they_reach_each
     drop(take_kept());
     both.world.network.set_link("client", "server", false);
     both.client.disconnect(both.session);
-    // Longer than a disconnect is waited for, and not so long that a peer is given up.
+    // Longer than the client waits for an answer to a disconnect, and shorter than the peer time-out.
     both.pass(4_000 * MS);
     assert!(matches!(event(&mut both.client), SessionEvent::Disconnected(id) if id == both.session));
     both.world.network.set_link("client", "server", true);
@@ -344,7 +345,7 @@ fn a_peer_that_forgot_its_sessions_is_called_on_none_of_them() {
     let back = server.session_to(old).unwrap();
     send(&mut server, back, ECHO, b"?", 0);
     server.turn();
-    // It starts anew, and asks again.
+    // It restarts, and asks again.
     world.clock.advance(MS);
     client.token += 1;
     client.key = SessionKey::new(4, 4);
@@ -381,12 +382,12 @@ fn a_client_that_comes_keeps_no_sleeper_asleep() {
     let world = World::new();
     let (mut client, mut server) = (world.client(config(), small_packets()), world.server(config(), small_packets()));
     connect(&world, &mut client, &mut server);
-    // Once for those that nobody takes.
+    // Events that nobody takes prevent one sleep.
     assert!(!server.wait(Some(1)).unwrap() && server.wait(Some(1)).unwrap());
     assert_eq!(client_events(&mut server).len(), 1);
 }
 
-/// Those that came and went unnoticed are forgotten at some time: one that comes then is told all the same.
+/// Clients that came and left unnoticed are forgotten at some time; a client that comes then is reported all the same.
 #[test]
 fn a_client_that_comes_after_many_went_unnoticed_keeps_no_sleeper_asleep() {
     let world = World::new();
@@ -403,7 +404,8 @@ fn a_client_that_comes_after_many_went_unnoticed_keeps_no_sleeper_asleep() {
 
 #[test]
 fn receive_capacity_is_split_between_both_directions_and_freed_whole() {
-    // Of both sides' 32 credits and 8 more for management packets; what calls back may have, what they get, and what is left for calls.
+    // Each side offers 32 credits, and 32 packets are reserved for management. The table gives the receive packets, the
+    // credits asked for calls back, and those granted for calls back and for calls.
     for (receive_packets, asked, back, forth) in [(64, 8, 8, 24), (40, 30, 4, 4), (34, 5, 1, 1), (33, 5, 0, 0)] {
         let world = World::new();
         let port = LoopbackConfig { receive_packets, ..LoopbackConfig::default() };
@@ -515,7 +517,7 @@ fn late_calls_back_of_a_session_that_never_opened_are_none_of_the_next() {
     assert_eq!(outline(&late), [(Kind::Request, 0)]);
     assert!(server.dismiss(first));
     world.losing(|| server.turn());
-    // It is granted another session for the same connect.
+    // The client is granted another session for the same connect.
     pass_time(&world, &mut client, &mut server, 100 * MS);
     assert!(matches!(event(&mut client), SessionEvent::Connected(id) if id == session));
     let [ClientEvent::Left { .. }, ClientEvent::Came(second)] = client_events(&mut server)[..] else {
@@ -551,7 +553,7 @@ fn an_accept_that_grants_other_calls_back_than_were_asked_for_is_dropped() {
         server.turn(&mut client);
         assert_eq!(client.stats().dropped(PacketDrop::Malformed), 1, "{asked} {granted:?}");
         assert!(client.poll_event().is_none());
-        // The right one is still taken.
+        // The right accept still works.
         server.accept_with(OFFER, (asked > 0).then_some(good));
         server.turn(&mut client);
         assert!(matches!(event(&mut client), SessionEvent::Connected(_)));
@@ -571,7 +573,7 @@ fn a_connect_whose_calls_back_have_an_odd_number_of_slots_is_dropped() {
 
 #[test]
 fn a_direction_is_ended_by_nothing_but_its_session() {
-    // By the server, at the client.
+    // At the client, by packets of the server.
     let world = World::new();
     let nexus = server_nexus(Arc::clone(&world.pool), config());
     let mut client = world.endpoint_with("client", &nexus, 2, LoopbackConfig::default());
@@ -582,13 +584,13 @@ fn a_direction_is_ended_by_nothing_but_its_session() {
     server.turn(&mut client);
     for kind in [Kind::Disconnect, Kind::Confirm, Kind::Disconnected, Kind::Reset] {
         server.send_management(&ending(kind, theirs, ours.key));
-        // There is no such session, which is what a reset's sender waits to hear.
+        // There is no such session, and the sender of a reset waits to learn that.
         let answers = if kind == Kind::Reset { vec![(Kind::Disconnected, 0)] } else { vec![] };
         assert_eq!(outline(&server.turn(&mut client)), answers, "{kind:?}");
     }
     assert_eq!((client.sessions(), client.stats().dropped(PacketDrop::UnknownSession)), (2, 4));
 
-    // By the client, at the server.
+    // At the server, by packets of the client.
     let world = World::new();
     let mut server = world.server(config(), LoopbackConfig::default());
     let mut client = HandClient::new(&world, 1);

@@ -1,4 +1,4 @@
-//! Clumsy users: endpoints that visit themselves, shares that come and go, times at the ends of the scale.
+//! Clumsy use: endpoints that open sessions with themselves, shares that come and go, times at the ends of the scale.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn an_endpoint_visits_itself_calls_itself_back_and_leaves() {
         let mut tags: Vec<_> = completions(&mut it).iter().map(|over| (over.tag, over.result.is_ok())).collect();
         tags.sort_unstable();
         assert_eq!(tags, [(1, true), (9, true)]);
-        // Longer than any peer may be silent.
+        // Longer than the peer time-out.
         for _ in 0..if cfg!(miri) { 10 } else { 8_000 } {
             world.clock.advance(MS);
             it.turn();
@@ -133,7 +133,7 @@ fn times_at_the_ends_of_the_scale_are_times() {
     }
 }
 
-/// The handler's handle is one of its own endpoint: what it hands over begins in the next turn.
+/// A handler uses a handle of its own endpoint: what it hands over begins in the next turn.
 #[test]
 fn a_handler_hands_over_to_its_own_endpoint() {
     const ASK: RequestType = RequestType::new(81);

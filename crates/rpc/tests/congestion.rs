@@ -1,4 +1,4 @@
-//! Congestion control of sessions: what is measured, what holds them back, and what does not.
+//! Congestion control of sessions: what is measured, what slows a session down, and what does not.
 
 mod common;
 
@@ -16,7 +16,7 @@ use sinew_wire::{Header, Kind, residence};
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
 
-/// 1,000 bytes of data and a header in a packet.
+/// Packets of 1,000 bytes of data and a header.
 fn frames() -> LoopbackConfig {
     LoopbackConfig { packet_len_max: 1024, ..LoopbackConfig::default() }
 }
@@ -26,7 +26,7 @@ fn config(algorithm: Algorithm) -> Config {
     Config { congestion: Some(congestion), ..Config::default() }
 }
 
-/// A rate that the first long round trip brings down to 1,024 B a millisecond.
+/// An algorithm whose rate falls to 1,024 B per ms with the first long round trip.
 fn slow_timely() -> Algorithm {
     let timely =
         TimelyConfig { cut: 1.0, high_ns: US, low_ns: US, rate_min_bytes_per_s: 1.024e6, ..TimelyConfig::default() };
@@ -39,7 +39,7 @@ fn hand(world: &World, config: Config) -> (Endpoint, HandServer) {
     (client, server)
 }
 
-/// One call whose answer takes so long, of which the server says that it kept the request for `kept_ns`.
+/// Makes one call whose answer takes `ns`, and says that the server kept the request for `kept_ns`.
 fn round_trip(world: &World, client: &mut Endpoint, server: &HandServer, ns: u64, kept_ns: u64) {
     send(client, server.session, ECHO, &[1; 32], 0);
     let sent = server.turn(client);
@@ -52,7 +52,7 @@ fn round_trip(world: &World, client: &mut Endpoint, server: &HandServer, ns: u64
     assert_eq!(completions(client).len(), 1);
 }
 
-/// Lets time pass while nobody turns the endpoint.
+/// Lets time pass during which nobody turns the endpoint.
 fn idle(world: &World, client: &mut Endpoint, ns: u64) {
     while client.turn() {}
     world.clock.advance(ns);
@@ -64,7 +64,7 @@ fn the_time_that_the_server_kept_a_request_is_not_in_its_round_trip() {
     let (mut client, server) = hand(&world, config(slow_timely()));
     round_trip(&world, &mut client, &server, 3 * MS, 0);
     round_trip(&world, &mut client, &server, 3 * MS, 2 * MS);
-    // More than there was: nobody's clock runs backwards.
+    // A residence longer than the round trip: no clock runs backwards.
     round_trip(&world, &mut client, &server, MS, 20 * MS);
     let rtts: Vec<u64> = std::iter::from_fn(|| client.poll_rtt_ns()).collect();
     let packed = residence::decode(residence::encode(2 * MS));
@@ -102,7 +102,8 @@ fn an_answer_that_may_stand_for_copies_too_measures_nothing() {
     let answer = server.header(Kind::CreditReturn, number, 0, 0);
     server.send(Header { is_copy: true, ..answer }, &[]);
     assert!(matches!(server.turn(&mut client)[..], [(Header { packet_number: 32, is_copy: false, .. }, _)]));
-    // An answer to that packet, which left once, is one to all before it. The last of these is what was timed, and it may have been lost.
+    // An answer to that packet, which left once, also answers all packets before it. The last of these is the timed
+    // one, and it may have been lost.
     server.credit_return(number, 32);
     assert_eq!((server.turn(&mut client).len(), client.poll_rtt_ns()), (2, None));
     world.clock.advance(MS);
@@ -151,7 +152,7 @@ fn packets_do_not_overtake_those_that_still_wait_when_their_session_is_let_go() 
     idle(&world, &mut client, 10 * MS);
     send(&mut client, server.session, ECHO, &[1; 40_000], 0);
     let (first, _) = server.turn(&mut client)[0];
-    // A short round trip: the session has the rate of the link again, and 31 packets wait for their time.
+    // A short round trip: the session has the rate of the link again, while 31 packets wait for their time.
     server.credit_return(first.request_number, 0);
     let mut numbers = Vec::new();
     for _ in 0..400 {
@@ -171,7 +172,7 @@ fn a_session_that_waits_for_its_time_does_not_time_out() {
     let Algorithm::Timely(slow) = slow_timely() else { unreachable!() };
     let slow = TimelyConfig { rate_min_bytes_per_s: timely.rate_min_bytes_per_s, ..slow };
     let world = World::new();
-    // A packet in ten milliseconds, twice the time-out.
+    // One packet in ten milliseconds, twice the time-out.
     let (mut client, server) = hand(&world, config(Algorithm::Timely(slow)));
     (0..40).for_each(|_| round_trip(&world, &mut client, &server, 3 * MS, 0));
     idle(&world, &mut client, 20 * MS);
@@ -192,7 +193,7 @@ fn a_session_that_waits_for_its_time_does_not_time_out() {
     assert_eq!((numbers, client.stats().retransmissions), (vec![0, 1, 2], 0));
 }
 
-/// Brings a session to its least rate, 1,024 B a millisecond.
+/// Brings a session to its lowest rate, 1,024 B per ms.
 fn slow_hand(world: &World) -> (Endpoint, HandServer) {
     let (mut client, server) = hand(world, config(slow_timely()));
     (0..40).for_each(|_| round_trip(world, &mut client, &server, 3 * MS, 0));
@@ -205,10 +206,10 @@ fn slow_hand(world: &World) -> (Endpoint, HandServer) {
 fn a_lost_packet_is_sent_again_though_others_of_its_session_wait_for_their_time() {
     let world = World::new();
     let (mut client, server) = slow_hand(&world);
-    // Lost.
+    // This packet is lost.
     send(&mut client, server.session, ECHO, &[1; 32], 0);
     let lost = server.turn(&mut client)[0].0.request_number;
-    // There are always some on their way and some that wait.
+    // From now on some packets are always in flight, and some wait for their time.
     send(&mut client, server.session, ECHO, &[2; 1_000_000], 1);
     for _ in 0..1000 {
         world.clock.advance(100 * US);
@@ -309,7 +310,7 @@ fn a_window_bounds_what_is_on_its_way() {
         send(&mut client, server.session, ECHO, &message, 0);
         let mut sent = server.turn(&mut client);
         flights.push(sent.len());
-        // A long round trip for the first packets, and none for the others.
+        // A long round trip for the first packets, and a round trip of zero for the others.
         world.clock.advance(MS);
         while let Some((last, _)) = sent.last() {
             if last.packet_number == 99 {
@@ -382,7 +383,7 @@ fn notices_for_no_session_or_from_others_change_nothing() {
     assert_eq!(client.stats().dropped_total(), 2);
 }
 
-/// Marks all that is received.
+/// A layer that marks every received packet.
 struct Marks;
 
 impl Layer for Marks {

@@ -1,4 +1,4 @@
-//! Endpoints as other threads reach them: closures and calls that are handed over.
+//! Handles: closures and calls that other threads hand over to endpoints.
 #![cfg(test)]
 
 mod common;
@@ -52,7 +52,7 @@ impl Pair {
         self.handle.call(self.session, ECHO, data, 0).unwrap()
     }
 
-    /// That every slot is free, and nobody has anything to take.
+    /// Asserts that every slot is free, and that nobody has anything to take.
     fn assert_idle(&mut self) {
         assert!(self.client.poll_completion().is_none() && self.client.poll_event().is_none());
         assert!(self.client.poll_ready_lane().is_none());
@@ -60,7 +60,7 @@ impl Pair {
     }
 }
 
-/// What a task was told.
+/// Counts how often a task was woken.
 #[derive(Default)]
 struct Told(AtomicUsize);
 
@@ -152,7 +152,7 @@ fn what_one_thread_hands_over_begins_in_its_order() {
     let (sum, ten) = (Arc::new(AtomicUsize::new(0)), 10);
     for number in 0..ten {
         let sum = Arc::clone(&sum);
-        // Nobody waits for it, and it runs.
+        // Nobody waits for it, but it runs.
         drop(it.handle.run(move |_| assert_eq!(sum.fetch_add(1, Ordering::Relaxed), number)).unwrap());
     }
     assert_eq!(sum.load(Ordering::Relaxed), 0, "not before a turn");
@@ -230,7 +230,7 @@ fn a_task_is_told_once_and_takes_the_result() {
     for _ in 0..2 {
         assert!(poll(&mut call, &told).is_pending() && poll(&mut closure, &told).is_pending());
     }
-    // Who asked last is told.
+    // The waker that polled last is woken.
     let other = Arc::new(Told::default());
     assert!(poll(&mut closure, &other).is_pending());
     it.settle();
@@ -259,7 +259,7 @@ fn the_endpoints_own_thread_does_not_wait_for_itself() {
     assert_eq!(it.handle.run(|_| ()).unwrap().wait(), Err(HandleError::OwnThread));
     let call = it.ask(b"x");
     assert_eq!(of_handle(Some(call.wait())), HandleError::OwnThread);
-    // What is there already it takes.
+    // A result that is already there can be taken.
     let closure = it.handle.run(|_| 1).unwrap();
     it.settle();
     assert_eq!(closure.wait(), Ok(1));
@@ -284,7 +284,7 @@ fn a_closure_that_panics_takes_nobody_along() {
     assert_eq!(&*after.try_take().unwrap().unwrap(), b"after");
 }
 
-/// Panics when it is dropped.
+/// A value that panics when it is dropped.
 struct Unruly;
 
 impl Drop for Unruly {
@@ -340,7 +340,7 @@ fn a_full_queue_refuses_and_takes_again_after_a_turn() {
         assert_eq!(it.handle.run(|_| ()).unwrap_err(), full, "round {round}");
         assert_eq!(of_handle(Some(it.handle.call(it.session, ECHO, b"x", 0))), full);
         it.client.turn();
-        // The calls are under way, and no longer in the queue.
+        // The calls are under way now, and no longer in the queue.
         drop((0..LIMIT).map(|_| it.handle.run(|_| ()).unwrap()).collect::<Vec<_>>());
         assert!(it.handle.run(|_| ()).is_err());
         it.settle();
@@ -368,7 +368,7 @@ fn calls_under_way_are_as_many_as_a_lane_takes() {
 #[test]
 fn a_call_that_nobody_waits_for_is_cancelled_and_its_buffers_come_back() {
     let mut it = Pair::new();
-    // Never begun, on its way to the server, kept there, and in the session's queue.
+    // Cancel calls that have not begun, are in flight to the server, are kept there, and wait in the session's queue.
     drop(it.handle.call(it.session, DEFER, b"never begun", 0).unwrap());
     it.settle();
     assert!(take_kept().is_empty());
@@ -505,7 +505,7 @@ fn all_handles_of_an_endpoint_are_one() {
 fn a_closure_that_turns_the_endpoint_lets_calls_end_and_no_closure_begin() {
     let mut it = Pair::new();
     let mut early = it.ask(b"early");
-    // On its way, with the answer waiting to be taken in.
+    // The call is under way, and its answer waits to be received.
     it.client.turn();
     it.server.turn();
     let (handle, session) = (it.handle.clone(), it.session);
@@ -536,7 +536,7 @@ fn a_closure_that_takes_long_loses_no_session() {
     thread_local!(static CLOCK: OnceCell<ManualClock> = const { OnceCell::new() });
     CLOCK.with(|clock| clock.set(it.world.clock.clone()).unwrap());
     let long_ns = 2 * it.client.config().peer_timeout_ns;
-    // It runs on this thread.
+    // The closure runs on this thread.
     it.handle.run(move |_| CLOCK.with(|clock| clock.get().unwrap().advance(long_ns))).unwrap();
     it.settle();
     let retransmissions = it.client.stats().retransmissions;
@@ -554,11 +554,11 @@ fn a_blocking_call_in_a_closure_leaves_the_owners_its_answer() {
     let mut closure = it
         .handle
         .run(move |endpoint| {
-            // Nobody turns the server: it ends by its deadline, and meets the other's completion on its way.
+            // Nobody turns the server: the call ends by its deadline, and meets the other call's completion meanwhile.
             endpoint.call_within(session, ECHO, b"the closure's", 1_000).map(|reply| reply.to_string())
         })
         .unwrap();
-    // Begins with the first turn, in which the closure runs, and the deadline of both passes.
+    // This call begins with the first turn, in which the closure runs and both deadlines pass.
     let owners = it.client.call_within(session, ECHO, b"the owner's", 500);
     let Err(Error::Call(error)) = owners else { panic!("{owners:?}") };
     assert_eq!(error.cause, Cause::DeadlinePassed);
@@ -569,7 +569,7 @@ fn a_blocking_call_in_a_closure_leaves_the_owners_its_answer() {
     assert_eq!(it.client.stats().calls_failed, 2);
 }
 
-/// A port whose wakes happen in virtual time, at the test's word.
+/// A port in virtual time, whose wake-ups happen when the test says so.
 struct Late {
     port: TestPort,
     later: Arc<Later>,
@@ -690,7 +690,7 @@ fn in_virtual_time_what_is_handed_over_arrives_with_the_wake_and_has_its_place_b
     assert_eq!(later.come(), 1);
     settle(&mut client, &mut server);
     assert!(kept[0].is_abandoned());
-    // What is on its way when the endpoint goes, or never arrives, never began.
+    // What is in flight when the endpoint is dropped, or never arrives, never began.
     let mut closures = [handle.run(|_| ()).unwrap(), handle.run(|_| ()).unwrap()];
     let lost = later.0.lock().unwrap().pop();
     drop(client);

@@ -1,4 +1,4 @@
-//! What handlers may do, and what their clients hear of it.
+//! Handlers: what they may do, and what their clients learn of it.
 
 mod common;
 
@@ -204,7 +204,7 @@ fn answers_to_clients_that_are_gone_are_discarded() {
     drop((client, server));
 }
 
-/// A pool that breaks its word.
+/// A pool that panics instead of returning the job.
 struct BrokenPool;
 
 impl WorkerPool for BrokenPool {
@@ -213,7 +213,8 @@ impl WorkerPool for BrokenPool {
     }
 }
 
-/// Only what handlers panic with is borne. Anything else is a mistake that nobody must overlook, tests and fuzzers least of all.
+/// Only panics of handlers are contained. Any other panic is a bug that nobody must overlook, least of all tests and
+/// fuzzers.
 #[test]
 fn a_panic_that_is_no_handlers_goes_to_whoever_turns_the_loop() {
     let world = World::new();
@@ -262,7 +263,7 @@ fn answers_of_unknown_length_are_as_long_as_was_written() {
             .handle_worker(LATER, move |call| call.reply_up_to(5_000, count))
     });
     for request_type in [TYPE, IN_BURST, LATER] {
-        // The last says more than there is room for.
+        // The last request claims more than there is room for.
         for hundreds in [0u8, 1, 3, 4, 50, 51] {
             send(&mut client, session, request_type, &[hundreds], 0);
             let over = run(&world, &mut client, &mut server, 1).remove(0);
@@ -337,7 +338,7 @@ fn bursts_and_deferred_calls_answer_with_buffers_and_call_others() {
     assert_eq!(run(&world, &mut client, &mut server, 1)[0].response[..], [7; 700]);
 }
 
-/// Nobody takes it any more; a handle that lives on keeps none of it.
+/// Nobody takes the answer any more, and a handle that lives on holds no memory of it.
 #[test]
 fn an_answer_to_a_kept_call_of_an_endpoint_that_is_gone_gives_its_memory_back() {
     let world = World::new();
@@ -354,7 +355,7 @@ fn an_answer_to_a_kept_call_of_an_endpoint_that_is_gone_gives_its_memory_back() 
     assert_eq!(kept.len(), 3);
     let blocks_left = || std::iter::from_fn(|| arena.alloc(1 << 20, 1448).ok()).collect::<Vec<_>>().len();
     let held = blocks_left();
-    // One answer waits when the endpoint goes, the others come later.
+    // One answer waits when the endpoint is dropped, the others come later.
     kept.remove(0).reply_in_place();
     drop(server);
     kept.into_iter().for_each(DeferredCall::reply_in_place);

@@ -1,5 +1,5 @@
-//! A server with little memory, and clients made by hand that send whatever comes to mind, in any order: whatever happened, each slot goes
-//! on answering, copies get the same answers, and nothing is left of sessions that ended.
+//! A server with little memory, and clients made by hand that send arbitrary packets in any order. Whatever happened,
+//! each slot goes on answering, copies get the same answers, and nothing is left of sessions that ended.
 
 mod common;
 
@@ -13,7 +13,7 @@ use sinew_wire::{Header, Kind};
 
 const MS: u64 = 1_000_000;
 
-/// Lets a history happen that is drawn from `seed`.
+/// Runs a history drawn from `seed`.
 fn history(seed: u64) {
     let mut random = SeededGenerator::new(seed);
     let world = World::new();
@@ -52,7 +52,7 @@ fn history(seed: u64) {
     }
     let mut next = vec![vec![0u64; slots as usize]; clients.len()];
     let types = [ECHO, ECHO, BURST, WORKER, DROP, PANIC, LONG, LONG, DEFER, DEFER, RequestType::new(99)];
-    // Of each slot: type and length of its last request.
+    // Type and length of each slot's last request.
     let mut last = vec![vec![(ECHO, 0usize); slots as usize]; clients.len()];
     let mut opened = 100;
     let steps = 400;
@@ -61,7 +61,7 @@ fn history(seed: u64) {
         let slot = random.below(slots) as usize;
         match random.below(20) {
             0..=5 => {
-                // A new request, whole or a part.
+                // A new request, whole or in part.
                 next[who][slot] += 1 + random.below(2);
                 let step = clients[who].granted.data_per_packet as usize;
                 let len = match random.below(6) {
@@ -94,7 +94,7 @@ fn history(seed: u64) {
                 }
             }
             6..=10 => {
-                // A packet again.
+                // A packet of the last request again.
                 let (kind, len) = last[who][slot];
                 clients[who].request_type = kind;
                 let back = random.below(8) / 6;
@@ -134,7 +134,7 @@ fn history(seed: u64) {
                 server.turn();
             }
             18 if random.below(4) == 0 => {
-                // Ends, and opens anew.
+                // Disconnect, and open another session.
                 let one = &clients[who];
                 one.send_management(&ending(Kind::Disconnect, one.server_key, one.key));
                 if random.below(2) == 0 {
@@ -155,7 +155,7 @@ fn history(seed: u64) {
             server.turn();
         }
     }
-    // Nothing is stuck: each slot answers a request, its copy, and the copy of a failed or running one.
+    // Nothing is stuck: each slot answers a request and its copies.
     for _ in 0..20 {
         server.turn();
         world.pool.run_all();
@@ -175,7 +175,7 @@ fn history(seed: u64) {
                 assert_eq!(again.len(), 1, "seed {seed}: {again:?}");
                 assert_eq!(again[0].0.kind, first[0].0.kind);
             }
-            // A long one, whose first packet comes again.
+            // A long request, whose first packet comes again.
             *next += 1;
             let number = *next * slots + slot as u64;
             let message = pattern(1449, 1);

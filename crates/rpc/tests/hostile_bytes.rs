@@ -1,11 +1,11 @@
-//! Endpoints that hear anything.
+//! Endpoints that receive arbitrary bytes.
 
 mod common;
 mod hostile;
 
 use proptest::prelude::*;
 
-/// Miri is slow, and what it looks for does not hide in many cases.
+/// Miri is slow, and finds what it looks for in few cases.
 fn config() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: if cfg!(miri) { 2 } else { usual.cases }, failure_persistence: None, ..usual }

@@ -1,4 +1,4 @@
-//! Calls by name: cancelling them, ending them in time, and telling the one that asked.
+//! Calls by name: cancelling them, limiting their time, and reporting them to the lane that made them.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn a_call_is_cancelled_by_its_name_whatever_its_tag_and_wherever_it_is() {
     let (mut client, mut server, session) = world.pair(Config { slots: 2, ..Config::default() }, small_packets());
     let calls: Vec<_> = (0..5).map(|_| send(&mut client, session, DEFER, b"alike", 7)).collect();
     settle(&mut client, &mut server);
-    // The second runs, the fourth waits for a slot.
+    // The second call runs, the fourth waits for a slot.
     for (call, execution) in [(calls[1], Execution::MayHaveRun), (calls[3], Execution::NeverSent)] {
         assert_eq!((client.cancel(call), client.cancel(call)), (true, false));
         let over = completions(&mut client);
@@ -110,7 +110,7 @@ fn a_deferred_call_sees_that_its_client_no_longer_waits() {
     settle(&mut client, &mut server);
     assert_eq!(kept.iter().map(|call| call.is_abandoned()).collect::<Vec<_>>(), [true, false]);
     assert_eq!(server.stats().calls_cancelled, 1);
-    // Both answers are allowed, and one goes to nobody.
+    // Both answers are allowed; that to the cancelled call is discarded.
     kept.into_iter().for_each(sinew_rpc::DeferredCall::reply_in_place);
     settle(&mut client, &mut server);
     let over = completions(&mut client);
@@ -139,7 +139,8 @@ fn deferred_calls_of_a_session_that_ends_or_goes_on_to_others_are_abandoned() {
     assert!(kept.iter().all(|call| call.is_abandoned()));
 }
 
-/// A client that does not wait for answers may give a slot to another request, or cancel the one that has it, in the burst of the first.
+/// A client that does not wait for answers may give a slot to another request, or cancel the request that has it, in
+/// the same burst as the first request.
 #[test]
 fn a_call_whose_slot_is_anothers_when_its_handler_runs_is_not_kept() {
     let world = World::new();
@@ -163,21 +164,21 @@ fn a_call_whose_slot_is_anothers_when_its_handler_runs_is_not_kept() {
     };
     let long = pattern(100_000, 1);
     for _ in 0..50 {
-        // The slot takes in a long request.
+        // By the time the handler runs, the slot receives a long request.
         ask(&mut client, KEEP, b"first");
         ask(&mut client, ECHO, &long);
         client.turn(&mut server);
-        // It has been answered.
+        // The slot's next call has been answered.
         ask(&mut client, KEEP, b"first");
         ask(&mut client, ECHO, b"second");
         client.turn(&mut server);
-        // Nobody waits.
+        // The call has been cancelled.
         let cancelled = ask(&mut client, KEEP, b"first");
         client.send(Header { kind: Kind::Cancel, ..client.header(cancelled, 0, 0) }, &[]);
         client.turn(&mut server);
     }
     assert_eq!((kept.borrow().len(), server.stats().answers_discarded), (0, 150));
-    // One whose slot is its own is kept, and its memory is there.
+    // A call that still has its slot is kept, and so is its memory.
     ask(&mut client, KEEP, b"kept");
     client.turn(&mut server);
     assert!(!kept.borrow()[0].is_abandoned());
@@ -216,7 +217,7 @@ fn a_cancellation_that_overtakes_its_request_is_ignored() {
     client.request(8, 0, b"late");
     let answers = client.turn(&mut server);
     assert_eq!((answers[0].0.kind, &answers[0].1[..]), (Kind::Response, &b"late"[..]));
-    // And one for a call that was answered changes nothing.
+    // A cancellation of a call that was answered changes nothing.
     client.send(cancel, &[]);
     client.turn(&mut server);
     client.send(Header { is_copy: true, ..client.header(8, 0, 4) }, b"late");
@@ -232,7 +233,7 @@ fn a_cancelled_request_that_is_on_its_way_in_gives_its_memory_back() {
     client.send(Header { kind: Kind::Cancel, ..client.header(8, 0, 0) }, &[]);
     client.turn(&mut server);
     assert_eq!(server.stats().calls_cancelled, 1);
-    // What still comes of it is answered as what it is: over.
+    // Further packets of the request are answered with an error, as the call is over.
     client.request(8, 1, &pattern(250, 1));
     assert_eq!(client.turn(&mut server)[0].0.kind, Kind::CallError);
     client.request(16, 0, b"next");
@@ -259,7 +260,7 @@ fn a_deadline_ends_a_call_at_both_sides() {
     drop(kept);
     settle(&mut client, &mut server);
     assert_eq!(server.stats().answers_discarded, 1);
-    // The slot is as good as new.
+    // The slot can be used again.
     send(&mut client, session, ECHO, b"next", 2);
     assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
 }
@@ -394,8 +395,8 @@ fn options_that_are_cut_short_are_refused() {
     assert_eq!(client.turn(&mut server)[0].0.kind, Kind::Response);
 }
 
-/// On memory that its sender may still write, where that one also says how much of a packet lies apart. (Packets that are carried have no such
-/// tails.)
+/// For ports that lend memory which its sender may still write, and whose sender also chooses how much of a packet is
+/// in the tail. (Packets that other fabrics carry have no such tails.)
 #[cfg(not(carried))]
 #[test]
 fn options_that_lie_in_a_packets_tail_are_refused() {
@@ -478,7 +479,7 @@ fn closing_a_lane_cancels_its_calls_and_ends_its_sessions_and_nobody_elses() {
     }
     assert_eq!(completions(&mut client).iter().map(|over| over.tag).collect::<Vec<_>>(), [1, 3, 5]);
     assert!(events(&mut client).is_empty() && client.poll_ready_lane().is_none());
-    // A closed lane is known as such, also when another has its place.
+    // A closed lane stays closed, even when another lane has its place.
     let next = client.open_lane();
     assert_ne!(next, lane);
     let (request, response) = (client.alloc(1).unwrap(), client.alloc(1).unwrap());
@@ -509,7 +510,7 @@ fn a_lane_that_nobody_polls_takes_no_more_than_its_backlog() {
     assert_eq!(refused(&mut client), Some(EnqueueError::LaneFull { limit: 3 }), "they wait to be taken");
     assert!(client.poll_lane(lane).is_some());
     assert_eq!(refused(&mut client), None);
-    // Others are not affected.
+    // Other lanes are not affected.
     send(&mut client, session, ECHO, b"x", 0);
     settle(&mut client, &mut server);
     assert_eq!(completions(&mut client).len(), 1);
@@ -524,7 +525,7 @@ fn a_lane_that_was_told_of_does_not_keep_the_thread_awake() {
     settle(&mut client, &mut server);
     assert!(!client.wait(Some(MS)).unwrap(), "there is something to tell");
     assert_eq!(client.poll_ready_lane(), Some(lane));
-    assert!(client.wait(Some(MS)).unwrap(), "whoever was told may leave it be");
+    assert!(client.wait(Some(MS)).unwrap(), "a lane that was reported may be left alone");
     send(&mut client, session, ECHO, b"x", CallOptions::tag(1).lane(lane));
     settle(&mut client, &mut server);
     assert_eq!(client.poll_ready_lane(), Some(lane), "something new came");

@@ -1,4 +1,4 @@
-//! Sessions that lie idle on a network that loses packets: they stay, and their first call works.
+//! Idle sessions on a network that loses packets: they stay, and their first call works.
 
 mod common;
 
@@ -11,7 +11,7 @@ use sinew_rpc::{Config, Nexus, SessionEvent, SessionId};
 
 const MS: u64 = 1_000_000;
 
-/// A client and a server both of which lose a share of what they send, and a session that was opened in spite of it.
+/// A client and a server that each lose a part of the packets they send, with a session that was opened nevertheless.
 struct Lossy {
     world: World,
     client: Endpoint<Faulty<TestPort>>,
@@ -48,13 +48,13 @@ impl Lossy {
         }
     }
 
-    /// That the session is there on both sides, nothing was said of it, and a call on it works.
+    /// Asserts that the session is there on both sides, that it had no event, and that a call on it works.
     fn assert_usable(&mut self, seed: u64) {
         let events = events(&mut self.client);
         assert!(events.is_empty(), "seed {seed}: {events:?}");
         assert_eq!((self.client.sessions(), self.server.sessions()), (1, 1), "seed {seed}");
         send(&mut self.client, self.session, ECHO, b"first", 1);
-        // The time-outs of a call that gets nowhere grow to a third of a second.
+        // The time-outs of a call without progress grow to a third of a second.
         for _ in 0..60_000 {
             settle(&mut self.client, &mut self.server);
             if let Some(over) = self.client.poll_completion() {
@@ -67,7 +67,8 @@ impl Lossy {
     }
 }
 
-/// Neither side takes the other for dead, although every other packet is lost: who was silent for long is asked more often.
+/// Neither side takes the other for dead although every other packet is lost: a peer that has long been silent is
+/// pinged more often.
 #[test]
 fn half_of_all_packets_may_be_lost_while_a_session_is_idle() {
     for seed in 0..100 {
@@ -86,7 +87,8 @@ fn a_session_is_used_first_after_it_was_idle_at_any_time_of_its_opening() {
     }
 }
 
-/// One exchange in eleven succeeds, so that dozens of reminders bring no confirmation. The peers' own patience is not what is asked here.
+/// One exchange in eleven succeeds, so that dozens of reminders bring no confirmation. The peer time-out is long, since
+/// it is not what is tested.
 #[test]
 fn an_idle_session_that_cannot_be_confirmed_for_long_is_not_taken_back() {
     let config = Config { peer_timeout_ns: 3_600_000 * MS, ..Config::default() };
@@ -101,7 +103,8 @@ fn an_idle_session_that_cannot_be_confirmed_for_long_is_not_taken_back() {
     }
 }
 
-/// However rarely anything else is due: a peer that is silent for half of the time-out is asked fifty times in the other half.
+/// However rarely anything else is due, a peer that is silent for half of the time-out is pinged fifty times in the
+/// other half.
 #[test]
 fn a_silent_peer_is_asked_fifty_times_before_it_is_given_up() {
     for (probe_ms, retry_ms) in [(500, 20), (2_000, 20), (2_000, 2_000)] {

@@ -1,4 +1,5 @@
-//! What is news for whoever sleeps on an endpoint: events are told once, and again when somebody takes some of them.
+//! News for the thread that sleeps on an endpoint: events keep it awake once, and once more when some of them are
+//! taken.
 #![cfg(all(test, not(miri)))]
 
 mod common;
@@ -8,14 +9,14 @@ use sinew_fabric::loopback::LoopbackConfig;
 use sinew_fabric::{Clock, PollerConfig};
 use sinew_rpc::{CallOptions, Config, Endpoint as _, SessionEvent, SharedEndpoint};
 
-/// Asleep whenever there is nothing to do.
+/// Sleeps whenever there is nothing to do.
 fn sleepy() -> Config {
     Config { poller: PollerConfig::SLEEP, client_events: true, ..Config::default() }
 }
 
 const MOMENT: Option<u64> = Some(1);
 
-/// A program that waits for one event, and looks at one a turn, does not sleep with that event before it.
+/// A program that waits for one event, and takes one event per turn, does not sleep while that event waits.
 #[test]
 fn events_that_are_taken_one_by_one_are_all_told() {
     let world = World::new();
@@ -33,7 +34,7 @@ fn events_that_are_taken_one_by_one_are_all_told() {
         assert!(server.poll_client_event().is_some());
     }
     server.turn();
-    // The last one was taken, and none is left.
+    // The last event was taken, and none is left.
     assert!(server.wait(MOMENT).unwrap());
 }
 
@@ -55,14 +56,14 @@ fn an_event_of_a_lane_that_nobody_takes_keeps_nobody_awake_for_longer_than_once(
         }
         assert_eq!([slept(&mut owner), slept(&mut owner), slept(&mut owner)], [false, true, true]);
     }
-    // Once one is taken, the other is told again, and then no more.
+    // Once one event is taken, the other keeps the thread awake once more, and no longer.
     assert!(share.poll_event().is_some());
     assert_eq!([slept(&mut owner), slept(&mut owner)], [false, true]);
     assert!(share.poll_event().is_some());
     assert!(slept(&mut owner));
 }
 
-/// That is what its lane is for.
+/// The lane's user must come and take it.
 #[test]
 fn a_completion_of_a_lane_keeps_the_thread_awake_until_it_is_taken() {
     let world = World::new();
@@ -79,7 +80,7 @@ fn a_completion_of_a_lane_keeps_the_thread_awake_until_it_is_taken() {
     assert!(client.wait(MOMENT).unwrap());
 }
 
-/// Whoever sleeps hears: silence counts also while it lasts for the whole of a sleep.
+/// A sleeping thread hears of arrivals, so silence also counts during a sleep, however long.
 #[test]
 fn a_call_that_waits_gives_a_silent_peer_up_as_a_loop_does() {
     const SECOND: u64 = 1_000_000_000;

@@ -1,4 +1,4 @@
-//! Calls whose callers wait no longer: what they leave on its way is still counted, and their servers let go of them.
+//! Calls whose callers no longer wait: their packets in flight still count, and their servers free what they held.
 
 mod common;
 
@@ -13,7 +13,7 @@ use sinew_wire::{Header, Kind, Options};
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// A server with room for so few packets that two clients fill it if they may, a client, and another.
+/// A server with room for so few packets that two clients could fill it, and two clients.
 fn crowd(world: &World) -> (Endpoint, (Endpoint, SessionId), (Endpoint, SessionId)) {
     let config = Config { slots: 32, credits: 32, peer_share_percent: 100, ..Config::default() };
     let port = LoopbackConfig { receive_packets: 100, ..LoopbackConfig::default() };
@@ -32,13 +32,13 @@ fn failure(over: &Completion) -> (Cause, Execution) {
     (error.cause, error.execution)
 }
 
-/// The credits of a session, unused and owed.
+/// The credits of a session: unused ones and owed ones.
 fn credits(client: &Endpoint, session: SessionId) -> (u16, u16) {
     let SessionCredits { left, owed, .. } = client.session_credits(session).unwrap();
     (left, owed)
 }
 
-/// While the server does not look, more than its queue takes would come.
+/// While the server does not turn, more packets than its queue can hold would otherwise come.
 #[test]
 fn a_client_that_cancels_calls_costs_others_no_packets() {
     let world = World::new();
@@ -88,7 +88,7 @@ fn a_client_whose_deadlines_are_too_short_costs_others_no_packets() {
     assert_eq!(credits(&bad, bad_session), (32, 0));
 }
 
-/// The packets may be lost, and so may be what the server says of them.
+/// The packets may be lost, and so may the server's answers to them.
 #[test]
 fn credits_that_a_cancelled_call_took_along_come_back_by_a_time_out() {
     let world = World::new();
@@ -106,7 +106,7 @@ fn credits_that_a_cancelled_call_took_along_come_back_by_a_time_out() {
     assert_eq!(credits(&client, session), (32, 0));
 }
 
-/// Also when their session's other calls wait for nothing but these credits.
+/// The session's other calls wait for nothing but these credits.
 #[test]
 fn calls_go_on_with_the_credits_of_cancelled_ones() {
     let world = World::new();
@@ -124,7 +124,7 @@ fn calls_go_on_with_the_credits_of_cancelled_ones() {
     take_kept();
 }
 
-/// A cancellation costs no credit, so there is one at a time.
+/// A cancellation costs no credit, so only one is in flight at a time.
 #[test]
 fn a_server_hears_of_all_calls_that_are_cancelled_one_by_one() {
     let world = World::new();
@@ -149,7 +149,7 @@ fn a_server_hears_of_all_calls_that_are_cancelled_one_by_one() {
     assert_eq!(credits(&client, session), (32, 0));
 }
 
-/// Its deadline may pass before it is enqueued, before it has a slot, or before the loop turns.
+/// The deadline may pass before the request is enqueued, before it has a slot, or before the loop turns.
 #[test]
 fn a_request_whose_deadline_passes_before_it_leaves_never_does() {
     let world = World::new();
@@ -175,7 +175,7 @@ fn a_request_whose_deadline_passes_before_it_leaves_never_does() {
     assert_eq!(run(&world, &mut client, &mut server, 1)[0].result, Ok(()));
 }
 
-/// A look at many deadlines is followed by a rest in proportion, also where the calls wait for slots.
+/// A check of many deadlines is followed by a pause in proportion, even if the calls wait for slots.
 #[test]
 fn calls_that_wait_with_deadlines_are_not_looked_at_in_every_turn() {
     let world = World::new();
@@ -194,12 +194,12 @@ fn calls_that_wait_with_deadlines_are_not_looked_at_in_every_turn() {
         client.turn();
         looks += usize::from(!completions(&mut client).is_empty());
     }
-    // A thousand calls are looked at in some 100 us at most each 100 us.
+    // A thousand calls are checked at most once in 100 us.
     assert!((2..=calls as usize / 10).contains(&looks), "{looks} looks in {calls} turns");
     take_kept();
 }
 
-/// How many blocks of a megabyte an endpoint's memory has left.
+/// Number of blocks of a megabyte that an endpoint's memory has left.
 fn megabytes_left(endpoint: &Endpoint) -> usize {
     let arena = endpoint.port().arena().clone();
     std::iter::from_fn(|| arena.alloc(1 << 20, 1448).ok()).collect::<Vec<_>>().len()
@@ -230,7 +230,7 @@ fn a_request_that_is_not_whole_by_its_deadline_gives_its_memory_back() {
     assert_eq!(server.stats().requests_handled, 0);
 }
 
-/// The client says so, since the server may hold it for as long as its slot is not used.
+/// The client tells the server, which would otherwise hold the response until its slot is used again.
 #[test]
 fn a_long_response_that_nobody_fetches_after_the_deadline_gives_its_memory_back() {
     let world = World::new();
@@ -240,7 +240,7 @@ fn a_long_response_that_nobody_fetches_after_the_deadline_gives_its_memory_back(
     let session = connect(&world, &mut client, &mut server);
     let before = megabytes_left(&server);
     send(&mut client, session, ECHO, &pattern(1 << 20, 1), CallOptions::tag(0).timeout_ns(50 * MS));
-    // Until the response has begun to come.
+    // Turns until the response has begun to arrive.
     while server.stats().requests_handled == 0 {
         client.turn();
         server.turn();
@@ -257,7 +257,7 @@ fn a_long_response_that_nobody_fetches_after_the_deadline_gives_its_memory_back(
     assert_eq!(credits(&client, session), (32, 0));
 }
 
-/// It is of the same version, and knows neither options nor cancellations: what can be done at this side is done.
+/// The server is of the same version, but knows neither options nor cancellations: this side does what it can alone.
 #[test]
 fn a_server_without_features_gets_plain_calls_alone() {
     let world = World::new();
@@ -283,7 +283,7 @@ fn a_server_without_features_gets_plain_calls_alone() {
     assert_eq!(over, [(1, Cause::DeadlinePassed), (2, Cause::DeadlinePassed), (3, Cause::Cancelled)]);
 }
 
-/// The packets that a client sends in a turn and that are cancellations.
+/// Turns a client once, and returns the number of cancellations that it sent.
 fn cancels(world: &World, client: &mut Endpoint) -> usize {
     world.network.start_tap();
     world.network.take_tapped();
@@ -322,7 +322,7 @@ fn cancellations_never_leave_together() {
     }
 }
 
-/// A session with long round trips waits for long, and no other with it.
+/// A session with long round trips waits long, but no other session waits with it.
 #[test]
 fn credits_of_one_session_do_not_wait_for_those_of_a_slower_one() {
     let world = World::new();
@@ -330,7 +330,7 @@ fn credits_of_one_session_do_not_wait_for_those_of_a_slower_one() {
     let mut servers = [("near", 5), ("far", 6)].map(|(name, seed)| world.endpoint(name, &nexus, seed));
     let mut client = world.client(Config::default(), LoopbackConfig::default());
     let [near, far] = servers.each_mut().map(|server| connect(&world, &mut client, server));
-    // Round trips of 200 ms are measured.
+    // Measures round trips of 200 ms.
     for _ in 0..2 {
         send(&mut client, far, ECHO, b"x", 0);
         for _ in 0..200 {
@@ -354,7 +354,7 @@ fn credits_of_one_session_do_not_wait_for_those_of_a_slower_one() {
     assert_eq!((credits(&client, near), credits(&client, far)), ((32, 0), (31, 1)));
 }
 
-/// A server that was not told of one call is told of the next in time.
+/// A server that missed one cancellation gets the next in time.
 #[test]
 fn an_endpoint_that_sleeps_wakes_for_what_is_owed() {
     let world = World::new();

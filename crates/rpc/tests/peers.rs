@@ -1,4 +1,4 @@
-//! Peers that fall silent, die, freeze, forget or start anew.
+//! Peers that fall silent, die, freeze, forget or restart.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn a_silent_peer_is_asked_twice_a_second_then_more_often_and_given_up_after_five
         world.clock.advance(MS);
         happened = client.turn();
     }
-    assert!(happened, "whoever would sleep now would not hear of it");
+    assert!(happened, "a thread that slept now would miss it");
     let waited = world.clock.now_ns() - started;
     assert!((4_990 * MS..5_200 * MS).contains(&waited), "{waited}");
     let pings = kinds(&world.network).into_iter().filter(|&kind| kind == Ping).count();
@@ -61,7 +61,7 @@ fn many_sessions_with_one_peer_share_their_probes() {
     for _ in 0..50 {
         connect(&world, &mut client, &mut server);
     }
-    // Confirmations first.
+    // Lets the sessions be confirmed first.
     pass_time(&world, &mut client, &mut server, 1_200 * MS);
     world.network.start_tap();
     pass_time(&world, &mut client, &mut server, 5_000 * MS);
@@ -138,7 +138,7 @@ fn a_dead_process_is_known_at_once_on_both_sides() {
     assert_eq!((error.cause, error.execution), (Cause::PeerDied, Execution::MayHaveRun));
     assert_nothing_is_left(&client);
     world.network.revive("server");
-    // It knows the session still, and hears that the client does not.
+    // The server still knows the session, and learns that the client does not.
     pass_time(&world, &mut client, &mut server, 1_200 * MS);
     assert_nothing_is_left(&server);
     connect(&world, &mut client, &mut server);
@@ -163,7 +163,7 @@ fn a_server_that_started_anew_under_its_address_has_forgotten_its_sessions() {
     let world = World::new();
     let mut client = world.client(Config::default(), LoopbackConfig::default());
     let mut server = HandServer::connected(&world, &mut client, OFFER);
-    // A ping is answered by somebody with another token.
+    // A peer with another token answers a ping.
     world.clock.advance(600 * MS);
     client.turn();
     world.clock.advance(600 * MS);
@@ -178,7 +178,7 @@ fn a_server_that_started_anew_under_its_address_has_forgotten_its_sessions() {
             break;
         }
     }
-    // Not an answer to what was asked.
+    // These do not answer the ping.
     for wrong in [life(9, server.client_token ^ 1), life(server.token, 0)] {
         server.send_management(&wrong.packet(Pong));
         server.turn(&mut client);
@@ -192,7 +192,7 @@ fn a_server_that_started_anew_under_its_address_has_forgotten_its_sessions() {
     assert_nothing_is_left(&client);
 }
 
-/// A pong to somebody who took `believed` for our token when it asked.
+/// A pong that answers a ping whose sender took `believed` for our token.
 fn pong(life: Life, believed: u64) -> Vec<u8> {
     let header = Header::management(Pong, SessionKey(believed), 0);
     bytes_of(header, &life.packet(Pong).as_bytes()[HEADER_LEN..])
@@ -203,7 +203,7 @@ fn a_pong_that_an_accept_overtook_does_not_end_the_session() {
     let world = World::new();
     let mut client = world.client(Config { retransmit_timeout_ns: 1 << 40, ..Config::default() }, port(4096));
     let mut server = HandServer::asked(&world, &mut client);
-    // The client is slow to be accepted, and asks whether anybody is there.
+    // The client is not accepted for a while, and pings the server.
     let mut pings = Vec::new();
     for _ in 0..1_000 {
         world.clock.advance(MS);
@@ -213,7 +213,7 @@ fn a_pong_that_an_accept_overtook_does_not_end_the_session() {
     server.accept(OFFER);
     server.turn(&mut client);
     assert!(matches!(event(&mut client), SessionEvent::Connected(_)));
-    // The answer of when the server did not know the client yet.
+    // The answer dates from when the server did not know the client yet.
     world.network.inject("client", server.peer, &pong(life(0, server.client_token), 0));
     server.turn(&mut client);
     assert_eq!(client.sessions(), 1);
@@ -229,7 +229,7 @@ fn pings_are_answered_to_anybody_and_believed_of_nobody_else() {
     assert_eq!(outline(&answers), [(Pong, 0)]);
     assert_eq!(Life::read(&answers[0].1), Some(life(0, 5)));
     assert_eq!(answers[0].0.session, SessionKey(6), "what the asker believed comes back");
-    // Somebody who guesses does not keep a dead client's sessions alive.
+    // An attacker who guesses tokens does not keep a dead client's sessions alive.
     let client = HandClient::connected(&world, &mut server, 1, OFFER);
     for _ in 0..5_300 {
         world.clock.advance(MS);
@@ -270,7 +270,8 @@ fn a_client_that_started_anew_replaces_what_it_had_been() {
 
 #[test]
 fn what_a_peer_held_here_goes_when_it_turns_out_to_have_forgotten() {
-    // Both are servers and clients of each other. One freezes, is given up, thaws and connects anew before anything else.
+    // Both are servers and clients of each other. One freezes, is given up, thaws, and connects anew before anything
+    // else.
     let world = World::new();
     let config = Config::default();
     let nexus = server_nexus(std::sync::Arc::clone(&world.pool), config);
@@ -303,8 +304,8 @@ fn a_disconnected_session_takes_no_calls() {
     settle(&mut client, &mut server);
 }
 
-/// A peer forgets us with our last session. A ping that is on its way then is answered by somebody who does not know us; meanwhile we have
-/// begun a session that it will grant.
+/// A peer forgets us with our last session. A ping in flight at that time is answered by a peer that does not know us,
+/// while we have begun a session that it will grant.
 #[test]
 fn who_reconnects_while_a_ping_is_on_its_way_is_connected() {
     for after_ms in 480..560 {

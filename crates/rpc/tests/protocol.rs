@@ -20,7 +20,7 @@ fn long(len: u32) -> Vec<u8> {
     len.to_le_bytes().to_vec()
 }
 
-/// Sends the client an answer that it must drop, for that reason and without another effect.
+/// Sends the client an answer that it must drop, for this reason and without any other effect.
 fn expect_drop(server: &HandServer, client: &mut Endpoint, header: Header, data: &[u8], reason: PacketDrop) {
     let before = client.stats().dropped(reason);
     server.send(header, data);
@@ -29,7 +29,7 @@ fn expect_drop(server: &HandServer, client: &mut Endpoint, header: Header, data:
     assert!(completions(client).is_empty(), "{header:?}");
 }
 
-// What a server does.
+// The server's side.
 
 #[test]
 fn a_single_packet_request_is_answered_with_its_response_alone() {
@@ -83,7 +83,7 @@ fn response_packets_but_the_first_wait_for_their_requests() {
     let answers = client.turn(&mut server);
     assert_eq!(outline(&answers), [(Response, 3), (Response, 4)]);
     assert_eq!(answers[1].1, pattern(480, 480u32 as u8)[400..]);
-    // Lost answers are had by asking again.
+    // Lost responses can be asked for again.
     client.request_for_response(8, 2, 1);
     assert_eq!(outline(&client.turn(&mut server)), [(Response, 2)]);
 }
@@ -145,7 +145,7 @@ fn a_duplicate_of_a_running_request_is_answered_in_progress() {
     assert_eq!(outline(&client.turn(&mut server)), [(CreditReturn, 1)]);
     client.request(8, 2, &message);
     assert_eq!(outline(&client.turn(&mut server)), [(InProgress, 0)]);
-    // A client that lost a credit return hears that its packets are all there.
+    // A client that lost a credit return learns that all of its packets have arrived.
     client.request(8, 0, &message);
     assert_eq!(outline(&client.turn(&mut server)), [(CreditReturn, 1)]);
     assert_eq!((server.stats().requests_handled, server.stats().in_progress_answers), (1, 1));
@@ -161,7 +161,7 @@ fn a_duplicate_of_an_answered_request_gets_the_response_again_and_does_not_run_a
         client.request(8, 0, &long(300));
         let first = client.turn(&mut server);
         for _ in 0..2 {
-            // One answer is on its way by then: as many copies as come in one turn get one.
+            // Copies that come in one turn get one answer.
             client.request(8, 0, &long(300));
             client.request(8, 0, &long(300));
             let again = client.turn(&mut server);
@@ -281,7 +281,7 @@ fn both_requests_of_a_slot_in_one_burst_run_and_only_the_newer_is_answered() {
 
 #[test]
 fn a_request_of_all_packet_numbers_is_taken_and_answered_whole() {
-    // 65,536 packets: the last has the largest number there is.
+    // 65,536 packets: the last has the largest number that there is.
     let offer = Offer { data_per_packet: 64, ..OFFER };
     let world = World::new();
     let mut server = world.server(Config::default(), LoopbackConfig { burst_max: 64, ..Default::default() });
@@ -296,7 +296,7 @@ fn a_request_of_all_packet_numbers_is_taken_and_answered_whole() {
     assert_eq!(outline(&client.turn(&mut server)), [(CallError, 0)]);
 }
 
-// What a client does.
+// The client's side.
 
 #[test]
 fn a_client_sends_as_many_request_packets_as_it_has_credits() {
@@ -311,7 +311,7 @@ fn a_client_sends_as_many_request_packets_as_it_has_credits() {
     assert_eq!(outline(&server.turn(&mut client)), [(Request, 4), (Request, 5)]);
     server.credit_return(number, 5);
     assert_eq!(outline(&server.turn(&mut client)), [(Request, 6), (Request, 7), (Request, 8), (Request, 9)]);
-    // The response stands for all credits.
+    // The response returns all credits.
     server.response(number, 0, b"done");
     server.turn(&mut client);
     let over = completions(&mut client).remove(0);
@@ -344,7 +344,7 @@ fn a_client_asks_for_as_many_response_packets_as_it_has_credits() {
             }
             asked = server.turn(&mut client);
             if cumulative && first == 1 {
-                // Each response pays for the next request.
+                // Each response pays for the next request-for-response.
                 assert_eq!(asked.len(), 3);
                 asked = vec![(Header { message_len: 3, ..asked[0].0 }, Vec::new())];
             }
@@ -410,7 +410,7 @@ fn unanswered_packets_are_sent_again_after_the_time_out_and_not_before() {
     world.clock.advance(4 * MS);
     server.credit_return(number, 1);
     assert_eq!(outline(&server.turn(&mut client)), []);
-    // Time counts from the last answer that got the call somewhere.
+    // Time counts from the last answer that brought progress.
     for _ in 0..9 {
         world.clock.advance(MS);
         assert_eq!(outline(&server.turn(&mut client)), []);
@@ -425,7 +425,7 @@ fn unanswered_packets_are_sent_again_after_the_time_out_and_not_before() {
         }
     };
     assert!((10..=12).contains(&waited), "sent again after {waited} ms");
-    // Go-back-N: from the first packet that was not answered.
+    // Go-back-N: from the first unanswered packet on.
     assert_eq!(outline(&again), [(Request, 2), (Request, 3)]);
     assert_eq!(client.stats().retransmissions, 1);
 }
@@ -450,7 +450,7 @@ fn a_call_in_progress_is_asked_for_ever_more_rarely() {
         let expected = 5 << index.min(6);
         assert!((expected..=expected + 2).contains(&gap), "{gaps:?}");
     }
-    // The answer resets it.
+    // The answer resets the back-off.
     server.turn(&mut client);
     server.response(number, 0, b"y");
     server.turn(&mut client);
@@ -459,7 +459,7 @@ fn a_call_in_progress_is_asked_for_ever_more_rarely() {
 
 #[test]
 fn an_answer_to_the_first_copy_counts_after_the_second_was_sent() {
-    // The credit return is late, not lost: after go-back-N it is ahead of what was sent again.
+    // The credit return is late, not lost: after go-back-N it is ahead of the packets that were sent again.
     let (world, mut client, server) = hand_server(Config::default(), Offer { credits: 4, ..SMALL });
     send(&mut client, server.session, ECHO, &pattern(1000, 1), 7);
     let number = server.turn(&mut client)[0].0.request_number;

@@ -1,6 +1,6 @@
-//! Random mixes of calls through a network that loses, duplicates, reorders and delays, in virtual time.
+//! Random mixes of calls over a network that loses, duplicates, reorders and delays packets, in virtual time.
 //!
-//! `PROPTEST_CASES` makes it a longer hunt; a failure prints the case that shows it.
+//! Set `PROPTEST_CASES` for a longer hunt; a failure prints the case that shows it.
 
 mod common;
 
@@ -24,7 +24,7 @@ use sinew_wire::Kind;
 
 type FaultyEndpoint = Endpoint<Faulty<TestPort>>;
 
-/// Kinds of calls, by number: what their handlers do with them.
+/// Kinds of calls, each with a handler of its own.
 const DISPATCH: u16 = 1;
 const IN_BURST: u16 = 2;
 const WORKER: u16 = 3;
@@ -33,19 +33,19 @@ const NESTED: u16 = 5;
 const IN_PLACE: u16 = 6;
 const KINDS: u16 = 6;
 
-/// An identifier, and how long the response shall be; behind them a pattern.
+/// Length of what leads each request: an identifier and the length of the response. A pattern follows.
 const PREFIX_LEN: usize = 12;
 
 thread_local! {
-    /// How often each call was run, by identifier.
+    /// Number of times that each call was run, by identifier.
     static RUNS: RefCell<HashMap<u64, u32>> = RefCell::default();
-    /// Calls that are answered when the test pleases.
+    /// Calls that are answered when the test chooses.
     static KEPT: RefCell<Vec<DeferredCall>> = RefCell::default();
-    /// Calls that wait for a call of their own, by its tag.
+    /// Calls that wait for a nested call, by its tag.
     static NESTING: RefCell<HashMap<u64, DeferredCall>> = RefCell::default();
     static INNER_SESSION: Cell<Option<SessionId>> = const { Cell::new(None) };
     static NEXT_INNER: Cell<u64> = const { Cell::new(0) };
-    /// Whether packets are damaged, so that requests can be anything.
+    /// Whether packets are damaged, so that requests may contain anything.
     static DAMAGED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -57,7 +57,7 @@ fn request_of(id: u64, request_len: usize, response_len: u32) -> Vec<u8> {
     request
 }
 
-/// Runs a request: counts it, checks it, and says what to answer. `where_run` keeps inner calls apart from outer ones.
+/// Runs a request: counts it, checks it, and returns the response. `where_run` keeps inner calls apart from outer ones.
 fn respond(request: &[u8], where_run: u64) -> Vec<u8> {
     let damaged = DAMAGED.get();
     if request.len() < PREFIX_LEN {
@@ -138,7 +138,7 @@ fn answer_kept(upto: usize) {
     }
 }
 
-/// What was asked of a call, to compare with how it ended.
+/// Parameters of a call, to compare with how it ended.
 struct Asked {
     id: u64,
     response_len: usize,
@@ -152,7 +152,7 @@ struct Asked {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// With a time-out unless that is 0, and aside from the main lane or not.
+    /// A call, with a time-out unless that is 0, and on the other lane if `aside`.
     Call {
         session: usize,
         kind: u16,
@@ -204,7 +204,7 @@ struct Case {
 
 struct Run {
     world: World,
-    /// The client, its server, and that one's server.
+    /// The client, its server, and that server's server.
     endpoints: [FaultyEndpoint; 3],
     faults: Vec<FaultHandle>,
     sessions: [SessionId; 2],
@@ -213,7 +213,7 @@ struct Run {
     asked: HashMap<u64, Asked>,
     next_tag: u64,
     completed: u64,
-    /// Calls that their client was told not to have run.
+    /// Calls whose client was told that they did not run.
     not_run: Vec<u64>,
 }
 
@@ -274,7 +274,7 @@ impl Run {
                 let tag = self.next_tag.wrapping_sub(1 + recent);
                 if let Some(asked) = self.asked.get_mut(&tag) {
                     asked.cancelled = true;
-                    // It may be over already, and wait to be polled or for its request's shares.
+                    // The call may be over already, and wait to be polled or for shares of its request.
                     self.endpoints[0].cancel(asked.call);
                     assert!(!self.endpoints[0].cancel(asked.call), "no call is cancelled twice");
                 }
@@ -324,7 +324,7 @@ impl Run {
         }
     }
 
-    /// Turns everybody once, takes what is over, and lets time pass: little while there is work.
+    /// Turns all endpoints once, takes finished calls, and lets time pass: little while there is work.
     fn turn(&mut self) {
         let busy = self.endpoints.iter_mut().fold(false, |busy, endpoint| endpoint.turn() | busy);
         for inner in completions(&mut self.endpoints[1]) {
@@ -383,9 +383,9 @@ impl Run {
         }
     }
 
-    /// Turns until `done`, with workers and deferred calls served.
+    /// Turns until `done`, while workers run and deferred calls are answered.
     fn turn_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        // Thousands of packets, one at a time, of which every other is lost, take a million turns.
+        // Thousands of packets, one at a time, half of which are lost, take a million turns.
         for _ in 0..5_000_000 {
             if done(self) {
                 return;
@@ -404,7 +404,7 @@ impl Run {
         }
     }
 
-    /// With a message of more packets than there are credits exactly all credits are used.
+    /// Asserts that no credit is missing: a message of more packets than there are credits uses exactly all credits.
     fn assert_all_credits_are_there(&mut self, case: &Case) {
         let credits = case.sides[..2].iter().map(|side| side.config.credits).min().unwrap();
         let packet = case.sides[..2].iter().map(|side| side.port.packet_len_max).min().unwrap();
@@ -419,7 +419,7 @@ impl Run {
             self.endpoints[0].turn();
             let sent = self.world.network.take_tapped();
             let requests = sent.iter().filter(|sent| parse(&sent.bytes).0.kind == Kind::Request).count();
-            // Paced ones leave one by one.
+            // Paced packets leave one by one.
             let is_paced = case.sides[0].config.congestion.is_some();
             assert!(is_paced || requests == usize::from(credits), "credits were lost or made: {requests} of {credits}");
             self.turn_until("a call without faults completes", |run| run.asked.is_empty());
@@ -430,12 +430,12 @@ impl Run {
         let damaged = case.faults.corrupt > 0.0;
         if !damaged {
             self.turn_until("all calls complete", |run| run.asked.is_empty());
-            // Those that cancelled calls led to too.
+            // Also the inner calls of cancelled calls.
             self.turn_until("all inner calls complete", |_| NESTING.with_borrow(HashMap::is_empty));
         }
         self.heal();
         if !damaged {
-            // What is still held back comes and goes.
+            // Packets that are still held back arrive now.
             (0..150).for_each(|_| self.turn());
             self.assert_all_credits_are_there(case);
         }
@@ -460,12 +460,12 @@ impl Run {
     }
 }
 
-/// Lengths of messages, and what goes with them.
+/// Lengths of messages, with packet sizes to match.
 #[derive(Clone, Copy)]
 enum Messages {
-    /// To 200 KB, in packets of a network.
+    /// Up to 200 KB, in packets of a network.
     Usual,
-    /// To 8 MB, so few and in such packets that a case stays short.
+    /// Up to 8 MB, in large packets and so few that a case stays short.
     Long,
 }
 
@@ -520,7 +520,7 @@ fn side(messages: Messages) -> impl Strategy<Value = Side> {
     )
 }
 
-/// So that sessions are paced in spite of round trips of milliseconds, and yet get through.
+/// Parameters with which sessions are paced, although round trips take milliseconds, and still make progress.
 fn congestion(by_window: bool) -> Congestion {
     let timely = TimelyConfig { rate_min_bytes_per_s: 125e6, ..TimelyConfig::default() };
     let swift = SwiftConfig { window_min: 1.0, ..SwiftConfig::default() };
@@ -542,7 +542,8 @@ fn len(messages: Messages) -> BoxedStrategy<usize> {
     }
 }
 
-/// None, for most calls; else from less than a round trip to more than all that can be in its way.
+/// A time-out in us; 0, for most calls, means none. The others range from less than a round trip to more than any call
+/// takes.
 fn timeout_us() -> impl Strategy<Value = u64> {
     prop_oneof![4 => Just(0u64), 1 => 1u64..100, 1 => 100u64..20_000, 1 => Just(100_000_000)]
 }
@@ -603,7 +604,7 @@ fn run(case: &Case) {
     run.finish(case);
 }
 
-/// As many cases as asked for, of those that take longer a part; 100 otherwise.
+/// Runs as many cases as `PROPTEST_CASES` asks for, by default 100, divided by `part` for tests that take longer.
 fn cases(part: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let cases = asked.unwrap_or(100u32).div_ceil(part);
@@ -633,7 +634,7 @@ proptest! {
     }
 }
 
-/// Both sides plain, but for what a test changes.
+/// All sides with default settings, on this kind of port.
 fn plain(port: LoopbackConfig) -> [Side; 3] {
     [(); 3].map(|()| Side { config: Config::default(), port })
 }
@@ -655,7 +656,7 @@ fn eight_megabytes_survive_loss_duplication_and_reordering() {
 
 #[test]
 fn an_arena_that_hardly_suffices_never_runs_dry() {
-    // Buffers of one size, so that what comes back fits again: a single one that leaks each round would be missed soon.
+    // Buffers of one size, so that each fits where another was: even one leaked buffer per round would soon be missed.
     let faults = Faults { drop: 0.1, duplicate: 0.1, reorder: 0.1, ..Faults::NONE };
     for holds_shares in [false, true] {
         let port =

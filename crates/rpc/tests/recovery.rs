@@ -1,4 +1,4 @@
-//! Losses, limits and endings of calls between two real endpoints.
+//! Losses, limits and endings of calls, between two real endpoints.
 
 mod common;
 
@@ -17,7 +17,7 @@ use sinew_rpc::{
 
 const MS: u64 = 1_000_000;
 
-/// 200 bytes of data a packet.
+/// Packets of 200 bytes of data.
 fn small_packets() -> LoopbackConfig {
     LoopbackConfig { packet_len_max: 224, copy_len_max: 100, ..LoopbackConfig::default() }
 }
@@ -26,13 +26,13 @@ fn singly() -> Tuning {
     Tuning { cumulative_credits: false, ..Tuning::default() }
 }
 
-/// How a call ended that ended badly.
+/// Cause and execution of a failed call.
 fn failure(result: Result<(), CallError>) -> (Cause, Execution) {
     let error = result.unwrap_err();
     (error.cause, error.execution)
 }
 
-/// Credits are all back when a message of more packets than credits leaves with a full window.
+/// Asserts that all credits are back: a message of more packets than credits leaves with a full window.
 fn assert_all_credits_are_there(world: &World, client: &mut Endpoint, server: &mut Endpoint, session: SessionId) {
     let credits = usize::from(client.config().credits.min(server.config().credits));
     settle(client, server);
@@ -58,7 +58,7 @@ fn a_lost_packet_of_any_kind_is_recovered_by_the_time_out() {
         })
     });
     for config in modes {
-        // Which turn's packets are lost, from the first request packets to the last response packets.
+        // Loses the packets of one turn, from the first request packets to the last response packets.
         for lost in 0..24 {
             let world = World::new();
             let (mut client, mut server, session) = world.pair(config.clone(), small_packets());
@@ -191,7 +191,7 @@ fn the_longest_messages_pass_and_longer_ones_fail_at_the_side_that_knows() {
     send(&mut client, session, LONG, &3001u32.to_le_bytes(), 0);
     let over = run(&world, &mut client, &mut server, 1).remove(0);
     assert_eq!(failure(over.result), (Cause::ResponseTooLarge, Execution::MayHaveRun));
-    // What was queued before the session was open meets the limit then.
+    // A request queued before the session was open meets the limit once it is.
     let other = client.begin_connect(&server.address()).unwrap();
     send(&mut client, other, ECHO, &pattern(3001, 1), 5);
     send(&mut client, other, ECHO, &pattern(3000, 1), 6);
@@ -300,7 +300,7 @@ fn cancelled_calls_complete_with_what_may_have_happened() {
     over.sort_by_key(|&(_, (_, execution))| execution == Execution::MayHaveRun);
     let never = (1, (Cause::Cancelled, Execution::NeverSent));
     assert_eq!(over, [never, never, (1, (Cause::Cancelled, Execution::MayHaveRun))]);
-    // The freed slot went to the call with tag 3; nothing of the cancelled one disturbs it.
+    // The freed slot went to the call with tag 3, which the cancelled call does not disturb.
     answer_kept();
     settle(&mut client, &mut server);
     answer_kept();
@@ -344,7 +344,7 @@ fn a_partly_sent_request_was_never_sent() {
 
 #[test]
 fn a_cancelled_call_can_be_waited_for() {
-    // Its request is shared with the port, so that only the next turn gets it back.
+    // The port holds a share of its request, so that only the next turn gets it back.
     let world = World::new();
     let holding = LoopbackConfig { holds_shares: true, ..small_packets() };
     let (mut client, _server, session) = world.pair(Config::default(), holding);
@@ -377,10 +377,11 @@ fn requests_come_back_to_be_used_at_once_although_the_port_held_shares() {
             let over = run(&world, &mut client, &mut server, 1).remove(0);
             assert!(over.result.is_ok() && over.response[..] == pattern(1000, round)[..]);
             (request, response) = (over.request, over.response);
-            // Writing through the buffer proves that nobody shares it; what was lent before may not show it.
+            // Writing to the buffer proves that nobody shares it; packets that were lent before must not show the new
+            // bytes.
             request.fill(&[0xFF; 1000]).unwrap();
             if round % 3 == 0 {
-                // Cancelled while the port holds its packets.
+                // Cancel it while the port holds its packets.
                 request.fill(&pattern(1000, 200)).unwrap();
                 let call = client.enqueue_request(session, ECHO, request, response, 1).unwrap();
                 client.turn();
@@ -395,7 +396,7 @@ fn requests_come_back_to_be_used_at_once_although_the_port_held_shares() {
     }
 }
 
-// Layers around a port copy tails.
+// Not on ports inside layers, which copy tails.
 #[cfg(not(carried))]
 #[test]
 fn a_tail_that_is_revoked_while_it_is_lent_is_dropped_and_counted() {
@@ -443,7 +444,7 @@ fn a_tail_that_is_revoked_while_it_is_lent_is_dropped_and_counted() {
     }
 }
 
-/// While it is told to, takes back everything that was sent and not yet read.
+/// A layer that, while its flag is set, takes back everything that was sent and not yet read.
 struct TakesBack(Rc<Cell<bool>>);
 
 impl Layer for TakesBack {
@@ -455,7 +456,7 @@ impl Layer for TakesBack {
     }
 }
 
-/// A port around one of the network's, and what makes it take back.
+/// A port of the network inside such a layer, and the layer's flag.
 fn taking_back(world: &World, name: &str, port: LoopbackConfig) -> (Layered<TestPort, TakesBack>, Rc<Cell<bool>>) {
     let takes_back = Rc::new(Cell::new(false));
     (Layered::around(world.port(name, port), TakesBack(Rc::clone(&takes_back))).unwrap(), takes_back)
@@ -465,7 +466,7 @@ fn on_port<P: PacketPort>(world: &World, nexus: &Nexus, port: P) -> Endpoint<P> 
     Rpc::new(nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(3)))
 }
 
-/// That a call ended well whose packets were taken back once before they were read.
+/// Asserts that a call succeeded although its packets were once taken back before they were read.
 fn assert_recovered<P: PacketPort, Q: PacketPort>(world: &World, client: &mut Endpoint<P>, server: &mut Endpoint<Q>) {
     world.clock.advance(client.config().retransmit_timeout_ns);
     let over = run(world, client, server, 1).remove(0);
@@ -510,7 +511,7 @@ fn calls_whose_packets_were_taken_back_before_they_were_read_are_recovered_by_th
     }
 }
 
-/// A client whose blocking calls sleep at once: in virtual time spinning would never end.
+/// A client whose blocking calls sleep at once: in virtual time, spinning would never end.
 fn sleeping(world: &World, config: Config) -> Endpoint {
     let config = Config { poller: PollerConfig::SLEEP, ..config };
     let nexus = Nexus::builder().config(config).build().unwrap();
@@ -530,7 +531,7 @@ fn a_blocking_call_ends_at_its_deadline_and_says_whether_it_may_have_run() {
     let waited = now_ns(&world) - before;
     assert!((700 * MS..710 * MS).contains(&waited), "{waited}");
     assert!(client.poll_completion().is_none());
-    // A session that is not open yet: the call never leaves.
+    // The session is not open yet, so the call never leaves.
     let mute = client.begin_connect(&server.address()).unwrap();
     let Err(Error::Call(error)) = client.call(mute, ECHO, b"not even connected") else { panic!() };
     assert_eq!((error.cause, error.execution), (Cause::DeadlinePassed, Execution::NeverSent));
@@ -555,7 +556,7 @@ fn a_blocking_connect_ends_at_its_deadline() {
 fn a_call_enqueued_long_after_the_last_turn_is_sent_once() {
     let world = World::new();
     let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
-    // Longer than the retransmission time-out, in which this endpoint does not turn.
+    // Longer than the retransmission time-out, and the endpoint does not turn meanwhile.
     world.clock.advance(50 * MS);
     send(&mut client, session, ECHO, b"once", 0);
     assert_eq!(run(&world, &mut client, &mut server, 1)[0].result, Ok(()));

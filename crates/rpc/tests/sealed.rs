@@ -1,4 +1,4 @@
-//! Calls through a layer that seals each packet, above a network that mistreats them.
+//! Calls through a layer that seals each packet, over a network that damages and loses them.
 
 mod common;
 
@@ -12,7 +12,7 @@ use sinew_wire::HEADER_LEN;
 
 type SealedEndpoint = Endpoint<Sealed<Faulty<TestPort>>>;
 
-/// Packets of an Ethernet frame.
+/// Length of a packet that fills an Ethernet frame.
 const FRAME: usize = 1472;
 
 fn pair(world: &World, config: &Config, port: LoopbackConfig, faults: FaultConfig) -> (SealedEndpoint, SealedEndpoint) {
@@ -40,7 +40,7 @@ fn eight_megabytes_go_both_ways_and_nothing_that_was_damaged_reaches_the_protoco
         let over = run(&world, &mut client, &mut server, 1).remove(0);
         assert_eq!(over.result, Ok(()));
         assert!(over.response[..] == data[..]);
-        // What was held back for others to overtake comes, too.
+        // Packets that were held back for others to overtake arrive too.
         for endpoint in [&client, &server] {
             endpoint.port().with_port(|port| port.handle().heal());
         }
@@ -51,7 +51,7 @@ fn eight_megabytes_go_both_ways_and_nothing_that_was_damaged_reaches_the_protoco
         for (receiver, counts) in [&server, &client].into_iter().zip(counts) {
             let dropped = |reason| receiver.port_stats().dropped(reason);
             assert_eq!(dropped(Dropped::BadSeal), counts.corrupted);
-            // One that was damaged is no replay, whether it came first or second.
+            // A damaged packet is no replay, whether it came first or second.
             assert!(dropped(Dropped::Replayed) <= counts.duplicated && dropped(Dropped::Replayed) > 10);
             let damage = [
                 PacketDrop::Truncated,
@@ -107,7 +107,7 @@ fn what_a_layer_keeps_of_a_peer_goes_with_its_last_session() {
         assert!(matches!(event_of(&mut client), SessionEvent::Disconnected(id) if id == session));
         assert_eq!([&client, &server].map(peers_kept), [0, 0]);
     }
-    // Of one that dies in silence, when it is given up.
+    // For a peer that dies silently, this happens when it is given up.
     connect(&world, &mut client, &mut server);
     world.network.kill("server");
     for _ in 0..2 * config.peer_timeout_ns / 1_000_000 {

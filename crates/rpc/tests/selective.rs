@@ -13,7 +13,7 @@ use sinew_wire::{CREDIT_ALONE, Header, Kind};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
-/// The number of a credit return that returns none.
+/// Packet number of a credit return that returns none.
 const NONE: u16 = u16::MAX;
 
 fn selective(packet_threshold: u8) -> Config {
@@ -24,26 +24,26 @@ fn singly(config: Config) -> Config {
     Config { tuning: Tuning { cumulative_credits: false, ..config.tuning }, ..config }
 }
 
-/// Returns credits up to `last`, and of packets behind a missing one.
+/// Returns credits up to packet `last`, and reports packets ahead, behind a missing one.
 fn credit_return(server: &HandServer, number: u64, last: u16, ahead: &[u16]) {
     let bits = ahead.iter().fold(0, |bits, packet| bits | 1 << (packet - last.wrapping_add(1)));
     server.send(Header { message_len: bits, ..server.header(CreditReturn, number, last, 0) }, &[]);
 }
 
-/// Packet numbers of a credit return: the last of the first ones, and those ahead.
+/// Packet numbers of a credit return: the last one of the run from the start, and those ahead.
 fn told(header: &Header) -> (u16, Vec<u16>) {
     assert_eq!((header.kind, header.type_or_residence), (CreditReturn, 0));
     let first = header.packet_number.wrapping_add(1);
     (header.packet_number, (0..32).filter(|bit| header.message_len >> bit & 1 != 0).map(|bit| first + bit).collect())
 }
 
-/// Sends a call of so many packets, and returns its number.
+/// Sends a call of `packets` packets, and returns its number.
 fn call(client: &mut Endpoint, server: &HandServer, packets: usize) -> u64 {
     send(client, server.session, ECHO, &pattern(packets * 100, 1), 7);
     server.turn(client)[0].0.request_number
 }
 
-/// That a call completes with the answer, and that all credits are back.
+/// Asserts that a call completes with its response, and that all credits are back.
 fn assert_ends(client: &mut Endpoint, server: &HandServer, number: u64) {
     server.response(number, 0, b"done");
     server.turn(client);
@@ -53,14 +53,14 @@ fn assert_ends(client: &mut Endpoint, server: &HandServer, number: u64) {
     assert_eq!(server.turn(client).len(), 32, "all credits are back");
 }
 
-// What a client does.
+// The client's side.
 
 #[test]
 fn a_lost_packet_is_sent_again_alone() {
     for threshold in [1u16, 3] {
         let (_world, mut client, server) = hand_server(selective(threshold as u8), SMALL);
         let number = call(&mut client, &server, 10);
-        // Packet 2 is missing, and others come one by one.
+        // Packet 2 is missing, and others arrive one by one.
         for overtaken_by in 0..6 {
             credit_return(&server, number, 1, &(3..3 + overtaken_by).collect::<Vec<_>>());
             let expected: &[_] = if overtaken_by == threshold { &[(Request, 2)] } else { &[] };
@@ -79,7 +79,7 @@ fn several_lost_packets_are_sent_again_in_their_order() {
     let number = call(&mut client, &server, 20);
     credit_return(&server, number, NONE, &[2, 5, 6, 8]);
     assert_eq!(outline(&server.turn(&mut client)), [0, 1, 3, 4, 7].map(|packet| (Request, packet)));
-    // The first packets are there; what is ahead was told before.
+    // The first packets have arrived; the packets ahead were reported before.
     credit_return(&server, number, 2, &[]);
     assert_eq!(outline(&server.turn(&mut client)), []);
     credit_return(&server, number, 7, &[]);
@@ -94,7 +94,7 @@ fn a_copy_that_is_lost_too_is_sent_again_once_later_packets_are_answered() {
     let (_world, mut client, server) = hand_server(selective(1), SMALL);
     let number = call(&mut client, &server, 40);
     credit_return(&server, number, 1, &[3]);
-    // The credits that came back let new packets go behind the copy.
+    // The returned credits let new packets leave after the copy.
     assert_eq!(outline(&server.turn(&mut client)), [(Request, 2), (Request, 32), (Request, 33)]);
     credit_return(&server, number, 1, &(3..32).collect::<Vec<_>>());
     assert_eq!(outline(&server.turn(&mut client)), [], "all of these left before the copy");
@@ -135,7 +135,7 @@ fn a_missing_response_packet_is_asked_for_alone() {
         for packet in [1, 2, 7] {
             server.response(number, packet, &message);
         }
-        // Packet 7 has overtaken 3 and 4 by three places at least, and 9 then 5 and 6.
+        // Packet 7 has overtaken 3 and 4 by at least three places, and later 9 overtakes 5 and 6.
         let mut asked = |expected: &[(u16, u32)]| {
             let asked = server.turn(&mut client);
             let runs: Vec<_> = asked.iter().map(|(header, _)| (header.packet_number, header.message_len)).collect();
@@ -170,7 +170,7 @@ fn answers_that_a_selective_client_cannot_have_asked_for_are_dropped_by_reason()
     };
     let number = call(&mut client, &server, 8);
     let of = |last, bits| server.header(CreditReturn, number, last, bits);
-    // Four of eight have left.
+    // Four of eight packets have left.
     expect(&mut client, of(NONE, 0), &[], PacketDrop::WrongPhase);
     expect(&mut client, of(NONE, 1 << 4), &[], PacketDrop::WrongPhase);
     expect(&mut client, of(NONE, usize::MAX), &[], PacketDrop::WrongPhase);
@@ -182,7 +182,7 @@ fn answers_that_a_selective_client_cannot_have_asked_for_are_dropped_by_reason()
     assert_eq!(outline(&server.turn(&mut client)), [(Request, 4)]);
     expect(&mut client, of(0, 0b100), &[], PacketDrop::Stale);
     expect(&mut client, of(NONE, 0b1), &[], PacketDrop::Stale);
-    // What is said to be the missing one is there: the two behind it too.
+    // The packet reported as missing has arrived, and so have the two after it.
     credit_return(&server, number, 0, &[1, 2]);
     assert_eq!(outline(&server.turn(&mut client)), [(Request, 5), (Request, 6), (Request, 7)]);
     credit_return(&server, number, 6, &[]);
@@ -233,25 +233,25 @@ fn a_credit_return_that_stands_alone_counts_in_its_turn_only() {
     let number = call(&mut client, &server, 40);
     alone(&server, number, 0);
     assert_eq!(outline(&server.turn(&mut client)), [(Request, 32)]);
-    // That of packet 1 is lost: as nsdi19 does, the client goes back to it.
+    // The credit return of packet 1 is lost: as in nsdi19, the client goes back to that packet.
     alone(&server, number, 2);
     assert_eq!(outline(&server.turn(&mut client)), []);
     assert_eq!(client.stats().dropped(PacketDrop::OutOfOrder), 1);
     world.clock.advance(7 * MS);
     let again = server.turn(&mut client);
     assert_eq!((outline(&again)[0], again.len()), ((Request, 1), 32));
-    // The server says how far it is, and that stands for all.
+    // The server reports how far it is, which stands for all.
     credit_return(&server, number, 32, &[]);
     assert_eq!(outline(&server.turn(&mut client)), (33..40).map(|packet| (Request, packet)).collect::<Vec<_>>());
     assert_ends(&mut client, &server, number);
-    // To a selective client it says the same as any other.
+    // For a selective client it means the same as any other credit return.
     let (_world, mut client, server) = hand_server(selective(3), SMALL);
     let number = call(&mut client, &server, 40);
     alone(&server, number, 2);
     assert_eq!(server.turn(&mut client).len(), 3);
 }
 
-/// Lets `us` pass in small steps, and says after how many of them the client sent something each time.
+/// Lets `us` pass in small steps, and returns the time, in us, before each step in which the client sent something.
 fn sent_after(world: &World, client: &mut Endpoint, server: &HandServer, us: u64) -> Vec<u64> {
     const STEP_US: u64 = 10;
     let mut gaps = vec![0];
@@ -276,7 +276,7 @@ fn the_time_out_follows_the_round_trips_and_doubles() {
         let number = server.turn(&mut client)[0].0.request_number;
         let gaps = sent_after(&world, &mut client, &server, 180);
         assert!(matches!(gaps[..], [100..=120]), "{gaps:?}");
-        // The answer is to the first copy: the time-out was too short, and is not any more.
+        // The answer is to the first copy: the time-out was too short, and now grows.
         server.response(number, 0, b"y");
         server.turn(&mut client);
         for round in 0..50 {
@@ -295,7 +295,8 @@ fn the_time_out_follows_the_round_trips_and_doubles() {
             assert!((expected..=expected + 40).contains(&gap), "{gaps:?}");
         }
         assert_eq!(gaps.len(), 8, "{gaps:?}");
-        // An answer to a first copy leaves the time-out as long as it is: it was too short. One to another says that copies get through.
+        // An answer to a first copy leaves the back-off in place, since it shows that the time-out was too short. An
+        // answer to a later copy shows that copies get through.
         server.credit_return(number, 0);
         server.turn(&mut client);
         let gaps = sent_after(&world, &mut client, &server, 12_000);
@@ -324,10 +325,11 @@ fn before_anything_is_measured_the_first_answer_to_a_copy_bounds_the_round_trip(
         let answer = server.header(CreditReturn, number, 0, 0);
         server.send(Header { is_copy: true, ..answer }, &[]);
         server.turn(&mut client);
-        // Three times as long as that, but eight times what is configured at most; and not 100 us again.
+        // The bound gives a time-out of three times as long, but at most eight times the configured one; 100 us no
+        // longer suffice.
         let gaps = sent_after(&world, &mut client, &server, 900);
         assert!(matches!(gaps[..], [800..=850]), "{gaps:?}");
-        // What is measured then counts alone.
+        // Once a round trip is measured, it alone counts.
         let answer = server.header(Response, number, 0, 1);
         server.send(Header { is_copy: true, ..answer }, b"y");
         server.turn(&mut client);
@@ -357,7 +359,7 @@ fn a_bound_of_round_trips_shrinks_and_lengthens_the_time_out_eightfold_at_most()
     answer_copy(&mut client, 0);
     let mut gaps = Vec::new();
     for packet in 1..4 {
-        // Until copies leave, and are answered soon.
+        // Wait until copies leave, which are answered soon.
         let mut waited_us = 0;
         while server.turn(&mut client).is_empty() {
             world.clock.advance(10 * US);
@@ -383,12 +385,12 @@ fn once_there_are_copies_only_the_answer_to_the_measured_packet_measures() {
     let number = call(&mut client, &server, 80);
     world.clock.advance(4 * MS);
     assert_eq!(server.turn(&mut client).len(), 32);
-    // All but the last, whose round trip would be measured; so many others leave.
+    // Answers all but the last packet, whose round trip would be measured; as many others leave.
     let answer = server.header(CreditReturn, number, 30, 0);
     server.send(Header { is_copy: true, ..answer }, &[]);
     assert_eq!(server.turn(&mut client).len(), 31);
     assert!(!sent_after(&world, &mut client, &server, 200).is_empty());
-    // One of them is answered: since the last left 4 ms have passed, but not since it left itself.
+    // Answers one of these: 4 ms have passed since the timed packet left, but not since this one did.
     server.credit_return(number, 40);
     server.turn(&mut client);
     let gaps = sent_after(&world, &mut client, &server, 3_000);
@@ -446,9 +448,9 @@ fn a_handler_that_takes_long_makes_no_other_call_wait() {
     assert!(again.iter().any(|(header, _)| header.request_number == number), "{again:?}");
 }
 
-// What a server does.
+// The server's side.
 
-/// The kind of each packet, its number, and whether it says that it answers a copy.
+/// Kind and number of each packet, and whether it answers a copy.
 fn answers(packets: &[(Header, Vec<u8>)]) -> Vec<(Kind, u16, bool)> {
     packets.iter().map(|(header, _)| (header.kind, header.packet_number, header.is_copy)).collect()
 }
@@ -510,7 +512,7 @@ fn a_request_can_begin_with_any_packet() {
     assert_eq!(told(&client.turn(&mut server)[0].0), (NONE, vec![1, 2]));
     client.request(8, 0, &message);
     assert_eq!(client.turn(&mut server)[0].1, message[..100]);
-    // What is left of it on the way begins nothing.
+    // Packets of the request that are still in flight begin nothing.
     client.request(8, 1, &message);
     assert_eq!(told(&client.turn(&mut server)[0].0), (1, vec![]));
     assert_eq!(server.stats().requests_handled, 1);
@@ -545,7 +547,7 @@ fn packets_that_a_selective_server_cannot_keep_are_dropped_by_reason() {
     assert_eq!(expect(&mut server, 63, 10_000, &[0; 99], PacketDrop::WrongLength), 0);
     assert_eq!(expect(&mut server, 1, u32::MAX as usize, &[0; 100], PacketDrop::TooLong), 0);
     client.request(8, 63, &message);
-    // A credit return tells of the next 32 packets.
+    // A credit return reports the next 32 packets.
     assert_eq!(told(&client.turn(&mut server)[0].0), (NONE, vec![]));
     client.request(8, 0, &message);
     client.request(8, 31, &message);
@@ -554,7 +556,7 @@ fn packets_that_a_selective_server_cannot_keep_are_dropped_by_reason() {
     assert_eq!(expect(&mut server, 100, 10_000, &[], PacketDrop::WrongPhase), 0);
     assert_eq!(expect(&mut server, 3, 9_999, &[0; 100], PacketDrop::WrongLength), 0);
     assert_eq!(expect(&mut server, 3, 10_000, &[0; 101], PacketDrop::WrongLength), 0);
-    // Whoever repeats itself hears again what is there, and changes nothing.
+    // A client that repeats packets gets the same report again, and changes nothing.
     assert_eq!(expect(&mut server, 31, 10_000, &[9; 100], PacketDrop::Stale), 1);
     assert_eq!(expect(&mut server, 0, 10_000, &[9; 100], PacketDrop::Stale), 1);
     let missing = (1..100u16).filter(|packet| ![31, 63].contains(packet));
@@ -569,7 +571,7 @@ fn packets_that_a_selective_server_cannot_keep_are_dropped_by_reason() {
     assert_eq!(server.stats().requests_handled, 1);
 }
 
-// Both together.
+// Both sides together.
 
 #[test]
 fn each_side_gets_on_with_whatever_the_other_does_about_losses() {
@@ -584,7 +586,7 @@ fn each_side_gets_on_with_whatever_the_other_does_about_losses() {
             let (mut client, mut server, session) = world.pair_of((sides.0, small), (sides.1, small));
             for round in 0..rounds {
                 send(&mut client, session, ECHO, &pattern(12_000, round), 1);
-                // A third of the client's turns' packets are lost, and a fifth of the server's.
+                // Loses the packets of a third of the client's turns, and of a fifth of the server's.
                 let mut over = Vec::new();
                 for _ in 0..20_000 {
                     match losses.next_u64() % 3 {

@@ -1,5 +1,5 @@
-//! Serving with state: handlers that belong to their endpoint, requests in the hands of the program that turns it, and its counters in
-//! those of others.
+//! Serving with state: handlers that belong to their endpoint, requests taken by the program that turns it, and
+//! counters that other threads read.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn pair_with(
     (client, server, session)
 }
 
-/// What came of the one call that is in flight.
+/// Result of the one call that is in flight.
 fn outcome(world: &World, client: &mut Endpoint, server: &mut Endpoint) -> Result<Vec<u8>, (Cause, Execution)> {
     let over = run(world, client, server, 1).remove(0);
     over.result.map(|()| over.response.to_vec()).map_err(|error| (error.cause, error.execution))
@@ -128,7 +128,7 @@ fn handlers_know_the_time_of_their_turn() {
     server
         .handle(TYPE, move |call| {
             let time = call.now_ns().to_le_bytes();
-            // What passes meanwhile is not of this turn.
+            // Time that passes now does not belong to this turn.
             clock.advance(5);
             call.reply(&time);
         })
@@ -189,7 +189,7 @@ fn a_turn_hands_requests_without_a_handler_to_a_closure_that_borrows() {
     let of = |request_type, len, seed| (request_type, pattern(len, seed));
     let last = RequestType::new(u16::MAX);
     assert_eq!(taken, [of(TYPE, 10, 0), of(OTHER, 10, 2), of(last, 10, 3), of(TYPE, 5_000, 4)]);
-    // A turn without the closure has nobody for them.
+    // A turn without the closure has nothing to handle these requests.
     send(&mut client, session, TYPE, b"", 0);
     assert_eq!(outcome(&world, &mut client, &mut server), Err((Cause::NoHandler, Execution::NotRun)));
 }
@@ -232,7 +232,7 @@ fn polled_requests_wait_in_their_order_and_are_answered_when_the_program_likes()
     assert_eq!(kept.iter().map(|call| call.request().len()).collect::<Vec<_>>(), lens);
     assert!(kept.iter().zip(0..).all(|(call, seed)| call.request() == pattern(call.request().len(), seed)));
     assert_eq!(kept[1].request_type(), OTHER);
-    // In any order, and by any of the ways.
+    // Answers in any order, and in each of the ways.
     server.reply(kept.pop().unwrap(), b"short");
     server.reply_with(kept.pop().unwrap(), 6_000, |request, response| {
         assert_eq!(request, pattern(5_000, 3));
@@ -256,7 +256,7 @@ fn polled_requests_that_nobody_takes_keep_nobody_awake_for_longer_than_once() {
         assert!(!server.wait(Some(1)).unwrap(), "request {tag} came");
         assert!(server.wait(Some(1)).unwrap(), "nothing came since request {tag}");
     }
-    // Who takes one at a time sleeps when there is none.
+    // A program that takes one request at a time sleeps when none is left.
     let mut taken = Vec::new();
     for left in [2, 1, 0] {
         taken.push(server.poll_request().unwrap());
@@ -268,7 +268,7 @@ fn polled_requests_that_nobody_takes_keep_nobody_awake_for_longer_than_once() {
 fn a_backlog_that_nobody_polls_is_bounded_for_each_client_and_for_all() {
     const BUSY: Result<Vec<u8>, (Cause, Execution)> = Err((Cause::ServerBusy, Execution::NotRun));
     let world = World::new();
-    // Up to two of a client's, and three of all.
+    // Up to two requests of one client, and three in all.
     let config = Config { polled_requests_max: 3, peer_share_percent: 67, ..Config::default() };
     let (mut client, mut server, session) = pair_with(&world, config, |nexus| nexus.handle_polled(TYPE));
     let mut second = world.endpoint("second", &Nexus::client(), 3);
@@ -283,7 +283,7 @@ fn a_backlog_that_nobody_polls_is_bounded_for_each_client_and_for_all() {
     settle(&mut second, &mut server);
     send(&mut second, of_second, TYPE, b"second", 1);
     assert_eq!(outcome(&world, &mut second, &mut server), BUSY);
-    // One that is polled makes room, before it is answered.
+    // A polled request makes room before it is answered.
     let first = server.poll_request().unwrap();
     send(&mut second, of_second, TYPE, b"second", 2);
     settle(&mut second, &mut server);
@@ -305,7 +305,7 @@ fn polled_requests_count_for_their_clients_share_of_the_memory() {
     let mut server = world.endpoint_with("server", &nexus, 1, port);
     let mut client = world.client(Config::default(), LoopbackConfig::default());
     let session = connect(&world, &mut client, &mut server);
-    // Half of the arena is the client's share.
+    // The client's share is half of the arena.
     for tag in 0..8 {
         send(&mut client, session, TYPE, &pattern(100_000, 1), tag);
         pass_time(&world, &mut client, &mut server, 20_000_000);
@@ -317,7 +317,7 @@ fn polled_requests_count_for_their_clients_share_of_the_memory() {
         server.reply(call, b"");
     }
     assert!(run(&world, &mut client, &mut server, 8 - busy.len()).iter().all(|over| over.result.is_ok()));
-    // What was answered counts no more.
+    // Answered requests no longer count.
     send(&mut client, session, TYPE, &pattern(300_000, 1), 9);
     pass_time(&world, &mut client, &mut server, 50_000_000);
     assert!(server.poll_request().is_some());
@@ -407,15 +407,15 @@ fn a_reader_finds_what_was_counted_by_each_turn_and_before_sleep() {
         is_live(&server);
     }
     assert_eq!(completions(&mut client).len(), 5);
-    // What is counted between turns is there before sleep.
+    // What is counted between turns is published before a sleep.
     let mine = server.begin_connect(&client.address()).unwrap();
     server.turn();
     server.disconnect(mine);
-    // Not at first: there is an event to take.
+    // The first wait does not sleep, as there is an event to take.
     while !server.wait(Some(1)).unwrap() {}
     is_live(&server);
     let handled = server.stats().requests_handled;
     drop(server);
-    // Its sessions went with it.
+    // Its sessions ended with it.
     assert_eq!((reader.read().stats.requests_handled, reader.read().sessions), (handled, 0));
 }

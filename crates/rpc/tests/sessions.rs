@@ -1,4 +1,4 @@
-//! Sessions opening and ending.
+//! Opening and ending of sessions.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn every_lost_packet_of_opening_and_ending_is_made_up_for() {
         assert_eq!((client.sessions(), server.sessions()), (1, 1), "turn {lost}");
         client.disconnect(session);
         if lost >= 4 {
-            // Disconnect, then Disconnected.
+            // Loses the disconnect, or its confirmation.
             let endpoints = [&mut client, &mut server];
             for (index, endpoint) in endpoints.into_iter().enumerate() {
                 if index == lost - 4 {
@@ -108,20 +108,20 @@ fn no_cookie_but_a_fresh_one_of_ones_own_opens_a_session() {
         assert_eq!(outline(&client.turn(&mut server)), [(Challenge, 0)]);
         assert_eq!(server.stats().dropped(PacketDrop::BadCookie), index as u64 + 1);
     }
-    // Somebody else's.
+    // Another client's cookie.
     other.send_management(&other.connect_packet(OFFER, cookie));
     assert_eq!(outline(&other.turn(&mut server)), [(Challenge, 0)]);
-    // The right one under another key.
+    // The right cookie under another key.
     let mut renamed = HandClient::new(&world, 1);
     renamed.key = SessionKey::new(4, 77);
     renamed.send_management(&renamed.connect_packet(OFFER, cookie));
     assert_eq!(outline(&renamed.turn(&mut server)), [(Challenge, 0)]);
-    // The right one, too late.
+    // The right cookie, too late.
     world.clock.advance(10_001 * MS);
     client.send_management(&client.connect_packet(OFFER, cookie));
     assert_eq!(outline(&client.turn(&mut server)), [(Challenge, 0)]);
     assert_nothing_is_left(&server);
-    // The right one in time.
+    // The right cookie in time.
     let cookie = client.challenged(&mut server, OFFER);
     world.clock.advance(9_999 * MS);
     client.send_management(&client.connect_packet(OFFER, cookie));
@@ -210,7 +210,7 @@ fn a_server_grants_no_more_than_it_has_and_the_client_takes_no_more_than_it_offe
 
 #[test]
 fn receive_capacity_is_granted_to_the_last_packet_and_not_beyond() {
-    // 32 for management and 3 * 32 for sessions, but for one packet.
+    // 32 packets for management and 32 for each of three sessions, with some missing.
     for (receive_packets, of_third) in [(128, Some(32)), (127, Some(31)), (97, Some(1)), (96, None)] {
         let world = World::new();
         let mut server = world.server(Config::default(), port(receive_packets));
@@ -254,7 +254,7 @@ fn a_refused_client_hears_why() {
         assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
         error
     };
-    // All of the server may be one peer's.
+    // One peer may have all of the server.
     let all = Config { peer_share_percent: 100, ..Config::default() };
     let error = refused(all.clone(), port(64));
     assert!(matches!(error, ConnectError::PeerReceiveCapacity { packets: 64, committed: 32, .. }), "{error}");
@@ -348,7 +348,7 @@ fn a_delayed_duplicate_of_a_connect_leaves_no_ghost() {
     client.disconnect(session);
     settle(&mut client, &mut server);
     events(&mut client);
-    // The session is gone on both sides when the duplicate arrives.
+    // The session has ended on both sides when the duplicate arrives.
     world.network.inject("server", delayed.from, &delayed.bytes);
     server.turn();
     assert_eq!(server.sessions(), 1);
@@ -527,7 +527,7 @@ fn a_thousand_sessions_come_and_go_and_leave_nothing() {
 
 #[test]
 fn a_connect_to_a_peer_that_was_just_left_keeps_the_way_to_it() {
-    // The port was to forget the peer; it is needed again before the turn in which that would happen.
+    // The port is about to forget the peer, which is needed again before the turn in which that would happen.
     let world = World::new();
     let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
     client.disconnect(session);
@@ -585,7 +585,7 @@ fn a_server_of_the_version_before_is_known_by_what_it_answers() {
     assert!(matches!(asked, Some((2, header)) if header.kind == Connect), "{asked:?}");
     let cookie = sinew_wire::management::Cookie { code: 7, made_ns: 8 };
     let challenge = sinew_wire::management::Challenge { cookie }.packet(server.client_key);
-    // One with a key that we did not give is anybody's.
+    // A challenge with a key that we did not give may be anybody's.
     let wrong = sinew_wire::management::Challenge { cookie }.packet(sinew_wire::SessionKey(77));
     server.send_management(&wrong.of_version(2));
     client.turn();

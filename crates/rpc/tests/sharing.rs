@@ -1,4 +1,4 @@
-//! Users that share an endpoint: each hears of its own calls and sessions alone.
+//! Users that share an endpoint: each hears only of its own calls and sessions.
 
 mod common;
 
@@ -40,7 +40,7 @@ impl Shared {
         panic!("two endpoints talk for ever");
     }
 
-    /// A session of each share, and of the owner.
+    /// Opens a session of each share, and of the owner.
     fn connect(&mut self) -> [SessionId; 3] {
         let to = self.server.address();
         let [a, b] = &mut self.shares;
@@ -60,7 +60,7 @@ fn ask(share: &mut Share, session: SessionId, request_type: RequestType, data: &
     share.enqueue_request(session, request_type, request, response, tag.into()).unwrap();
 }
 
-/// What a share is told of its calls: their tags, and what was answered.
+/// A share's completions: the tags of its calls, and their responses.
 fn told(share: &mut Share) -> Vec<(u64, Vec<u8>)> {
     std::iter::from_fn(|| share.poll_completion())
         .map(|over| {
@@ -70,7 +70,7 @@ fn told(share: &mut Share) -> Vec<(u64, Vec<u8>)> {
         .collect()
 }
 
-/// What a share is told of its sessions.
+/// A share's session events.
 fn heard(share: &mut Share) -> Vec<(SessionId, &'static str)> {
     std::iter::from_fn(|| share.poll_event())
         .map(|event| match event {
@@ -87,7 +87,7 @@ fn each_share_is_told_of_its_own_calls_and_sessions_alone() {
     for tag in 0..30u64 {
         let [a, b] = &mut it.shares;
         let user = [a, b, &mut it.owner].into_iter().nth(tag as usize % 3).unwrap();
-        // The same tags, and different requests.
+        // The same tags, but different requests.
         ask(user, sessions[tag as usize % 3], ECHO, &tag.to_le_bytes(), tag / 3);
     }
     it.settle();
@@ -95,7 +95,7 @@ fn each_share_is_told_of_its_own_calls_and_sessions_alone() {
         let expected = (0..10u64).map(|tag| (tag, (3 * tag + nth as u64).to_le_bytes().to_vec()));
         assert_eq!(told(share), expected.collect::<Vec<_>>());
     }
-    // Anybody's calls go over any session, and their caller is told.
+    // Anybody's calls may use any session, and complete at their caller.
     let [a, b] = &mut it.shares;
     ask(a, sessions[1], ECHO, b"borrowed", 7);
     b.disconnect(sessions[0]);
@@ -120,7 +120,7 @@ fn a_share_that_is_dropped_takes_its_calls_and_sessions_with_it() {
     assert!(kept[0].is_abandoned());
     assert_eq!((it.owner.sessions(), it.server.sessions()), (2, 2));
     drop(kept);
-    // The newcomer hears nothing of who had its place.
+    // The new share hears nothing of the share that had its place.
     assert!(it.shares[0].poll_event().is_none() && it.shares[0].poll_completion().is_none());
     ask(&mut it.shares[1], sessions[1], ECHO, b"b", 2);
     it.settle();
@@ -138,7 +138,7 @@ fn the_owners_share_can_go_before_the_others() {
     assert_eq!((told(&mut a), a.sessions()), (vec![(1, b"on".to_vec())], 2));
 }
 
-/// What its calls end as is nobody's then: it is dropped, and keeps nobody awake.
+/// Completions of its calls are then nobody's: they are dropped, and keep nobody awake.
 #[test]
 fn what_an_owner_that_is_gone_would_be_told_is_dropped() {
     let mut it = Shared::new();
@@ -155,7 +155,7 @@ fn what_an_owner_that_is_gone_would_be_told_is_dropped() {
     assert!(over.is_none() && event.is_none());
 }
 
-/// The endpoint is at work then: the lane closes afterwards.
+/// The endpoint is borrowed at that time, so the lane closes afterwards.
 #[test]
 fn a_share_can_be_dropped_in_a_handler_of_its_endpoint() {
     const DROPS: RequestType = RequestType::new(70);
@@ -210,7 +210,7 @@ fn a_lane_that_is_named_is_that_lane_and_no_lane_is_the_shares_own() {
         std::iter::from_fn(|| share.poll_lane(lane)).map(|over| over.tag).collect()
     };
     assert_eq!((tags(a, aside), tags(a, LaneId::MAIN)), (vec![1], vec![2, 3]));
-    assert!(!a.close_lane(LaneId::MAIN), "nobody closes another's, nor its own before it goes");
+    assert!(!a.close_lane(LaneId::MAIN), "no share closes another's lane, nor its own");
     assert!(a.close_lane(aside));
     let (request, response) = (a.alloc(0).unwrap(), a.alloc(8).unwrap());
     let rejected = a.enqueue_request(session, ECHO, request, response, CallOptions::tag(4).lane(aside)).unwrap_err();
@@ -224,7 +224,7 @@ fn a_method_in_a_handler_panics_and_fails_that_call_alone() {
     let mut it = Shared::new();
     let back = it.server.begin_connect(&it.owner.address()).unwrap();
     let used = Rc::new(it.owner.share());
-    // A share would keep the endpoint, and the endpoint this handler with it.
+    // A share in the handler would keep the endpoint alive, and the endpoint the handler.
     let in_handler = Rc::downgrade(&used);
     let uses = move |call: sinew_rpc::Call<'_>| {
         let sessions = in_handler.upgrade().expect("it is held outside").sessions();

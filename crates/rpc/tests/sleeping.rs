@@ -1,4 +1,4 @@
-//! Endpoints that somebody sleeps on: what wakes them, and until when.
+//! Endpoints that a thread sleeps on: what wakes the thread, and until when it sleeps.
 #![cfg(all(test, not(miri)))]
 
 mod common;
@@ -19,20 +19,20 @@ use sinew_mem::Arena;
 use sinew_rpc::{CallId, CallOptions, Channel, Completion, Config, LaneId, Rpc, SessionEvent, SessionId};
 use sinew_wire::{Header, Kind};
 
-/// What was done to a port.
+/// Counts of what was done to a port.
 #[derive(Default)]
 struct Counts {
     armed: Cell<u32>,
     disarmed: Cell<u32>,
     /// Wakers that the endpoint itself asked for.
     woken: Cell<u32>,
-    /// How often it may be armed still before it fails.
+    /// Number of times that the port may still be armed before it fails.
     left: Cell<Option<u32>>,
-    /// How long one may sleep at most.
+    /// Longest sleep that the port allows, in ns.
     nap_ns: Cell<Option<u64>>,
 }
 
-/// A port whose waker makes a descriptor readable. Packets come without a word.
+/// A port whose waker makes a descriptor readable. Arriving packets do not.
 struct Wakeable {
     port: TestPort,
     alarm: Alarm,
@@ -109,7 +109,7 @@ struct Sleepers {
     server: Endpoint,
     session: SessionId,
     counts: Rc<Counts>,
-    /// A call without an answer, and a lane, where a test has them.
+    /// A call without an answer, and a lane, if a test has them.
     kept: Option<CallId>,
     lane: Option<LaneId>,
 }
@@ -142,7 +142,7 @@ impl Sleepers {
         assert!(!self.is_readable());
     }
 
-    /// Arms the client once it has nothing to do, and was told of wake-ups.
+    /// Arms the client once it has nothing to do and has reported its wake-ups.
     fn doze(&mut self) {
         while self.client.arm().unwrap() == Armed::Ready {
             self.client.turn();
@@ -185,7 +185,7 @@ fn whatever_gives_an_endpoint_something_to_do_wakes_who_sleeps_on_it() {
     ];
     for (what, act) in acts {
         let mut it = Sleepers::new();
-        // A call that is on its way and stays there.
+        // A call that is in flight, and stays so.
         let kept = send(&mut it.client, it.session, DEFER, b"kept", 7);
         (it.kept, it.lane) = (Some(kept), Some(it.client.open_lane()));
         settle(&mut it.client, &mut it.server);
@@ -200,7 +200,7 @@ fn whatever_gives_an_endpoint_something_to_do_wakes_who_sleeps_on_it() {
     }
 }
 
-/// As an answer from another thread does.
+/// An answer from the endpoint's own thread wakes just as one from another thread does.
 #[test]
 fn an_answer_to_a_kept_call_wakes_who_sleeps_on_its_endpoint() {
     let mut it = Sleepers::new();
@@ -216,7 +216,7 @@ fn an_answer_to_a_kept_call_wakes_who_sleeps_on_its_endpoint() {
     assert_eq!(completions(&mut it.server).len(), 1);
 }
 
-/// Also one that was awake when the handle was made, and calls that are cancelled.
+/// The endpoint may have been awake when the handle was made. A call that is cancelled wakes it too.
 #[test]
 fn what_another_thread_hands_over_wakes_who_sleeps_on_the_endpoint() {
     let mut it = Sleepers::new();
@@ -251,10 +251,10 @@ fn who_was_woken_for_a_closure_is_not_woken_for_further_ones_and_sleeps_through_
     }
     assert_eq!(it.client.arm().unwrap(), Armed::Ready, "they came while nobody slept");
     it.client.turn();
-    // The wake-up that came with them is told of, as any is.
+    // The wake-up that came with them is reported, as any is.
     it.doze();
     it.client.turn();
-    // What a closure's own turn leaves is there for the next turn.
+    // What a closure's own turn leaves in the inbox is there for the next turn.
     let inner = handle.clone();
     let outer = handle.run(move |endpoint| {
         drop(inner.run(|_| ()).unwrap());
@@ -265,7 +265,7 @@ fn who_was_woken_for_a_closure_is_not_woken_for_further_ones_and_sleeps_through_
     assert_eq!(it.client.arm().unwrap(), Armed::Ready);
 }
 
-/// The session ends outside of a turn, and has nobody to tell it.
+/// The session ends outside a turn, so nothing tells the thread that waits.
 #[test]
 fn an_endpoint_does_not_sleep_on_the_ends_of_calls_that_other_threads_wait_for() {
     let mut it = Sleepers::new();
@@ -286,7 +286,7 @@ fn an_endpoint_does_not_sleep_on_the_ends_of_calls_that_other_threads_wait_for()
     it.doze();
 }
 
-/// It would be a system call for each call.
+/// Waking would cost a system call for each call.
 #[test]
 fn who_was_woken_for_a_call_is_not_woken_for_further_ones() {
     let mut it = Sleepers::new();
@@ -298,7 +298,7 @@ fn who_was_woken_for_a_call_is_not_woken_for_further_ones() {
         assert_eq!(it.counts.woken.get(), round + 1);
         assert!(it.is_readable());
         assert_eq!(run(&it.world, &mut it.client, &mut it.server, 3).len(), 3);
-        assert_eq!(it.client.arm().unwrap(), Armed::Ready, "the wake-up was ended by a turn");
+        assert_eq!(it.client.arm().unwrap(), Armed::Ready, "a turn ended the wake-up");
     }
 }
 
@@ -323,14 +323,14 @@ fn what_is_there_already_is_not_slept_on() {
     assert_eq!(it.client.arm().unwrap(), Armed::Ready);
     settle(&mut it.client, &mut it.server);
     for _ in 0..2 {
-        assert_eq!(it.client.arm().unwrap(), Armed::Ready, "a completion waits for who takes it");
+        assert_eq!(it.client.arm().unwrap(), Armed::Ready, "a completion waits to be taken");
     }
     assert!(it.client.poll_completion().is_some());
     it.arm();
     assert_eq!(it.counts.armed.get(), 1, "what is there was seen without a system call");
 }
 
-/// An event loop may hear of changes only.
+/// An event loop may hear only of changes.
 #[test]
 fn an_endpoint_whose_descriptor_is_readable_already_is_ready() {
     let mut it = Sleepers::new();
@@ -349,7 +349,7 @@ fn an_endpoint_whose_descriptor_is_readable_already_is_ready() {
     it.arm();
 }
 
-/// Not even by a loop that turns before it looks at what wakers announce.
+/// A loop may turn before it looks at what the wakers announce, and must not lose a wake-up by that.
 #[test]
 fn a_wake_up_that_a_turn_ended_is_told_by_the_next_arming() {
     let mut it = Sleepers::new();
@@ -359,21 +359,21 @@ fn a_wake_up_that_a_turn_ended_is_told_by_the_next_arming() {
     assert_eq!(it.client.arm().unwrap(), Armed::Ready);
     it.arm();
     it.client.waker().wake();
-    assert!(it.client.disarm(), "one who disarms knows");
+    assert!(it.client.disarm(), "disarming reports it");
     it.arm();
     it.client.waker().wake();
     it.client.turn();
-    assert!(!it.client.wait(Some(u64::MAX)).unwrap(), "nor is it slept through so");
+    assert!(!it.client.wait(Some(u64::MAX)).unwrap(), "the wake-up is not slept through");
 }
 
-/// Nor by one that waits for something of its own meanwhile, whatever comes of that.
+/// A loop may wait for something of its own meanwhile, and must not lose a wake-up by that either.
 #[test]
 fn a_wake_up_that_ended_a_sleep_within_a_call_or_a_connect_is_told_by_the_next_arming() {
     for connects in [false, true] {
         let mut it = Sleepers::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
         it.client.turn();
         it.client.waker().wake();
-        // The first attempt to sleep ends by the waker, the second fails.
+        // The waker ends the first attempt to sleep; the second fails.
         it.counts.left.set(Some(1));
         if connects {
             it.client.connect("loopback://server").unwrap_err();
@@ -388,7 +388,7 @@ fn a_wake_up_that_ended_a_sleep_within_a_call_or_a_connect_is_told_by_the_next_a
     }
 }
 
-/// Nor by a loop of somebody else's, such as a library's.
+/// The loop may be a library's, of whose sleeps its caller knows nothing.
 #[test]
 fn a_wake_up_that_ended_a_sleep_within_a_librarys_loop_is_told_by_the_next_arming() {
     type Waits = fn(&mut Endpoint<Wakeable>);
@@ -400,7 +400,7 @@ fn a_wake_up_that_ended_a_sleep_within_a_librarys_loop_is_told_by_the_next_armin
         let mut it = Sleepers::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
         it.client.turn();
         it.client.waker().wake();
-        // The first attempt to sleep ends by the waker, the second fails.
+        // The waker ends the first attempt to sleep; the second fails.
         it.counts.left.set(Some(1));
         waits(&mut it.client);
         it.counts.left.set(None);
@@ -441,7 +441,7 @@ fn an_event_that_was_taken_as_the_main_lanes_hides_no_later_one() {
     }
 }
 
-/// Its user takes what it has without asking which lanes got something, or has closed it.
+/// Its user took everything without asking which lanes got something, or has closed the lane.
 #[test]
 fn a_lane_that_has_nothing_left_keeps_nobody_awake() {
     let mut it = Sleepers::new();
@@ -455,14 +455,15 @@ fn a_lane_that_has_nothing_left_keeps_nobody_awake() {
     assert!(it.client.close_lane(lanes[1]));
     it.arm();
     it.client.turn();
-    // What comes later is told as ever.
+    // What comes later is reported as usual.
     send(&mut it.client, it.session, ECHO, b"x", CallOptions::tag(0).lane(lanes[0]));
     settle(&mut it.client, &mut it.server);
     assert_eq!(it.client.arm().unwrap(), Armed::Ready);
     assert_eq!((it.client.poll_ready_lane(), it.client.poll_ready_lane()), (Some(lanes[0]), None));
 }
 
-/// It is woken by another thread, which nobody would wait for who takes the time-out for a time long past.
+/// Another thread wakes it. If the time-out were taken for a time on the clock, which has long passed, it would not
+/// wait for that.
 #[test]
 fn resting_beside_something_lasts_for_as_long_as_it_may() {
     struct Beside(Alarm);
@@ -486,7 +487,7 @@ fn resting_beside_something_lasts_for_as_long_as_it_may() {
         }
     }
     let mut it = Sleepers::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
-    // Nothing of its own is due.
+    // Makes sure that no timer of its own is due.
     it.client.disconnect(it.session);
     settle(&mut it.client, &mut it.server);
     events(&mut it.client);
@@ -515,7 +516,7 @@ fn an_armed_endpoint_wants_its_next_turn_when_a_timer_is_due_or_its_port_naps() 
     assert_eq!(until(&mut it), now_ns + 10);
     it.counts.nap_ns.set(None);
     assert_eq!(until(&mut it), idle_ns);
-    // Beside others: on the caller's clock.
+    // Beside other things, the deadline is on the caller's clock.
     let left_ns = idle_ns - it.client.now_ns();
     let armed = Readiness::arm(&mut it.client, 77).unwrap();
     assert_eq!(armed, Armed::Sleep { until_ns: Some(77 + left_ns) });
@@ -523,7 +524,7 @@ fn an_armed_endpoint_wants_its_next_turn_when_a_timer_is_due_or_its_port_naps() 
     assert_eq!(it.client.arm().unwrap(), Armed::Ready, "it is due");
     it.client.turn();
     assert!(until(&mut it) > it.client.now_ns());
-    // One without sessions waits for nothing.
+    // An endpoint without sessions waits for nothing.
     it.client.disconnect(it.session);
     settle(&mut it.client, &mut it.server);
     while it.client.poll_event().is_some() {}
@@ -533,7 +534,7 @@ fn an_armed_endpoint_wants_its_next_turn_when_a_timer_is_due_or_its_port_naps() 
     assert_eq!(it.client.arm().unwrap(), Armed::Sleep { until_ns: None });
 }
 
-/// How often an endpoint that sleeps was woken.
+/// Number of times that a sleeping endpoint was woken.
 #[derive(Clone, Copy, Debug, Default)]
 struct WakeUps {
     by_time: u64,
@@ -544,12 +545,12 @@ struct WakeUps {
 struct BothAsleep {
     world: World,
     ends: [Endpoint<Wakeable>; 2],
-    /// What they are called on the network.
+    /// Their names on the network.
     names: [&'static str; 2],
     session: SessionId,
-    /// The client's calls that are over.
+    /// The client's finished calls.
     over: Vec<Completion>,
-    /// Of the client and of the server.
+    /// Wake-ups of the client, and of the server.
     wake_ups: [WakeUps; 2],
 }
 
@@ -569,7 +570,7 @@ impl BothAsleep {
         Self { world, ends: [client, server], names, session, over: Vec::new(), wake_ups: Default::default() }
     }
 
-    /// Turns who is sent something, until nobody is. Returns what was sent.
+    /// Turns each endpoint that was sent something, until none is. Returns the kinds of the packets sent.
     fn deliver(&mut self) -> Vec<Kind> {
         let mut all = Vec::new();
         loop {
@@ -587,7 +588,8 @@ impl BothAsleep {
         }
     }
 
-    /// Lets time pass, in which they wake when they want to or are sent something. Returns what was sent.
+    /// Lets time pass, during which the endpoints wake when they want to or are sent something. Returns the kinds of
+    /// the packets sent.
     fn sleep(&mut self, ns: u64) -> Vec<Kind> {
         let end_ns = self.world.clock.now_ns() + ns;
         let mut sent = self.deliver();
@@ -627,13 +629,13 @@ impl BothAsleep {
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// By the questions whether its peer lives, that is, and by the peer's.
+/// Namely by its own pings, and by its peer's.
 #[test]
 fn an_endpoint_with_idle_sessions_is_woken_a_few_times_a_second() {
     const SECONDS: u64 = 10;
     let config = Config::default();
     let mut it = BothAsleep::with(&config);
-    // What the opening left to do.
+    // Lets the work end that the opening left.
     it.sleep(2 * SECOND);
     it.wake_ups = Default::default();
     let sent = it.sleep(SECONDS * SECOND);
@@ -647,7 +649,7 @@ fn an_endpoint_with_idle_sessions_is_woken_a_few_times_a_second() {
     assert_eq!((it.ends[0].sessions(), it.ends[1].sessions()), (1, 1));
 }
 
-/// Neither what is sent then is late at once, nor was anybody silent.
+/// Packets sent after it are not late at once, and nobody was silent meanwhile.
 #[test]
 fn what_is_done_after_a_long_sleep_begins_then() {
     let config = Config { probe_interval_ns: 4 * SECOND, ..Config::default() };
@@ -693,14 +695,14 @@ fn an_endpoint_that_sleeps_asks_a_silent_peer_fifty_times_and_gives_it_up_in_tim
         }
         assert!(client.now_ns() < since_ns + 60 * SECOND, "it is never given up");
     };
-    // The last sign of life came at most an interval and a look before.
+    // The last sign of life came at most one interval and one check before.
     let silent_ns = config.peer_timeout_ns - config.probe_interval_ns - 20 * MS..=config.peer_timeout_ns + 20 * MS;
     assert!(silent_ns.contains(&lost_ns), "after {lost_ns} ns");
     assert!((45..70).contains(&asked), "asked {asked} times");
     assert!(wake_ups < 2 * asked, "{wake_ups} wake-ups to ask {asked} times");
 }
 
-/// As one that was stopped does: it did not listen.
+/// Like an endpoint that was stopped, it did not listen.
 #[test]
 fn a_sleeper_that_wakes_long_after_its_time_gives_nobody_up() {
     let mut it = BothAsleep::with(&Config::default());
@@ -712,7 +714,7 @@ fn a_sleeper_that_wakes_long_after_its_time_gives_nobody_up() {
             }
         }
         it.world.clock.advance(30 * SECOND);
-        // The client is back before the server is.
+        // The client turns before the server does.
         it.ends[0].turn();
         it.sleep(SECOND);
         assert_eq!((it.ends[0].sessions(), it.ends[1].sessions()), (1, 1));
@@ -720,7 +722,7 @@ fn a_sleeper_that_wakes_long_after_its_time_gives_nobody_up() {
     assert!(it.event().is_none());
 }
 
-/// Sessions that open are asked for again in time: once at first, and then every retry interval.
+/// Connects are repeated in time: the first leaves at once, the others at every retry interval.
 #[test]
 fn an_endpoint_that_sleeps_repeats_a_connect_that_is_not_answered() {
     let config = Config::default();
@@ -732,7 +734,7 @@ fn an_endpoint_that_sleeps_repeats_a_connect_that_is_not_answered() {
     it.ends[0].turn();
     let repeats = 15;
     let sent = it.sleep(config.connect_retry_ns * repeats + MS);
-    // Each goes out in the version before, too, from the second on.
+    // From the second on, each is also sent in the previous version of the protocol.
     let connects = sent.iter().filter(|kind| **kind == Kind::Connect).count() as u64;
     assert_eq!(connects, repeats + 1);
     it.world.network.set_link("client", "server", true);
@@ -782,7 +784,7 @@ fn an_endpoint_on_a_port_without_a_descriptor_says_so() {
     let world = World::new();
     let mut client = world.client(Config::default(), LoopbackConfig::default());
     if client.descriptor().is_some() {
-        // Carried by a port that has one.
+        // Other fabrics may carry the packets, on ports that have a descriptor.
         return;
     }
     assert_eq!(client.arm().unwrap_err().kind(), no_descriptor().kind());

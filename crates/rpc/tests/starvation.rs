@@ -1,4 +1,4 @@
-//! One client takes all that it can get. Another beside it keeps at least half of what it has alone.
+//! One client takes all that it can get. Another beside it keeps at least half of the rate that it has alone.
 
 mod common;
 
@@ -16,25 +16,25 @@ const MS: u64 = 1_000_000;
 const CREDITS: usize = 32;
 /// Slots of a session by default.
 const SLOTS: u64 = 8;
-/// Packets that the server takes in one turn, less those of a good client.
+/// Packets that the server receives in one turn, less those of a good client.
 const FLOOD: u64 = 200;
 
-/// What an attacker repeats, and what its session must be like for that.
+/// Packets that an attacker repeats. Each flood needs calls of a certain kind.
 #[derive(Clone, Copy, Debug)]
 enum Flood {
-    /// Asks for parts of finished long responses, each time for others.
+    /// Asks for parts of finished long responses, for different ones each time.
     Responses,
     /// Asks for the same part of a finished long response again and again.
     SameResponse,
-    /// Sends requests again that were answered with a short response.
+    /// Repeats requests that were answered with a short response.
     Short,
-    /// Sends requests again that were answered with a long response, of which they get the first packet.
+    /// Repeats requests that were answered with a long response, and gets its first packet.
     Long,
-    /// Sends requests again whose handlers are at work.
+    /// Repeats requests whose handlers are at work.
     Running,
-    /// Sends requests again that failed.
+    /// Repeats requests that failed.
     Failed,
-    /// Sends the first packets of long requests again.
+    /// Repeats the first packets of long requests.
     Begun,
 }
 
@@ -42,11 +42,11 @@ use Flood::{Begun, Failed, Long, Responses, Running, SameResponse, Short};
 
 const FLOODS: [Flood; 7] = [Responses, SameResponse, Short, Long, Running, Failed, Begun];
 
-/// Bytes of the attacker's long responses: enough packets for many disjoint parts.
+/// Length of the attacker's long responses, in bytes: they have enough packets for many disjoint parts.
 const LONG_LEN: u32 = 100 * 32 * 100;
 
 impl Flood {
-    /// An attacker who has made its calls, one in each slot.
+    /// An attacker that has made its calls, one in each slot.
     fn prepared(self, world: &World, server: &mut Endpoint) -> HandClient {
         let mut attacker = HandClient::connected(world, server, 66, SMALL);
         attacker.request_type = match self {
@@ -57,7 +57,7 @@ impl Flood {
         };
         for slot in 0..SLOTS {
             self.ask_first(&attacker, SLOTS + slot);
-            // One in a turn: what is asked for the first time is no flood.
+            // One per turn: a first answer is no flood.
             attacker.turn(server);
         }
         attacker
@@ -87,8 +87,9 @@ impl Flood {
     }
 }
 
-/// Each packet of an attacker asks for an answer, or for all credits' worth of answers, of calls that were over long ago; thousands
-/// of such packets wait before one turn. In one turn the server answers with no more packets than the session has credits.
+/// Each packet of an attacker asks for an answer, or for as many answers as there are credits, of calls that were over
+/// long ago; thousands of such packets wait before one turn. In one turn the server answers with no more packets than
+/// the session has credits.
 #[test]
 fn one_turn_answers_a_session_with_no_more_packets_than_it_has_credits() {
     for config in [Config::default(), singly()] {
@@ -109,7 +110,7 @@ fn one_turn_answers_a_session_with_no_more_packets_than_it_has_credits() {
     }
 }
 
-/// As above, with requests for parts of responses that have nothing in common: what is refused is counted.
+/// As above, with requests for disjoint parts of responses: refused ones are counted.
 #[test]
 fn answers_over_a_sessions_credits_are_refused_and_counted() {
     let world = World::new();
@@ -124,7 +125,7 @@ fn answers_over_a_sessions_credits_are_refused_and_counted() {
     assert_eq!(outline(&attacker.turn(&mut server)), [(Response, 5), (Response, 6), (Response, 7)]);
 }
 
-/// Requests for the same packets, or for some that overlap, in one turn are one request: each packet goes once.
+/// Requests for the same packets in one turn, or for overlapping ranges, count as one: each packet is sent once.
 #[test]
 fn overlapping_requests_for_one_response_are_answered_once() {
     let world = World::new();
@@ -138,8 +139,8 @@ fn overlapping_requests_for_one_response_are_answered_once() {
     assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
 }
 
-/// Response bytes that a good client fetches in 20 ms, where each packet that the server sends costs it a microsecond, and each turn five.
-/// `attack` happens before each turn.
+/// Response bytes that a good client fetches in 20 ms, if each packet that the server sends takes a microsecond, and
+/// each turn five. `attack` runs before each turn.
 fn bytes_fetched(
     world: &World,
     client: &mut Endpoint,
@@ -169,8 +170,9 @@ fn bytes_fetched(
     fetched
 }
 
-/// An attacker fills each of the server's turns with packets that ask for answers of calls that were over long ago. What the server
-/// sends takes it time. A good client, which fetches long responses with all its credits, keeps half of its rate.
+/// An attacker fills each of the server's turns with packets that ask for answers of calls that were over long ago.
+/// Sending takes the server time. A good client, which fetches long responses with all its credits, keeps half of its
+/// rate.
 #[test]
 fn a_session_that_asks_for_everything_again_leaves_another_half_of_its_rate() {
     let rate = |flood: Option<Flood>| {
@@ -197,8 +199,8 @@ fn singly() -> Config {
     Config { tuning: Tuning { cumulative_credits: false, ..Tuning::default() }, ..Config::default() }
 }
 
-/// No attack: the server stood still for so long that what a client asked for, and the copies of it, are taken in together. The client is
-/// answered all the same, also where each packet is asked for by one of its own.
+/// No attack: the server stood still for so long that it receives a client's packets together with their copies. The
+/// client is answered all the same, even if it asks for each packet separately.
 #[test]
 fn a_client_whose_packets_and_their_copies_come_together_is_answered() {
     for config in [Config::default(), singly()] {
@@ -225,8 +227,8 @@ fn a_client_whose_packets_and_their_copies_come_together_is_answered() {
     }
 }
 
-/// A client opens sessions, is accepted, and never says a word on them, but that it lives. Each is reminded of a hundred times at most, and
-/// then removed; the client's session that is used stays.
+/// A client opens sessions, which are accepted, and never uses them, but pings. It is reminded of each at most a
+/// hundred times, and then the session is removed; the session that the client uses stays.
 #[test]
 fn a_session_that_is_never_confirmed_is_reminded_of_a_hundred_times_and_removed() {
     let world = World::new();
@@ -256,8 +258,8 @@ fn a_session_that_is_never_confirmed_is_reminded_of_a_hundred_times_and_removed(
     assert_eq!(used.turn(&mut server)[0].1, b"still there");
 }
 
-/// A client opens sessions by the thousand, answers no reminder, and says once a second that it lives. It is sent a bounded number of bytes
-/// for that, and each session is reminded of in its turn.
+/// A client opens sessions by the thousand, answers no reminder, and pings once a second. It is sent a bounded number
+/// of bytes for that, and is reminded of each session in turn.
 #[test]
 fn reminders_of_thousands_of_sessions_are_spread_over_time() {
     const SESSIONS: u64 = 2_000;
@@ -282,7 +284,7 @@ fn reminders_of_thousands_of_sessions_are_spread_over_time() {
         let reminders = tapped.iter().filter(|packet| parse(&packet.bytes).0.session == session.key).count();
         assert!((3..=4).contains(&reminders), "{reminders} reminders");
     }
-    // Whoever answers is no longer reminded.
+    // A client that answers is no longer reminded.
     for session in &opened {
         session.send_management(&sinew_wire::management::ending(Kind::Confirm, session.server_key, session.key));
         if session.server_key.index() % 100 == 0 {
@@ -299,8 +301,8 @@ fn reminders_of_thousands_of_sessions_are_spread_over_time() {
     assert_eq!(kinds(&world.network).into_iter().filter(|&kind| kind == Accept).count(), 0);
 }
 
-/// A client whose user is busy turns no loop for longer than all reminders take, and less than the peer time-out: its session is there
-/// when it comes back.
+/// A client whose user is busy does not turn its loop for longer than all reminders take, but for less than the peer
+/// time-out: its session is still there when it comes back.
 #[test]
 fn a_session_whose_client_is_busy_with_something_else_is_not_taken_back() {
     let world = World::new();
@@ -316,13 +318,14 @@ fn a_session_whose_client_is_busy_with_something_else_is_not_taken_back() {
     assert!(events(&mut client).is_empty());
 }
 
-/// Sends a client's request again, as a copy.
+/// Repeats a client's request, as a copy.
 fn send_copy(client: &HandClient, number: u64, message: &[u8]) {
     client.send(Header { is_copy: true, ..client.header(number, 0, message.len()) }, message);
 }
 
-/// Somebody who knows a session, or a bug, used a much larger request number on a slot, so that all of the client's next calls there
-/// look old. After eight copies of one at most the server says that it will not be answered; to what is no copy it says nothing.
+/// Somebody who knows the session, or a bug, used a much larger request number on a slot, so that all of the client's
+/// next calls there look old. After at most eight copies of one, the server answers with an error; it does not answer
+/// packets that are no copies.
 #[test]
 fn a_request_whose_slot_is_ahead_of_it_is_answered_with_an_error_after_some_copies() {
     let world = World::new();
@@ -346,13 +349,13 @@ fn a_request_whose_slot_is_ahead_of_it_is_answered_with_an_error_after_some_copi
     };
     assert_eq!((answer.kind, answer.request_number, answer.session), (CallError, 16, client.key));
     assert_eq!(server.stats().requests_handled, 1);
-    // The slot itself goes on from where it is.
+    // The slot itself goes on from its present number.
     client.request((8 << 20) + 8, 0, b"further ahead");
     assert_eq!(client.turn(&mut server)[0].1, b"further ahead");
 }
 
-/// As above, with a real client: its calls end, with an error that says that they may have run, and do not hang for as long as the session
-/// lives.
+/// As above, with a real client: its calls end with an error which says that they may have run, instead of hanging for
+/// as long as the session lives.
 #[test]
 fn calls_on_slots_that_somebody_pushed_ahead_end_with_an_error() {
     let world = World::new();
@@ -383,7 +386,8 @@ fn calls_on_slots_that_somebody_pushed_ahead_end_with_an_error() {
     }
 }
 
-/// The number of a slot is pushed ahead, and then packets that look old are sent in a flood: they are answered no more than others.
+/// The number of a slot is pushed ahead, and then a flood of packets that look old is sent: they get no more answers
+/// than others.
 #[test]
 fn copies_that_look_old_are_answered_with_no_more_packets_than_a_session_has_credits() {
     let world = World::new();
@@ -397,8 +401,8 @@ fn copies_that_look_old_are_answered_with_no_more_packets_than_a_session_has_cre
     }
 }
 
-/// Somebody sends from a client's address and tries one token after the other. The client's calls go on; a guess that is right at last
-/// runs nothing, unless its number is right as well.
+/// Somebody sends from a client's address and tries one token after another. The client's calls go on; a guess that is
+/// finally right runs nothing, unless its number is right as well.
 #[test]
 fn a_token_that_is_guessed_among_many_runs_nothing_and_the_client_goes_on() {
     let world = World::new();
@@ -418,7 +422,7 @@ fn a_token_that_is_guessed_among_many_runs_nothing_and_the_client_goes_on() {
     }
     client.turn(&mut server);
     assert_eq!((server.stats().requests_handled, server.stats().token_misses), (1, 1_500));
-    // With the right token, but far ahead in a slot that is used, and in one that is not.
+    // The right token, but with a number far ahead in a used slot, and with one in an unused slot.
     for number in [500 * SLOTS, 5 * SLOTS + 1] {
         client.request(number, 0, b"evil");
         assert_eq!(outline(&client.turn(&mut server)), []);
@@ -430,13 +434,14 @@ fn a_token_that_is_guessed_among_many_runs_nothing_and_the_client_goes_on() {
         assert_eq!(outline(&client.turn(&mut server)), [(Response, 0)]);
     }
     assert_eq!(server.stats().requests_handled, 2);
-    // When the guessing is over all slots can be used again.
+    // When the guessing is over, all slots can be used again.
     world.clock.advance(3_000 * MS);
     client.request(5 * SLOTS + 1, 0, b"late");
     assert_eq!(outline(&client.turn(&mut server)), [(Response, 0)]);
 }
 
-/// Calls that were cancelled, or whose deadlines passed, before they arrived have had numbers: the client goes on all the same.
+/// Calls that were cancelled before they arrived, or whose deadlines passed, have used numbers: the client goes on all
+/// the same.
 #[test]
 fn a_client_some_of_whose_calls_never_came_goes_on_while_somebody_guesses() {
     let world = World::new();
@@ -456,7 +461,7 @@ fn a_client_some_of_whose_calls_never_came_goes_on_while_somebody_guesses() {
     completions(&mut client);
     let guesser = HandClient { peer: world.network.peer("client").unwrap(), ..HandClient::new(&world, 1) };
     for token in 0..1_500 {
-        // At the place of the client's session, which is the server's first.
+        // At the index of the client's session, which is the server's first.
         guesser.send(Header { session: SessionKey::new(0, token), ..guesser.header(SLOTS, 0, 4) }, b"evil");
         if token % 50 == 0 {
             server.turn();
@@ -475,7 +480,7 @@ fn a_client_some_of_whose_calls_never_came_goes_on_while_somebody_guesses() {
     assert_eq!(server.stats().dropped(PacketDrop::Guessed), 0);
 }
 
-/// Whatever it is that would run if the token were right, or end what runs.
+/// Any packet that would run a request if the token were right, or end a running one.
 #[test]
 fn guesses_count_whatever_kind_of_packet_makes_them() {
     for kind in [Kind::Request, Kind::RequestWithOptions, Kind::RequestForResponse, Kind::Cancel] {
@@ -497,7 +502,7 @@ fn guesses_count_whatever_kind_of_packet_makes_them() {
     }
 }
 
-/// A few packets of a session that was there before are no guesses, nor are those that come from elsewhere.
+/// A few packets of an earlier session are no guesses, and neither are packets from elsewhere.
 #[test]
 fn a_few_wrong_tokens_or_many_from_elsewhere_guard_nothing() {
     let world = World::new();
@@ -520,7 +525,7 @@ fn a_few_wrong_tokens_or_many_from_elsewhere_guard_nothing() {
     assert_eq!(server.stats().dropped(PacketDrop::Guessed), 0);
 }
 
-/// Once there were many wrong tokens. A few from then on do not keep the client from slots that it has not used yet.
+/// There were many wrong tokens once. A few after that do not keep the client from slots that it has not used yet.
 #[test]
 fn a_few_wrong_tokens_after_many_do_not_go_on_guarding() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! One peer takes all the memory, receive capacity and sessions that it can get. There is enough left for others.
+//! One peer takes all the memory, receive capacity and sessions that it can get. Enough is left for others.
 
 mod common;
 
@@ -12,7 +12,7 @@ use sinew_wire::management::Offer;
 
 const MS: u64 = 1_000_000;
 const MB: usize = 1 << 20;
-/// A long message: 256 KB, for which the arena gives 384 KB.
+/// Length of a long message: 256 KB, for which the arena gives 384 KB.
 const LONG_LEN: usize = 1 << 18;
 /// Slots of a session by default.
 const SLOTS: u64 = 8;
@@ -25,14 +25,14 @@ fn memory(arena_bytes: usize) -> LoopbackConfig {
     LoopbackConfig { arena_bytes, ..LoopbackConfig::default() }
 }
 
-/// A good client with a session, beside whoever is there already.
+/// A good client with a session, beside any clients that are there already.
 fn good_client(world: &World, server: &mut Endpoint) -> (Endpoint, SessionId) {
     let mut client = world.client(Config::default(), LoopbackConfig::default());
     let session = connect(world, &mut client, server);
     (client, session)
 }
 
-/// Makes one echo call of `len` bytes, which must be answered in so many milliseconds.
+/// Makes one echo call of `len` bytes, which must be answered within `ms` milliseconds.
 fn assert_served_in(
     world: &World,
     client: &mut Endpoint,
@@ -53,7 +53,7 @@ fn assert_served_in(
     panic!("a call of {len} bytes was not answered in {ms} ms");
 }
 
-/// Connects to the server once more; what became of that.
+/// Connects to the server once more, and returns the outcome.
 fn try_connect(client: &mut Endpoint, server: &mut Endpoint) -> Result<SessionId, ConnectError> {
     let session = client.begin_connect(&server.address())?;
     settle(client, server);
@@ -64,15 +64,15 @@ fn try_connect(client: &mut Endpoint, server: &mut Endpoint) -> Result<SessionId
     }
 }
 
-/// That the client was refused for the share of one peer, with this limit.
+/// Asserts that the client was refused because of one peer's share, with this limit.
 fn assert_over_share(error: &ConnectError, limit: u64) {
     let text = error.to_string();
     assert!(text.contains("share") && text.contains("peer_share_percent"), "{text}");
     assert!(text.contains("loopback://server") && text.contains(&limit.to_string()), "{text}");
 }
 
-/// One peer opens session after session, each with all the credits that it can get. It is left half of the receive capacity; others get
-/// sessions with all their credits.
+/// One peer opens session after session, each with as many credits as it can get. It gets no more than half of the
+/// receive capacity; others get sessions with all their credits.
 #[test]
 fn one_peers_sessions_commit_no_more_than_its_share_of_the_receive_capacity() {
     const CAPACITY: u64 = 256;
@@ -90,7 +90,7 @@ fn one_peers_sessions_commit_no_more_than_its_share_of_the_receive_capacity() {
     assert_served_in(&world, &mut client, &mut server, first, 50_000, 100);
 }
 
-/// The client hears that it has its share, and how much that is.
+/// The client learns that it already has its share, and how large that is.
 #[test]
 fn a_peer_that_has_its_share_of_the_sessions_hears_so_and_others_get_theirs() {
     let world = World::new();
@@ -105,14 +105,14 @@ fn a_peer_that_has_its_share_of_the_sessions_hears_so_and_others_get_theirs() {
     assert_eq!(server.sessions(), 8);
     let (mut client, session) = good_client(&world, &mut server);
     assert_served_in(&world, &mut client, &mut server, session, 100, 100);
-    // A session that ends makes room for another of the same peer.
+    // A session that ends makes room for another.
     let mine = server.sessions();
     drop(greedy);
     settle(&mut client, &mut server);
     assert_eq!((mine, server.sessions()), (9, 1));
 }
 
-/// Where one peer is all that there is, it may have everything.
+/// If there is only one peer, it may have everything.
 #[test]
 fn with_a_share_of_a_hundred_percent_one_peer_may_have_everything() {
     let world = World::new();
@@ -121,7 +121,7 @@ fn with_a_share_of_a_hundred_percent_one_peer_may_have_everything() {
     assert_eq!(HandClient::open_many(&world, &mut server, 66, OFFER, 100).len(), 16);
 }
 
-/// The share is for what others take from us: the sessions that we open ourselves are ours.
+/// The share limits what others take from us, not the sessions that we open ourselves.
 #[test]
 fn ones_own_sessions_with_one_server_are_not_bounded_by_the_share() {
     let world = World::new();
@@ -133,7 +133,8 @@ fn ones_own_sessions_with_one_server_are_not_bounded_by_the_share() {
     }
 }
 
-/// Two servers call each other. The sessions that one opened are not the other's share: it gets all that it would have got without them.
+/// Two servers call each other. Sessions that one opened do not count towards the other's share: the other gets all
+/// that it would have got without them.
 #[test]
 fn sessions_that_we_opened_with_a_peer_leave_it_its_share() {
     for (sessions_max, packets) in [(8, 1_000), (1_000, 8 * 32)] {
@@ -155,7 +156,7 @@ fn sessions_that_we_opened_with_a_peer_leave_it_its_share() {
     }
 }
 
-/// Even where half of what there is would be less than one session, the first one is granted.
+/// Even if half of everything is less than one session, the first one is granted.
 #[test]
 fn the_share_of_a_peer_is_at_least_one_session() {
     let world = World::new();
@@ -174,7 +175,7 @@ fn a_share_is_between_one_and_a_hundred_percent() {
     }
 }
 
-/// Makes a short call in each slot of each session, and lets the answers go.
+/// Makes a short call in each slot of each session, and ignores the answers.
 fn touch_all_slots(server: &mut Endpoint, sessions: &[HandClient]) {
     for session in sessions {
         for slot in 0..SLOTS {
@@ -184,17 +185,17 @@ fn touch_all_slots(server: &mut Endpoint, sessions: &[HandClient]) {
     }
 }
 
-/// Sessions of one credit each, so that the receive capacity is not what bounds them.
+/// Sessions of one credit each, so that receive capacity does not limit their number.
 const THIN: Offer = Offer { credits: 1, ..OFFER };
 
-/// One peer makes a short call in each slot of hundreds of sessions: the server keeps an answer of each, and they would fill its arena.
-/// They do not get more than the peer's share, and others' calls are answered at once.
+/// One peer makes a short call in each slot of hundreds of sessions: the server keeps an answer for each, and they
+/// would fill its arena. They get no more than the peer's share, and others' calls are answered at once.
 #[test]
 fn short_answers_of_one_peer_leave_memory_for_the_calls_of_others() {
     assert_served_beside_short_answers(THIN, 300);
 }
 
-/// That a good client is served although one peer made a short call in each slot of so many sessions.
+/// Asserts that a good client is served although one peer made a short call in each slot of `sessions` sessions.
 fn assert_served_beside_short_answers(offer: Offer, sessions: usize) {
     let world = World::new();
     let mut server = world.server(Config { credits: 1, ..Config::default() }, memory(MB));
@@ -207,9 +208,9 @@ fn assert_served_beside_short_answers(offer: Offer, sessions: usize) {
     }
 }
 
-/// Clients at many addresses, none of which has more than its share, made short calls in all slots of many sessions, which fill the
-/// server's arena. They are idle since. Another's calls are answered: what idle slots hold is given back. Whoever asks for one of those
-/// answers again hears that it is gone, and its request does not run again.
+/// Clients at many addresses, none of which has more than its share, made short calls in all slots of many sessions,
+/// which filled the server's arena, and have been idle since. Another client's calls are answered: memory of idle slots
+/// is freed. A client that asks again for one of the freed answers gets an error, and its request does not run again.
 #[test]
 fn short_answers_of_idle_sessions_give_their_memory_to_the_calls_of_others() {
     let world = World::new();
@@ -241,7 +242,7 @@ fn short_answers_of_idle_sessions_give_their_memory_to_the_calls_of_others() {
     assert_eq!(server.stats().requests_handled, handled);
 }
 
-/// Begins a long request in each slot, and says how many were refused.
+/// Begins a long request in each slot; returns how many were refused.
 fn begin_long_requests(client: &HandClient, server: &mut Endpoint, message: &[u8]) -> usize {
     for slot in 0..SLOTS {
         client.request(SLOTS + slot, 0, message);
@@ -249,8 +250,8 @@ fn begin_long_requests(client: &HandClient, server: &mut Endpoint, message: &[u8
     client.turn(server).iter().filter(|(header, _)| header.kind == CallError).count()
 }
 
-/// One peer begins long requests in all slots of some sessions, which would fill the arena, all in the same moment. It gets its share, and
-/// hears that there is no more; a long call of another is answered at once.
+/// One peer begins long requests in all slots of some sessions at the same moment, which would fill the arena. It gets
+/// its share, and the rest are refused; another client's long call is answered at once.
 #[test]
 fn long_requests_of_one_peer_leave_memory_for_the_calls_of_others() {
     let world = World::new();
@@ -263,8 +264,8 @@ fn long_requests_of_one_peer_leave_memory_for_the_calls_of_others() {
     assert!((16..32).contains(&refused), "{refused} requests of 32 were refused");
 }
 
-/// A server without memory for a request says so at once, and the client knows that the request did not run. It is not left to send it
-/// again and again.
+/// A server without memory for a request says so at once, and the client learns that the request did not run. The
+/// client is not left to retransmit it again and again.
 #[test]
 fn a_request_that_finds_no_memory_fails_at_once_and_did_not_run() {
     let world = World::new();
@@ -283,13 +284,14 @@ fn a_request_that_finds_no_memory_fails_at_once_and_did_not_run() {
     }
     let running = SLOTS as usize - failed.len();
     assert_eq!((server.stats().requests_handled as usize, world.pool.len()), (running, running));
-    // The next call finds what the others gave back.
+    // The next call finds the memory that the others gave back.
     run(&world, &mut client, &mut server, running);
     assert_served_in(&world, &mut client, &mut server, session, 20_000, 100);
 }
 
-/// Clients at two addresses begin long requests in all their slots and then send a packet of each every 400 ms, so that none ever
-/// stops arriving. They are too slow: another's long call gets their memory, and they hear that their requests did not run.
+/// Clients at two addresses begin long requests in all their slots, and then send a packet of each every 400 ms, so
+/// that none ever stops arriving. That is too slow: another client's long call gets their memory, and they learn that
+/// their requests did not run.
 #[test]
 fn requests_that_drip_in_lose_their_memory_to_others() {
     let world = World::new();
@@ -323,7 +325,7 @@ fn requests_that_drip_in_lose_their_memory_to_others() {
     assert!(told > 0 && server.stats().requests_given_up > 0);
 }
 
-/// No attack: a request that comes at twice the least rate keeps its memory while others find none.
+/// No attack: a request that comes at twice the lowest rate keeps its memory while others find none.
 #[test]
 fn a_request_that_comes_fast_enough_keeps_its_memory() {
     let world = World::new();
@@ -337,7 +339,7 @@ fn a_request_that_comes_fast_enough_keeps_its_memory() {
     for number in 0..packets {
         steady.request(SLOTS, number, &message);
         if number % 20 == 10 {
-            // Takes what is left, and asks for more.
+            // Takes the memory that is left, and asks for more.
             send(&mut client, session, DEFER, &message, u64::from(number));
         }
         last = steady.turn(&mut server);
@@ -351,15 +353,16 @@ fn a_request_that_comes_fast_enough_keeps_its_memory() {
     drop(take_kept());
 }
 
-/// A peer takes its share in pieces of one size, gives them back, and takes it again in somewhat larger ones, until all of the arena was
-/// cut into small pieces once. Then it goes. A long call is answered: small pieces beside each other become large again.
+/// A peer takes its share in pieces of one size, gives them back, and takes it again in somewhat larger ones, until all
+/// of the arena has been cut into small pieces once. Then the peer leaves. A long call is answered: adjacent small
+/// pieces become large again.
 #[test]
 fn memory_that_was_cut_into_small_pieces_serves_long_calls_again() {
     let world = World::new();
     let mut server = world.server(Config { credits: 1, ..Config::default() }, memory(4 * MB));
     let (mut client, session) = good_client(&world, &mut server);
     for data_per_packet in [100, 150, 220, 300, 430] {
-        // Answers of the greatest length that is kept in a slot make its buffer as long as that.
+        // An answer of the greatest length that a slot keeps makes the slot's buffer as long as that.
         let greedy = HandClient::open_many(&world, &mut server, 66, Offer { data_per_packet, ..THIN }, 1_500);
         touch_all_slots(&mut server, &greedy);
         for one in greedy {
@@ -368,18 +371,18 @@ fn memory_that_was_cut_into_small_pieces_serves_long_calls_again() {
         }
         assert_eq!(server.sessions(), 1);
     }
-    // A packet in each turn, and two turns for each.
+    // One packet per turn, and two turns for each.
     assert_served_in(&world, &mut client, &mut server, session, LONG_LEN, 2_000);
 }
 
-/// A peer asks for packets as small as there can be, so that a slot's answer is far smaller than the block of the arena that it lies in. It is
-/// charged for the block.
+/// A peer asks for the smallest packets that there can be, so that a slot's answer is far smaller than its block of the
+/// arena. The peer is charged for the block.
 #[test]
 fn the_smallest_answers_of_one_peer_leave_memory_for_the_calls_of_others() {
     assert_served_beside_short_answers(Offer { data_per_packet: 64, ..THIN }, 1_200);
 }
 
-/// Headers between the packets of a message, and rounding, make it half as large again as its bytes.
+/// Headers between the packets of a message, and rounding, make it half as large again as its data.
 #[test]
 fn a_long_request_in_the_smallest_packets_is_charged_for_its_headers() {
     let world = World::new();
@@ -391,8 +394,8 @@ fn a_long_request_in_the_smallest_packets_is_charged_for_its_headers() {
     assert_served_in(&world, &mut client, &mut server, session, 100_000, 100);
 }
 
-/// One client has long answers in several sessions, all of which it fetched, and uses another session then. What the idle ones hold is its
-/// own: it does not keep it from calling for ever.
+/// One client gets long answers in several sessions, fetches them all, and then uses another session. Idle sessions
+/// count towards its share, but do not keep it from calling for ever.
 #[test]
 fn answers_that_a_peer_fetched_long_ago_do_not_use_up_its_share() {
     let world = World::new();
@@ -405,8 +408,8 @@ fn answers_that_a_peer_fetched_long_ago_do_not_use_up_its_share() {
     }
 }
 
-/// A client gives up one long call after another before their requests are whole, each in the slot of the last. What the server has of the
-/// last makes room for the next.
+/// A client gives up one long call after another before their requests are complete, each in the same slot. The memory
+/// of the last one makes room for the next.
 #[test]
 fn a_request_that_its_client_gave_up_makes_room_for_the_next_in_its_slot() {
     let world = World::new();
@@ -419,8 +422,8 @@ fn a_request_that_its_client_gave_up_makes_room_for_the_next_in_its_slot() {
     }
 }
 
-/// A client gives up long calls that the server has whole, and makes short ones in their slots. When the handlers have let go of the long
-/// requests, its peer has its share again.
+/// A client gives up long calls whose requests the server has completely, and makes short ones in their slots. Once the
+/// handlers have dropped the long requests, the peer has its share again.
 #[test]
 fn requests_that_were_overtaken_by_short_ones_count_no_longer() {
     let world = World::new();
@@ -447,8 +450,8 @@ fn requests_that_were_overtaken_by_short_ones_count_no_longer() {
     assert_eq!(outline(&other.turn(&mut server)), [(CreditReturn, 0)]);
 }
 
-/// Workers answer long requests with a few bytes, which they write into the request's own buffer. The slot does not keep that large buffer
-/// for the small answer: one long call after another is answered.
+/// Workers answer long requests with a few bytes, which they write into the request's own buffer. The slot does not
+/// keep that large buffer for the small answer: one long call after another is answered.
 #[test]
 fn short_answers_to_long_requests_do_not_keep_the_memory_of_the_requests() {
     let world = World::new();
@@ -463,10 +466,10 @@ fn short_answers_to_long_requests_do_not_keep_the_memory_of_the_requests() {
     }
 }
 
-/// A long message, for which the arena gives 64 KB: in one of 1 MB a peer's share is eight.
+/// Length of a long message for which the arena gives 64 KB: in an arena of 1 MB, a peer's share is eight of them.
 const DEFERRED_LEN: usize = 60_000;
 
-/// Sends a whole request; what was answered then.
+/// Sends a whole request, and returns the answers to its last packet.
 fn request_whole(client: &HandClient, server: &mut Endpoint, number: u64, message: &[u8]) -> Vec<Packet> {
     let mut answers = Vec::new();
     for packet in 0..message.len().div_ceil(1448).max(1) as u16 {
@@ -481,11 +484,12 @@ fn error_code(answers: &[Packet]) -> Option<u32> {
     answers.last().filter(|(header, _)| header.kind == CallError).map(|(header, _)| header.message_len)
 }
 
-/// A server's code for `Busy`: the request did not run.
+/// Code of `Busy` on the wire: the request did not run.
 const BUSY: u32 = 4;
 
-/// One peer makes a long call, which the handler keeps or a worker has, and uses the slot for the next at once, again and again. What
-/// handlers have of its requests counts for it until they let go of it, whatever is in its slots: others' long calls are answered.
+/// One peer makes a long call, which the handler keeps or a worker has, and at once uses the slot for the next one,
+/// again and again. Requests that handlers hold count for the peer until they drop them, whatever is in its slots:
+/// others' long calls are answered.
 #[test]
 fn requests_that_handlers_keep_count_for_their_peer_though_it_used_their_slots_again() {
     for request_type in [DEFER, WORKER] {
@@ -503,7 +507,7 @@ fn requests_that_handlers_keep_count_for_their_peer_though_it_used_their_slots_a
         }
         assert!((20..29).contains(&busy), "{busy} of 29 requests were refused");
         assert_served_in(&world, &mut client, &mut server, session, DEFERRED_LEN, 100);
-        // When handlers have let go, the peer has its share again.
+        // Once the handlers have dropped them, the peer has its share again.
         assert_eq!(take_kept().len() + world.pool.run_all(), 29 - busy as usize);
         server.turn();
         greedy.request_type = ECHO;
@@ -514,8 +518,8 @@ fn requests_that_handlers_keep_count_for_their_peer_though_it_used_their_slots_a
     }
 }
 
-/// One peer makes a long call, which the handler keeps or a worker has, ends the session, and comes back with another, again and again. It is
-/// still the same peer.
+/// One peer makes a long call, which the handler keeps or a worker has, ends the session, and comes back with another,
+/// again and again. It is still the same peer.
 #[test]
 fn requests_that_handlers_keep_count_for_their_peer_though_it_went_and_came_back() {
     for request_type in [DEFER, WORKER] {
@@ -543,8 +547,8 @@ fn requests_that_handlers_keep_count_for_their_peer_though_it_went_and_came_back
     }
 }
 
-/// One peer makes short calls that handlers keep, or that workers have, one after another in its slots. Copies of their requests count for it,
-/// too. A request that no worker could be given did not run.
+/// One peer makes short calls that handlers keep, or that workers have, one after another in its slots. Copies of these
+/// requests count for it too. A request that could not be given to a worker did not run.
 #[test]
 fn short_requests_that_handlers_keep_leave_memory_for_the_calls_of_others() {
     for request_type in [DEFER, WORKER] {
@@ -568,7 +572,8 @@ fn short_requests_that_handlers_keep_leave_memory_for_the_calls_of_others() {
     }
 }
 
-/// One peer asks workers for long answers in all slots of some sessions, with a few bytes each. It gets its share.
+/// One peer asks workers for long answers, by requests of a few bytes, in all slots of some sessions. It gets its
+/// share.
 #[test]
 fn long_answers_of_workers_to_one_peer_leave_memory_for_the_calls_of_others() {
     let world = World::new();
@@ -598,13 +603,14 @@ fn long_answers_of_workers_to_one_peer_leave_memory_for_the_calls_of_others() {
     assert_served_in(&world, &mut client, &mut server, session, DEFERRED_LEN, 100);
 }
 
-/// A request that a peer's share has no room for even when it has nothing else is none to wait with: its client hears that it is too large.
+/// A request that is larger than a peer's whole share could wait for ever: its client learns that it is too large.
 #[test]
 fn a_request_over_the_share_of_a_peer_is_told_to_be_too_large() {
     let world = World::new();
     let of_server = (Config::default(), memory(4 * MB));
     let (mut client, mut server, session) = world.pair_of((Config::default(), memory(16 * MB)), of_server);
-    // Blocks are of 1.5 and of 2 MB; the share is of 2 MB. A packet is of 1448 bytes, and each but the first has its header elsewhere.
+    // Blocks are of 1.5 and of 2 MB, and the share is 2 MB. A packet has 1448 bytes, and each but the first has a
+    // header elsewhere.
     let largest = (1..2 * MB).rev().step_by(8).find(|&len| sinew_mem::Arena::block_len(len, 1448) <= 2 * MB).unwrap();
     for (len, is_right) in [(largest, true), (largest + 64, false)] {
         send(&mut client, session, LONG, &[&64u32.to_le_bytes()[..], &vec![0; len - 4]].concat(), 1);

@@ -1,4 +1,4 @@
-//! Damaged, truncated, replayed and made-up packets: each is dropped for its reason, and good sessions go on.
+//! Damaged, truncated, replayed and forged packets: each is dropped for its reason, and good sessions go on.
 
 mod common;
 
@@ -13,7 +13,7 @@ use sinew_wire::{HEADER_LEN, Header, Kind, SessionKey};
 const MS: u64 = 1_000_000;
 const SMALL: Offer = Offer { data_per_packet: 100, ..OFFER };
 
-/// Checks that a client with a session is served.
+/// Asserts that a client with a session is served.
 fn assert_served(world: &World, client: &mut Endpoint, server: &mut Endpoint, session: SessionId) {
     for len in [5, 5_000] {
         send(client, session, ECHO, &pattern(len, 3), 1);
@@ -22,7 +22,7 @@ fn assert_served(world: &World, client: &mut Endpoint, server: &mut Endpoint, se
     }
 }
 
-/// A management packet of each kind, and data packets, that are well formed and mean nothing to their receiver.
+/// A management packet of each kind, and data packets: all are well formed, but mean nothing to their receiver.
 fn packets_about(key: SessionKey, other: SessionKey) -> Vec<Vec<u8>> {
     let connect = HandClient::new(&World::new(), 1);
     let mut packets: Vec<Vec<u8>> = [
@@ -107,7 +107,7 @@ fn every_prefix_of_every_packet_is_dropped() {
     let (mut sent, before) = (0, server.stats().dropped_total());
     for packet in packets_about(hand.server_key, hand.key) {
         let kind = parse(&packet).0.kind;
-        // These have no body: what follows the header is nobody's.
+        // These have no body: anything after the header is ignored.
         let has_body = !matches!(
             kind,
             Kind::Response | Kind::CreditReturn | Kind::RequestForResponse | Kind::InProgress | Kind::CallError
@@ -149,7 +149,7 @@ fn every_flipped_bit_of_a_request_is_noticed_or_makes_another_request() {
         if let Some(reason) = expected {
             assert_eq!((stats.dropped(reason), stats.requests_handled), (1, 0), "bit {bit}: {reason:?}");
         } else {
-            // Another kind or type, a copy, or another of this client's requests.
+            // Another kind or type, a copy, or another request of this client.
             assert_eq!(stats.requests_handled + stats.dropped_total(), 1, "bit {bit}");
         }
         assert_eq!(server.sessions(), 2);
@@ -187,7 +187,7 @@ fn every_flipped_bit_of_an_answer_leaves_the_client_alive() {
     }
 }
 
-/// Makes calls of every form and returns every packet that travelled for them, and for the session.
+/// Makes calls of every form, and returns every packet that was sent for them and for the session.
 fn tapped_life(world: &World) -> (Endpoint, Endpoint, SessionId, Vec<TappedPacket>) {
     world.network.start_tap();
     let port = LoopbackConfig { packet_len_max: 224, copy_len_max: 100, ..LoopbackConfig::default() };
@@ -258,7 +258,7 @@ fn replays_after_the_end_of_a_session_bring_nothing_back() {
     assert_nothing_is_left(&client);
     assert_nothing_is_left(&server);
     assert_eq!(server.stats().requests_handled, handled);
-    // And none of them disturbs the next session.
+    // None of them disturbs the next session, either.
     let session = connect(&world, &mut client, &mut server);
     replay(&world, &tapped, &mut client, &mut server);
     assert_eq!((client.sessions(), server.sessions()), (1, 1));
@@ -268,14 +268,14 @@ fn replays_after_the_end_of_a_session_bring_nothing_back() {
 
 #[test]
 fn packets_in_every_order_and_from_every_session_do_not_mix() {
-    // Two clients at one server swap all their packets: each gets its own answers only.
+    // Two clients of one server swap all their packets: each gets only its own answers.
     let world = World::new();
     let mut server = world.server(Config::default(), LoopbackConfig::default());
     let (one, two) =
         (HandClient::connected(&world, &mut server, 1, SMALL), HandClient::connected(&world, &mut server, 2, SMALL));
     one.request(8, 0, b"one");
     assert_eq!(one.turn(&mut server)[0].1, b"one");
-    // The right key from the other's address.
+    // The right key, from the other client's address.
     let forged = bytes_of(one.header(16, 0, 3), b"two");
     world.network.inject("server", two.peer, &forged);
     world.network.inject("server", two.peer, ending(Kind::Disconnect, one.server_key, one.key).as_bytes());
@@ -332,7 +332,7 @@ fn strangers_get_no_more_than_they_sent() {
     assert_served(&world, &mut client, &mut server, session);
 }
 
-/// Limits that let one peer take all.
+/// Limits that let one peer take everything.
 fn greedy_allowed() -> Config {
     Config { peer_share_percent: 100, request_rate_min_bytes_per_s: 0, ..Config::default() }
 }
@@ -367,18 +367,18 @@ fn a_client_that_fills_the_servers_memory_takes_it_from_nobody_for_good() {
     let (mut client, mut server, session) = world.pair_of(of_client, of_server);
     let mut greedy = HandClient::connected(&world, &mut server, 1, SMALL);
     greedy.request_type = ECHO;
-    // Long messages begun in all slots, and never ended.
+    // Long messages begun in all slots, and never finished.
     let message = pattern(1 << 18, 1);
     for slot in 0..8 {
         greedy.request(8 + slot, 0, &message);
     }
     greedy.turn(&mut server);
     assert!(server.stats().dropped(PacketDrop::NoMemory) > 0);
-    // Small requests need no memory of the arena but for their first answers.
+    // Small requests need memory of the arena only for their first answers.
     send(&mut client, session, ECHO, b"small", 1);
     let over = run(&world, &mut client, &mut server, 1).remove(0);
     assert!(over.result.is_ok() || over.result.unwrap_err().cause == sinew_rpc::Cause::ServerBusy);
-    // It falls silent, and all is as before.
+    // The greedy client falls silent, and everything is as before.
     for _ in 0..6_000 {
         world.clock.advance(MS);
         server.turn();
@@ -404,7 +404,7 @@ fn requests_that_stopped_arriving_are_given_up_when_others_need_the_memory() {
         greedy.request(8 + slot, 0, &message);
     }
     greedy.turn(&mut server);
-    // The time that a slow but honest client gets.
+    // Time that a slow but honest client gets.
     pass_time(&world, &mut client, &mut server, 500 * MS);
     send(&mut client, session, ECHO, &pattern(1 << 18, 4), 1);
     let over = run(&world, &mut client, &mut server, 1).remove(0).result.unwrap_err();
@@ -415,13 +415,13 @@ fn requests_that_stopped_arriving_are_given_up_when_others_need_the_memory() {
     let over = run(&world, &mut client, &mut server, 1);
     assert!(over.len() == 1 && over[0].result.is_ok(), "{over:?}");
     assert!(server.stats().requests_given_up > 0);
-    // Whoever goes on with one learns that it did not run.
+    // A client that goes on with such a request learns that it did not run.
     greedy.request(8, 1, &message);
     let answers = greedy.turn(&mut server);
     assert_eq!(answers.iter().map(|answer| answer.0.kind).collect::<Vec<_>>(), [sinew_wire::Kind::CallError]);
 }
 
-/// A server of 8 MB, and a client that has had `calls` long worker calls answered at once.
+/// A server of 8 MB, and a client that has had `calls` long worker calls answered together.
 fn after_long_answers(world: &World, calls: usize) -> (Endpoint, Endpoint, SessionId) {
     let tight = LoopbackConfig { arena_bytes: 8 << 20, ..LoopbackConfig::default() };
     let of_server = (Config { message_len_max: 1 << 20, ..greedy_allowed() }, tight);

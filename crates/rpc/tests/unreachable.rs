@@ -1,4 +1,5 @@
-//! A port says that nobody listens at a peer's address. Anybody can forge such a message, so it is looked into, not believed.
+//! A port reports that nobody listens at a peer's address. Anybody can forge the message behind it, so the report is
+//! checked, not believed.
 
 mod common;
 
@@ -12,7 +13,7 @@ use sinew_wire::management::Life;
 
 const MS: u64 = 1_000_000;
 
-/// That long after a report a peer that says nothing is given up, at most.
+/// Time after a report within which a peer that says nothing is given up.
 const GIVEN_UP_NS: u64 = 300 * MS;
 
 fn pair(world: &World) -> (Endpoint, Endpoint, SessionId) {
@@ -27,7 +28,7 @@ fn report(world: &World, to: &str, about: Peer) {
     assert!(world.network.report_loss(to, about, PeerLoss::Unreachable));
 }
 
-/// Turns `endpoint` alone in steps of a millisecond until it has no session; returns how long that took.
+/// Turns only `endpoint`, in steps of a millisecond, until it has no session; returns the time that took, in ns.
 fn time_to_give_up(world: &World, endpoint: &mut Endpoint) -> u64 {
     let began_ns = world.clock.now_ns();
     while endpoint.sessions() > 0 {
@@ -38,8 +39,7 @@ fn time_to_give_up(world: &World, endpoint: &mut Endpoint) -> u64 {
     world.clock.now_ns() - began_ns
 }
 
-/// A forged message about a server that lives, and one about a client: each is asked for a sign of life in the same turn, and no
-/// session ends.
+/// A forged message about a live server, and one about a client: each is pinged in the same turn, and no session ends.
 #[test]
 fn a_peer_that_is_said_to_be_unreachable_and_answers_keeps_its_sessions() {
     for (told, other) in [("client", "server"), ("server", "client")] {
@@ -67,8 +67,8 @@ fn is_ping(packet: &sinew_fabric::loopback::TappedPacket) -> bool {
     parse(&packet.bytes).0.kind == Ping
 }
 
-/// Forged messages arrive without end, thousands of them in a turn and some in each turn, on a network with round trips of 20 ms. Calls
-/// go on, and the messages do not become as many pings.
+/// Forged messages arrive without end, thousands in one turn and some in each further turn, on a network with round
+/// trips of 20 ms. Calls go on, and the messages do not turn into as many pings.
 #[test]
 fn a_stream_of_forged_reports_ends_no_session_and_becomes_no_stream_of_pings() {
     let world = World::new();
@@ -93,7 +93,7 @@ fn a_stream_of_forged_reports_ends_no_session_and_becomes_no_stream_of_pings() {
             answered += 1;
         }
     }
-    // One every 20 ms and a little.
+    // One call every 20 ms and a little.
     assert!(answered > 200, "{answered} calls");
     let pings = world.network.take_tapped().iter().filter(|packet| is_ping(packet)).count();
     assert!(pings <= 1_000, "{pings} pings for 30,000 reports");
@@ -101,7 +101,7 @@ fn a_stream_of_forged_reports_ends_no_session_and_becomes_no_stream_of_pings() {
     assert!(events(&mut client).is_empty());
 }
 
-/// A peer that is really gone: it is asked again within the short time, and given up long before the peer time-out.
+/// A peer that is really gone is pinged again within a short time, and given up long before the peer time-out.
 #[test]
 fn a_peer_that_is_said_to_be_unreachable_and_says_nothing_is_given_up_soon() {
     let world = World::new();
@@ -126,7 +126,7 @@ fn a_peer_that_is_said_to_be_unreachable_and_says_nothing_is_given_up_soon() {
     drop(server);
 }
 
-/// The peer answers only to the third ping: two were lost.
+/// The peer answers only the third ping: two were lost.
 #[test]
 fn a_lost_ping_or_two_do_not_make_a_peer_unreachable() {
     let world = World::new();
@@ -150,7 +150,8 @@ fn a_lost_ping_or_two_do_not_make_a_peer_unreachable() {
     assert_eq!(client.sessions(), 1);
 }
 
-/// Who forges the message forges signs of life too, and knows neither session nor token: these save nobody who is gone.
+/// An attacker that forges the report can forge signs of life too, but knows neither session nor token: these do not
+/// save a peer that is gone.
 #[test]
 fn signs_of_life_without_the_right_token_are_none() {
     let world = World::new();
@@ -168,8 +169,8 @@ fn signs_of_life_without_the_right_token_are_none() {
     assert_eq!(lost(&mut client, server.session), Cause::PeerUnreachable);
 }
 
-/// A session that is being opened is no easier to end than one that is open: the server, which does not know its client yet, is alive and
-/// answers late.
+/// A session that is being opened is no easier to end than an open one: the server, which does not know its client yet,
+/// is alive and answers late.
 #[test]
 fn a_session_that_is_being_opened_survives_a_forged_report() {
     let world = World::new();
@@ -186,7 +187,7 @@ fn a_session_that_is_being_opened_survives_a_forged_report() {
     assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
 }
 
-/// Nobody is there: who connects hears so soon, and not after the time-out of connects.
+/// Nobody is there: the client learns that soon, not after the connect time-out.
 #[test]
 fn a_session_that_is_being_opened_where_nobody_answers_fails_soon() {
     let world = World::new();
@@ -208,7 +209,7 @@ fn a_session_that_is_being_opened_where_nobody_answers_fails_soon() {
     drop(server);
 }
 
-/// A port tells of these only when it knows.
+/// A port reports these only when it knows them for certain.
 #[test]
 fn a_peer_that_died_closed_or_refused_is_given_up_at_once() {
     for (loss, cause) in [
@@ -225,7 +226,7 @@ fn a_peer_that_died_closed_or_refused_is_given_up_at_once() {
     }
 }
 
-/// We were stopped after the ping left, and so may the peer have been: time in which nobody listened is no silence.
+/// We were stopped after the ping left, and so may the peer have been: time in which nobody listened is not silence.
 #[test]
 fn ones_own_pause_does_not_make_a_peer_unreachable() {
     let world = World::new();
@@ -240,7 +241,7 @@ fn ones_own_pause_does_not_make_a_peer_unreachable() {
     assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
 }
 
-/// Reports about strangers are reports about nobody.
+/// A report about a stranger concerns no session.
 #[test]
 fn a_report_about_somebody_unknown_changes_nothing() {
     let world = World::new();
@@ -253,7 +254,7 @@ fn a_report_about_somebody_unknown_changes_nothing() {
     assert!(run(&world, &mut client, &mut server, 1)[0].result.is_ok());
 }
 
-/// Our loop turns rarely, and the first ping is lost: the peer is asked again before it is given up.
+/// Our loop turns rarely, and the first ping is lost: the peer is pinged again before it is given up.
 #[test]
 fn one_lost_ping_and_a_short_pause_do_not_make_a_peer_unreachable() {
     let world = World::new();
@@ -275,7 +276,7 @@ fn a_distant_peer_that_is_said_to_be_unreachable_keeps_its_sessions() {
         let world = World::new();
         let (mut client, mut server, _) = pair(&world);
         world.network.set_latency_ns(latency_ms * MS);
-        // Long enough for it to have been asked for a sign of life, as it is idle.
+        // Long enough for it to have been pinged, as it is idle.
         pass_time(&world, &mut client, &mut server, 2_000 * MS);
         report(&world, "client", peer_of(&world, "server"));
         pass_time(&world, &mut client, &mut server, 2_000 * MS);

@@ -1,4 +1,4 @@
-//! Endpoints of simulated hosts: what blocks there says so, and nothing is seen before it exists.
+//! Endpoints of simulated hosts: calls that would block report an error, and no result is seen before it exists.
 #![cfg(all(test, not(miri)))]
 
 use std::cell::RefCell;
@@ -17,7 +17,7 @@ type Endpoint = Rpc<SimPort, SimClock>;
 const ECHO: RequestType = RequestType::new(1);
 const ASK: RequestType = RequestType::new(2);
 
-/// Turns an endpoint.
+/// An actor that turns an endpoint.
 struct Turns(Endpoint);
 
 impl Actor for Turns {
@@ -32,7 +32,7 @@ impl Actor for Turns {
     }
 }
 
-/// Does what a closure does, every 10 us.
+/// An actor that runs a closure every 10 us, until it returns true.
 struct Polls<F>(F, SimClock);
 
 impl<F: FnMut(u64) -> bool> Actor for Polls<F> {
@@ -91,7 +91,7 @@ fn a_blocking_connect_beside_actors_ends_with_an_error_and_takes_nobodys_turn() 
     let mut client = world.open(&Nexus::client(), 1, "client");
     let error = client.connect("sim://back").unwrap_err();
     assert!(is_unsupported(&error) && error.to_string().contains("Cluster::run_until"), "{error}");
-    // All is as before: the server serves, and the client can be an actor.
+    // Everything is as before: the server serves, and the client can be an actor.
     let session = client.begin_connect(&"sim://back".parse().unwrap()).unwrap();
     let handle = client.remote_handle();
     world.serve(client);
@@ -124,7 +124,7 @@ fn a_call_that_blocks_in_an_actors_turn_ends_with_an_error() {
     assert!(is_unsupported(&error), "{error}");
 }
 
-/// When a result was made on one core, and when another saw it that looks every 10 us.
+/// Returns when a result was made on one core, and when another core saw it, which looks every 10 us.
 fn made_and_seen(spends_ns: u64) -> (u64, u64) {
     let mut world = World::new();
     let (clock, a) = (world.network.clock(), world.open(&Nexus::client(), 0, "a"));
@@ -177,7 +177,7 @@ fn an_answer_is_there_when_its_core_has_come_so_far_and_whoever_awaits_it_is_wok
     let mut a = Turns(a);
     let session = a.0.begin_connect(&"sim://back".parse().unwrap()).unwrap();
     let (place, late) = (a.0.port().place(), clock.clone());
-    // An endpoint whose turns take long before they end.
+    // An endpoint whose turns each begin by taking 3 us.
     struct Slow(Turns, SimClock);
     impl Actor for Slow {
         fn turn(&mut self) -> Doing {
@@ -201,7 +201,7 @@ fn an_answer_is_there_when_its_core_has_come_so_far_and_whoever_awaits_it_is_wok
     assert_eq!(*notes.0.lock().unwrap(), [turns_ns]);
     let Poll::Ready(reply) = Pin::new(&mut pending).poll(&mut Context::from_waker(&waker)) else { panic!("woken") };
     assert_eq!(&*reply.unwrap(), b"hello");
-    // The turn that told it had begun 3 us before.
+    // The turn that delivered it had begun 3 us before.
     assert!(turns_ns > 1_003_000);
 }
 
@@ -217,8 +217,8 @@ fn what_is_promised_by_an_endpoint_that_goes_ends_at_once() {
     let mut pending = handle.run(|_| ()).unwrap();
     drop(world.cluster.crash(actor));
     assert_eq!(pending.try_take(), Some(Err(HandleError::EndpointGone)));
-    assert_eq!(made.try_take(), None, "it ran, as others see at its time");
-    // A cluster that ends takes its time with it.
+    assert_eq!(made.try_take(), None, "it ran, which others see at its time");
+    // A cluster that ends takes its pending effects with it.
     drop(world);
     assert_eq!(made.try_take(), Some(Err(HandleError::EndpointGone)));
     assert_eq!(handle.run(|_| ()).unwrap_err(), HandleError::EndpointGone);

@@ -1,6 +1,7 @@
-//! Endpoints that open sessions with each other in any order, call each other in both directions, dismiss and disconnect, vanish and come
-//! back, through a network that loses, duplicates and reorders: whatever happened, once it is calm both sides of each session know of
-//! each other, every call has ended once, and nothing is left of what ended.
+//! Endpoints that open sessions with each other in any order, call each other in both directions, dismiss and
+//! disconnect, vanish and come back, over a network that loses, duplicates and reorders packets. Whatever happened,
+//! once it is calm both sides of each session know of each other, every call has ended once, and nothing is left of
+//! what ended.
 
 mod common;
 
@@ -20,7 +21,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 type Port = Faulty<TestPort>;
 
-/// What was heard of a session by whoever opened it.
+/// State of a session, as its opener has heard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Opening,
@@ -28,32 +29,32 @@ enum State {
     Over,
 }
 
-/// An endpoint, and what it was told.
+/// An endpoint, and what it has reported.
 struct Party {
-    /// None for the moment in which it restarts.
+    /// `None` only while it restarts.
     endpoint: Option<Endpoint<Port>>,
     faults: FaultHandle,
     sessions: BTreeMap<SessionId, State>,
     clients: BTreeSet<ClientId>,
     gone: BTreeSet<ClientId>,
-    /// Of the main lane, that are under way.
+    /// Calls of the main lane that are under way.
     calls: BTreeSet<CallId>,
     lane: LaneId,
 }
 
 impl Party {
-    /// Sessions that it opened, and was not told the end of.
+    /// Sessions that it opened and whose end it has not heard of.
     fn live_sessions(&self) -> Vec<SessionId> {
         self.sessions.iter().filter(|(_, state)| **state != State::Over).map(|(session, _)| *session).collect()
     }
 
-    /// Those over which it can call its clients.
+    /// Sessions over which it can call its clients.
     fn sessions_to_clients(&self) -> Vec<SessionId> {
         let endpoint = self.endpoint.as_ref().expect("it restarts at once");
         self.clients.iter().filter_map(|&client| endpoint.session_to(client).ok()).collect()
     }
 
-    /// Takes what there is to hear.
+    /// Takes all completions and events, and checks them.
     fn hear(&mut self, seed: u64) {
         let endpoint = self.endpoint.as_mut().expect("it restarts at once");
         while let Some(over) = endpoint.poll_completion() {
@@ -172,7 +173,7 @@ impl Run {
         self.parties[at].endpoint.as_mut().expect("it restarts at once")
     }
 
-    /// What comes to mind.
+    /// Takes a random step.
     fn step(&mut self) {
         let at = self.below(3) as usize;
         match self.below(22) {
@@ -217,7 +218,7 @@ impl Run {
         if self.below(4) == 0 {
             options = options.lane(self.parties[at].lane);
         }
-        // It may have as many as it can.
+        // It may be at its limit of sessions.
         if let Ok(session) = self.endpoint(at).begin_connect_with(&address, options) {
             assert!(self.parties[at].sessions.insert(session, State::Opening).is_none());
         }
@@ -258,7 +259,7 @@ impl Run {
         }
     }
 
-    /// An endpoint ends, with or without a word, and another begins where it was.
+    /// Ends an endpoint, with or without telling its peers, and starts another in its place.
     fn restart(&mut self, at: usize) {
         let is_silent = self.below(2) == 0;
         for other in [(at + 1) % 3, (at + 2) % 3] {
@@ -278,7 +279,7 @@ impl Run {
         }
     }
 
-    /// Lets everything through for half a minute: then all calls are over.
+    /// Lets everything through for half a minute: after that, all calls are over.
     fn calm(&mut self) {
         for at in 0..NAMES.len() {
             self.parties[at].faults.heal();
@@ -301,7 +302,7 @@ impl Run {
         for at in 0..NAMES.len() {
             let party = &self.parties[at];
             for session in party.live_sessions().into_iter().chain(party.sessions_to_clients()) {
-                // Not one of a lane that was closed, whose end nobody heard.
+                // Except those of a closed lane, whose end nobody heard.
                 let Some(credits) = self.endpoint(at).session_credits(session) else { continue };
                 assert_eq!(credits.left, credits.all, "seed {seed}");
                 let call = send(self.endpoint(at), session, ECHO, b"there?", 1);
@@ -309,7 +310,7 @@ impl Run {
             }
         }
         self.calm();
-        // Both sides know of each, in both directions.
+        // Both sides know of each session, in both directions.
         let sessions: usize = (0..NAMES.len()).map(|at| self.endpoint(at).sessions()).sum();
         let clients: usize =
             self.parties.iter().map(|party| party.clients.len() + party.sessions_to_clients().len()).sum();
@@ -327,7 +328,7 @@ impl Run {
     }
 }
 
-/// Lets a history happen that is drawn from `seed`.
+/// Runs a history drawn from `seed`.
 fn history(seed: u64) {
     drop(take_kept());
     let mut run = Run::new(seed);

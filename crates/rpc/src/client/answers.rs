@@ -1,4 +1,4 @@
-//! What servers say of our calls.
+//! Answers of servers to our calls.
 
 use sinew_fabric::RxPacket;
 use sinew_wire::{CallName, HEADER_LEN, Header, PACKETS_MAX, Part, residence};
@@ -15,7 +15,7 @@ use crate::stats::PacketDrop;
 use crate::table::{Place, SlotId};
 
 impl Clients {
-    /// Finds the call that a server's packet belongs to: its session's index, and its slot.
+    /// Finds the call that a server's packet belongs to: the index of its session, and its slot.
     pub(super) fn find_call(
         &mut self,
         shared: &mut Shared,
@@ -32,8 +32,9 @@ impl Clients {
         Ok((index, id))
     }
 
-    /// As [`Self::find_call`], for an answer. One to a call that is over gives its session the credits of what it answers: as many packets of
-    /// the call as `answered` says of so many request packets, or all.
+    /// As [`Self::find_call`], for an answer. If the call is over, the session gets back the credits of the packets
+    /// that are answered: `answered` returns their number, given the number of request packets, or `None` for all of
+    /// the call's packets.
     pub(super) fn find_answered(
         &mut self,
         shared: &mut Shared,
@@ -48,15 +49,16 @@ impl Clients {
         found
     }
 
-    /// As a view of a long call.
+    /// Returns a view of a call as a long call.
     fn long(&mut self, id: SlotId, shared: &Shared) -> CallView<'_> {
         let mut view = self.view(id);
         view.lengthen(shared.times_calls);
         view
     }
 
-    /// Takes a response of one packet to a short call: by far the most common. `packet` is the first of a response and has no tail. Says
-    /// whether it was such a response; any other packet is left as it is, for [`Self::on_response`].
+    /// Handles a response of one packet to a short call, by far the most common case. `packet` is the first of a
+    /// response and has no tail. Returns whether it was such a response; any other packet is left unchanged, for
+    /// [`Self::on_response`].
     #[inline(always)]
     pub fn take_short(&mut self, shared: &mut Shared, header: &Header, packet: &RxPacket<'_>) -> bool {
         let place = self.table.place_of_number(header.request_number);
@@ -93,6 +95,7 @@ impl Clients {
         true
     }
 
+    /// Handles a packet of a response that [`Self::take_short`] left.
     pub fn on_response(
         &mut self,
         shared: &mut Shared,
@@ -203,7 +206,7 @@ impl Clients {
         Ok(())
     }
 
-    /// A server says that packets of a session of ours met long queues.
+    /// Handles a server's notice that packets of a session of ours met long queues.
     pub fn on_congestion_notice(
         &mut self,
         shared: &mut Shared,
@@ -216,16 +219,16 @@ impl Clients {
         Ok(())
     }
 
-    /// A packet of, or to, a session of ours met a long queue.
+    /// Notes that a packet of a session of ours, in either direction, met a long queue.
     pub fn marked(&mut self, shared: &mut Shared, index: usize) {
         let session = &mut self.table.entries[index];
-        // While it opens, what is known at its place is another session's.
+        // While the session opens, congestion state at its index is still another session's.
         if session.state == ClientState::Open {
             session.limits = shared.pacing.marked(session.sample(index, shared.now_ns));
         }
     }
 
-    /// The handler is still at work.
+    /// Notes that the handler is still at work.
     pub fn on_in_progress(
         &mut self,
         shared: &mut Shared,
@@ -238,16 +241,16 @@ impl Clients {
             return Err(PacketDrop::WrongPhase);
         }
         view.slot.progress_ns = shared.now_ns;
-        // The request is there: what comes next answers no copies of it.
+        // The request has arrived: what comes next will not answer copies of it.
         (view.travel.repeated, view.travel.is_probing) = (0, false);
         if shared.config.timeout == Timeout::Fixed {
-            // The other was doubled when it passed.
+            // With `Adaptive`, the back-off was doubled when the time-out passed.
             view.travel.backoff = (view.travel.backoff + 1).min(BACKOFF_MAX);
         }
         Ok(())
     }
 
-    /// The call gets no response.
+    /// Handles an error: the call gets no response.
     pub fn on_call_error(
         &mut self,
         shared: &mut Shared,
@@ -256,22 +259,24 @@ impl Clients {
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
         let (index, id) = self.find_answered(shared, call, packet, |_| None)?;
-        // Also in the midst of a response: a server that is short of memory gives up those that nobody fetches.
+        // An error may come in the midst of a response: a server that is short of memory gives up responses that nobody
+        // fetches.
         let failure = ErrorCode::from_wire(code).ok_or(PacketDrop::Malformed)?.meaning();
         self.finish(shared, index, id, Err(failure));
         Ok(())
     }
 }
 
-/// How long a round trip was, less what the server kept the request for; none where that is too long to be told.
+/// Returns a round trip, less the time for which the server kept the request, in ns; `None` if that time is too long to
+/// be encoded.
 #[inline(always)]
 pub(super) fn round_trip_ns(now_ns: u64, left_ns: u64, residence_ns: u64) -> Option<u64> {
-    // As it was before it was rounded down; the longest may have been longer.
+    // Undoes the rounding of the encoding; a time at its limit may have been longer.
     let kept_ns = residence_ns + residence_ns / 2048;
     (residence_ns < residence::RESIDENCE_MAX_NS).then(|| now_ns.saturating_sub(left_ns).saturating_sub(kept_ns))
 }
 
-/// Notes how long a round trip was: for congestion control, and for the time-out.
+/// Notes a measured round trip, for congestion control and for the time-out.
 #[inline(never)]
 pub(super) fn measured(shared: &mut Shared, session: &mut ClientSession, index: usize, rtt_ns: Option<u64>) {
     if let Some(rtt_ns) = rtt_ns {

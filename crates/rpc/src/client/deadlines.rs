@@ -1,4 +1,4 @@
-//! Calls whose callers wait no longer.
+//! Deadlines of calls.
 
 use super::Clients;
 use super::state::Form;
@@ -6,8 +6,8 @@ use crate::error::Cause;
 use crate::shared::Shared;
 
 impl Clients {
-    /// Ends the calls whose deadlines have passed, and says when the next does. It looks at all busy slots: how often it may do so, its caller
-    /// bounds.
+    /// Ends the calls whose deadlines have passed; returns the next deadline. It checks all busy slots, so the caller
+    /// limits how often that happens.
     pub fn end_expired(&mut self, shared: &mut Shared) -> Option<u64> {
         let now_ns = shared.now_ns;
         let mut next_ns: Option<u64> = None;
@@ -27,7 +27,7 @@ impl Clients {
         for at in 0..self.listed.len() {
             let id = self.listed[at];
             let slot = &self.table.slots[id.at()];
-            // Nothing else of a plain call is read.
+            // For a plain call nothing else is read.
             if slot.form == Form::Short || slot.request.is_none() {
                 continue;
             }
@@ -40,14 +40,14 @@ impl Clients {
         }
         for id in late {
             let index = self.table.entry_of(id);
-            // The server knows the deadline. But it may hold a long response that nobody fetches now, and says nothing of a call whose slot
-            // has the next.
+            // The server knows the deadline. But it may hold a long response that will not be fetched any more, and it
+            // says nothing about a call whose slot has the next one.
             self.abandon(shared, index, id, Cause::DeadlinePassed);
         }
         next_ns
     }
 
-    /// How many calls [`Self::end_expired`] looks at.
+    /// Number of calls that [`Self::end_expired`] checks.
     pub fn expiring(&self) -> usize {
         self.listed.len() + self.queues.places()
     }

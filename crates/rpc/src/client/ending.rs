@@ -1,4 +1,4 @@
-//! How calls end.
+//! The end of calls, with or without a response.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::table::SlotId;
 
-/// Ends a short call whose response is there, and gives its slot to the next.
+/// Ends a short call that has its response, and frees its slot.
 #[inline(always)]
 pub(super) fn finish_short(lanes: &mut Lanes, session: &mut ClientSession, slot: &mut ClientSlot, place: usize) {
     session.credits += 1;
@@ -28,7 +28,7 @@ pub(super) fn finish_short(lanes: &mut Lanes, session: &mut ClientSession, slot:
 }
 
 impl Clients {
-    /// Gives what a call that ended had to those that wait for it.
+    /// Gives the credits and the slot of a call that ended to calls that wait for them.
     #[inline(never)]
     pub(super) fn let_others_go(&mut self, shared: &mut Shared, index: usize) {
         self.pump_waiting(shared, index);
@@ -37,7 +37,7 @@ impl Clients {
         }
     }
 
-    /// Ends a call and gives its slot to the next, and its credits to its session.
+    /// Ends a call, frees its slot, and returns its credits to its session.
     pub(super) fn finish(
         &mut self,
         shared: &mut Shared,
@@ -48,7 +48,7 @@ impl Clients {
         self.finish_but(shared, index, id, result, 0);
     }
 
-    /// As [`Self::finish`], but for so many of its credits.
+    /// As [`Self::finish`], but keeps back `owed` of its credits.
     fn finish_but(
         &mut self,
         shared: &mut Shared,
@@ -91,7 +91,7 @@ impl Clients {
             Outgoing::Whole(request) => request,
             Outgoing::Shared(frozen) => match frozen.thaw() {
                 Ok(request) => request,
-                // The port may still read it (nsdi19 4.2.2): the buffer goes back once the port let go.
+                // The port may still read it (nsdi19 4.2.2): the buffer is returned once the port has released it.
                 Err(request) => {
                     self.reclaiming.push(Reclaiming { request, completion: unfinished });
                     return;
@@ -110,7 +110,7 @@ impl Clients {
         self.lanes.push(lane, Completion { session, number, tag, result, request, response });
     }
 
-    /// Has the port end its shares of requests whose calls are over, and completes them.
+    /// Makes the port end its shares of requests whose calls are over, and completes these calls.
     #[cold]
     pub fn reclaim(&mut self, stats: &mut Stats, tx: &mut impl PacketTx) {
         let mut waiting = std::mem::take(&mut self.reclaiming);
@@ -118,7 +118,7 @@ impl Clients {
             tx.reclaim(&request);
             match request.thaw() {
                 Ok(request) => self.push_completion(stats, request, completion),
-                // Somebody else holds a share: not a port of ours. Try again next turn.
+                // Somebody other than our port holds a share. Try again next turn.
                 Err(request) => self.reclaiming.push(Reclaiming { request, completion }),
             }
         }
@@ -130,11 +130,11 @@ impl Clients {
     /// Ends all calls of a session, whatever their lane.
     pub fn end_calls(&mut self, shared: &mut Shared, session: SessionId, cause: Cause) {
         let Some(index) = self.table.find(session.key()) else { return };
-        // The queue first, so that a freed slot does not start a call that is to end too.
+        // The queue first, so that a freed slot does not start a call that is about to end too.
         while let Some(place) = self.queues.first(&self.cold[index].queue) {
             self.end_waiting(shared, index, place, cause);
         }
-        // Credits that come back must not send such a call either.
+        // Nor may returned credits send packets of such a call.
         self.table.entries[index].waiting = 0;
         for id in self.table.slots_of(index) {
             if self.table.slots[id.at()].request.is_some() {
@@ -143,7 +143,8 @@ impl Clients {
         }
     }
 
-    /// Ends one call because its caller no longer waits, and tells the server. Says whether it was there: else it is over already.
+    /// Ends one call because its caller no longer waits, and tells the server. Returns whether the call was still under
+    /// way.
     pub fn cancel(&mut self, shared: &mut Shared, call: CallId) -> bool {
         let Some(index) = self.table.find(call.session.key()) else { return false };
         if Queues::is_number(call.number) {
@@ -160,7 +161,7 @@ impl Clients {
         is_it && self.cancel_slot(shared, index, id)
     }
 
-    /// Ends a lane's calls.
+    /// Ends the calls of a lane.
     pub fn cancel_lane(&mut self, shared: &mut Shared, lane: u32) {
         let waiting = self.queues.waiting().filter(|(_, _, queued)| queued.call.lane == lane);
         let waiting: Vec<_> = waiting.map(|(place, index, _)| (place, index)).collect();
@@ -180,7 +181,7 @@ impl Clients {
         true
     }
 
-    /// Ends a call whose caller waits no longer, while its session goes on, and tells the server.
+    /// Ends a call whose caller no longer waits, while its session goes on, and tells the server.
     pub(super) fn abandon(&mut self, shared: &mut Shared, index: usize, id: SlotId, cause: Cause) {
         let held_back = if shared.pacing.is_on() { shared.pacing.forget(index, id) } else { 0 };
         let view = self.view(id);
@@ -194,7 +195,7 @@ impl Clients {
         self.owe(shared, index, number, ended);
     }
 
-    /// Ends a call of which nothing more is expected.
+    /// Ends a call from which nothing more is expected.
     pub(super) fn give_up(&mut self, shared: &mut Shared, index: usize, id: SlotId, cause: Cause) {
         let execution = if self.view(id).may_have_run() { Execution::MayHaveRun } else { Execution::NeverSent };
         self.finish(shared, index, id, Err((cause, execution)));

@@ -1,11 +1,13 @@
 //! Credits of calls that ended before they were answered.
 //!
-//! A call that is cancelled, or whose deadline passes, may have packets on their way: they lie in the server's receive queue all the same. Its
-//! session has their credits back when the server answers them, which is then an answer to nobody, or when a time-out says that they, or their
-//! answers, were lost. Otherwise a client that gives up calls would overrun its server, and other clients would lose packets by it.
+//! A call that is cancelled, or whose deadline passes, may have packets in flight: these occupy the server's receive
+//! queue all the same. Its session gets their credits back when the server answers them, although nobody waits for that
+//! answer, or when a time-out shows that they, or their answers, were lost. Otherwise a client that gives up calls
+//! would overrun its server, and make other clients lose packets.
 //!
-//! The server hears of such a call by a cancellation, which costs no credit: so one of each session is on its way at a time, until it is answered or
-//! the time-out passes. (One that has overtaken its request is answered with that.) The others, and their credits, wait for their turn.
+//! The server learns of such a call from a cancellation, which costs no credit. So a session has only one cancellation
+//! in flight at a time, until it is answered or the time-out passes. (A cancellation that has overtaken its request is
+//! not answered.) The other calls, and their credits, wait for their turn.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,10 +19,11 @@ use super::Clients;
 use crate::names::SessionId;
 use crate::shared::Shared;
 
-/// With so many calls of a session that are owed, the server is told of no more that lack no credits, since that is a hint.
+/// Number of owed calls of a session from which on the server is no longer told of calls that lack no credits, since
+/// that is only a hint.
 const TOLD_MAX: usize = 64;
 
-/// What the server is told of a call that ended here.
+/// State of the cancellation of a call that ended here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Telling {
     Not,
@@ -33,20 +36,22 @@ enum Telling {
 struct Owed {
     number: u64,
     request_packets: u32,
-    /// Packets of it that left, and those of them that were answered: the rest are what its session lacks.
+    /// Packets of the call that left, and how many of them were answered: the session lacks the credits of the
+    /// difference.
     sent: u32,
     answered: u32,
     telling: Telling,
-    /// Until then it is waited for, unless its turn to be told has not come.
+    /// The call is waited for until this time, unless its cancellation still waits for its turn.
     until_ns: u64,
 }
 
-/// The calls of one session that ended before they were answered, the oldest first. Each has a credit or a cancellation of its own, so they are
-/// not many.
+/// The calls of one session that ended before they were answered, oldest first. Each has credits or a cancellation of
+/// its own, so they are few.
 #[derive(Default)]
 pub(super) struct OwedCalls(Vec<Owed>);
 
-/// When a call is looked at that was not answered by then, the earliest first; some are over by then, or have a later time.
+/// Times at which unanswered calls are checked, earliest first. Some of the calls will be over by then, or have a later
+/// time.
 #[derive(Default)]
 pub(super) struct OwedUntil(BinaryHeap<Reverse<(u64, SessionId, u64)>>);
 
@@ -56,7 +61,7 @@ impl OwedUntil {
     }
 }
 
-/// How far a call had come when it ended.
+/// Progress of a call when it ended.
 #[derive(Clone, Copy)]
 pub(super) struct Ended {
     pub request_packets: u32,
@@ -65,7 +70,8 @@ pub(super) struct Ended {
 }
 
 impl Clients {
-    /// Notes that a call ended, and has the server told. The credits of what is not answered stay away from its session.
+    /// Notes that a call ended, and has the server told. The credits of its unanswered packets are kept from the
+    /// session.
     pub(super) fn owe(&mut self, shared: &mut Shared, index: usize, number: u64, ended: Ended) {
         let Ended { request_packets, sent, answered } = ended;
         let tells = self.table.entries[index].features.has(Features::CANCEL);
@@ -79,7 +85,7 @@ impl Clients {
         self.tell_next(shared, index);
     }
 
-    /// Waits for answers to a call for a time-out from now on.
+    /// Waits for answers to a call for one time-out from now on.
     fn wait_on(&mut self, shared: &Shared, index: usize, at: usize) {
         let until_ns = shared.now_ns.saturating_add(self.timeout_ns(shared, index, 0));
         let owed = &mut self.cold[index].owed.0[at];
@@ -87,7 +93,7 @@ impl Clients {
         self.owed_until.0.push(Reverse((until_ns, self.table.entries[index].id(), owed.number)));
     }
 
-    /// Tells a server of the next call that ended here, unless it is being told of one.
+    /// Sends the next cancellation of a session, unless one is in flight.
     fn tell_next(&mut self, shared: &mut Shared, index: usize) {
         let owed = &mut self.cold[index].owed.0;
         if owed.iter().any(|owed| owed.telling == Telling::IsOnItsWay) {
@@ -102,7 +108,8 @@ impl Clients {
         self.wait_on(shared, index, at);
     }
 
-    /// The server has answered packets of a call that is over: as many of its request as `answered` says of so many request packets, or all.
+    /// Handles the answer to packets of a call that is over: `answered` returns their number, given the number of
+    /// request packets, or `None` for all of the call's packets.
     #[cold]
     pub(super) fn answered_late(
         &mut self,
@@ -116,7 +123,7 @@ impl Clients {
         let Owed { request_packets, sent, answered: before, telling, .. } = owed[at];
         let (now, is_end) = match answered(request_packets) {
             Some(answered) => {
-                // A cancellation on its way has an answer of its own.
+                // A cancellation in flight gets an answer of its own.
                 (answered.clamp(before, sent), answered >= sent && before < sent && telling != Telling::IsOnItsWay)
             }
             None => (sent, true),
@@ -128,7 +135,7 @@ impl Clients {
         self.give_back(shared, index, now - before);
     }
 
-    /// Gives up on answers to calls that ended long ago.
+    /// Stops waiting for calls whose answers are overdue.
     pub(super) fn stop_waiting_for_owed(&mut self, shared: &mut Shared) {
         while let Some(&Reverse((until_ns, session, number))) = self.owed_until.0.peek()
             && until_ns <= shared.now_ns
@@ -138,11 +145,11 @@ impl Clients {
             let owed = &mut self.cold[index].owed.0;
             let Some(at) = owed.iter().position(|owed| owed.number == number) else { continue };
             if owed[at].until_ns > until_ns {
-                // It was told of since.
+                // Its cancellation was sent since.
                 continue;
             }
             if owed[at].telling == Telling::Waits {
-                // Its turn has not come.
+                // Its cancellation still waits for its turn.
                 self.wait_on(shared, index, at);
                 continue;
             }
@@ -151,7 +158,7 @@ impl Clients {
         }
     }
 
-    /// A session has credits again, and can tell the server of another call.
+    /// Returns credits to a session, and sends its next cancellation.
     fn give_back(&mut self, shared: &mut Shared, index: usize, credits: u32) {
         let session = &mut self.table.entries[index];
         session.credits += credits as u16;
@@ -160,7 +167,7 @@ impl Clients {
         self.let_others_go(shared, index);
     }
 
-    /// Credits of a session that calls which are over have taken along.
+    /// Credits of a session that calls which are over still hold.
     pub fn owed_credits(&self, index: usize) -> u16 {
         let calls = self.cold.get(index).map_or(&[][..], |cold| &cold.owed.0);
         calls.iter().map(|owed| (owed.sent - owed.answered) as u16).sum()

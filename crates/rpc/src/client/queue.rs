@@ -1,4 +1,5 @@
-//! Calls that wait for a slot of their session: a list for each session, in one pool, so that a call can leave from anywhere.
+//! Calls that wait for a slot of their session. Each session has a list, all in one pool, so that a call can leave from
+//! any position.
 
 use std::num::NonZeroU64;
 
@@ -6,23 +7,23 @@ use sinew_mem::MessageBuffer;
 
 use crate::table::SlotId;
 
-/// In the numbers of calls that had to wait, which lie above all that the wire knows.
+/// Bit that is set in the numbers of calls that had to wait, which are larger than any on the wire.
 const WAITED: u64 = 1 << 63;
-/// In place of a place.
+/// Stands for the absence of a place.
 const NONE: u32 = u32::MAX;
 
-/// What the caller says of a call, beside its buffers.
+/// A call's parameters, apart from its buffers.
 #[derive(Clone, Copy)]
 pub(crate) struct NewCall {
     pub request_type: u16,
-    /// The index of its lane.
+    /// The index of the call's lane.
     pub lane: u32,
     pub tag: u64,
     pub deadline_ns: Option<NonZeroU64>,
 }
 
 impl NewCall {
-    /// Whether its deadline has passed.
+    /// Whether the call's deadline has passed.
     #[inline(always)]
     pub fn is_too_late(&self, now_ns: u64) -> bool {
         self.deadline_ns.is_some_and(|deadline_ns| deadline_ns.get() <= now_ns)
@@ -36,7 +37,7 @@ pub(super) struct Queued {
     pub response: MessageBuffer,
 }
 
-/// A session's calls in the pool, in the order in which they came.
+/// A session's calls in the pool, in order of arrival.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {
     first: u32,
@@ -61,7 +62,7 @@ enum State {
     #[default]
     Free,
     Waits(Queued),
-    /// It has a slot now, and is still called by the name that it got here.
+    /// The call has a slot now, but keeps the name that it got here.
     Started(SlotId),
 }
 
@@ -74,7 +75,7 @@ struct Place {
     state: State,
 }
 
-/// Where a call is that had to wait.
+/// Present place of a call that had to wait.
 pub(super) enum Found {
     Waits(PlaceId),
     Started(SlotId),
@@ -92,7 +93,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Puts a call at the end of its session's list.
+    /// Appends a call to its session's list.
     pub fn push(&mut self, list: &mut List, session: usize, queued: Queued) -> PlaceId {
         let at = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place { generation: 0, next: NONE, previous: NONE, session: 0, state: State::Free });
@@ -111,7 +112,7 @@ impl Queues {
         PlaceId(at)
     }
 
-    /// Takes a call out of its session's list, wherever it is. Its place stays its own until it is [freed](Self::free).
+    /// Removes a call from its session's list, at any position. Its place stays taken until it is [freed](Self::free).
     pub fn remove(&mut self, list: &mut List, id: PlaceId) -> Option<Queued> {
         let place = &mut self.places[id.0 as usize];
         let State::Waits(queued) = std::mem::take(&mut place.state) else { return None };
@@ -129,33 +130,33 @@ impl Queues {
         Some(queued)
     }
 
-    /// The call that has waited for longest.
+    /// The call that has waited longest.
     pub fn first(&self, list: &List) -> Option<PlaceId> {
         (list.first != NONE).then_some(PlaceId(list.first))
     }
 
-    /// The call has a slot.
+    /// Notes that the call got a slot.
     pub fn start(&mut self, id: PlaceId, slot: SlotId) {
         self.places[id.0 as usize].state = State::Started(slot);
     }
 
-    /// The call is over: nobody finds it any more.
+    /// Frees the place of a call that is over, whose name then finds nothing.
     pub fn free(&mut self, id: PlaceId) {
         let place = &mut self.places[id.0 as usize];
         place.state = State::Free;
-        // After two billion calls a place has no names left, and is used no more.
+        // After two billion calls a place has run out of names, and is never used again.
         if place.generation < u32::MAX >> 1 {
             place.generation += 1;
             self.free.push(id.0);
         }
     }
 
-    /// What a call is called that waits, or did.
+    /// The number of a call that waits, or did.
     pub fn number(&self, id: PlaceId) -> u64 {
         WAITED | u64::from(self.places[id.0 as usize].generation) << 32 | u64::from(id.0)
     }
 
-    /// Whether a call's number says that it had to wait.
+    /// Whether a call's number is that of a call that had to wait.
     pub fn is_number(number: u64) -> bool {
         number & WAITED != 0
     }
@@ -174,12 +175,12 @@ impl Queues {
         }
     }
 
-    /// How many places [`Self::waiting`] looks at.
+    /// Number of places that [`Self::waiting`] checks.
     pub fn places(&self) -> usize {
         if self.waiting == 0 { 0 } else { self.places.len() }
     }
 
-    /// The calls that wait, of all sessions, with their sessions' indices.
+    /// The waiting calls of all sessions, with their sessions' indices.
     pub fn waiting(&self) -> impl Iterator<Item = (PlaceId, usize, &Queued)> {
         let places = &self.places[..self.places()];
         places.iter().enumerate().filter_map(|(at, place)| match &place.state {
@@ -215,7 +216,7 @@ mod tests {
                 queues.places[0].generation = u32::MAX >> 1;
             }
         }
-        // The third call was the last there.
+        // The third call used the place's last name.
         assert_eq!(numbers.iter().map(|number| *number as u32).collect::<Vec<_>>(), [0, 0, 0, 1]);
         numbers.dedup();
         assert_eq!(numbers.len(), 4);

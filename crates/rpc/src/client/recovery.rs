@@ -1,4 +1,4 @@
-//! How a call goes on: what was answered, what was lost or is late, and what is sent again.
+//! Progress of calls: which packets were answered, were lost or are late, and which are retransmitted.
 
 use sinew_fabric::RxPacket;
 use sinew_wire::CallName;
@@ -12,14 +12,14 @@ use crate::stats::PacketDrop;
 use crate::table::SlotId;
 use crate::transmit::{TxItem, TxKind};
 
-/// While round trips are bounded and not measured, the time-out grows by that to so many times what is configured, as a power of two: much
-/// of a bound may be losses.
+/// Cap on the time-out while round trips are bounded but not measured, as a power of two times the configured time-out:
+/// losses may account for much of a bound.
 const BOUND_MAX: u8 = 3;
 
 impl CallView<'_> {
-    /// The round trip that ends with the `received`th answer, which the server kept for `residence_ns`. What measures it is the first
-    /// copy of its packet: an answer to another says nothing of it, nor does one to a later packet once there are copies, which may have
-    /// left long after it.
+    /// Returns the round trip that ends with the `received`th answer, less the `residence_ns` for which the server kept
+    /// the packet. The answer must be to the first copy of the timed packet: an answer to another copy does not measure
+    /// it. Nor, once there are copies, does an answer to a later packet, since that may have left long afterwards.
     fn round_trip_ns(&mut self, received: u32, is_copy: bool, residence_ns: u64, now_ns: u64) -> Option<u64> {
         if self.travel.timed == 0 || received < self.travel.timed {
             return None;
@@ -31,10 +31,10 @@ impl CallView<'_> {
         round_trip_ns(now_ns, self.travel.timed_ns, residence_ns)
     }
 
-    /// Notes what an answer to a copy says of round trips while none was measured.
+    /// Bounds round trips by an answer to a copy, while none was measured.
     fn bound_trips(&mut self, now_ns: u64) {
-        // At first all copies may be answered, the first of all included. The time-out is longer than what is bounded so: what left before the
-        // last copies was lost, or its answer was.
+        // At first, any of the copies may be the one answered, even the very first. Once there is a bound, the time-out
+        // is longer than it: so packets that left before the last copies were lost, or their answers were.
         let (trips, travel) = (&mut self.session.round_trips, &*self.travel);
         if trips.is_bound() {
             trips.bound(now_ns.saturating_sub(travel.copied_ns));
@@ -43,8 +43,8 @@ impl CallView<'_> {
         }
     }
 
-    /// Takes note that the server has answered the call's first `received` packets, now a first copy or another, and of what that says of
-    /// round trips.
+    /// Notes that the server has answered the call's first `received` packets, and what this says about round trips.
+    /// `is_copy` is whether a copy was answered, rather than a first transmission.
     pub(super) fn acknowledge(
         &mut self,
         shared: &mut Shared,
@@ -61,14 +61,14 @@ impl CallView<'_> {
         let travel = &mut *self.travel;
         let before = travel.sent - travel.received;
         travel.received = received;
-        // After a roll-back an answer to the earlier copy can be ahead of what was sent again.
+        // After a roll-back, an answer to the earlier transmission can be ahead of what was sent again.
         travel.sent = travel.sent.max(received);
         let after = travel.sent - travel.received;
         self.session.credits += before.saturating_sub(after) as u16;
         debug_assert!(self.session.credits <= self.session.credits_max);
         self.slot.progress_ns = shared.now_ns;
-        // An answer to a first copy that was sent again says that the time-out was too short. It stays longer for this call until one to a
-        // packet comes that left since.
+        // An answer to the first transmission of a packet that was retransmitted shows that the time-out was too short.
+        // The back-off then stays, until an answer comes to a packet that left since.
         if is_copy || received > travel.repeated || shared.config.timeout == Timeout::Fixed {
             travel.backoff = 0;
         }
@@ -77,7 +77,8 @@ impl CallView<'_> {
 }
 
 impl Clients {
-    /// The server has taken the first `taken` request packets, or the last of these alone, and some behind a missing one.
+    /// Handles a credit return: the server has the first `taken` request packets, or just the last of these, and the
+    /// packets `ahead` behind a missing one.
     pub fn on_credit_return(
         &mut self,
         shared: &mut Shared,
@@ -90,7 +91,8 @@ impl Clients {
         view.lengthen(shared.times_calls);
         let (taken, mut ahead) = (u32::from(taken), Window(ahead.into()));
         let travel = &mut *view.travel;
-        // The last request packet's credit comes back with the response; what was not sent was not taken.
+        // The last request packet's credit comes back with the response, and packets that were not sent cannot be
+        // taken.
         if taken >= travel.request_packets || taken == 0 && ahead == Window::default() {
             return Err(PacketDrop::WrongPhase);
         }
@@ -111,7 +113,7 @@ impl Clients {
             return Ok(());
         }
         ahead.0 &= Window::first(travel.request_packets - 1 - taken).0;
-        // From what it saw as the first missing packet to what we do.
+        // From the first packet that the server was missing to the first that we are missing.
         let before = travel.ahead;
         let came = taken.saturating_sub(travel.received);
         ahead.skip(travel.received.saturating_sub(taken));
@@ -129,7 +131,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Further answers have come, of which so many are the next ones.
+    /// Handles further answers, `came` of which are the next ones in order.
     pub(super) fn take_answers(&mut self, shared: &mut Shared, index: usize, id: SlotId, came: u32, is_copy: bool) {
         let keeps_ahead = shared.config.recovery.keeps_ahead();
         let mut view = self.view(id);
@@ -142,20 +144,20 @@ impl Clients {
             view.slot.progress_ns = shared.now_ns;
         }
         if was_probing && !is_copy && !keeps_ahead {
-            // A first copy was late and not lost, and so are those behind it: they are on their way again.
+            // A first transmission was late, not lost, and so are the ones after it: they count as in flight again.
             let back = (view.travel.sent_max - view.travel.sent).min(view.session.credits.into());
             view.travel.sent += back;
             view.session.credits -= back as u16;
         }
         if was_probing && is_copy && keeps_ahead {
-            // The one packet that was sent again has come through: those that were late with it have not.
+            // The one packet that was retransmitted has got through; the others that were late have not.
             self.resend_unanswered(shared, index, id, u32::MAX);
         } else if view.travel.ahead != Window::default() {
             self.resend_overtaken(shared, index, id);
         }
     }
 
-    /// Sends the packets again that later ones have overtaken by so many places that they count as lost.
+    /// Retransmits packets that count as lost, since later ones overtook them by enough places.
     #[cold]
     fn resend_overtaken(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
         let Recovery::Selective { packet_threshold } = shared.config.recovery else { return };
@@ -172,7 +174,7 @@ impl Clients {
         }
     }
 
-    /// Sends so many of the packets again that are not answered, and no more than congestion control lets be on their way.
+    /// Retransmits at most `most` of the unanswered packets, and no more than congestion control allows in flight.
     fn resend_unanswered(&mut self, shared: &mut Shared, index: usize, id: SlotId, most: u32) {
         let (session, travel) = (&self.table.entries[index], &self.travel[id.at()]);
         let window = (session.credits_max - session.limits.withheld.min(session.credits_max)).max(1);
@@ -183,7 +185,7 @@ impl Clients {
         }
     }
 
-    /// Sends packets again, whose credits the call still has.
+    /// Retransmits packets whose credits the call still has.
     fn resend(&mut self, shared: &mut Shared, index: usize, id: SlotId, lost: Window) {
         let CallView { session, slot, travel } = self.view(id);
         travel.resent.0 |= lost.0;
@@ -218,12 +220,13 @@ impl Clients {
         }
     }
 
-    /// How long a call of the session waits for an answer that had to wait so often already.
+    /// The time-out of a call of this session after `backoff` doublings, in ns.
     pub(super) fn timeout_ns(&self, shared: &Shared, index: usize, backoff: u8) -> u64 {
         let configured_ns = shared.config.retransmit_timeout_ns;
         let measured_ns = match shared.config.timeout {
             Timeout::Fixed => 0,
-            // Whoever is silent for longer than the other bears is given up, not waited for.
+            // A peer that is silent for longer than the peer time-out is given up, so there is no point in waiting
+            // longer.
             Timeout::Adaptive => {
                 let trips = &self.table.entries[index].round_trips;
                 let most_ns = if trips.is_bound() { configured_ns.saturating_mul(1 << BOUND_MAX) } else { u64::MAX };
@@ -234,14 +237,14 @@ impl Clients {
         measured_ns.max(configured_ns).saturating_mul(1 << backoff).min(longest_ns)
     }
 
-    /// When the retransmission timer is next looked at.
+    /// When the retransmission timer next has to run.
     #[inline(always)]
     pub fn scan_due_ns(&self) -> u64 {
         self.next_scan_ns
     }
 
-    /// Sends again what was not answered in time. A pass over the busy slots is spread over turns, so that many of them do not
-    /// hold up one.
+    /// Retransmits packets that were not answered in time. A pass over the busy slots is spread over turns, so that a
+    /// large number of them does not hold up one turn.
     pub fn retransmit_late(&mut self, shared: &mut Shared) {
         if shared.now_ns >= self.next_scan_ns {
             self.scan_late(shared);
@@ -274,7 +277,7 @@ impl Clients {
                 continue;
             }
             if shared.pacing.holds(index, id) {
-                // They have not left: nothing is late.
+                // The packets are held back by pacing, so they are not late.
                 self.table.slots[id.at()].progress_ns = shared.now_ns;
                 continue;
             }
@@ -282,14 +285,14 @@ impl Clients {
         }
     }
 
-    /// Sends a call's packets again, since no answer came in time.
+    /// Retransmits a call's packets, since no answer came in time.
     fn late(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
         let mut view = self.view(id);
         view.lengthen(shared.times_calls);
         let CallView { session, slot, travel } = view;
         (slot.progress_ns, travel.copied_ns) = (shared.now_ns, shared.now_ns);
         if shared.config.timeout == Timeout::Adaptive {
-            // Once copies were not answered either, more than one would only make queues longer.
+            // Once copies were not answered either, more than one at a time would only lengthen queues.
             travel.is_probing = travel.backoff > 0;
             travel.backoff = (travel.backoff + 1).min(BACKOFF_MAX);
         }
@@ -297,7 +300,7 @@ impl Clients {
         if shared.config.recovery.keeps_ahead() {
             return self.resend_unanswered(shared, index, id, most);
         }
-        // Go-back-N (nsdi19 5.3): back to what is known to have arrived, with the credits of the rest.
+        // Go-back-N (nsdi19 5.3): back to what is known to have arrived, releasing the credits of the rest.
         session.credits += (travel.sent - travel.received) as u16;
         travel.sent = travel.received;
         travel.repeated = travel.sent_max;
@@ -306,7 +309,7 @@ impl Clients {
             session.limits = shared.pacing.lost(session.sample(index, shared.now_ns));
         }
         if most == 1 {
-            // What that leaves of the credits is for others.
+            // The remaining credits are for other calls.
             self.pump_up_to(shared, index, id, most);
             return self.pump_waiting(shared, index);
         }
@@ -314,7 +317,8 @@ impl Clients {
     }
 }
 
-/// Bytes of the packet that a paced one makes room for. A request-for-response is as long as what it asks for: answers take the room.
+/// Length for which pacing makes room when a packet leaves, in bytes. A request-for-response counts as the response
+/// packet that it asks for, since the answers take the room.
 pub(super) fn packet_len(session: &ClientSession, slot: &ClientSlot, kind: TxKind) -> usize {
     let data_len = match (&slot.request, kind) {
         (Some(Outgoing::Whole(request)), TxKind::Request) => request.len(),

@@ -1,4 +1,4 @@
-//! How a call's packets leave: as far as its session's credits allow, each call in its turn.
+//! Sending: a call's packets leave as far as its session's credits allow, each call in its turn.
 
 use sinew_fabric::{PacketTx, TxData, TxPacket};
 use sinew_mem::Frozen;
@@ -12,13 +12,13 @@ use crate::table::{Place, SlotId};
 use crate::transmit::{TxItem, TxKind};
 
 impl Clients {
-    /// Queues the packets of a call that its session's credits allow.
+    /// Queues as many packets of a call as its session's credits allow.
     #[inline]
     fn pump(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
         self.pump_up_to(shared, index, id, u32::MAX);
     }
 
-    /// Queues so many packets of a call, as far as its session's credits allow.
+    /// Queues up to `most` packets of a call, as far as its session's credits allow.
     pub(super) fn pump_up_to(&mut self, shared: &mut Shared, index: usize, id: SlotId, mut most: u32) {
         let place = self.table.place_of(id);
         let view = self.view(id);
@@ -36,7 +36,7 @@ impl Clients {
             if left == 0 || most == 0 {
                 break;
             }
-            // Copies in runs of their own.
+            // Copies go in runs of their own.
             let is_copy = travel.sent < travel.sent_max;
             let alike = if is_copy { travel.sent_max - travel.sent } else { left };
             let count = left.min(alike).min(most).min(u32::from(session.allowed()));
@@ -47,7 +47,8 @@ impl Clients {
             most -= count;
             session.credits -= count as u16;
             if travel.sent == travel.received {
-                // The time-out runs from when they leave: the call may have waited for credits, or for the loop to turn.
+                // The time-out counts from when they leave: the call may have waited for credits, or for the loop to
+                // turn.
                 view.slot.progress_ns = NOT_LEFT;
             }
             travel.sent += count;
@@ -65,8 +66,8 @@ impl Clients {
         session.waiting &= !(1 << place);
     }
 
-    /// Lets calls that wait for credits have what there is, each in its turn: a long call must not keep the others waiting for
-    /// as long as it lasts.
+    /// Gives the available credits to calls that wait for them, in turn: a long call must not keep the others waiting
+    /// until it is over.
     pub(super) fn pump_waiting(&mut self, shared: &mut Shared, index: usize) {
         loop {
             let session = &mut self.table.entries[index];
@@ -81,7 +82,7 @@ impl Clients {
         }
     }
 
-    /// Lets a call go on that may have packets to send, behind those that wait already.
+    /// Lets a call go on that may have packets to send, after those that wait already.
     pub(super) fn pump_in_turn(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
         let place = self.table.place_of(id);
         let session = &mut self.table.entries[index];
@@ -121,7 +122,7 @@ impl Clients {
         if view.slot.number as u32 != item.number_low {
             return;
         }
-        // What waited for its time may have been taken back, to be sent anew.
+        // Packets held back by pacing may have been taken back since, to be sent again later.
         if view.slot.form != Form::Long || upto > view.travel.sent {
             return;
         }
@@ -157,7 +158,7 @@ impl Clients {
     }
 }
 
-/// Sends a request that is one packet, and that the port copies; nothing if the call is over.
+/// Sends a request that is one packet, which the port copies; nothing if the call is over.
 #[inline(always)]
 fn push_whole(view: &mut CallView<'_>, now_ns: u64, is_copy: bool, tx: &mut impl PacketTx) {
     let Some(Outgoing::Whole(request)) = &view.slot.request else { return };
@@ -176,7 +177,7 @@ fn push_whole(view: &mut CallView<'_>, now_ns: u64, is_copy: bool, tx: &mut impl
     tx.push(TxPacket { to, head, data: TxData::None });
 }
 
-/// Sends some of the packets of a request of which the port takes shares.
+/// Sends some of the packets of a request whose buffer the port takes shares of.
 fn push_parts(view: &CallView<'_>, buffer: &Frozen, item: TxItem, now_ns: u64, tx: &mut impl PacketTx) {
     let (lead, data_per_packet) = (view.travel.lead(), view.session.data_per_packet as usize);
     let to = view.session.peer;

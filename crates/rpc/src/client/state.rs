@@ -1,8 +1,9 @@
-//! What is known of a call that we made, and of its session.
+//! State of a call that we made, and of its session.
 //!
-//! A slot has two parts. What each call touches is one cache line, [`ClientSlot`]. Most calls are one packet that leaves at once and one that
-//! answers it: these are *short*, and need no more. What long calls need, and those that wait for credits or whose packets are sent again, lies
-//! in [`Travel`], and is written when a call becomes long: at its start, or by [`CallView::lengthen`].
+//! A slot has two parts. The part that each call touches is one cache line, [`ClientSlot`]. Most calls are one packet
+//! that leaves at once and one that answers it: these are *short*, and need no more. The state of long calls, of calls
+//! that wait for credits, and of those with retransmitted packets is in [`Travel`]. It is written when a call becomes
+//! long: at its start, or by [`CallView::lengthen`].
 
 use std::num::NonZeroU64;
 
@@ -19,78 +20,79 @@ use crate::names::{ClientId, SessionId};
 use crate::recovery::{RoundTrips, Timeout, Window};
 use crate::table::Entry;
 
-/// In place of a time: the call's first packets without an answer are still in the transmit queue.
+/// Stands for a time: the call's first unanswered packets are still in the transmit queue.
 pub(super) const NOT_LEFT: u64 = u64::MAX;
 
 pub(super) enum Outgoing {
     /// Small: the port copies it.
     Whole(MessageBuffer),
-    /// Large: the port takes shares.
+    /// Large: the port takes shares of it.
     Shared(Frozen),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Form {
-    /// One packet of request, which has its credit, was queued or sent once, and has no answer yet.
+    /// The request is one packet, which has its credit, was queued or sent once, and has no answer yet.
     #[default]
     Short,
-    /// As short, with a deadline, which is in its [`Travel`].
+    /// As `Short`, with a deadline, which is in its [`Travel`].
     ShortTimed,
-    /// Any other: see [`Travel`].
+    /// Any other call: see [`Travel`].
     Long,
 }
 
-/// What every call touches.
+/// The part of a slot that every call touches.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct ClientSlot {
-    /// None: the slot is free.
+    /// `None` if the slot is free.
     pub(super) request: Option<Outgoing>,
     pub(super) response: Option<MessageBuffer>,
     pub(super) tag: u64,
-    /// That of the slot's last call, or of the one that is under way. Numbers of a slot are congruent to it.
+    /// Number of the slot's last call, or of the one under way. All numbers of a slot are congruent, modulo the slots
+    /// of a session.
     pub(super) number: u64,
-    /// When the call last got somewhere: for a short one, when its packet left.
+    /// When the call last made progress; for a short call, when its packet left.
     pub(super) progress_ns: u64,
     pub(super) request_type: u16,
     pub(super) form: Form,
-    /// Whether the retransmission timer knows this slot.
+    /// Whether the slot is on the retransmission timer's list.
     pub(super) listed: bool,
-    /// The index of its lane.
+    /// The index of the call's lane.
     pub(super) lane: u32,
 }
 const _: () = assert!(size_of::<ClientSlot>() == 64);
 
-/// How far a long call is. There is one for each slot, in memory that short calls do not touch.
+/// Progress of a long call. There is one for each slot, in memory that short calls do not touch.
 #[derive(Default)]
 pub(crate) struct Travel {
     pub request_packets: u32,
     /// 0 until the first response packet.
     pub response_packets: u32,
     pub sent: u32,
-    /// The most that `sent` ever was, before losses rolled it back.
+    /// Largest value that `sent` ever had, before losses rolled it back.
     pub sent_max: u32,
     pub received: u32,
-    /// The count of answers that ends the round trip which is being measured; 0 when none is.
+    /// The count of answers that ends the round trip being measured; 0 if none is.
     pub timed: u32,
     /// Packets up to this count may have been sent more than once.
     pub repeated: u32,
     pub resent_before: u32,
     pub timed_ns: u64,
-    /// When packets were last sent again for lack of an answer.
+    /// When packets were last retransmitted for lack of an answer.
     pub copied_ns: u64,
     /// Answers that are there, from the first missing one on.
     pub ahead: Window,
-    /// Of the packets without an answer those that were sent again, before packet `resent_before` left.
+    /// Unanswered packets that were retransmitted before packet `resent_before` left.
     pub resent: Window,
     pub backoff: u8,
-    /// Whether one packet was sent again to see if any gets through.
+    /// Whether just one packet was retransmitted, to see if any gets through.
     pub is_probing: bool,
     /// Whether options lead its request.
     pub has_options: bool,
-    /// When its caller waits no longer, if ever.
+    /// When the caller stops waiting, if ever.
     pub deadline_ns: Option<NonZeroU64>,
-    /// Where it waited for its slot, which gave it its name.
+    /// The place where it waited for its slot, and from which it has its name.
     pub waited: Option<PlaceId>,
 }
 
@@ -105,7 +107,7 @@ impl Travel {
         }
     }
 
-    /// Whether the request has left whole.
+    /// Whether the whole request has left.
     #[inline(always)]
     pub fn may_have_run(&self) -> bool {
         self.sent_max >= self.request_packets
@@ -117,7 +119,7 @@ impl Travel {
         if self.has_options { OPTIONS_LEN } else { 0 }
     }
 
-    /// The options, as they are now.
+    /// The options, with the time that now remains.
     #[inline(always)]
     pub fn options(&self, now_ns: u64) -> [u8; OPTIONS_LEN] {
         let remaining_ns = self.deadline_ns.map(|deadline_ns| deadline_ns.get().saturating_sub(now_ns));
@@ -125,7 +127,7 @@ impl Travel {
     }
 }
 
-/// A call, with all that is known of it.
+/// A call, with all of its state.
 pub(super) struct CallView<'a> {
     pub session: &'a mut ClientSession,
     pub slot: &'a mut ClientSlot,
@@ -133,7 +135,7 @@ pub(super) struct CallView<'a> {
 }
 
 impl CallView<'_> {
-    /// Writes down where a short call is in the way that long ones do.
+    /// Converts a short call to a long one: writes its progress into its [`Travel`].
     #[inline]
     pub fn lengthen(&mut self, times_calls: bool) {
         if self.slot.form != Form::Long {
@@ -161,8 +163,8 @@ impl CallView<'_> {
         }
     }
 
-    /// Notes that an answer came that is known already. What the queues hold is still being answered: a time-out that passes meanwhile would
-    /// only add to it.
+    /// Notes that an answer came a second time. The server is still answering what the queues hold, and a time-out
+    /// meanwhile would only add to it.
     #[inline]
     pub fn answered_again(&mut self, timeout: Timeout, now_ns: u64) {
         if timeout == Timeout::Adaptive && self.travel.sent > self.travel.received && self.slot.progress_ns != NOT_LEFT
@@ -171,7 +173,7 @@ impl CallView<'_> {
         }
     }
 
-    /// Whether the request may have reached the server whole.
+    /// Whether the whole request may have reached the server.
     pub fn may_have_run(&self) -> bool {
         self.has_left() && (self.slot.form != Form::Long || self.travel.may_have_run())
     }
@@ -181,14 +183,14 @@ impl CallView<'_> {
         let is_in_queue = self.slot.progress_ns == NOT_LEFT;
         match self.slot.form {
             Form::Short | Form::ShortTimed => !is_in_queue,
-            // What waits to be sent again has left before.
+            // A packet that waits to be retransmitted has left before.
             Form::Long => {
                 self.travel.sent_max > 0 && (!is_in_queue || self.travel.received > 0 || self.travel.repeated > 0)
             }
         }
     }
 
-    /// How far it is, for when it ends.
+    /// The progress to be recorded when the call ends.
     pub fn ended(&self) -> Ended {
         match self.slot.form {
             Form::Short | Form::ShortTimed => Ended { request_packets: 1, sent: 1, answered: 0 },
@@ -200,7 +202,7 @@ impl CallView<'_> {
         }
     }
 
-    /// When its caller waits no longer.
+    /// When its caller stops waiting.
     pub fn deadline_ns(&self) -> Option<u64> {
         let deadline_ns = if self.slot.form == Form::Short { None } else { self.travel.deadline_ns };
         deadline_ns.map(NonZeroU64::get)
@@ -231,24 +233,24 @@ pub(crate) struct ClientSession {
     pub peer: Peer,
     pub remote_key: SessionKey,
     pub free_slots: u64,
-    /// Slots that have packets to send and no credit for them.
+    /// Slots that have packets to send but no credits for them.
     pub(super) waiting: u64,
     pub peer_index: u32,
-    /// Requests shorter than this can be short calls; 0 while the session is not open.
+    /// Requests shorter than this, in bytes, can be short calls; 0 while the session is not open.
     pub(super) short_limit: u32,
-    /// Responses up to this long are one packet.
+    /// Responses up to this length, in bytes, are one packet.
     pub(super) one_packet_max: u32,
     pub credits: u16,
     pub credits_max: u16,
-    /// What congestion control holds it back by.
+    /// Limits that congestion control sets.
     pub limits: Limits,
     pub(super) has_queue: bool,
     pub data_per_packet: u32,
     pub message_len_max: u32,
     pub state: ClientState,
-    /// What the server can take.
+    /// Features that the server understands.
     pub features: Features,
-    /// The slot after the one that last got credits it waited for.
+    /// The slot after the one that last got credits it had waited for.
     pub(super) turn: u8,
     pub(super) round_trips: RoundTrips,
 }
@@ -276,13 +278,14 @@ impl ClientSession {
         SessionId(self.key.0)
     }
 
-    /// Packets that it may send now.
+    /// Packets that the session may send now.
     #[inline(always)]
     pub(super) fn allowed(&self) -> u16 {
         self.credits.saturating_sub(self.limits.withheld)
     }
 
-    /// Whether a request of this length can leave at once, as one packet: the session is open, and nothing holds it back.
+    /// Whether a request of this length can leave at once, as one packet: the session is open, and nothing holds it
+    /// back.
     #[inline(always)]
     pub(super) fn takes_short(&self, len: usize) -> bool {
         len < self.short_limit as usize
@@ -292,7 +295,7 @@ impl ClientSession {
             && !self.limits.is_paced
     }
 
-    /// What congestion control needs to know of it.
+    /// The session's state, as congestion control needs it.
     #[inline]
     pub(super) fn sample(&self, index: usize, now_ns: u64) -> Sample {
         let packet_len = self.data_per_packet as usize + HEADER_LEN;
@@ -300,35 +303,35 @@ impl ClientSession {
     }
 }
 
-/// The place among sessions that we answer on which belongs to a session of ours: its server's calls come there.
+/// The session on which we answer our server's calls; it belongs to a session of ours.
 #[derive(Clone, Copy)]
 pub(crate) struct Back {
     pub index: usize,
-    /// That it was offered with.
+    /// The key under which it was offered.
     pub key: SessionKey,
     pub credits: u16,
 }
 
-/// A session that is being opened.
+/// State of a session that is being opened.
 pub(crate) struct Opening {
     pub since_ns: u64,
     pub offer: Offer,
     pub cookie: Cookie,
 }
 
-/// What a session needs rarely.
+/// State of a session that is rarely needed.
 #[derive(Default)]
 pub(crate) struct ClientCold {
     pub(super) queue: List,
     pub(super) owed: OwedCalls,
-    /// Who hears of the session.
+    /// The lane that hears of the session.
     pub lane: LaneId,
-    /// Where the server's calls are answered, if it may call us.
+    /// The session on which we answer the server's calls, if it may call us.
     pub back: Option<Back>,
-    /// Of a session over which a client of ours is called: whose it is.
+    /// For a session over which a client of ours is called: that client.
     pub of: Option<ClientId>,
     pub opening: Option<Opening>,
-    /// Slots that the server granted; 0 until it has.
+    /// Slots that the server granted; 0 until it has granted any.
     pub slots: u16,
     pub ending_since_ns: u64,
     pub last_try_ns: u64,

@@ -1,28 +1,29 @@
-//! DCQCN (SIGCOMM 2015): a session's rate from the marks that switches put on packets where queues are long (ECN).
+//! DCQCN (SIGCOMM 2015): a session's rate follows the marks (ECN) that switches put on packets where queues are long.
 //!
-//! A mark, at most one in a while, cuts the rate by a part that grows with how often marks come. Without marks the rate comes back
-//! half of the way at a time, then by steps, which larger ones follow; time and bytes sent both count the way back.
+//! A mark cuts the rate, at most once in an interval, and by more the more often marks come. Without marks the rate
+//! recovers: first by half of the loss at a time, then by steps, then by larger steps. Both time and bytes sent count
+//! as progress of the recovery.
 
-/// DCQCN's parameters, by default those of its paper.
+/// Parameters of DCQCN, by default those of its paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DcqcnConfig {
-    /// Marks less than this apart count as one.
+    /// Marks less than this apart count as one, in ns.
     pub notice_interval_ns: u64,
-    /// So long without a mark makes marks seem rarer, once.
+    /// Time without a mark after which marks count as rarer, in ns.
     pub decay_interval_ns: u64,
-    /// So long without a mark is a step of the way back.
+    /// Time without a mark that is one step of the recovery, in ns.
     pub raise_interval_ns: u64,
-    /// So many bytes without a mark are a step of the way back.
+    /// Bytes sent without a mark that are one step of the recovery.
     pub raise_bytes: u64,
     /// Weight of the newest mark: 0 to 1.
     pub newest: f64,
-    /// Steps that go half of the way back, before rates grow beyond what they were.
+    /// Steps that recover half of the loss each, before rates grow beyond what they were.
     pub fast_steps: u32,
-    /// What the rate grows by then, in bytes per second.
+    /// Growth of the rate per step after that, in bytes per second.
     pub step_bytes_per_s: f64,
-    /// What it grows by when both time and bytes say so.
+    /// Growth per step once both time and bytes have passed that point, in bytes per second.
     pub large_step_bytes_per_s: f64,
-    /// The rate never falls below this, in bytes per second.
+    /// Lowest rate, in bytes per second.
     pub rate_min_bytes_per_s: f64,
 }
 
@@ -42,17 +43,18 @@ impl Default for DcqcnConfig {
     }
 }
 
-/// After so many steps without a mark a session has the rate of the link, so that an idle one catches up in no time.
+/// Number of steps without a mark after which a session has the rate of the link, so that an idle session catches up at
+/// no cost.
 const STEPS_MAX: u64 = 4096;
 
-/// The state of a session.
+/// DCQCN state of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Dcqcn {
-    /// Bytes per second.
+    /// Present rate, in bytes per second.
     rate: f64,
-    /// What the rate was before the cut, or would be.
+    /// Rate that the recovery aims at, in bytes per second: that before the cut, raised by further steps.
     target: f64,
-    /// How often marks come: 0 to 1.
+    /// Frequency of marks: 0 to 1.
     often: f64,
     marked_ns: u64,
     decayed_ns: u64,
@@ -63,7 +65,7 @@ pub(super) struct Dcqcn {
 }
 
 impl Dcqcn {
-    /// At the rate of the link.
+    /// Starts at the rate of the link.
     pub fn new(line_bytes_per_s: f64) -> Self {
         Self {
             rate: line_bytes_per_s,
@@ -78,12 +80,12 @@ impl Dcqcn {
         }
     }
 
-    /// Bytes per second.
+    /// Present rate, in bytes per second.
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// A packet came, or is said to have come, with a mark.
+    /// Handles a mark on a packet that came, or a server's notice of one.
     pub fn mark(&mut self, line_bytes_per_s: f64, now_ns: u64, config: &DcqcnConfig) {
         self.advance(line_bytes_per_s, now_ns, config);
         if self.marked_ns > 0 && now_ns.saturating_sub(self.marked_ns) < config.notice_interval_ns {
@@ -96,12 +98,12 @@ impl Dcqcn {
         (self.time_steps, self.byte_steps, self.sent) = (0, 0, 0);
     }
 
-    /// Bytes were sent.
+    /// Counts bytes that were sent.
     pub fn sent(&mut self, len: usize) {
         self.sent = self.sent.saturating_add(len as u64);
     }
 
-    /// Lets time pass, and bytes.
+    /// Applies the time that has passed and the bytes that were sent.
     pub fn advance(&mut self, line_bytes_per_s: f64, now_ns: u64, config: &DcqcnConfig) {
         let decays = now_ns.saturating_sub(self.decayed_ns) / config.decay_interval_ns.max(1);
         if self.marked_ns > 0 {
@@ -137,7 +139,7 @@ impl Dcqcn {
         }
         self.target = self.target.min(line_bytes_per_s);
         self.rate = (self.rate + self.target) / 2.0;
-        // Halves of what is left would never end.
+        // Halving what is left would never end.
         if self.rate > 0.999 * line_bytes_per_s {
             self.rate = line_bytes_per_s;
         }

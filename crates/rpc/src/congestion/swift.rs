@@ -1,30 +1,30 @@
-//! Swift (SIGCOMM 2020): a window of packets on their way, steered so that round trips meet a target.
+//! Swift (SIGCOMM 2020): a window of packets in flight, steered so that round trips meet a target.
 //!
-//! A window bounds the queue at once, where a rate does so after a while: an incast of many clients starts with one window each.
-//! The target grows as windows shrink, since many flows at one queue cannot all keep it short. A window below one packet is a
-//! packet every few round trips, which the pacing wheel spaces.
+//! A window bounds the queue at once, where a rate does so only after a while: an incast of many clients starts with
+//! one window each. The target grows as windows shrink, since many flows at one queue cannot all keep it short. A
+//! window below one packet means one packet every few round trips, which the pacing wheel spaces.
 //!
-//! What is left out: a second window for delays at the server, whose handlers' time is not in the round trips here, and the reaction
-//! to losses by kind, since a time-out cuts the window whatever it was for.
+//! Two parts of Swift are left out: a second window for delays at the server, since handlers' time is not part of the
+//! round trips here; and different reactions to different losses, since a time-out cuts the window whatever caused it.
 
-/// Swift's parameters.
+/// Parameters of Swift.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwiftConfig {
-    /// The round trip that is aimed at with windows of `window_scaled_least` packets or more.
+    /// Target round trip with windows of `window_scaled_least` packets or more, in ns.
     pub target_ns: u64,
-    /// What is added to it with windows of `window_scaled_most` packets or less.
+    /// Time added to the target with windows of `window_scaled_most` packets or less, in ns.
     pub scaling_ns: u64,
-    /// Packets.
+    /// Window at which the target is raised the most, in packets.
     pub window_scaled_most: f64,
-    /// Packets.
+    /// Window from which on the target is not raised, in packets.
     pub window_scaled_least: f64,
-    /// Packets that a window grows by in a round trip.
+    /// Growth of a window in a round trip, in packets.
     pub step: f64,
-    /// How much of the excess over the target is cut: 0 to 1.
+    /// Part of the excess over the target by which the window is cut: 0 to 1.
     pub cut: f64,
-    /// No cut is a larger part of the window than this: 0 to 1.
+    /// Largest part of the window that one cut takes: 0 to 1.
     pub cut_most: f64,
-    /// Windows never fall below this, in packets.
+    /// Smallest window, in packets.
     pub window_min: f64,
 }
 
@@ -44,7 +44,7 @@ impl Default for SwiftConfig {
 }
 
 impl SwiftConfig {
-    /// The round trip that a session with this window aims at.
+    /// Target round trip of a session with this window, in ns.
     fn aim_ns(&self, window: f64) -> f64 {
         let part = |window: f64| 1.0 / window.max(self.window_min).sqrt();
         let (most, least) = (part(self.window_scaled_most), part(self.window_scaled_least));
@@ -53,10 +53,10 @@ impl SwiftConfig {
     }
 }
 
-/// The state of a session.
+/// Swift state of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Swift {
-    /// Packets.
+    /// Window, in packets.
     window: f64,
     rtt_ns: f64,
     grown_ns: u64,
@@ -64,29 +64,29 @@ pub(super) struct Swift {
 }
 
 impl Swift {
-    /// With all credits.
+    /// Starts with all credits.
     pub fn new() -> Self {
         Self { window: f64::INFINITY, rtt_ns: 0.0, grown_ns: 0, cut_ns: 0 }
     }
 
-    /// Packets that may be on their way, at least a part of one.
+    /// Packets that may be in flight; can be less than 1.
     pub fn window(&self) -> f64 {
         self.window
     }
 
-    /// Packets per second, when the window is below one.
+    /// Rate in packets per second, if the window is below one packet.
     pub fn packets_per_s(&self) -> Option<f64> {
         (self.window < 1.0).then(|| self.window * 1e9 / self.rtt_ns.max(1.0))
     }
 
-    /// Takes in a round trip of a session with so many credits.
+    /// Handles a round trip of a session that has `credits` credits.
     pub fn update(&mut self, rtt_ns: u64, credits: u16, now_ns: u64, config: &SwiftConfig) {
         let rtt = rtt_ns as f64;
         self.window = self.window.min(credits.into());
         self.rtt_ns = rtt;
         let aim_ns = config.aim_ns(self.window);
         if rtt <= aim_ns {
-            // Several calls measure their own round trips: together they make it grow by one step in each.
+            // Several calls measure round trips of their own: together they grow the window by one step per round trip.
             let part = (now_ns.saturating_sub(self.grown_ns) as f64 / rtt.max(1.0)).min(1.0);
             self.window = (self.window + config.step * part).min(credits.into());
         } else if now_ns.saturating_sub(self.cut_ns) >= rtt_ns {
@@ -95,10 +95,10 @@ impl Swift {
         self.grown_ns = now_ns;
     }
 
-    /// A time-out: packets were lost.
+    /// Handles a time-out: packets were lost.
     pub fn lost(&mut self, credits: u16, now_ns: u64, config: &SwiftConfig) {
         self.window = self.window.min(credits.into());
-        // One burst that was lost is noticed by each of its calls.
+        // Each call of one lost burst notices the loss.
         if self.cut_ns == 0 || now_ns.saturating_sub(self.cut_ns) as f64 >= self.rtt_ns {
             self.shrink(1.0, now_ns, config);
         }
@@ -116,7 +116,7 @@ mod tests {
 
     const CREDITS: u16 = 32;
 
-    /// The window after round trips of so many microseconds, one after another.
+    /// The window after these round trips, one after another.
     fn after(rtts_us: &[u64]) -> f64 {
         let mut swift = Swift::new();
         let mut now_ns = 0;
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn flows_at_one_queue_share_it_and_keep_it_at_the_target() {
-        // The round trip is what waits, at a packet in 336 ns.
+        // The round trip follows from the packets that wait, at 336 ns each.
         let config = SwiftConfig::default();
         let mut flows = vec![Swift::new(); 50];
         let mut now_ns = 0;

@@ -1,33 +1,33 @@
-//! Timely: a session's rate from the round-trip times of its packets.
+//! Timely: a session's rate follows the round-trip times of its packets.
 //!
-//! A round trip shorter than a low threshold lets the rate grow by a step, one longer than a high threshold cuts it in
-//! proportion; in between the trend decides: as it was published (SIGCOMM 2015), or as it was patched (CoNEXT 2016), which
-//! mixes both moves by the trend and so has one point of rest, where the flows share alike.
+//! A round trip below a low threshold raises the rate by a step, one above a high threshold cuts it in proportion. In
+//! between the trend decides, in one of two forms: as published (SIGCOMM 2015), or as patched (CoNEXT 2016). The
+//! patched form mixes both moves by the trend, and so has a single fixed point, at which the flows have equal shares.
 
-/// Timely's parameters.
+/// Parameters of Timely.
 ///
-/// The defaults were calibrated on the simulated CX4 cluster, so that incasts of 20, 50 and 100 clients (nsdi19 Table 5) and a
-/// lone flow do well with one set. nsdi19 gives only the low threshold, 50 us; with it, and steps and cuts of the usual size, rates
-/// swing here between an empty queue and one of 100 to 500 us.
+/// The defaults were calibrated on the simulated CX4 cluster, so that incasts of 20, 50 and 100 clients (nsdi19 Table
+/// 5) and a lone flow all do well with one set. nsdi19 gives only the low threshold, 50 us; with that, and with steps
+/// and cuts of the usual size, rates here swing between an empty queue and one of 100 to 500 us.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimelyConfig {
-    /// Round trips below this let the rate grow, and those of an uncongested session are passed over (nsdi19 5.2.2).
+    /// Round trips below this raise the rate, and are ignored in an uncongested session (nsdi19 5.2.2).
     pub low_ns: u64,
-    /// Round trips above this cut the rate whatever the trend.
+    /// Round trips above this cut the rate, whatever the trend.
     pub high_ns: u64,
-    /// A round trip without any queue, which trends are measured in.
+    /// A round trip without any queue, by which trends are scaled.
     pub min_rtt_ns: u64,
-    /// What the rate grows by, in bytes per second.
+    /// Growth of the rate per step, in bytes per second.
     pub step_bytes_per_s: f64,
-    /// How much of a cut: 0 to 1.
+    /// Weight of the excess in a cut: 0 to 1.
     pub cut: f64,
     /// Weight of the newest difference in the trend: 0 to 1.
     pub newest: f64,
-    /// Good round trips in a row after which steps are five times as long. (Of the original form.)
+    /// Good round trips in a row after which steps are five times as large. (Only in the published form.)
     pub eager_after: u32,
     /// Whether the patched form is used.
     pub is_patched: bool,
-    /// The rate never falls below this, in bytes per second.
+    /// Lowest rate, in bytes per second.
     pub rate_min_bytes_per_s: f64,
 }
 
@@ -47,29 +47,29 @@ impl Default for TimelyConfig {
     }
 }
 
-/// The state of a session.
+/// Timely state of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Timely {
-    /// Bytes per second.
+    /// Present rate, in bytes per second.
     rate: f64,
     last_rtt_ns: f64,
-    /// Nanoseconds by which a round trip is longer than the one before, smoothed.
+    /// Time by which a round trip exceeds the one before it, smoothed, in ns.
     trend_ns: f64,
     good_in_a_row: u32,
 }
 
 impl Timely {
-    /// At the rate of the link.
+    /// Starts at the rate of the link.
     pub fn new(line_bytes_per_s: f64, config: &TimelyConfig) -> Self {
         Self { rate: line_bytes_per_s, last_rtt_ns: config.min_rtt_ns as f64, trend_ns: 0.0, good_in_a_row: 0 }
     }
 
-    /// Bytes per second.
+    /// Present rate, in bytes per second.
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// Takes in a round trip.
+    /// Handles a measured round trip.
     pub fn update(&mut self, rtt_ns: u64, line_bytes_per_s: f64, config: &TimelyConfig) {
         let rtt = rtt_ns as f64;
         self.trend_ns += config.newest * (rtt - self.last_rtt_ns - self.trend_ns);
@@ -82,11 +82,11 @@ impl Timely {
         } else if config.is_patched {
             let weight = (2.0 * trend + 0.5).clamp(0.0, 1.0);
             let error = (rtt - low) / low;
-            // Queues far above the threshold would turn the rate around.
+            // Queues far above the threshold would make the rate negative.
             let mixed =
                 config.step_bytes_per_s * (1.0 - weight) + self.rate * (1.0 - config.cut * weight * error).max(0.5);
-            // As published the high threshold comes first. Just above it that cuts next to nothing, so that a hundred flows which
-            // all began at the rate of the link stay there.
+            // As published, the high threshold is checked first. Just above it that cuts next to nothing, so a hundred
+            // flows which all began at the rate of the link would stay there.
             if rtt > high { mixed.min(self.too_long(rtt, config)) } else { mixed }
         } else if rtt > high {
             self.good_in_a_row = 0;
@@ -97,7 +97,7 @@ impl Timely {
             self.rate + steps * config.step_bytes_per_s
         } else {
             self.good_in_a_row = 0;
-            // A trend of more than one would turn the rate around.
+            // A trend of more than 1 could make the rate negative.
             self.rate * (1.0 - config.cut * trend.min(1.0))
         };
         self.rate = rate.clamp(config.rate_min_bytes_per_s.min(line_bytes_per_s), line_bytes_per_s);
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     const LINE: f64 = 3.125e9;
-    /// Larger steps than by default, so that a test need not be long.
+    /// Larger steps than the default, so that tests can be short.
     const CONFIG: TimelyConfig = TimelyConfig {
         low_ns: 50_000,
         high_ns: 500_000,
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn flows_of_the_patched_form_come_to_share_alike() {
-        // Two flows at a queue: the round trip is what waits there.
+        // Two flows at one queue: the round trip follows from what waits there.
         let config = CONFIG;
         let mut flows = [Timely::new(LINE, &config), Timely { rate: LINE / 10.0, ..Timely::new(LINE, &config) }];
         let (mut queued, step_ns) = (0.0f64, 50_000.0);

@@ -1,21 +1,21 @@
-//! The pacing wheel (after Carousel): what is to be looked at again, by when.
+//! The pacing wheel (after Carousel): returns each item at its time.
 //!
-//! It holds sessions, whose packets are named by what they are made from, as in the transmit queue: no buffer waits here (nsdi19
-//! appendix C is about wheels that hold some).
+//! It holds sessions, whose packets are named by the state that they are made from, as in the transmit queue. So no
+//! buffer waits here (nsdi19 appendix C is about wheels that hold buffers).
 
 use std::collections::VecDeque;
 
-/// Nanoseconds of one place.
+/// Time of one place, in ns.
 const TICK_NS: u64 = 1_000;
-/// Places: items whose time is further ahead go around once more.
+/// Number of places. Items whose time is further ahead go around again.
 const PLACES: usize = 1 << 12;
 
 /// Items by time, in ticks.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
-    /// With the tick that each is due at.
+    /// Each item with the tick at which it is due.
     places: Vec<VecDeque<(u64, T)>>,
-    /// All before this tick has been taken out.
+    /// All items due before this tick have been taken out.
     tick: u64,
     len: usize,
 }
@@ -29,10 +29,11 @@ impl<T> Wheel<T> {
         self.len == 0
     }
 
-    /// Puts in what is due at `time_ns`, or up to a tick later. Nobody need have looked at an empty wheel before: it turns on in no time.
+    /// Inserts an item that is to be due at `time_ns`, or up to a tick later. An empty wheel need not be kept up to
+    /// date: it is set to `now_ns` at once.
     pub fn put(&mut self, time_ns: u64, item: T, now_ns: u64) {
         if self.places.is_empty() {
-            // Only sessions that are held back need it.
+            // Allocated late, since only sessions with limits need it.
             self.places.resize_with(PLACES, VecDeque::new);
         }
         if self.len == 0 {
@@ -47,8 +48,8 @@ impl<T> Wheel<T> {
         self.places[(self.tick + ahead) as usize % PLACES].push_back((due, item));
     }
 
-    /// Takes out what is due. With items in it, a wheel that was not looked at for long takes as long as it has places, no more; an
-    /// empty one, no time.
+    /// Takes out the items that are due. If the wheel was not turned for long, this takes as long as it has places, at
+    /// most; if it is empty, no time.
     pub fn take_due(&mut self, now_ns: u64, mut taken: impl FnMut(T)) {
         let now = now_ns / TICK_NS;
         if self.len > 0 && now.saturating_sub(self.tick) > PLACES as u64 {
@@ -69,8 +70,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Puts all that was due by then where it is taken out at once, in order: whoever was blocked for long need not turn through that
-    /// time.
+    /// Moves everything that was due by `now` to where it is taken out at once, in order: after a long pause, the wheel
+    /// need not turn through that time.
     #[cold]
     fn skip_to(&mut self, now: u64) {
         let mut items: Vec<(u64, T)> = self.places.iter_mut().flat_map(|place| place.drain(..)).collect();
@@ -79,7 +80,7 @@ impl<T> Wheel<T> {
         items.into_iter().for_each(|(due, item)| self.place(due.max(now), item));
     }
 
-    /// When the next item is due, for whoever wants to sleep until then.
+    /// When an item may next be due.
     pub fn next_ns(&self) -> Option<u64> {
         if self.len == 0 {
             return None;
@@ -131,7 +132,7 @@ mod tests {
         let mut wheel = Wheel::new(0);
         wheel.put(10, 1, 0);
         assert_eq!(due(&mut wheel, 1_000), [1]);
-        // A hundred years: were it turned place by place, this would not end.
+        // A hundred years: turning place by place through that would not end.
         let later_ns = 100 * 365 * 86_400 * 1_000_000_000;
         wheel.put(later_ns + 2_000, 2, later_ns);
         assert_eq!(due(&mut wheel, later_ns + 1_999), [0; 0]);

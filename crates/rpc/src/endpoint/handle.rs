@@ -1,7 +1,8 @@
-//! An endpoint as other threads reach it.
+//! Handles: the way from other threads to an endpoint.
 //!
-//! An endpoint belongs to its thread, and so do its sessions and its buffers' completions. A handle is `Send`: it leaves closures and calls in the
-//! endpoint's [`Inbox`], wakes its thread, and what comes of them is a [`Pending`]. The endpoint's side is in `rpc::remote`.
+//! An endpoint belongs to its thread, and so do its sessions and the completions of its buffers. A handle is `Send`: it
+//! leaves closures and calls in the endpoint's [`Inbox`], wakes its thread, and returns a [`Pending`] for the result.
+//! The endpoint's side is in `rpc::remote`.
 
 mod pending;
 
@@ -25,17 +26,21 @@ use crate::reply::Reply;
 pub use pending::Pending;
 pub(crate) use pending::Promise;
 
-/// The response buffer of a call, in bytes; a longer response gets a buffer of its own.
+/// Length of the response buffer of a call, in bytes; a longer response gets a larger buffer.
 const RESPONSE_LEN: usize = 1024;
 
-/// An endpoint as other threads reach it, from [`EndpointInfo::remote_handle`]: `Clone`, `Send` and `Sync`, where the endpoint is neither.
+/// A handle through which other threads reach an endpoint, from [`EndpointInfo::remote_handle`]. It is `Clone`, `Send`
+/// and `Sync`, where the endpoint is none of these.
 ///
-/// What is handed over begins in the endpoint's next turn, on its thread, which is woken if it sleeps; in the order in which one thread handed it
-/// over. Until then it waits in a queue of [`Config::handle_queue_max`](crate::Config::handle_queue_max) places. What comes of it is a [`Pending`]: a thread
-/// waits for it, or a task does, since it is a `Future`. Each takes a lock and an allocation, so this is for what threads have to say
-/// to each other, and not for a thread's own calls: those are an order of magnitude quicker over an endpoint of its own.
+/// Closures and calls begin in the endpoint's next turn, on its thread, which is woken if it sleeps. Those of one
+/// thread begin in the order in which it handed them over. Until then they wait in a queue of
+/// [`Config::handle_queue_max`](crate::Config::handle_queue_max) places. The result comes as a [`Pending`]: a thread
+/// can block on it, and a task can await it, since it is a `Future`. Each takes a lock and an allocation, so handles
+/// are for what threads have to tell each other, not for a thread's own calls, which are an order of magnitude quicker
+/// over an endpoint of its own.
 ///
-/// A handle does not keep its endpoint alive. What was not begun when the endpoint goes ends with [`HandleError::EndpointGone`].
+/// A handle does not keep its endpoint alive. Closures and calls that have not begun when the endpoint is dropped end
+/// with [`HandleError::EndpointGone`].
 ///
 /// ```no_run
 /// use sinew_rpc::{Endpoint, RequestType, RpcHandle};
@@ -56,14 +61,14 @@ pub struct RpcHandle {
 }
 
 impl EndpointInfo {
-    /// A handle by which other threads reach the endpoint: they have it run closures and make calls. All handles of an endpoint share one queue.
-    /// From the first use on, a turn costs some instructions more.
+    /// Returns a handle through which other threads run closures on the endpoint and make calls. All handles of an
+    /// endpoint share one queue. From their first use on, a turn costs a few more instructions.
     ///
-    /// What they hand over begins in turns of the loop, and its end is told there: the owner has nothing to poll, and their calls have a
-    /// lane of their own. An endpoint that sleeps is woken, also one that is [armed](crate::Rpc::arm).
+    /// Closures and calls begin, and report their results, in turns of the loop: the owner has nothing to poll, and the
+    /// calls have a lane of their own. An endpoint that sleeps is woken, even if it is [armed](crate::Rpc::arm).
     ///
-    /// A maker of handlers leaves one with handlers that run in worker threads, so that they can ask others before they answer (in virtual time
-    /// they cannot wait, see [`HandleError::VirtualTime`]):
+    /// Where handlers run in worker threads, the function that makes them can give them a handle, so that they can call
+    /// others before they answer. (In virtual time they cannot wait, see [`HandleError::VirtualTime`].)
     ///
     /// ```
     /// # use std::sync::OnceLock;
@@ -84,7 +89,7 @@ impl EndpointInfo {
     /// fn ask(handle: &RpcHandle, speller: &OnceLock<SessionId>, word: &[u8]) -> Result<Vec<u8>, Error> {
     ///     let session = match speller.get() {
     ///         Some(&session) => session,
-    ///         // Two workers may connect at once: both sessions will do.
+    /// Two workers may connect at the same time: either session will do.
     ///         None => {
     ///             let session = handle.run(|rpc| rpc.connect("shm://speller"))?.wait()??;
     ///             *speller.get_or_init(|| session)
@@ -94,28 +99,30 @@ impl EndpointInfo {
     /// }
     /// ```
     pub fn remote_handle(&self) -> RpcHandle {
-        let inbox = Arc::clone(&self.inbox).downcast().expect("an endpoint's inbox is all that is put there");
+        let inbox = Arc::clone(&self.inbox).downcast().expect("the untyped inbox is an endpoint's inbox");
         RpcHandle { inbox, info: self.clone() }
     }
 }
 
 impl RpcHandle {
-    /// Where others reach the endpoint.
+    /// The endpoint's address.
     pub fn address(&self) -> &Address {
         &self.info.address
     }
 
-    /// Has the endpoint's thread run a closure in its next turn, with the endpoint. Whatever becomes of the [`Pending`], the closure runs.
+    /// Runs a closure on the endpoint's thread in its next turn, with the endpoint. The closure runs even if the
+    /// [`Pending`] is dropped.
     ///
-    /// Until it returns the endpoint does nothing else, and nothing else that other threads handed over begins, so it should be short. It may
-    /// make blocking calls all the same. It shares the main lane with the endpoint's owner, so it should take no completions and events from there that
-    /// are not its own, and requests that the owner takes by [`crate::Rpc::turn_with`] are refused in turns of the closure's. A panic ends
-    /// with the closure; the endpoint goes on.
+    /// Until the closure returns, the endpoint does nothing else, and no other closure or call of another thread
+    /// begins, so it should be short. It may make blocking calls, though. It shares the main lane with the endpoint's
+    /// owner, so it should take from there no completions and events but its own. Requests that the owner takes by
+    /// [`crate::Rpc::turn_with`] are refused in turns that the closure makes. A panic ends only the closure; the
+    /// endpoint goes on.
     ///
     /// # Errors
     ///
-    /// [`HandleError::EndpointGone`], [`HandleError::QueueFull`]: the closure is dropped. The [`Pending`] ends with
-    /// [`HandleError::Panicked`] when the closure panicked, and with [`HandleError::EndpointGone`] when it never ran.
+    /// [`HandleError::EndpointGone`] or [`HandleError::QueueFull`]: the closure is dropped. The [`Pending`] ends with
+    /// [`HandleError::Panicked`] if the closure panicked, and with [`HandleError::EndpointGone`] if it never ran.
     pub fn run<R, F>(&self, closure: F) -> Result<Pending<R>, HandleError>
     where
         F: FnOnce(&mut dyn Endpoint) -> R + Send + 'static,
@@ -131,17 +138,18 @@ impl RpcHandle {
         Ok(pending)
     }
 
-    /// Calls over a session of the endpoint's. Of `options` the tag and the lane are of no use here; a time-out counts from when the call begins
-    /// on the endpoint's thread, and without one the call waits for as long as its session lasts. Dropping the [`Pending`] cancels the call,
-    /// as [`crate::Rpc::cancel`] does.
+    /// Makes a call over a session of the endpoint's. The tag and the lane in `options` are ignored. A time-out counts
+    /// from when the call begins on the endpoint's thread; without one the call waits for as long as its session lasts.
+    /// Dropping the [`Pending`] cancels the call, as [`crate::Rpc::cancel`] does.
     ///
-    /// Calls that are under way count for [`Config::lane_backlog_max`](crate::Config::lane_backlog_max). The reply lies in memory of the endpoint until it is
-    /// dropped.
+    /// Calls under way count towards [`Config::lane_backlog_max`](crate::Config::lane_backlog_max). The reply occupies
+    /// memory of the endpoint until it is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Alloc`]; [`Error::Handle`]: the endpoint is gone, or its queue is full. The [`Pending`] ends with [`Error::Call`] or
-    /// [`Error::Enqueue`] as a call of the endpoint's own does, and with [`HandleError::EndpointGone`] when it never began.
+    /// [`Error::Alloc`], or [`Error::Handle`] when the endpoint is gone or its queue is full. The [`Pending`] ends with
+    /// [`Error::Call`] or [`Error::Enqueue`], as a call of the endpoint's own does, and with
+    /// [`HandleError::EndpointGone`] if the call never began.
     pub fn call(
         &self,
         session: SessionId,
@@ -167,7 +175,7 @@ impl std::fmt::Debug for RpcHandle {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn message_of(payload: Box<dyn Any + Send>) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let message = text.or_else(|| payload.downcast_ref::<String>().cloned());
@@ -175,10 +183,10 @@ fn message_of(payload: Box<dyn Any + Send>) -> String {
     message.unwrap_or_else(|| "no message".to_owned())
 }
 
-/// What another thread has the endpoint's thread run; it does not panic.
+/// A closure of another thread, to run on the endpoint's thread. It catches the panics of the user's closure.
 pub(crate) type Closure = Box<dyn FnOnce(&mut dyn Endpoint) + Send>;
 
-/// What another thread wants of the endpoint. Dropped, it says that the endpoint is gone.
+/// A closure or call of another thread. Dropping it reports that the endpoint is gone.
 pub(crate) enum Task {
     Run(Closure),
     Call(HandedCall),
@@ -186,7 +194,7 @@ pub(crate) enum Task {
 
 /// A call that another thread makes.
 pub(crate) struct HandedCall {
-    /// Unique among those of its endpoint.
+    /// Unique among the endpoint's closures and calls.
     pub number: u64,
     pub session: SessionId,
     pub request_type: RequestType,
@@ -199,28 +207,28 @@ pub(crate) struct HandedCall {
 #[derive(Default)]
 struct Waiting {
     tasks: Vec<Task>,
-    /// Tasks that have a place: these, and in virtual time those that are still on their way here.
+    /// Places taken: by these tasks and, in virtual time, by those still on their way to this queue.
     places: usize,
-    /// Calls that nobody waits for any more: no more than were made.
+    /// Calls that nobody waits for any more; at most as many as were made.
     cancelled: Vec<u64>,
     next_number: u64,
     is_closed: bool,
 }
 
-/// What other threads want of an endpoint, until its next turn.
+/// Closures and calls of other threads that wait for the endpoint's next turn.
 pub(crate) struct Inbox {
     waiting: Mutex<Waiting>,
-    /// Says that there is something, and wakes the endpoint's thread.
+    /// Tells the endpoint that there is something, and wakes its thread.
     returns: Arc<Returns>,
-    /// The endpoint's.
+    /// The endpoint's thread.
     thread: ThreadId,
     places_max: usize,
-    /// Whether there was ever anything. Set before `returns` says so, whose flag orders it.
+    /// Whether a task was ever put here. Set before the flag in `returns`, which orders it.
     is_used: AtomicBool,
 }
 
 impl Inbox {
-    /// Of an endpoint that belongs to this thread.
+    /// An inbox of an endpoint that belongs to the calling thread.
     pub fn new(returns: Arc<Returns>, places_max: usize) -> Self {
         let (thread, is_used) = (std::thread::current().id(), AtomicBool::new(false));
         Self { waiting: Mutex::default(), returns, thread, places_max, is_used }
@@ -230,7 +238,7 @@ impl Inbox {
         Promise::new(self.thread, self.returns.virtual_waker())
     }
 
-    /// Whether there was ever anything.
+    /// Whether a task was ever put here.
     #[inline]
     pub fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
@@ -240,7 +248,7 @@ impl Inbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a task, which is told its number.
+    /// Puts a task into the inbox; `make` is told its number.
     fn put(self: &Arc<Self>, make: impl FnOnce(u64) -> Task) -> Result<u64, HandleError> {
         let number = {
             let mut waiting = self.lock();
@@ -259,7 +267,7 @@ impl Inbox {
         self.returns.put_beside(move || {
             let mut waiting = inbox.lock();
             if waiting.is_closed {
-                // Dropped without the lock: a closure's captures may do anything.
+                // Dropped without holding the lock: a closure's captures may do anything when dropped.
                 drop(waiting);
                 drop(task);
             } else {
@@ -269,7 +277,7 @@ impl Inbox {
         Ok(number)
     }
 
-    /// Nobody waits for a call any more.
+    /// Notes that nobody waits for a call any more.
     fn cancel(self: &Arc<Self>, number: u64) {
         let inbox = Arc::clone(self);
         self.returns.put_beside(move || {
@@ -280,14 +288,14 @@ impl Inbox {
         });
     }
 
-    /// All tasks, and the calls that were cancelled since the last time.
+    /// Takes all tasks, and the calls that were cancelled since the last time.
     pub fn take(&self) -> (Vec<Task>, Vec<u64>) {
         let mut waiting = self.lock();
         waiting.places -= waiting.tasks.len();
         (std::mem::take(&mut waiting.tasks), std::mem::take(&mut waiting.cancelled))
     }
 
-    /// The endpoint goes: what nobody took will not begin, and nothing more is taken.
+    /// Closes the inbox, as the endpoint is being dropped: waiting tasks will never begin, and no more are accepted.
     pub fn close(&self) {
         let tasks = {
             let mut waiting = self.lock();

@@ -1,4 +1,4 @@
-//! The endpoint as libraries see it.
+//! The [`Endpoint`] trait for [`Rpc`].
 
 use std::io;
 
@@ -19,7 +19,7 @@ use crate::options::{CallOptions, ConnectOptions};
 use crate::reply::Reply;
 use crate::stats::Stats;
 
-// Methods of the type itself come before those of the trait, which have the same names.
+// Inherent methods take precedence over those of the trait, which have the same names.
 impl<P: PacketPort, C: Clock> Endpoint for Rpc<P, C> {
     forward!(|self| self, |self| self);
 }

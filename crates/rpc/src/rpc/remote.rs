@@ -1,4 +1,4 @@
-//! What other threads hand over: begun in a turn, and told of at the end of one.
+//! Closures and calls that other threads hand over: they begin in a turn, and are reported at the end of one.
 
 use std::collections::BTreeMap;
 
@@ -22,18 +22,19 @@ struct Begun {
 /// The endpoint's side of its handles.
 #[derive(Default)]
 pub(super) struct Remote {
-    /// By their numbers, which are the tags of their completions.
+    /// Calls by number, which is also the tag of their completions.
     calls: BTreeMap<u64, Begun>,
-    /// Whether a closure runs: further ones wait, however often it turns the endpoint.
+    /// Whether a closure is running. Further ones wait, even if it turns the endpoint.
     is_running: bool,
-    /// Whether such a turn has left something in the inbox.
+    /// Whether a turn that the closure made has left something in the inbox.
     has_left: bool,
-    /// Completions that a blocking call of a closure met, of a call in whose turns the closure runs.
+    /// Completions that a closure's blocking call polled, but that belong to the blocking call in whose turns the
+    /// closure runs.
     aside: Vec<Completion>,
 }
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
-    /// A handle by which other threads reach this endpoint: they have it run closures and make calls. See
+    /// Returns a handle through which other threads run closures on this endpoint and make calls. See
     /// [`EndpointInfo::remote_handle`](crate::EndpointInfo::remote_handle).
     pub fn remote_handle(&self) -> RpcHandle {
         self.info.remote_handle()
@@ -60,7 +61,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             }
         }
         for number in cancelled {
-            // One that is not there is over, or was never begun.
+            // A call that is not found is over, or never began.
             if let Some(id) = self.remote.as_ref().and_then(|remote| remote.calls.get(&number)).map(|call| call.id) {
                 self.cancel(id);
             }
@@ -74,7 +75,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.mark_running(true);
         closure(self);
         self.mark_running(false);
-        // It may have taken long, of which no peer knows, and have turned the loop or armed it.
+        // The closure may have taken long, which no peer is to blame for, and it may have turned the loop or armed it.
         if self.sessions.begin_turn(&mut self.core, self.clock.now_ns()) {
             self.end_sleep();
         }
@@ -109,7 +110,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// Tells other threads whose calls are over.
+    /// Reports finished calls to the threads that made them.
     #[inline(never)]
     pub(super) fn tell_handed(&mut self) {
         let Some(remote) = &mut self.remote else { return };
@@ -121,8 +122,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// Keeps a completion that a blocking call polled, and that is another's: of a call in whose turns a closure makes this one, else of one that was
-    /// given up, and whose buffers came back late.
+    /// Keeps a completion that a blocking call polled but that is another call's. If a closure made the blocking call,
+    /// it is that of the call in whose turns the closure runs. Otherwise it is that of a call that was given up and
+    /// whose buffers came back late, and it is dropped.
     #[cold]
     pub(super) fn set_aside(&mut self, completion: Completion) {
         if let Some(remote) = self.remote.as_mut().filter(|remote| remote.is_running) {
@@ -130,7 +132,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// The endpoint goes, with all of its sessions: tells whoever waits.
+    /// Ends all handed-over work, as the endpoint is being dropped with all of its sessions, and tells the threads that
+    /// wait.
     pub(super) fn end_handed(&mut self) {
         self.inbox.close();
         let (_, tx) = self.port.split();

@@ -1,5 +1,5 @@
-//! Requests in the hands of the program that turns the endpoint: handlers that share its state, requests lent to a closure of its own,
-//! requests that it takes when it likes. And the counters, for those who watch.
+//! Requests in the hands of the program that turns the endpoint: through handlers that share its state, through a
+//! closure that borrows it, or polled when it likes. Also the counters, for other threads to watch.
 
 use sinew_fabric::{Clock, PacketPort};
 
@@ -12,8 +12,9 @@ use crate::nexus::NexusError;
 use crate::receive::take_burst;
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
-    /// Handles requests of a type with a handler of this endpoint's own. It stays on this thread: what it shares with the program, it can share
-    /// by `Rc`. To be called before clients ask, since until then they hear that there is no handler.
+    /// Handles requests of a type with a handler of this endpoint's own. The handler stays on this thread, so it can
+    /// share state with the program through `Rc`. Register it before clients call: until then they get
+    /// [`Cause::NoHandler`](crate::Cause::NoHandler).
     ///
     /// # Errors
     ///
@@ -26,7 +27,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.register(request_type, || Handler::dispatch(handler))
     }
 
-    /// As [`Self::handle`], of all requests of a type in a received burst at once: see [`crate::NexusBuilder::handle_burst`].
+    /// As [`Self::handle`], for all requests of a type in a received burst together: see
+    /// [`crate::NexusBuilder::handle_burst`].
     ///
     /// # Errors
     ///
@@ -57,8 +59,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         Ok(())
     }
 
-    /// As [`Self::turn`], and hands `take` the requests of all types that no handler is registered for, where they lie. So they can be handled with
-    /// state that the caller borrows:
+    /// As [`Self::turn`], and passes to `take` those requests that have no registered handler, where they lie. So they
+    /// can be handled with state that the caller borrows:
     ///
     /// ```
     /// # use sinew_rpc::{Call, RequestType, Rpc};
@@ -75,9 +77,10 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// # }
     /// ```
     ///
-    /// Whatever else turns the loop ([`Self::turn`], [`Self::call`], [`Self::connect`], [`Self::run_until`]) does not know `take`, and answers such
-    /// requests with [`crate::Cause::NoHandler`]: a program that serves like this begins its own calls and sessions
-    /// without waiting for them. When `take` panics, that is as when a handler does: the call fails, the others go on.
+    /// All other methods that turn the loop ([`Self::turn`], [`Self::call`], [`Self::connect`], [`Self::run_until`]) do
+    /// not know `take`, and answer such requests with [`crate::Cause::NoHandler`]. So a program that serves like this
+    /// begins its own calls and sessions without waiting for them. If `take` panics, its call fails and the others go
+    /// on, as with a handler.
     #[inline]
     pub fn turn_with(&mut self, mut take: impl FnMut(Call<'_>)) -> bool {
         self.turn_taking(|rpc, burst| {
@@ -86,31 +89,34 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         })
     }
 
-    /// The next request of a type that is [polled](crate::NexusBuilder::handle_polled), in the order in which they came. Answer it with
-    /// [`Self::reply`], or as any [`DeferredCall`].
+    /// Returns the next request of a [polled](crate::NexusBuilder::handle_polled) type, in order of arrival. Answer it
+    /// with [`Self::reply`], or as any [`DeferredCall`].
     ///
-    /// It is a copy, in a buffer of the endpoint's arena that goes back there with the answer: in the steady state nothing is allocated from the heap.
-    /// Until it is answered it counts for its client's share of the memory ([`crate::Config::peer_share_percent`]); while
-    /// [`crate::Config::polled_requests_max`] wait, further ones are answered [`crate::Cause::ServerBusy`]. Requests whose client has gone or given up
-    /// are passed over.
+    /// The request is a copy, in a buffer of the endpoint's arena that goes back there with the answer: in the steady
+    /// state nothing is allocated from the heap. Until it is answered it counts towards its client's share of the
+    /// memory ([`crate::Config::peer_share_percent`]). While [`crate::Config::polled_requests_max`] requests wait,
+    /// further ones are answered with [`crate::Cause::ServerBusy`]. Requests whose client has left or given up are
+    /// skipped.
     pub fn poll_request(&mut self) -> Option<DeferredCall> {
         self.handlers.backlog.next(&self.core)
     }
 
-    /// Answers a call that was kept, with these bytes, on its endpoint's own thread: without the lock and the wake-up of
-    /// [`DeferredCall::reply`], and into the buffer that the call's slot keeps for answers. A call of another endpoint is answered there.
+    /// Answers a kept call with these bytes, on its endpoint's own thread. Unlike [`DeferredCall::reply`] this takes no
+    /// lock and wakes nobody, and writes into the buffer that the call's slot keeps for answers. A call of another
+    /// endpoint is answered through that endpoint.
     pub fn reply(&mut self, call: DeferredCall, response: &[u8]) {
         self.reply_with(call, response.len(), |_request, target| target.copy_from_slice(response));
     }
 
-    /// As [`Self::reply`], with `len` bytes that `write` fills in from the request. They are unspecified before.
+    /// As [`Self::reply`], with `len` bytes that `write` fills in from the request. Before that their contents are
+    /// unspecified.
     pub fn reply_with(&mut self, call: DeferredCall, len: usize, write: impl FnOnce(&[u8], &mut [u8])) {
         self.wake_sleeper();
         call.reply_at(&mut self.core, len, write);
     }
 
-    /// Has the endpoint publish its counters from now on, for other threads to read while it runs; see [`StatsReader`] for when. Without
-    /// a reader nothing is published.
+    /// Makes the endpoint publish its counters from now on, so that other threads can read them while it runs;
+    /// [`StatsReader`] says when. Without a reader nothing is published.
     pub fn stats_reader(&mut self) -> StatsReader {
         self.has_audience = true;
         let reader = self.publisher.get_or_insert_with(Publisher::new).reader();
@@ -118,7 +124,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         reader
     }
 
-    /// Publishes the counters, if anybody reads them.
+    /// Publishes the counters if anybody reads them.
     pub(super) fn publish(&mut self) {
         if let Some(publisher) = &mut self.publisher {
             publisher.publish(&self.core.shared.stats, &self.port.stats(), self.core.sessions());

@@ -1,4 +1,4 @@
-//! What there is to know of a session, by its name.
+//! State of a session, found by its name.
 
 use sinew_fabric::{Clock, PacketPort};
 
@@ -9,7 +9,8 @@ use crate::lanes::LaneId;
 use crate::names::{SessionId, SessionSlots};
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
-    /// The slots of a session of ours; none of one that has ended, or is about to. Cheap: two loads, for a session whose state is near.
+    /// Returns the slots of a session of ours; `None` if it has ended, or is about to. This is cheap: two loads, if the
+    /// session's state is in the caches.
     #[inline]
     pub fn session_slots(&self, session: SessionId) -> Option<SessionSlots> {
         let clients = &self.core.clients;
@@ -25,8 +26,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// The next event of one session, which is told to this lane, out of its turn; events of others stay where they are. Takes time in proportion to
-    /// those that wait.
+    /// Takes the next event of one session out of this lane's queue, ahead of events of other sessions, which stay
+    /// where they are. The time it takes is proportional to the number of waiting events.
     pub fn take_session_event(&mut self, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
         let taken = self.core.clients.lanes.take_event(lane, |event| event.session() == session);
         if taken.is_some() && lane == LaneId::MAIN {
@@ -35,7 +36,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         taken
     }
 
-    /// The credits of a session of ours that is open; none of another.
+    /// Returns the credits of a session of ours; `None` unless it is open.
     pub fn session_credits(&self, session: SessionId) -> Option<SessionCredits> {
         let index = self.core.clients.table.find(session.key())?;
         let entry = &self.core.clients.table.entries[index];

@@ -1,4 +1,4 @@
-//! Sleeping on an endpoint: alone, or beside other things.
+//! Sleeping on an endpoint, alone or together with other things.
 
 use std::io;
 
@@ -7,50 +7,53 @@ use sinew_fabric::{Armed, Clock, Descriptor, PacketPort, PacketTx, PollerStats, 
 
 use super::Rpc;
 
-/// What an endpoint remembers of sleeps.
+/// An endpoint's record of sleeps.
 #[derive(Debug, Default)]
 pub(super) struct Sleep {
-    /// Whoever sleeps was told that there is something to do since.
+    /// Whether the sleeper has been woken since, because there is something to do.
     is_told: bool,
-    /// A turn, or the end of a call or a connect that waits, ended a sleep that a waker may have ended too. Who called it is owed that the
-    /// next sleep does not begin.
+    /// Whether a sleep ended out of the caller's sight, through a turn, or inside a call or a connect that waits, and a
+    /// waker may have ended it. Then the caller is owed that its next sleep does not begin.
     was_woken: bool,
-    /// Events of sessions and of clients that a sleep did not begin for already. They do not have to be taken.
+    /// Number of waiting events of the main lane that have prevented one sleep already. They need not be taken.
     pub(super) events_told: usize,
 }
 
 impl Sleep {
-    /// The endpoint sleeps for something of its own, which a waker may end: who called it knows nothing of that.
+    /// Notes that the endpoint slept for a purpose of its own. A waker may have ended that sleep, of which the caller
+    /// knows nothing.
     pub(super) fn may_have_ended(&mut self) {
         self.was_woken = true;
     }
 }
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
-    /// The time on the endpoint's clock, which the deadlines of [`Self::arm`] are on.
+    /// The time on the endpoint's clock, which the deadlines of [`Self::arm`] refer to.
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
 
-    /// What becomes readable when there is something to do at an endpoint that is [armed](Self::arm); the same each time. `None` where the
-    /// port has none, as on simulated networks. It outlives the endpoint, and then says nothing of use.
+    /// The descriptor that becomes readable when there is something to do at an [armed](Self::arm) endpoint; it is the
+    /// same each time. `None` if the port has none, as on simulated networks. The descriptor outlives the endpoint, and
+    /// is of no use then.
     pub fn descriptor(&self) -> Option<Descriptor> {
         self.port.descriptor()
     }
 
-    /// Gets the endpoint ready for its thread to sleep. [`Armed::Ready`]: there is something to do, in the next [turn](Self::turn) or for
-    /// who takes completions and events. [`Armed::Sleep`]: there is not; the [descriptor](Self::descriptor) becomes readable when something
-    /// comes, and stays so until the next turn or [`Self::disarm`], and the endpoint wants a turn at the deadline at the latest, on
-    /// its own clock ([`Self::now_ns`]).
+    /// Prepares the endpoint for its thread to sleep. With [`Armed::Ready`] there is something to do, for the next
+    /// [turn](Self::turn) or for the program, which has completions or events to take. With [`Armed::Sleep`] there is
+    /// not: the [descriptor](Self::descriptor) becomes readable when something comes, and stays so until the next turn
+    /// or [`Self::disarm`]. The endpoint needs a turn by the deadline at the latest, which is on its own clock
+    /// ([`Self::now_ns`]).
     ///
-    /// What else has the endpoint do something makes the descriptor readable too: a call that is enqueued or cancelled meanwhile, a
-    /// session that is begun or ended, an answer to a call that was kept, a waker. An event that nobody takes keeps nobody awake for longer than once;
-    /// a completion that nobody takes does.
+    /// Other causes make the descriptor readable too: a call that is enqueued or cancelled meanwhile, a session that is
+    /// begun or ended, an answer to a kept call, a waker. An event that nobody takes prevents only one sleep; a
+    /// completion that nobody takes prevents every sleep.
     ///
-    /// When it says [`Armed::Sleep`] the descriptor was not readable a moment ago, so event loops may be edge-triggered.
+    /// With [`Armed::Sleep`] the descriptor was not readable a moment ago, so event loops may be edge-triggered.
     ///
-    /// It takes system calls, so one [`Poller`](sinew_fabric::Poller) of the thread decides when, after the loop has spun for a while. That is what
-    /// [`Self::rest_beside`] does; an event loop of one's own:
+    /// Arming takes system calls, so let one [`Poller`](sinew_fabric::Poller) of the thread decide when to arm, after
+    /// the loop has spun for a while. [`Self::rest_beside`] does so; an event loop of one's own looks like this:
     ///
     /// ```no_run
     /// # use sinew_fabric::{Armed, Clock, PacketPort, Poller, Step};
@@ -74,7 +77,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::Unsupported`] where there is no descriptor; what the port says.
+    /// [`io::ErrorKind::Unsupported`] if there is no descriptor; any error of the port.
     pub fn arm(&mut self) -> io::Result<Armed> {
         let descriptor = self.port.descriptor().ok_or_else(no_descriptor)?;
         let now_ns = self.clock.now_ns();
@@ -82,13 +85,13 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             Armed::Sleep { until_ns } if until_ns.is_none_or(|until_ns| until_ns > now_ns) => {
                 self.submit_and_publish();
                 let mut armed = self.port.arm(now_ns)?;
-                // What makes it readable already, such as datagrams that the last turn left in the kernel, is no news to an event loop that
-                // hears of changes only.
+                // If it is readable already, perhaps for datagrams that the last turn left in the kernel, then an event
+                // loop that hears only of changes would not notice.
                 if armed != Armed::Ready && descriptor.wait(Some(0))? {
                     armed = Armed::Ready;
                 }
                 if armed == Armed::Ready {
-                    // It may be armed from the last time.
+                    // The port may be armed from the last time.
                     self.port.disarm();
                 }
                 self.set_armed(armed != Armed::Ready);
@@ -101,7 +104,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             _ => {
                 if self.sessions.is_armed() {
                     self.end_sleep();
-                    // What woke it is told now.
+                    // This return reports what woke it.
                     self.sleep.was_woken = false;
                 }
                 Ok(Armed::Ready)
@@ -109,20 +112,21 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// Says that the thread is awake, as a turn does. Returns whether a waker was called, as far as can be told from other news; that wake-up is
-    /// over.
+    /// Notes that the thread is awake, as a turn does. Returns whether a waker was called, as far as that can be told
+    /// from other news; that wake-up is then used up.
     pub fn disarm(&mut self) -> bool {
         let was_woken = self.sessions.is_armed() && self.port.disarm();
         self.set_armed(false);
         std::mem::take(&mut self.sleep.was_woken) | was_woken
     }
 
-    /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` passed. Returns whether it did: not
-    /// where there is something to do already, in the next [turn](Self::turn) or for who takes completions and events.
+    /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` has passed. Returns
+    /// whether it slept: it does not if there is something to do already, for the next [turn](Self::turn) or for the
+    /// program, which has completions or events to take.
     ///
     /// # Errors
     ///
-    /// What the port says.
+    /// Any error of the port.
     pub fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<bool> {
         let now_ns = self.clock.now_ns();
         let quiet = self.quiet();
@@ -135,13 +139,13 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         Ok(true)
     }
 
-    /// As [`Self::rest`], on a thread that serves something else too, such as sockets and further endpoints: it sleeps on all of them, and this
-    /// endpoint's poller decides when, for all. `busy` is whether any of them was. Other endpoints among them are not turned here: each is to be
-    /// turned in every round of the loop.
+    /// As [`Self::rest`], on a thread that also serves other things, such as sockets and further endpoints. It sleeps
+    /// on all of them, and this endpoint's poller decides when, for all. `busy` says whether any of them was. Other
+    /// endpoints among them are not turned here: turn each in every round of the loop.
     ///
     /// # Errors
     ///
-    /// What the port says when it cannot sleep, or one of the others.
+    /// Any error of the port, or of one of the others, when it cannot sleep.
     pub fn rest_beside(
         &mut self,
         busy: bool,
@@ -161,23 +165,24 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         Ok(())
     }
 
-    /// Sleeps on the port, whatever else there is to do.
+    /// Sleeps on the port, even if there is something to do.
     pub(super) fn sleep_on_port(&mut self, now_ns: u64, timeout_ns: Option<u64>) -> io::Result<()> {
         self.submit_and_publish();
         self.sessions.listen_until(timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns)));
-        // Armed, slept on and disarmed; a port without a descriptor has a way of its own.
+        // The port arms, sleeps and disarms by itself; a port without a descriptor has its own way to sleep.
         let slept = self.port.wait(timeout_ns);
         self.poller.woken(self.clock.now_ns());
         slept
     }
 
-    /// What the endpoint's poller did: how often it slept, and what processor time it took. Of turns that are followed by [`Self::rest`] or
-    /// are the endpoint's own, such as those of [`Self::run_until`].
+    /// Counters of the endpoint's poller: how often it slept, and the processor time it took. They cover turns that are
+    /// followed by [`Self::rest`] or made by the endpoint itself, such as those of [`Self::run_until`].
     pub fn poller_stats(&self) -> PollerStats {
         self.poller.stats()
     }
 
-    /// Publishes the counters before a sleep, if anybody reads them: with what the port held back until now.
+    /// Publishes the counters before a sleep, if anybody reads them, including packets that the port held back until
+    /// now.
     fn submit_and_publish(&mut self) {
         if self.has_audience {
             self.port.split().1.submit();
@@ -185,13 +190,13 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// Says that a loop that turned the endpoint for one purpose, such as a library's, is over: a waker that was called may have ended one of its
-    /// sleeps, of which whoever entered the loop knows nothing. The next sleep does not begin.
+    /// Notes the end of a loop that turned the endpoint for one purpose, such as a library's. A waker may have ended
+    /// one of its sleeps, of which the loop's caller knows nothing. So the next sleep does not begin.
     pub fn end_waiting(&mut self) {
         self.sleep.may_have_ended();
     }
 
-    /// Until when there is nothing to do but for what arrives.
+    /// Returns until when there is nothing to do unless something arrives.
     fn quiet(&mut self) -> Armed {
         let events = self.core.clients.lanes.events_of_main();
         let is_news = (events > self.sleep.events_told)
@@ -211,7 +216,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.shared.heeds_calls = armed || self.core.shared.pacing.is_on();
     }
 
-    /// A turn begins although somebody may sleep on the endpoint.
+    /// Ends a sleep, because a turn begins while the endpoint may still be armed.
     #[cold]
     #[inline(never)]
     pub(super) fn end_sleep(&mut self) {
@@ -219,7 +224,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.set_armed(false);
     }
 
-    /// There is something to do that whoever sleeps on the endpoint cannot know of.
+    /// Wakes a thread that may be sleeping on the endpoint and cannot know that there is something to do.
     pub(super) fn wake_sleeper(&mut self) {
         if self.sessions.is_armed() && !std::mem::replace(&mut self.sleep.is_told, true) {
             self.port.waker().wake();
@@ -228,7 +233,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     }
 }
 
-/// An endpoint beside other things that a thread sleeps on. Deadlines are on the caller's clock.
+/// An endpoint as one of several things that a thread sleeps on. Deadlines are on the caller's clock.
 impl<P: PacketPort, C: Clock> Readiness for Rpc<P, C> {
     fn descriptor(&self) -> Option<Descriptor> {
         self.descriptor()

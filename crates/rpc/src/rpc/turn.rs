@@ -1,4 +1,4 @@
-//! The loop: what one turn of it does, in which order, and how long it goes on.
+//! The loop: the steps of a turn and their order, and how long the loop goes on.
 
 use sinew_fabric::{Clock, PacketPort, PacketRx, PacketTx, PortEvent, RxBurst, Step};
 
@@ -9,11 +9,11 @@ use crate::peers::Forgotten;
 use crate::receive::take_burst;
 use crate::sessions::Sessions;
 
-/// Full bursts that one turn takes in before it answers: where a send costs the same for one packet and for many, as in a
-/// kernel's sockets, answers to several bursts in one send are worth their wait.
+/// Full bursts that one turn receives before it answers. Where a send costs the same for one packet and for many, as
+/// with a kernel's sockets, it pays to collect the answers to several bursts for one send.
 const BURSTS_PER_TURN: usize = 8;
 
-/// What a received burst is taken in with.
+/// The parts of an endpoint that handle a received burst.
 pub(super) struct Taking<'a, C> {
     pub core: &'a mut Core,
     pub sessions: &'a mut Sessions,
@@ -22,8 +22,9 @@ pub(super) struct Taking<'a, C> {
 }
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
-    /// Turns the loop once: what was enqueued leaves; what has arrived is taken in (at most eight full bursts), its requests run,
-    /// and what they and the timers have to say leaves too. Never blocks. Returns whether anything happened. Disarms the endpoint.
+    /// Turns the loop once: sends what was enqueued, receives what has arrived (at most eight full bursts) and runs its
+    /// requests, and sends their answers and whatever the timers produce. It never blocks. Returns whether anything
+    /// happened. It disarms the endpoint.
     #[inline]
     pub fn turn(&mut self) -> bool {
         self.turn_taking(|rpc, burst| {
@@ -31,7 +32,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         })
     }
 
-    /// A turn that has `take` take in what was received.
+    /// A turn in which `take` handles each received burst.
     #[inline(always)]
     pub(super) fn turn_taking(&mut self, take: impl FnMut(Taking<'_, C>, &RxBurst<'_>)) -> bool {
         let handled = self.core.shared.stats.requests_handled;
@@ -45,7 +46,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.send_answers(handled, sent, sent | received | timed | heard)
     }
 
-    /// Sends the calls that were enqueued since the last turn: they need not wait for the look at what has arrived.
+    /// Sends the calls that were enqueued since the last turn, so that they need not wait until arrivals are handled.
     #[inline(always)]
     fn send_enqueued(&mut self) -> bool {
         let shared = &mut self.core.shared;
@@ -53,7 +54,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let any = shared.has_output();
         if any {
             if self.core.shared.now_ns >= self.core.shared.deadlines_due_ns {
-                // What nobody waits for any more need not leave.
+                // Calls that nobody waits for any more need not leave.
                 self.core.end_expired();
             }
             let (_, tx) = self.port.split();
@@ -63,7 +64,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         any
     }
 
-    /// Takes in what has arrived, and runs its requests.
+    /// Receives what has arrived, and runs its requests.
     #[inline(always)]
     fn receive(&mut self, handled: u64, mut take: impl FnMut(Taking<'_, C>, &RxBurst<'_>)) -> bool {
         let mut any = false;
@@ -81,7 +82,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 break;
             }
             if self.core.shared.stats.requests_handled != handled {
-                // What comes next may have arrived while they ran.
+                // The next burst may have arrived while these requests ran.
                 self.core.shared.now_ns = self.clock.now_ns();
             }
         }
@@ -92,7 +93,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         any | returned
     }
 
-    /// Repeats what is late, asks the silent, gives up the dead: all of it every few milliseconds only.
+    /// Retransmits what is late, probes silent peers and gives up dead ones. This happens only every few milliseconds.
     #[inline(always)]
     fn run_timers(&mut self) -> bool {
         self.core.shared.now_ns >= self.core.shared.timers_due_ns && self.run_due_timers()
@@ -100,7 +101,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     #[inline(never)]
     fn run_due_timers(&mut self) -> bool {
-        // Who is given up is sent nothing, and yet there is something to hear of it.
+        // Giving up a peer sends nothing, but produces completions and events.
         let told = self.told();
         self.core.clients.retransmit_late(&mut self.core.shared);
         self.core.end_expired();
@@ -110,18 +111,19 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.told() != told
     }
 
-    /// How many completions and events wait to be taken.
+    /// Number of completions and events that wait to be taken.
     fn told(&self) -> usize {
         self.core.clients.lanes.told() + self.core.servers.client_events()
     }
 
-    /// Sends what this turn had to say, and ends it. Returns whether the turn, which was `busy` so far, had anything to do.
+    /// Sends the answers of this turn, and ends it. `busy` is whether the turn had anything to do so far; returns
+    /// whether it had, all in all.
     #[inline(always)]
     fn send_answers(&mut self, handled: u64, sent: bool, busy: bool) -> bool {
         let any = self.core.shared.has_output();
         if any {
             if self.core.shared.stats.requests_handled != handled {
-                // What the handlers took is residence, not round trip.
+                // The time that handlers took is residence, not part of a round trip.
                 self.core.shared.now_ns = self.clock.now_ns();
             }
             self.core.transmit(self.port.split().1);
@@ -130,18 +132,18 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         if self.has_audience | self.core.clients.has_unclaimed() | !self.core.shared.forgotten.is_empty() {
             self.end_turn_with_more(sent, any, busy);
         } else if any || !sent {
-            // Also with nothing new: the port may hold back what it was given in earlier turns.
+            // Even if nothing is new, the port may hold back packets of earlier turns.
             self.port.split().1.submit_soon(self.core.shared.now_ns);
         }
         self.was_idle = !busy;
         busy
     }
 
-    /// Submits what was sent, and does what few turns have to do beside.
+    /// Submits what was sent, and does the work that only few turns have.
     #[inline(never)]
     fn end_turn_with_more(&mut self, sent: bool, any: bool, busy: bool) {
         if busy {
-            // Before anybody can hear of what happened.
+            // Publish before anybody can hear of what happened.
             self.publish();
         }
         let (_, tx) = self.port.split();
@@ -149,7 +151,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             tx.submit_soon(self.core.shared.now_ns);
         }
         if !busy && !self.was_idle {
-            // Once after that, for what was counted since, such as packets that the port had held back.
+            // Publish once more in the first idle turn, for what was counted since, such as packets that the port had
+            // held back.
             self.publish();
         }
         let (_, tx) = self.port.split();
@@ -162,7 +165,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// Hears from the port who is gone.
+    /// Takes the port's events, which report lost peers.
     #[inline(always)]
     fn take_port_events(&mut self) -> bool {
         let mut any = false;
@@ -173,26 +176,27 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         any
     }
 
-    /// Tells the port whom nothing connects us to any more, after what we had to say to them.
+    /// Tells the port to forget peers that no session connects us to any more, after the last packets to them have
+    /// left.
     fn forget_peers(&mut self) {
         while let Some(Forgotten { peer, initiated }) = self.core.shared.forgotten.pop() {
-            // Unless a session with it was begun since.
+            // Skip it if a session with the peer was begun since.
             if self.core.shared.peers.index_of(peer).is_none() {
                 match initiated {
                     true => self.port.forget(peer),
-                    // The way is the peer's, which may be about to come back over it.
+                    // The peer made the connection, and may be about to come back over it.
                     false => self.port.peer_left(peer),
                 }
             }
         }
     }
 
-    /// Turns the loop once, and sleeps when there is nothing to do for longer than [`Config::poller`](crate::Config::poller) spins. Returns whether anything
-    /// happened.
+    /// Turns the loop once, and sleeps when there has been nothing to do for longer than
+    /// [`Config::poller`](crate::Config::poller) spins. Returns whether anything happened.
     ///
     /// # Errors
     ///
-    /// What the port says when it cannot sleep.
+    /// Any error of the port when it cannot sleep.
     #[inline]
     pub fn turn_or_wait(&mut self) -> std::io::Result<bool> {
         let busy = self.turn();
@@ -200,12 +204,12 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         Ok(busy)
     }
 
-    /// After a turn that was `busy` or not: sleeps when there was nothing to do for longer than [`Config::poller`](crate::Config::poller) spins, until there is, for so
-    /// many nanoseconds at most.
+    /// Sleeps after a turn, when there has been nothing to do for longer than [`Config::poller`](crate::Config::poller)
+    /// spins: until there is something, but for at most `timeout_ns`. `busy` is what the turn returned.
     ///
     /// # Errors
     ///
-    /// What the port says when it cannot sleep.
+    /// Any error of the port when it cannot sleep.
     #[inline]
     pub fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> std::io::Result<()> {
         if self.is_idle_for_long(busy) {
@@ -214,27 +218,28 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         Ok(())
     }
 
-    /// Whether to sleep after a turn that was `busy` or not.
+    /// Whether to sleep after a turn that returned `busy`.
     #[inline]
     pub(super) fn is_idle_for_long(&mut self, busy: bool) -> bool {
         self.poller.step(self.core.shared.now_ns, busy) == Step::Block
     }
 
-    /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`](crate::Config::poller) allows.
+    /// Turns the loop until `done` returns true, sleeping when there is nothing to do, as
+    /// [`Config::poller`](crate::Config::poller) allows.
     ///
     /// # Errors
     ///
-    /// What the port says when it cannot sleep.
+    /// Any error of the port when it cannot sleep.
     pub fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> std::io::Result<()> {
         self.try_run_until(|rpc| Ok(done(rpc)))
     }
 
-    /// As [`Self::run_until`], until `done` says so or fails, of which the loop ends at once. The endpoint is as well as before: the loop
-    /// can be entered again.
+    /// As [`Self::run_until`], but `done` may also fail, which ends the loop at once. The endpoint is unharmed, and the
+    /// loop can be entered again.
     ///
     /// # Errors
     ///
-    /// What `done` returns, and what the port says when it cannot sleep.
+    /// Any error that `done` returns, and any error of the port when it cannot sleep.
     pub fn try_run_until<E: From<std::io::Error>>(
         &mut self,
         mut done: impl FnMut(&mut Self) -> Result<bool, E>,

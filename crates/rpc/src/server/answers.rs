@@ -1,4 +1,4 @@
-//! How calls are answered: by their handlers at once, or by other threads later.
+//! Answers to calls: from their handlers at once, or from other threads later.
 
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_wire::{HEADER_LEN, PACKETS_MAX};
@@ -12,17 +12,17 @@ use crate::shared::Shared;
 use crate::table::{Place, SlotId};
 use crate::transmit::{TxItem, TxKind};
 
-/// Lengths that are copied by a few moves.
+/// Lengths, in bytes, that are copied without a function call.
 const SMALL: std::ops::RangeInclusive<usize> = 16..=64;
 
-/// A response to be sent.
+/// The transmit item of a response.
 #[inline(always)]
 fn response_item(slot: SlotId, number: u64, is_copy: bool) -> TxItem {
     TxItem { slot, number_low: number as u32, first: 0, count: 1, kind: TxKind::Response, is_copy }
 }
 
 impl Servers {
-    /// The slot of an unanswered call; `None` when its client has gone or given up.
+    /// The slot of an unanswered call; `None` if its client has left or given up.
     pub(super) fn find_unanswered(&self, call: ServerCall) -> Option<(usize, SlotId)> {
         let index = self.table.find(call.key)?;
         let id = self.table.slot_of(index, call.number);
@@ -35,7 +35,7 @@ impl Servers {
         self.find_unanswered(call).is_some()
     }
 
-    /// As [`Self::find_unanswered`], for its answer: one to nobody is counted.
+    /// As [`Self::find_unanswered`], when there is an answer: one that nobody waits for is counted.
     fn unanswered(&mut self, shared: &mut Shared, call: ServerCall) -> Option<(usize, SlotId)> {
         let found = self.find_unanswered(call);
         match found {
@@ -45,11 +45,11 @@ impl Servers {
         found
     }
 
-    /// Answers a call whose handler runs, and has run since the call came, with these bytes.
+    /// Answers a call with these bytes. Its handler must be running, and have been running since the call came.
     #[inline(always)]
     pub fn reply(&mut self, shared: &mut Shared, call: RunningCall, response: &[u8]) {
-        // As in `answer_with`, of a length for which nothing is called: so a handler that does little else needs no stack.
-        // The slot is still the call's: nothing else came in since.
+        // As in `answer_with`, but for lengths that are copied without a function call: so a handler that does little
+        // else needs no stack. The slot is still the call's, since nothing else was received meanwhile.
         let len = response.len();
         if SMALL.contains(&len)
             && len <= usize::from(call.found.own_len_max)
@@ -58,7 +58,7 @@ impl Servers {
             && let Response::Short(buffer) = &mut slot.response
             && len <= buffer.capacity()
         {
-            // Queued first, while it is known that there is room.
+            // Queued first, while there is known to be room.
             shared.transmit.push(response_item(call.found.slot, call.call.number, slot.is_copy));
             if buffer.fill(response).is_ok() {
                 (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
@@ -74,7 +74,8 @@ impl Servers {
         self.answer_with(shared, call, response.len(), |target| target.copy_from_slice(response));
     }
 
-    /// The slot of a call whose handler runs, where a response of this length goes into the slot's own buffer: by far the most common.
+    /// The slot of a call whose handler runs, if a response of this length goes into the slot's own buffer: by far the
+    /// most common case.
     #[inline(always)]
     fn own_buffer(&mut self, call: RunningCall, len: usize) -> Option<&mut ServerSlot> {
         let Place { entry: session, slot } = self.table.at(call.found.slot)?;
@@ -109,7 +110,7 @@ impl Servers {
         self.answer_with(shared, RunningCall { call, found }, len, write);
     }
 
-    /// As [`Self::answer_with`], whoever answers.
+    /// As [`Self::answer_with`], for any call and any length.
     #[inline(never)]
     fn answer_otherwise(&mut self, shared: &mut Shared, call: ServerCall, len: usize, write: impl FnOnce(&mut [u8])) {
         let Some((index, id)) = self.unanswered(shared, call) else { return };
@@ -122,7 +123,7 @@ impl Servers {
         }
     }
 
-    /// As [`Self::answer_with`], with as many of `max` bytes as `write` says that it has filled in.
+    /// As [`Self::answer_with`], but `write` gets `max` bytes and returns how many of them are the answer.
     #[inline(never)]
     pub fn answer_up_to(
         &mut self,
@@ -138,7 +139,7 @@ impl Servers {
         match self.response_buffer(shared, at, max) {
             Ok(mut buffer) => {
                 let len = write(&mut buffer).min(max);
-                // It gets shorter, which it always can.
+                // Shortening always succeeds.
                 match buffer.resize(len) {
                     Ok(()) => self.answer_buffer(shared, call, buffer),
                     Err(_) => self.answer_error(shared, call, ErrorCode::NoMemory),
@@ -148,7 +149,7 @@ impl Servers {
         }
     }
 
-    /// A buffer for a response of `len` bytes, of this length.
+    /// Makes a buffer for a response, of `len` bytes.
     #[inline(never)]
     fn response_buffer(
         &mut self,
@@ -200,7 +201,8 @@ impl Servers {
         }
         let (len, short_max) = (buffer.len(), session.short_len_max(shared));
         let usual = len.max(shared.config.preallocated_response_len.min(short_max));
-        // A slot keeps its answer until it is used again: a short one, in the large buffer of its request, moves to a buffer of its size.
+        // A slot keeps its answer until it is used again. So a short answer in the large buffer of its request is moved
+        // to a smaller buffer.
         if len <= short_max
             && buffer.block_len() > 2 * Arena::block_len(usual, data_per_packet)
             && let Ok(mut small) = self.response_buffer(shared, (index, id), len)
@@ -208,7 +210,7 @@ impl Servers {
             small.copy_from_slice(&buffer);
             return self.store_response(shared, (index, id), small);
         }
-        // Its request is the slot's no longer.
+        // The slot no longer holds its request.
         self.charge(shared, index, id);
         if !self.may_hold_block(shared, index, buffer.block_len()) {
             return self.answer_error(shared, call, ErrorCode::NoMemory);
@@ -228,7 +230,7 @@ impl Servers {
         self.queue(shared, TxKind::Response, id, 0, 1, is_copy);
     }
 
-    /// Says that there will be no response.
+    /// Answers a call with an error: there will be no response.
     #[cold]
     pub fn answer_error(&mut self, shared: &mut Shared, call: ServerCall, code: ErrorCode) {
         let Some((index, id)) = self.unanswered(shared, call) else { return };
@@ -241,7 +243,7 @@ impl Servers {
         self.queue(shared, TxKind::CallError, id, 0, 1, is_copy);
     }
 
-    /// Takes in what workers and deferred calls answered.
+    /// Sends the answers of workers and deferred calls.
     #[inline]
     pub fn take_returns(&mut self, shared: &mut Shared) -> bool {
         let waiting = self.returns.waiting();
@@ -255,7 +257,7 @@ impl Servers {
     fn take_waiting_returns(&mut self, shared: &mut Shared) {
         let mut answers = self.returns.take();
         for Answer { call, answer, share } in answers.drain(..) {
-            // From here on its slot is charged.
+            // From here on the memory is charged to its slot.
             drop(share);
             match answer {
                 Ok(buffer) => self.answer_buffer(shared, call, buffer),

@@ -1,4 +1,4 @@
-//! Requests of several packets on their way in.
+//! Arrival of requests of several packets.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -17,7 +17,8 @@ use crate::stats::PacketDrop;
 use crate::table::SlotId;
 
 impl Servers {
-    /// The first packet of a long request that comes: its first, unless we keep what comes out of order.
+    /// Handles the packet of a long request that arrives first. It must be the request's first packet, unless we keep
+    /// packets out of order.
     pub(super) fn begin_long(
         &mut self,
         shared: &mut Shared,
@@ -72,7 +73,7 @@ impl Servers {
         Ok(())
     }
 
-    /// A further packet of a long request; returns the request when it is whole.
+    /// Handles a further packet of a long request; returns the request if that completes it.
     pub(super) fn take_packet(
         &mut self,
         shared: &mut Shared,
@@ -89,7 +90,7 @@ impl Servers {
         let number = u32::from(part.packet);
         let place = match number.checked_sub(arrival.received) {
             Some(place) if !arrival.ahead.has(place) => place,
-            // A packet that we have: the client lost our answer to it, so it gets that again.
+            // We have this packet already: the client lost our answer to it, and gets that again.
             _ => {
                 self.repeat_credit_return(shared, index, id, call.is_copy)?;
                 return Err(PacketDrop::Stale);
@@ -123,7 +124,7 @@ impl Servers {
 }
 
 impl Servers {
-    /// Ends the arrival of a request that is whole, and returns it.
+    /// Ends the arrival of a complete request, and returns it.
     #[inline(never)]
     fn end_whole(&mut self, id: SlotId, call: CallName) -> Option<MessageBuffer> {
         let arrival = self.table.slots[id.at()].arrival()?;
@@ -135,7 +136,7 @@ impl Servers {
 }
 
 impl Arrival {
-    /// Takes note of what a call asks for beside its request, which may take longer to come than its caller waits.
+    /// Applies the options of a call. Its deadline may pass while the request is still arriving.
     #[cold]
     #[inline(never)]
     fn heed(&mut self, shared: &mut Shared, options: Options) {
@@ -144,7 +145,7 @@ impl Arrival {
     }
 }
 
-/// Copies a packet's part of a message, and returns the options that lead it if this is its first.
+/// Copies a packet's part of a message. If it is the first part and options lead it, returns these.
 #[inline(always)]
 fn take_part(
     packet: &RxPacket<'_>,

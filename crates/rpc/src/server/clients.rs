@@ -1,4 +1,5 @@
-//! Clients as their server sees them: who they are, over which session they can be called, and when they come and go.
+//! Clients as their server sees them: their names, the sessions over which they can be called, and their coming and
+//! leaving.
 
 use std::collections::VecDeque;
 
@@ -10,24 +11,26 @@ use crate::server::ServerSession;
 use crate::shared::Shared;
 use sinew_wire::SessionKey;
 
-/// Who came and went, for whom that is wanted.
+/// Events of clients that came and left, if these are wanted.
 #[derive(Default)]
 pub(super) struct Visits {
     events: VecDeque<ClientEvent>,
-    /// With so many events those of clients that came and went unnoticed are dropped, so that sessions bound how many there are.
+    /// Number of events from which on those of clients that came and left unnoticed are dropped, so that sessions bound
+    /// the number of events.
     len_max: usize,
-    /// There are events since the owner was last asked to look at them.
+    /// Whether there are events since the owner was last asked to look.
     is_news: bool,
 }
 
 impl Servers {
-    /// Puts a session on file that no packet finds before [`Self::open_back`]; returns its place and its key.
+    /// Inserts a session that no packet finds before [`Self::open_back`]; returns its index and its key.
     pub fn reserve(&mut self, shared: &mut Shared, session: ServerSession) -> (usize, SessionKey) {
         let index = self.put(shared, session);
         (index, self.table.hide(index))
     }
 
-    /// Opens a [reserved](Self::reserve) session with what its client grants; `session` is ours with that client.
+    /// Opens a [reserved](Self::reserve) session; `grant` fills in what its client grants. `session` is our own session
+    /// with that client.
     pub fn open_back(
         &mut self,
         shared: &Shared,
@@ -38,7 +41,8 @@ impl Servers {
         self.table.show(index, key);
         grant(&mut self.table.entries[index]);
         self.set_session_to(index, session);
-        // Its key went to the server alone, which has shown that it receives where it sends from.
+        // Confirmed at once: its key went only to the server, which has shown that it receives at the address that it
+        // sends from.
         self.confirm(shared, index);
     }
 
@@ -60,7 +64,8 @@ impl Servers {
         }
     }
 
-    /// Notes that a client goes, whose session is still there. Nobody hears of one that was never told to have come.
+    /// Notes that a client leaves, whose session still exists. A client whose coming was not reported is not reported
+    /// now.
     pub fn leaves(&mut self, index: usize, cause: Cause) {
         if self.cold[index].is_told {
             let client = ClientId(self.table.entries[index].key.0);
@@ -79,16 +84,16 @@ impl Servers {
         *is_news = true;
     }
 
-    /// Whether events wait of which there were none when this was last asked.
+    /// Whether events wait, and some of them came or were taken since this was last asked.
     pub fn is_client_news(&mut self) -> bool {
         std::mem::take(&mut self.visits.is_news) && !self.visits.events.is_empty()
     }
 
-    /// The next that came or went.
+    /// Returns the next event of a client that came or left.
     pub fn poll_client_event(&mut self) -> Option<ClientEvent> {
         loop {
             let event = self.visits.events.pop_front()?;
-            // Somebody takes them: those behind it are news again.
+            // The owner takes events, so those that still wait are worth a wake-up again.
             self.visits.is_news = true;
             let ClientEvent::Came(client) = event else { return Some(event) };
             if let Some(index) = self.table.find(client.key()) {
@@ -98,7 +103,7 @@ impl Servers {
         }
     }
 
-    /// How many events wait to be taken.
+    /// Number of events that wait to be taken.
     pub fn client_events(&self) -> usize {
         self.visits.events.len()
     }

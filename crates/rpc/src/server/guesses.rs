@@ -1,10 +1,11 @@
-//! Guesses at the tokens of sessions: who sends from a client's address, and does not know the session's 40 bits, may try them one by
-//! one.
+//! Guessing of session tokens: an attacker who sends from a client's address may try the session's 40 bits of token one
+//! by one.
 //!
-//! Only packets that come from the session's own peer could ever be right, so misses are counted for each session and its peer. While there
-//! are many, what was guessed right must also fit what came before: a request has one of the numbers that come next in its slot. A client's own
-//! requests have one, so that it goes on as before, but for the first request of a slot, which waits for the end of the guessing. It need not be
-//! the very next: calls that were cancelled, or whose deadlines passed, before they arrived have had numbers, too.
+//! Only packets that come from the session's own peer can ever be right, so misses are counted for each session and its
+//! peer. While there are many, a request with the right token must also fit what came before: its number must be one of
+//! the next in its slot. A client's own requests fit, so it goes on as before, except for the first request of a slot,
+//! which waits until the guessing has ended. The number need not be the very next one: calls that were cancelled before
+//! they arrived, or whose deadlines passed, have used numbers too.
 
 use sinew_fabric::Peer;
 use sinew_wire::{CallName, SessionKey};
@@ -13,13 +14,14 @@ use super::Servers;
 use crate::shared::Shared;
 use crate::table::SlotId;
 
-/// So many misses in a second are no late packets of a session that was there before. At this rate all tokens take 34 years.
+/// Misses in a second above which they are taken for guesses, not for late packets of an earlier session. At this rate
+/// it takes 34 years to try all tokens.
 const MISSES_MAX: u32 = 1_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// So many calls in a row, less one, may never have come over a slot.
+/// Numbers of a slot, after its last, that a request may have: those before it may be of calls that never arrived.
 const NUMBERS_AHEAD: u64 = 64;
 
-/// Misses of a session's token.
+/// Counts of packets that missed a session's token.
 #[derive(Default)]
 pub(super) struct Guesses {
     since_ns: u64,
@@ -28,7 +30,7 @@ pub(super) struct Guesses {
 }
 
 impl Servers {
-    /// Notes that a packet named a session whose token it did not know.
+    /// Counts a packet that named a session but had a wrong token.
     #[cold]
     pub fn note_miss(&mut self, shared: &mut Shared, key: SessionKey, from: Peer) {
         shared.stats.token_misses += 1;
@@ -38,17 +40,17 @@ impl Servers {
             return;
         }
         if shared.now_ns.saturating_sub(cold.guesses.since_ns) >= SECOND_NS {
-            // A second with few of them is the end of the guessing.
+            // A second with few misses ends the guessing.
             cold.guesses.is_guarded &= cold.guesses.misses > MISSES_MAX;
             (cold.guesses.since_ns, cold.guesses.misses) = (shared.now_ns, 0);
         }
         cold.guesses.misses += 1;
-        // Every request is looked at closely while there are many.
+        // While there are many misses, every request is checked closely.
         cold.guesses.is_guarded |= cold.guesses.misses > MISSES_MAX;
         self.settle(shared, index);
     }
 
-    /// Whether a request may be a guess that hit.
+    /// Whether a request may be a successful guess.
     pub(super) fn may_be_guessed(&mut self, shared: &Shared, index: usize, id: SlotId, call: CallName) -> bool {
         let guesses = &mut self.cold[index].guesses;
         if !guesses.is_guarded {

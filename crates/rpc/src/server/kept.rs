@@ -1,4 +1,4 @@
-//! Calls that their handlers keep, to answer them later: whether anybody still waits for them.
+//! Calls that their handlers keep, to answer them later, and whether anybody still waits for them.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::table::SlotId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeptId(pub(super) u32);
 
-/// Whether nobody waits for a call any more, as its endpoint tells the thread that has it.
+/// Whether nobody waits for a call any more. Its endpoint sets this for the thread that holds the call.
 #[derive(Clone, Default)]
 pub(crate) struct Abandoned(Arc<AtomicBool>);
 
 impl Abandoned {
-    // Relaxed, here and below: a hint, because of which nothing else is read.
+    // Relaxed, here and below: this is a hint, and no other memory is read on the strength of it.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -28,7 +28,7 @@ impl Abandoned {
         self.0.store(is_abandoned, Ordering::Relaxed);
     }
 
-    /// Whether nobody else has it.
+    /// Whether nobody else holds it.
     fn is_free(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
@@ -57,7 +57,7 @@ impl KeptCalls {
             return (KeptId(self.places.len() as u32 - 1), abandoned);
         };
         let place = &mut self.places[id.0 as usize];
-        // A handler may still have that of the place's last call.
+        // A handler may still hold the flag of the place's last call.
         if !place.abandoned.is_free() {
             place.abandoned = Abandoned::default();
         }
@@ -73,7 +73,7 @@ impl KeptCalls {
 }
 
 impl Servers {
-    /// A handler keeps a call.
+    /// Notes that a handler keeps a call.
     pub(super) fn begin_keeping(
         &mut self,
         shared: &mut Shared,
@@ -86,7 +86,7 @@ impl Servers {
         abandoned
     }
 
-    /// A slot's call was answered, or its handler did not get it.
+    /// Notes that a slot's call was answered, or that its handler did not get it.
     #[inline]
     pub(super) fn end_keeping(&mut self, id: SlotId) {
         if let Some(kept) = self.table.slots[id.at()].take_kept() {
@@ -94,7 +94,7 @@ impl Servers {
         }
     }
 
-    /// Nobody waits for the answer to a slot's call: if a handler keeps it, it can see that.
+    /// Notes that nobody waits for the answer to a slot's call: a handler that keeps it can see that.
     #[inline]
     pub(super) fn abandon(&mut self, id: SlotId) {
         if let Some(kept) = self.table.slots[id.at()].take_kept() {
@@ -103,7 +103,7 @@ impl Servers {
         }
     }
 
-    /// Ends the calls that handlers keep, and the requests on their way in, whose deadlines have passed; says when the next does.
+    /// Ends kept calls and arriving requests whose deadlines have passed; returns the next deadline.
     pub fn end_expired(&mut self, shared: &mut Shared) -> Option<u64> {
         let mut next_ns: Option<u64> = None;
         for place in 0..self.arrivals.places() {
@@ -131,7 +131,7 @@ impl Servers {
         next_ns
     }
 
-    /// How many calls [`Self::end_expired`] looks at.
+    /// Number of calls that [`Self::end_expired`] checks.
     pub fn expiring(&self) -> usize {
         self.kept.places.len() + self.arrivals.places()
     }

@@ -1,5 +1,5 @@
-//! Who holds what of the arena: memory for a request or a response, each peer's share of it, and taking it back from those that do
-//! nothing with it.
+//! Accounting of the arena: memory for requests and responses, each peer's share of it, and the recovery of memory that
+//! is stalled.
 
 use sinew_mem::{Arena, MessageBuffer};
 
@@ -11,7 +11,8 @@ use crate::shared::Shared;
 use crate::table::SlotId;
 
 impl Servers {
-    /// A buffer for a request or a response; `None` when there is no memory, not even after others gave theirs.
+    /// Allocates a buffer for a request or a response; `None` if there is no memory, even after stalled requests and
+    /// responses were given up.
     #[inline]
     pub fn alloc(&mut self, shared: &mut Shared, len: usize, data_per_packet: usize) -> Option<MessageBuffer> {
         match shared.arena.alloc(len, data_per_packet) {
@@ -21,13 +22,14 @@ impl Servers {
         }
     }
 
-    /// Whether a session's peer may hold a message of `len` bytes more, if need be after it gave back what is stalled.
+    /// Whether a session's peer may hold a message of `len` bytes more, if need be after its stalled ones were given
+    /// up.
     pub(super) fn may_hold(&mut self, shared: &mut Shared, index: usize, len: usize) -> bool {
         let block_len = Arena::block_len(len, self.table.entries[index].data_per_packet as usize);
         self.may_hold_block(shared, index, block_len)
     }
 
-    /// As [`Self::may_hold`], of a block of the arena.
+    /// As [`Self::may_hold`], for a block of the arena.
     pub(super) fn may_hold_block(&mut self, shared: &mut Shared, index: usize, more: usize) -> bool {
         let peer_index = self.table.entries[index].peer_index;
         let share = shared.memory_share();
@@ -35,8 +37,9 @@ impl Servers {
         fits(shared) || more <= share && self.give_up_stalled(shared, more, Some(peer_index)) && fits(shared)
     }
 
-    /// Counts for a call's peer the block in which a handler keeps its request; `None` when the peer has its share, or nobody waits for
-    /// the call: its slot may be another's since the handler's burst began, and what is known of that one stays.
+    /// Charges a call's peer for the block in which a handler keeps its request. `None` if the peer's share is used up,
+    /// or nobody waits for the call: since the handler's burst began, another call may have taken its slot, whose state
+    /// must stay.
     pub fn keep(
         &mut self,
         shared: &mut Shared,
@@ -45,7 +48,7 @@ impl Servers {
         block_len: usize,
     ) -> Option<(Share, Abandoned)> {
         let (index, id) = self.find_unanswered(call)?;
-        // A long request was its slot's until now.
+        // Until now a long request was charged to its slot.
         self.charge(shared, index, id);
         let peer_index = self.table.entries[index].peer_index;
         if !self.may_hold_block(shared, index, block_len) {
@@ -55,7 +58,7 @@ impl Servers {
         Some((share, self.begin_keeping(shared, (call, id), deadline_ns)))
     }
 
-    /// Requests of a call's peer that wait to be polled; `None` when the peer has gone.
+    /// Number of requests of a call's peer that wait to be polled; `None` if the peer has gone.
     pub fn requests_waiting(&self, shared: &Shared, call: ServerCall) -> Option<u64> {
         let peer_index = self.table.entries[self.table.find(call.key)?].peer_index;
         Some(shared.peers.get(peer_index).requests_waiting() as u64)
@@ -73,7 +76,7 @@ impl Servers {
         }
     }
 
-    /// Lets go of what a slot's last call holds: its client has a new one for the slot.
+    /// Frees what a slot's last call holds, since its client has a new call for the slot.
     pub(super) fn let_go(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
         let slot = &mut self.table.slots[id.at()];
         if matches!(slot.response, Response::Long(_)) {
@@ -83,17 +86,17 @@ impl Servers {
         self.charge(shared, index, id);
     }
 
-    /// Gives up requests that arrive too slowly or not at all, and long responses that nobody fetches; then, if that is not enough, the
-    /// buffers of short ones that were answered long ago: a client must not keep the memory of others for as long as it lives. It hears so
-    /// if it goes on. Returns whether there were any.
-    /// With a peer, only what that one holds.
+    /// Gives up requests that arrive too slowly or not at all, and long responses that nobody fetches. If that is not
+    /// enough, also gives up the buffers of short responses that were sent long ago: a client must not keep the memory
+    /// of others for as long as it lives. A client that goes on with such a call gets an error. Returns whether any
+    /// memory was freed. With `of`, only what that peer holds is given up.
     #[cold]
     fn give_up_stalled(&mut self, shared: &mut Shared, len: usize, of: Option<u32>) -> bool {
         let next_ns = of.map_or(self.next_give_up_ns, |peer| shared.peers.get(peer).next_give_up_ns);
         if shared.now_ns < next_ns {
             return false;
         }
-        // More than is needed now, so that the next calls need not look again.
+        // More than is needed now, so that the next calls need not search again.
         let enough = len.saturating_mul(2).max(shared.arena.capacity() / 16);
         let mut freed = self.give_up(shared, enough, false, of);
         if freed < enough {
@@ -106,11 +109,12 @@ impl Servers {
         freed > 0
     }
 
-    /// Gives up what is stalled until so many bytes are free: short responses, or all else. Returns how many bytes that were.
+    /// Gives up what is stalled until `enough` bytes are free: short responses, or everything else. Returns the number
+    /// of bytes freed.
     fn give_up(&mut self, shared: &mut Shared, enough: usize, short: bool, of: Option<u32>) -> usize {
         let mut freed = 0;
         for index in 0..self.table.entries.len() {
-            // Few sessions are one peer's: the slots of the others stay where they are in memory.
+            // Few of the sessions are this peer's: the slots of the others need not be read.
             if of.is_some_and(|peer| self.table.entries[index].peer_index != peer) {
                 continue;
             }
@@ -124,7 +128,8 @@ impl Servers {
         freed
     }
 
-    /// Gives up what a slot holds, if it is stalled and short, or all else. Returns how many bytes that were.
+    /// Gives up what a slot holds if that is stalled, and if it is a short response (`short`) or anything else (not
+    /// `short`). Returns the number of bytes freed.
     fn give_up_slot(&mut self, shared: &mut Shared, index: usize, id: SlotId, short: bool) -> usize {
         let slot = &self.table.slots[id.at()];
         let charged = slot.charged();
@@ -155,7 +160,7 @@ impl Servers {
         charged - self.table.slots[id.at()].charged()
     }
 
-    /// Whether a request arrives more slowly than it must.
+    /// Whether a request arrives more slowly than the configured rate.
     fn is_slow(&self, shared: &Shared, index: usize, id: SlotId) -> bool {
         let Some(arrival) = self.table.slots[id.at()].arrival() else { return false };
         let arrival = self.arrivals.get(arrival);

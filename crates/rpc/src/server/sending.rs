@@ -1,5 +1,6 @@
-//! How answers leave, and how many: a packet that was answered before, or that asks for more, is worth no more answers in one turn than
-//! its session has credits. A small packet could ask for thousands of large ones otherwise.
+//! Sending of answers, and a limit on them: in one turn, packets that were answered before, and packets that ask for
+//! more, get at most as many answers as their session has credits. Otherwise a small packet could ask for thousands of
+//! large ones.
 
 use sinew_fabric::{PacketTx, RxPacket, TxData, TxPacket};
 use sinew_wire::{CallName, Meaning, Part, residence};
@@ -27,7 +28,7 @@ impl Servers {
         shared.transmit.push(TxItem { slot, number_low, first, count, kind, is_copy });
     }
 
-    /// Takes the room of `count` packets from what a session may be sent in this turn beside first answers.
+    /// Takes `count` packets out of what a session may be sent in this turn in addition to first answers.
     pub(super) fn take_room(&mut self, index: usize, count: u16) -> Result<(), PacketDrop> {
         let session = &mut self.table.entries[index];
         if u32::from(session.repeats_queued) + u32::from(count) > u32::from(session.credits) {
@@ -51,7 +52,7 @@ impl Servers {
         }
     }
 
-    /// Answers a packet once more, unless that is about to be done anyway.
+    /// Answers a packet again, unless that answer is already queued.
     pub(super) fn repeat(
         &mut self,
         shared: &mut Shared,
@@ -84,7 +85,7 @@ impl Servers {
         self.repeat(shared, index, id, kind, is_copy)
     }
 
-    /// Says again how far the request got: its client lost what we said.
+    /// Reports again how far the request has arrived, since the client lost the last report.
     pub(super) fn repeat_credit_return(
         &mut self,
         shared: &mut Shared,
@@ -99,7 +100,8 @@ impl Servers {
         Ok(())
     }
 
-    /// `is_first` says that the packet came for the first time: else its client lost what we said, and hears all of it again.
+    /// Queues a report of how far the request has arrived. `is_first` is whether the packet came for the first time; if
+    /// not, the client lost our last report, and gets a cumulative one.
     #[inline(always)]
     pub(super) fn queue_credit_return(&mut self, shared: &mut Shared, id: SlotId, is_first: bool, is_copy: bool) {
         if !(self.table.slots[id.at()].credit_queued && shared.config.tuning.cumulative_credits) {
@@ -130,6 +132,7 @@ impl Servers {
         self.queue(shared, TxKind::CongestionNotice, id, 0, 1, call.is_copy);
     }
 
+    /// Queues the response packets that a client asks for, unless they are queued already.
     pub fn on_request_for_response(
         &mut self,
         shared: &mut Shared,
@@ -167,7 +170,7 @@ impl Servers {
                 any = true;
             }
         }
-        // Else they are about to leave.
+        // If there are none, all of them are about to leave.
         if any { Ok(()) } else { Err(PacketDrop::Stale) }
     }
 
@@ -198,7 +201,7 @@ impl Servers {
         let name = CallName { session: session.remote_key, number: slot.number, is_copy: item.is_copy };
         for packet in item.numbers() {
             let range = buffer.packet_range(packet.into());
-            // Only the first response waited for a handler.
+            // Only the first response packet waited for a handler.
             let kept_ns = if packet == 0 { shared.now_ns.saturating_sub(slot.arrived_ns) } else { 0 };
             let part = Part { message_len: buffer.len() as u32, packet };
             let header = Meaning::Response { residence: residence::encode(kept_ns), part }.header(name);
@@ -232,7 +235,7 @@ impl Servers {
                         ahead = self.arrivals.get(arrival).ahead.0 as u32;
                     }
                 } else if is_cumulative {
-                    // Whole since it was queued, maybe by a copy.
+                    // The request was completed since this was queued, maybe by a copy.
                     is_copy |= slot.is_copy;
                 }
                 Meaning::CreditReturn { taken, ahead, is_alone: item.kind == TxKind::CreditAlone }

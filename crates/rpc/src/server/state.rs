@@ -1,7 +1,7 @@
-//! What is known of a call that we answer, and of its session.
+//! State of a call that we answer, and of its session.
 //!
-//! As at the client, what each call touches is one line of its slot and one of its session; what only requests of several packets need lies
-//! in [`Arrivals`] for as long as they come, what only troubled sessions need in [`ServerCold`].
+//! As at the client, each call touches one cache line of its slot and one of its session. What only requests of several
+//! packets need is in [`Arrivals`] while they arrive, and what is rarely needed is in [`ServerCold`].
 
 use std::num::NonZeroU32;
 
@@ -23,7 +23,7 @@ pub(super) enum Response {
     None,
     /// Short: in the slot's own buffer, which the port copies.
     Short(MessageBuffer),
-    /// Long: the port takes shares.
+    /// Long: the port takes shares of it.
     Long(Frozen),
     Error(ErrorCode),
 }
@@ -44,55 +44,55 @@ pub(super) enum Phase {
     /// No request yet.
     #[default]
     Idle,
-    /// The response is there, until the client uses the slot again.
+    /// The response is there, and stays until the client uses the slot again.
     Answered,
     /// Request packets are arriving.
     Receiving,
-    /// The handler has it.
+    /// The handler has the request.
     Running,
 }
 
-/// What every call touches.
+/// The state that every call touches.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct ServerSlot {
     pub(super) number: u64,
-    /// When the request was whole.
+    /// When the request was complete.
     pub(super) arrived_ns: u64,
-    /// When the call last got somewhere: a packet of it came, or its response was there.
+    /// When the call last made progress: a packet of it came, or its response was there.
     pub(super) progress_ns: u64,
     pub(super) response: Response,
     pub(super) request_packets: u32,
     pub(super) request_type: u16,
-    // These three lie side by side: what a new request makes of them is one store.
+    // The next three fields are adjacent, so that a new request sets them with one store.
     pub(super) phase: Phase,
-    /// An answer to a packet that was answered before is in the transmit queue.
+    /// A repeated answer is in the transmit queue.
     pub(super) repeat_queued: bool,
-    /// A credit return is in the transmit queue, and will say how far we got by then.
+    /// A credit return is in the transmit queue; when it is sent it reports how far the request has arrived by then.
     pub(super) credit_queued: bool,
     /// Whether the next answer is, among others, to a copy.
     pub(super) is_copy: bool,
-    /// What the peer is charged for this slot, in [`BLOCK_UNIT`]s of the arena.
+    /// Memory that the peer is charged for this slot, in [`BLOCK_UNIT`]s of the arena.
     charged_units: u32,
-    /// What is known of its call elsewhere: of a long request while its packets come, of a call that its handler keeps.
+    /// Further state of its call: of a long request while its packets arrive, or of a call that its handler keeps.
     pooled: Option<PoolId>,
-    /// The first of the response packets that were asked for since the last burst was sent; 0 when none were.
+    /// The first of the response packets that were asked for since the last burst was sent; 0 if none were.
     pub(super) asked_first: u16,
     /// The last of them.
     asked_last: u16,
 }
 const _: () = assert!(size_of::<ServerSlot>() == 64);
 
-/// A place in a pool: that of [`Arrivals`], or of [`super::kept::KeptCalls`].
+/// A place in a pool: in [`Arrivals`], or in [`super::kept::KeptCalls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PoolId(NonZeroU32);
 
 impl PoolId {
-    /// In the places of kept calls.
+    /// Bit that marks the places of kept calls.
     const KEPT: u32 = 1 << 31;
 }
 
-/// The place of an [`Arrival`] among [`Arrivals`].
+/// The place of an [`Arrival`] in [`Arrivals`].
 #[derive(Clone, Copy)]
 pub(super) struct ArrivalId(NonZeroU32);
 
@@ -103,24 +103,24 @@ impl ArrivalId {
     }
 }
 
-/// A request of several packets on its way in.
+/// An arriving request of several packets.
 pub(super) struct Arrival {
-    /// There for as long as a slot names this place.
+    /// The message; `None` once no slot names this place.
     pub message: Option<MessageBuffer>,
     pub slot: SlotId,
     /// Bytes of options before the message, in its first packet.
     pub lead: usize,
-    /// Packets that are there, from the first missing one on.
+    /// Packets that have arrived, from the first missing one on.
     pub ahead: Window,
     pub begun_ns: u64,
-    /// When its caller waits no longer.
+    /// When the caller stops waiting.
     pub deadline_ns: Option<u64>,
-    /// Packets of the request that are there, up to the first that is missing.
+    /// Number of packets before the first missing one.
     pub received: u32,
 }
 
 impl Arrival {
-    /// Bytes of the message that are there, or nearly.
+    /// Bytes of the message that have arrived in order, rounded up to whole packets.
     pub fn received_len(&self, data_per_packet: usize) -> usize {
         self.received as usize * data_per_packet
     }
@@ -131,7 +131,7 @@ impl Arrival {
     }
 }
 
-/// Requests of several packets on their way in, apart from the slots: few slots have one at a time.
+/// Arriving requests of several packets, apart from the slots: few slots have one at a time.
 #[derive(Default)]
 pub(super) struct Arrivals {
     places: Vec<Arrival>,
@@ -145,21 +145,21 @@ impl Arrivals {
             return id;
         }
         self.places.push(arrival);
-        ArrivalId(NonZeroU32::new(self.places.len() as u32).expect("one at least"))
+        ArrivalId(NonZeroU32::new(self.places.len() as u32).expect("at least one place"))
     }
 
-    /// Frees a place, and returns the request as far as it came.
+    /// Frees a place, and returns the request as far as it has arrived.
     pub fn end(&mut self, id: ArrivalId) -> Option<MessageBuffer> {
         self.free.push(id);
         self.places[id.at()].message.take()
     }
 
-    /// How many places there are: one is free, or a request's.
+    /// Number of places, free or taken.
     pub fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// The slot of the request in a place, if it has a deadline, and when that is.
+    /// The slot and the deadline of the request in a place, if it has a deadline.
     pub fn timed_in(&self, place: usize) -> Option<(SlotId, u64)> {
         let arrival = &self.places[place];
         arrival.deadline_ns.filter(|_| arrival.message.is_some()).map(|deadline_ns| (arrival.slot, deadline_ns))
@@ -177,7 +177,7 @@ impl Arrivals {
 }
 
 impl ServerSlot {
-    /// Where its long request is, while the packets come.
+    /// The place of its long request, while that arrives.
     #[inline(always)]
     pub(super) fn arrival(&self) -> Option<ArrivalId> {
         self.pooled.filter(|id| id.0.get() & PoolId::KEPT == 0).map(|id| ArrivalId(id.0))
@@ -195,7 +195,7 @@ impl ServerSlot {
         arrival
     }
 
-    /// What is known of its call, which a handler keeps.
+    /// The place of its call, if a handler keeps it.
     #[inline(always)]
     pub(super) fn kept(&self) -> Option<KeptId> {
         self.pooled.filter(|id| id.0.get() & PoolId::KEPT != 0).map(|id| KeptId(id.0.get() & !PoolId::KEPT))
@@ -213,7 +213,7 @@ impl ServerSlot {
         kept
     }
 
-    /// A new request takes the slot.
+    /// Gives the slot to a new request.
     #[inline(always)]
     pub(super) fn begin(&mut self, number: u64, request_type: u16, packets: u32, is_copy: bool) {
         self.number = number;
@@ -225,14 +225,15 @@ impl ServerSlot {
         self.credit_queued = false;
     }
 
-    /// The request is whole.
+    /// Notes that the request is complete.
     #[inline(always)]
     pub(super) fn run(&mut self, now_ns: u64) {
         self.phase = Phase::Running;
         self.arrived_ns = now_ns;
     }
 
-    /// Packets whose credits can be returned: as far as we got, short of the last, whose credit the response returns.
+    /// Packets whose credits can be returned: those before the first missing one, without the request's last, whose
+    /// credit the response returns.
     pub(super) fn taken(&self, arrivals: &Arrivals) -> u16 {
         let received = self.arrival().map_or(self.request_packets, |arrival| arrivals.get(arrival).received);
         received.min(self.request_packets - 1) as u16
@@ -247,7 +248,8 @@ impl ServerSlot {
         self.charged_units = (len / BLOCK_UNIT) as u32;
     }
 
-    /// Of the response packets from `first` up to `end` those before and those behind the ones that were asked for in this turn.
+    /// Splits the response packets from `first` up to `end`: returns those before and those after the range that was
+    /// asked for in this turn.
     pub(super) fn not_asked_yet(&self, first: u32, end: u32) -> [(u32, u32); 2] {
         let Some((asked, asked_end)) = self.asked() else { return [(first, end), (0, 0)] };
         if end <= asked || first >= asked_end {
@@ -256,7 +258,7 @@ impl ServerSlot {
         [(first, asked), (asked_end, end)]
     }
 
-    /// Notes that these packets were asked for. Of ranges that do not touch only the last is known.
+    /// Notes that these packets were asked for. Of ranges that do not touch, only the last is remembered.
     pub(super) fn ask(&mut self, mut first: u32, mut end: u32) {
         if let Some((asked, asked_end)) = self.asked()
             && first <= asked_end
@@ -267,9 +269,9 @@ impl ServerSlot {
         (self.asked_first, self.asked_last) = (first as u16, (end - 1) as u16);
     }
 
-    /// The first of the response packets that were asked for in this turn, and the number after the last.
+    /// The range of response packets that were asked for in this turn.
     fn asked(&self) -> Option<(u32, u32)> {
-        // Nobody asks for the first packet of a response: it comes by itself.
+        // The first packet of a response is never asked for: it comes by itself.
         (self.asked_first > 0).then_some((self.asked_first.into(), u32::from(self.asked_last) + 1))
     }
 }
@@ -284,21 +286,22 @@ pub(crate) struct ServerSession {
     pub data_per_packet: u32,
     pub message_len_max: u32,
     pub credits: u16,
-    /// Packets in the transmit queue that repeat, or that were asked for.
+    /// Packets in the transmit queue that are repeats, or were asked for.
     pub repeats_queued: u16,
-    /// Requests shorter than this are handled where they lie, without a further look; none before the session is confirmed.
+    /// Requests shorter than this, in bytes, are handled where they lie, without further checks; 0 until the session is
+    /// confirmed.
     pub lent_end: u16,
-    /// Responses up to this long go into their slot's own buffer.
+    /// Responses up to this length, in bytes, go into their slot's own buffer.
     pub own_len_max: u16,
     /// Whether the client has used the session or confirmed it.
     pub confirmed: bool,
-    /// Whether it belongs to a session of ours, whose server calls us on it.
+    /// Whether it belongs to a session of ours, whose server calls us over it.
     pub is_back: bool,
 }
 const _: () = assert!(size_of::<ServerSession>() == 64);
 
 impl ServerSession {
-    /// Requests and responses up to this long are one packet, which the port copies.
+    /// Length up to which requests and responses are one packet, which the port copies, in bytes.
     pub fn short_len_max(&self, shared: &Shared) -> usize {
         (self.data_per_packet.min(self.message_len_max) as usize).min(shared.copied_data_max())
     }
@@ -320,15 +323,15 @@ impl Entry for ServerSession {
     }
 }
 
-/// What a session needs rarely.
+/// State of a session that is rarely needed.
 #[derive(Default)]
 pub(crate) struct ServerCold {
     pub guesses: Guesses,
     /// When the client was last told of long queues.
     pub noticed_ns: u64,
-    /// Copies of requests that later ones have overtaken, since the last was answered.
+    /// Copies of overtaken requests since the last such copy was answered.
     pub overtaken: u8,
-    /// Whether somebody was told that the client came.
+    /// Whether the client's coming was reported.
     pub is_told: bool,
     /// The session over which we call the client.
     pub session: Option<SessionId>,

@@ -1,8 +1,8 @@
 //! The other direction of a session, in which its server calls its client.
 //!
-//! A client asks for it when it connects ([`crate::ConnectOptions::call_back`]). It keeps a place among the sessions on which it answers, the
-//! server opens one among those over which it calls, and the handshake of the session tells each side the other's key. The direction
-//! has credits and slots of its own, and ends with the session: no packet is about it alone.
+//! A client asks for it when it connects ([`crate::ConnectOptions::call_back`]). It reserves a session in its role as
+//! server, the server opens one in its role as client, and the session's handshake tells each side the other's key. The
+//! direction has credits and slots of its own, and ends with the session: no packet is about it alone.
 
 use sinew_fabric::Peer;
 use sinew_wire::management::{Accept, CallBack, Features};
@@ -15,14 +15,15 @@ use crate::lanes::LaneId;
 use crate::names::ClientId;
 use crate::server::ServerSession;
 
-/// Splits packets that may be on their way to us between a session and the other direction, which gets what it asks for, up to half.
+/// Splits the packets that may be in flight to us between a session and its other direction, which gets what it asks
+/// for, up to half.
 pub(super) fn split(available: u64, credits: u16, back: u16) -> (u16, u16) {
     let back = u64::from(back).min(available / 2);
     (u64::from(credits).min(available - back) as u16, back as u16)
 }
 
 impl Sessions {
-    /// At the client: keeps a place for the calls of a server that is about to be asked. No packet finds it yet.
+    /// At the client: reserves a session for the calls of a server that is about to be asked. No packet finds it yet.
     pub(super) fn reserve_back(core: &mut Core, peer: Peer, peer_index: u32, credits: u16) -> Back {
         let session = ServerSession { peer, peer_index, is_back: true, ..ServerSession::default() };
         let (index, key) = core.servers.reserve(&mut core.shared, session);
@@ -31,7 +32,7 @@ impl Sessions {
         Back { index, key, credits }
     }
 
-    /// Whether an answer grants what was asked for.
+    /// Whether an answer grants calls back exactly if they were asked for, and no more credits than that.
     pub(super) fn grants_back(asked: Option<Back>, accept: &Accept) -> bool {
         match (asked, accept.call_back) {
             (None, None) => true,
@@ -40,7 +41,7 @@ impl Sessions {
         }
     }
 
-    /// At the client: from here on the server's calls are taken. What was granted is [what was asked for](Self::grants_back).
+    /// At the client: starts accepting the server's calls. The grant has passed [`Self::grants_back`].
     pub(super) fn open_back(core: &mut Core, client: usize, accept: &Accept) {
         let session = &core.clients.table.entries[client];
         let (id, peer_index) = (session.id(), session.peer_index);
@@ -59,7 +60,7 @@ impl Sessions {
         });
     }
 
-    /// At the client: the place goes with its session.
+    /// At the client: removes the other direction, along with its session.
     pub(super) fn remove_back(core: &mut Core, client: usize) {
         let peer_index = core.clients.table.entries[client].peer_index;
         if let Some(back) = core.clients.cold(client).back.take() {
@@ -85,7 +86,7 @@ impl Sessions {
             session.features = features;
         });
         let cold = core.clients.cold(index);
-        // Whoever wants to know hears of the client.
+        // The owner learns of the client from its client events, if it wants to.
         (cold.lane, cold.of) = (LaneId::NOBODY, Some(client));
         core.servers.set_session_to(server, core.clients.table.entries[index].id());
         let entry = core.shared.peers.get_mut(peer_index);
@@ -95,7 +96,7 @@ impl Sessions {
         Self::commit(core, peer_index, credits);
     }
 
-    /// At the server: the direction ends with the client's session, and calls on it with `cause`.
+    /// At the server: ends the direction along with the client's session, and its calls with `cause`.
     pub(super) fn end_call_back(core: &mut Core, server: usize, cause: Cause) {
         let session = &core.servers.table.entries[server];
         let (client, peer_index) = (ClientId(session.key.0), session.peer_index);
@@ -110,7 +111,7 @@ impl Sessions {
         Self::release(core, peer_index, credits);
     }
 
-    /// At the server: what it says of the direction when it accepts a session.
+    /// At the server: the terms of the direction, as it states them when it accepts a session.
     pub(super) fn call_back_of(core: &Core, server: usize) -> Option<CallBack> {
         let id = core.servers.session_to(ClientId(core.servers.table.entries[server].key.0)).ok()?;
         let session = &core.clients.table.entries[core.clients.table.find(id.key())?];

@@ -1,4 +1,4 @@
-//! How a session ends: by its user, with its endpoint, or with its peer.
+//! Ending of a session: by its user, with its endpoint, or with its peer.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::names::{ClientId, SessionId};
 use crate::stats::PacketDrop;
 
 impl Sessions {
-    /// Ends a session; its calls complete with [`Cause::Disconnected`]. Returns whether there was such a session.
+    /// Ends a session; its calls complete with [`Cause::Disconnected`]. Returns whether the session existed.
     pub fn disconnect(&mut self, core: &mut Core, id: SessionId) -> bool {
         let Some(index) = core.clients.table.find(id.key()) else { return false };
         if let Some(client) = core.clients.client_called(index) {
@@ -38,7 +38,8 @@ impl Sessions {
         true
     }
 
-    /// Ends a client's session; calls back to it complete with [`Cause::Disconnected`]. Returns whether there was such a client.
+    /// Ends a client's session; calls back to it complete with [`Cause::Disconnected`]. Returns whether the client
+    /// existed.
     pub fn dismiss(&mut self, core: &mut Core, client: ClientId) -> bool {
         let Some(index) = core.servers.table.find(client.key()) else { return false };
         let session = &core.servers.table.entries[index];
@@ -67,14 +68,14 @@ impl Sessions {
         Self::release(core, peer_index, credits);
     }
 
-    /// Takes a session of ours off file, and tells its lane.
+    /// Removes a session of ours, and sends `event` to its lane.
     pub(super) fn end_client(core: &mut Core, index: usize, event: SessionEvent) {
         let lane = core.clients.cold(index).lane;
         Self::remove_client(core, index);
         core.clients.lanes.tell(lane, event);
     }
 
-    /// Takes a client's session off file.
+    /// Removes a client's session.
     pub(super) fn remove_server(&mut self, core: &mut Core, index: usize, cause: Cause) {
         core.servers.leaves(index, cause);
         Self::end_call_back(core, index, cause);
@@ -95,7 +96,7 @@ impl Sessions {
         }
     }
 
-    /// Ends everything at once, and tells the peers.
+    /// Ends all sessions at once, and tells the peers.
     pub fn close(&mut self, core: &mut Core) {
         self.closing = true;
         for index in Self::own_clients(core).collect::<Vec<_>>() {
@@ -112,17 +113,17 @@ impl Sessions {
         }
     }
 
-    /// Our sessions, but for those over which clients are called: these end with their clients'.
+    /// Our sessions, except those over which clients are called: these end with the clients' sessions.
     fn own_clients(core: &Core) -> impl Iterator<Item = usize> + '_ {
         core.clients.table.occupied().filter(|&index| core.clients.client_called(index).is_none())
     }
 
-    /// Our clients' sessions, but for those on which our servers call us: these end with ours.
+    /// Our clients' sessions, except those over which our servers call us: these end with our sessions.
     fn own_servers(core: &Core) -> impl Iterator<Item = usize> + '_ {
         core.servers.table.occupied().filter(|&index| !core.servers.table.entries[index].is_back)
     }
 
-    /// Ends a session that a client has with us, and says so.
+    /// Ends a session that a client has with us, and tells the client.
     pub(super) fn reset(&mut self, core: &mut Core, index: usize, cause: Cause) {
         let session = &core.servers.table.entries[index];
         let packet = ending(Kind::Reset, session.remote_key, session.key);
@@ -130,14 +131,15 @@ impl Sessions {
         self.remove_server(core, index, cause);
     }
 
-    /// Gives a peer up: calls to it complete with `cause`, and what its sessions held is free.
+    /// Gives a peer up: calls to it complete with `cause`, and the memory of its sessions is freed.
     pub(super) fn fail_peer(&mut self, core: &mut Core, peer_index: u32, cause: Cause) {
         core.shared.stats.peers_lost += 1;
         let (clients, servers) = Self::sessions_with(core, peer_index);
         self.fail_sessions(core, clients, servers, cause);
     }
 
-    /// The peer is not what it was: it knows nothing of the sessions that it had with us. Those that are opening go on, with what it is now.
+    /// Ends the sessions with a peer that has restarted or given us up, and so knows none of them. Sessions that are
+    /// opening go on, with the peer's new incarnation.
     pub(super) fn forget_established(&mut self, core: &mut Core, peer_index: u32) {
         let (mut clients, servers) = Self::sessions_with(core, peer_index);
         clients.retain(|&index| core.clients.table.entries[index].state != ClientState::Connecting);
@@ -176,7 +178,7 @@ impl Sessions {
         Self::end_client(core, index, event);
     }
 
-    /// Confirm, disconnect, disconnected, reset: the header names our session, the body the peer's.
+    /// Handles confirm, disconnect, disconnected and reset. The header names our session, the body the peer's.
     pub(super) fn on_ending(
         &mut self,
         core: &mut Core,
@@ -193,7 +195,7 @@ impl Sessions {
                     Ok(_) => return Err(PacketDrop::UnknownSession),
                     Err(reason) => {
                         if header.kind == Kind::Disconnect {
-                            // Gone already: the answer was lost.
+                            // The session is gone already: our answer was lost.
                             core.shared.send(from, ending(Kind::Disconnected, theirs, header.session));
                         }
                         return Err(reason);

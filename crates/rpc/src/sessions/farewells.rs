@@ -1,8 +1,9 @@
-//! Sessions that ended here, and whose other side has not confirmed that it heard so.
+//! Sessions that ended here, but whose other side has not confirmed that it knows.
 //!
-//! A client that was [dismissed](Sessions::dismiss) and missed it would call in vain for as long as it lives, since its peer is there and
-//! answers pings; a server that missed a disconnect would keep the session. So the word is repeated until it is confirmed, or until nothing
-//! else connects the two: then they learn it from the next sign of life.
+//! A client that was [dismissed](Sessions::dismiss) and missed the packet would go on calling without an answer for as
+//! long as it lives, since its peer is alive and answers pings. A server that missed a disconnect would keep the
+//! session. So the packet is repeated until it is confirmed, or until no other session connects the two: then they
+//! learn of the end from the next ping or connect.
 
 use std::collections::VecDeque;
 
@@ -16,12 +17,13 @@ use crate::core::Core;
 use crate::error::Cause;
 use crate::stats::PacketDrop;
 
-/// So many are remembered; of more, the oldest are told no more. Who is dismissed by the thousand and confirms nothing means no good.
+/// Number of farewells that are remembered; beyond that, the oldest are dropped. A peer that is dismissed by the
+/// thousand and confirms nothing is hostile.
 const REMEMBERED_MAX: usize = 1024;
-/// So many are told again in one look, each in its turn.
+/// Number of farewells that are repeated in one check, in turn.
 const TOLD_AT_ONCE: usize = 8;
 
-/// What is said of a session that ended here.
+/// A session that ended here, and the packet that says so.
 pub(super) struct Farewell {
     /// [`Kind::Reset`] to a client, [`Kind::Disconnect`] to a server.
     kind: Kind,
@@ -33,7 +35,7 @@ pub(super) struct Farewell {
 }
 
 impl Sessions {
-    /// Remembers a session that is off file, and of whose end its other side was told at least once.
+    /// Remembers a session that was removed, and whose other side was told so at least once.
     pub(super) fn remember(&mut self, core: &Core, kind: Kind, to: Peer, (ours, theirs): (SessionKey, SessionKey)) {
         if core.shared.peers.index_of(to).is_none() {
             return;
@@ -46,7 +48,8 @@ impl Sessions {
         self.note_due(now_ns.saturating_add(core.shared.config.connect_retry_ns));
     }
 
-    /// Tells those again that have not confirmed it. Who was not reached for twice as long as a peer may be silent was given up meanwhile.
+    /// Repeats farewells that were not confirmed. A peer that was not reached for twice the peer time-out has been
+    /// given up meanwhile.
     pub(super) fn repeat_farewells(&mut self, core: &mut Core) {
         let shared = &mut core.shared;
         let (now_ns, retry_ns) = (shared.now_ns, shared.config.connect_retry_ns);
@@ -63,20 +66,21 @@ impl Sessions {
             told.push_back(Farewell { told_ns: now_ns, ..*it });
             false
         });
-        // The next look begins with others.
+        // The next check begins with the others.
         self.farewells.append(&mut told);
         if let Some(told_ns) = self.farewells.iter().map(|it| it.told_ns).min() {
             self.note_due(told_ns.saturating_add(retry_ns));
         }
     }
 
-    /// The other side has heard that a session is over. Says whether it was being told so.
+    /// Notes that the other side knows that a session is over. Returns whether it was being told so.
     pub(super) fn confirm_farewell(&mut self, from: Peer, ours: SessionKey, theirs: SessionKey) -> bool {
         let place = self.farewells.iter().position(|it| (it.to, it.ours, it.theirs) == (from, ours, theirs));
         place.is_some_and(|place| self.farewells.remove(place).is_some())
     }
 
-    /// A server ended a session of ours, which it calls `theirs`. That is confirmed, also where it is no news: the answer may have been lost.
+    /// Handles a server's notice that it ended a session of ours, which it calls `theirs`. The notice is confirmed even
+    /// if it is no news: the last confirmation may have been lost.
     pub(super) fn on_reset(
         &mut self,
         core: &mut Core,
@@ -86,7 +90,7 @@ impl Sessions {
     ) -> Result<(), PacketDrop> {
         let found = Self::client_of(core, header, from).map(|index| (index, &core.clients.table.entries[index]));
         let result = match found {
-            // It may be about to open as what has ended: we are told again.
+            // The session may be about to open as the one that ended: we will be told again.
             Ok((_, session)) if session.state == ClientState::Connecting => return Err(PacketDrop::Stale),
             Ok((index, session)) if session.remote_key == theirs => {
                 self.fail_client(core, index, Cause::PeerClosed);
@@ -95,7 +99,7 @@ impl Sessions {
             Ok(_) => Err(PacketDrop::Stale),
             Err(reason) => Err(reason),
         };
-        // A server that nothing else connects us to does not wait for it.
+        // A server with which we have no other session does not wait for the confirmation.
         if core.shared.peers.index_of(from).is_some() {
             core.shared.send(from, ending(Kind::Disconnected, theirs, header.session));
         }

@@ -1,4 +1,4 @@
-//! How a session opens: connect, challenge, connect with the cookie, accept.
+//! Opening of a session: connect, challenge, connect with the cookie, accept.
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::server::ServerSession;
 use crate::shared::{DATA_PER_PACKET_MIN, Shared};
 use crate::stats::PacketDrop;
 
-/// Cookies are good for this long.
+/// Time for which a cookie is valid.
 const COOKIE_LIFE_NS: u64 = 10_000_000_000;
 
-/// Packets that a further session with this peer may have on their way to us.
+/// Number of packets that a further session with this peer may have in flight to us.
 fn available_packets(shared: &Shared, peer_index: Option<u32>) -> u64 {
     if shared.config.overcommit {
         return u64::MAX;
@@ -34,7 +34,8 @@ fn available_packets(shared: &Shared, peer_index: Option<u32>) -> u64 {
     total.min(shared.link.receive_packets_per_peer.saturating_sub(reserve + with_peer))
 }
 
-/// The credits that a session which a peer asks for can have, and those of the other direction, if it asks for that; or why it cannot be.
+/// Returns the credits that a requested session can have, and those of the other direction if it is asked for; or the
+/// reason for refusing it.
 fn grant(core: &Core, from: Peer, connect: &Connect) -> Result<(u16, u16), Refusal> {
     let shared = &core.shared;
     let limit = shared.config.credits;
@@ -78,7 +79,7 @@ impl Sessions {
         for word in from.0.into_iter().chain([connect.client_key.0, connect.client_token, made_ns]) {
             hasher.write_u64(word);
         }
-        // 0 stands for `none`.
+        // 0 means that there is no cookie.
         hasher.finish().max(1)
     }
 
@@ -86,7 +87,7 @@ impl Sessions {
         if let Some(index) = core.shared.peers.index_of(peer) {
             return index;
         }
-        // Zero stands for `unknown`.
+        // 0 means that the token is not known.
         let local_token = core.shared.generator.next_u64().max(1);
         let entry = PeerEntry::new(peer, name, local_token, core.shared.now_ns);
         core.shared.peers.insert(entry, core.shared.now_ns)
@@ -97,7 +98,7 @@ impl Sessions {
         core.shared.peers.get_mut(peer_index).committed += u64::from(packets);
     }
 
-    /// Begins to open a session with a peer that takes packets of `packet_len_max`.
+    /// Begins to open a session with a peer that accepts packets of `packet_len_max` bytes.
     pub fn begin_connect(
         &mut self,
         core: &mut Core,
@@ -156,7 +157,7 @@ impl Sessions {
         let (peer, id) = (session.peer, session.id());
         let client_token = core.shared.peers.get(session.peer_index).local_token;
         let cold = core.clients.cold(index);
-        // Not for the first time, and without any answer yet.
+        // Whether connect was sent before, and not answered yet.
         let opening_is_repeated =
             cold.last_try_ns != 0 && cold.opening.as_ref().is_some_and(|opening| opening.cookie == Cookie::default());
         cold.last_try_ns = now_ns.max(1);
@@ -168,7 +169,8 @@ impl Sessions {
             Connect { client_key: id.key(), client_token, offer, cookie, call_back, features: Features::OURS };
         core.shared.send(peer, connect.packet());
         if opening_is_repeated {
-            // A server of the version before hears nothing of ours. It answers its own, and says by that what it is.
+            // A server of the previous version ignores packets of ours. It answers packets of its own version, and that
+            // answer reveals its version.
             core.shared.send(peer, connect.packet().of_version(VERSION - 1));
         }
     }
@@ -188,13 +190,14 @@ impl Sessions {
         let Cookie { code, made_ns } = connect.cookie;
         let fresh = made_ns <= core.shared.now_ns && core.shared.now_ns - made_ns <= COOKIE_LIFE_NS;
         let right = code == self.code(from, &connect, made_ns);
-        // Another incarnation than the one that we know is a later one only if it asked later: else it is a delayed packet.
+        // An incarnation other than the one that we know is newer only if it asked later; otherwise this is a delayed
+        // packet.
         let overtaken =
             core.shared.peers.index_of(from).map(|index| core.shared.peers.get(index)).is_some_and(|entry| {
                 entry.remote_token != 0 && entry.remote_token != connect.client_token && made_ns <= entry.known_since_ns
             });
         if !fresh || !right || overtaken {
-            // Nothing is kept: the client repeats itself with the cookie.
+            // No state is kept: the client repeats its connect with the cookie.
             let cookie = Cookie { code: self.code(from, &connect, core.shared.now_ns), made_ns: core.shared.now_ns };
             core.shared.send(from, Challenge { cookie }.packet(connect.client_key));
             return if code == 0 { Ok(()) } else { Err(PacketDrop::BadCookie) };
@@ -267,10 +270,10 @@ impl Sessions {
         core.shared.send(to, packet);
     }
 
-    /// Finds the client session that a management packet is for.
+    /// Finds the client session that a management packet is about.
     pub(super) fn client_of(core: &Core, header: &Header, from: Peer) -> Result<usize, PacketDrop> {
         let index = core.clients.table.checked(header.session, from)?;
-        // One over which a client is called begins and ends with that client's.
+        // A session over which a client is called begins and ends with that client's own session.
         if core.clients.client_called(index).is_some() { Err(PacketDrop::UnknownSession) } else { Ok(index) }
     }
 

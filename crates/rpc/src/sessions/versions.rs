@@ -1,5 +1,6 @@
-//! Peers that speak another version of the protocol. Who asked hears of it, as far as their version has words for it: a client of ours is told
-//! both versions; one of a version before the third, that the server closes, which is the nearest that it understands.
+//! Peers that speak another version of the protocol. The side that asked is told, as far as its version allows: a
+//! client of a version from 3 on is told our version, an older one that the server is closing, which is the nearest
+//! message that it understands.
 
 use sinew_fabric::RxPacket;
 use sinew_wire::management::{Connect, Refusal};
@@ -11,12 +12,12 @@ use crate::core::Core;
 use crate::error::{Cause, ConnectError};
 use crate::events::SessionEvent;
 
-/// The first version that knows of refusals for its version.
+/// First version that has refusals because of the version.
 const TELLS_VERSIONS: u8 = 3;
 
 impl Sessions {
-    /// Takes in a packet of another version: who asks for a session is refused in that version, and a session that we asked for fails with what
-    /// the server speaks.
+    /// Handles a packet of another version. A request for a session is refused in that version; a session that we asked
+    /// for fails, and its error names the server's version.
     #[cold]
     pub fn on_other_version(&mut self, core: &mut Core, packet: &RxPacket<'_>) {
         let Some((version, header)) = Header::read_other_version(packet.head) else { return };
@@ -27,7 +28,8 @@ impl Sessions {
                     if version < TELLS_VERSIONS { Refusal::Closing } else { Refusal::Version { version: VERSION } };
                 core.shared.send(packet.from, refusal.packet(connect.client_key).of_version(version));
             }
-            // The answer to what we asked in that version, with the key that we gave. (A server of ours refuses that.)
+            // The answer to a connect that we sent in that version, with our key. (A server of our version refuses such
+            // a connect.)
             Kind::Challenge => {
                 if let Ok(index) = Self::client_of(core, &header, packet.from) {
                     Self::fail_version(core, index, version);
@@ -37,7 +39,7 @@ impl Sessions {
         }
     }
 
-    /// A session that opens cannot: its server speaks another version.
+    /// Fails a session that is opening, because its server speaks another version.
     pub(super) fn fail_version(core: &mut Core, index: usize, theirs: u8) {
         let session = &core.clients.table.entries[index];
         if session.state != ClientState::Connecting {

@@ -1,4 +1,4 @@
-//! How peers are watched, and what is repeated until it is answered.
+//! Watching of peers, and repetition of what is not answered.
 
 use std::sync::Arc;
 
@@ -14,58 +14,59 @@ use crate::error::{Cause, ConnectError};
 use crate::events::SessionEvent;
 use crate::stats::PacketDrop;
 
-/// A client that never used an accepted session is reminded of it this often...
+/// Time between two reminders to a client that has not used its accepted session...
 const REMIND_NS: u64 = 1_000_000_000;
-/// ... and so many times although its peer is alive, before the session is taken back. Where half of all packets are lost, three of four
-/// reminders bring no answer: twenty would lose one session in a thousand. A high number helps no attacker, since a client keeps a session that
-/// it does not use by answering one reminder.
+/// ... and number of reminders, although the peer is alive, before the session is taken back. Where half of all packets
+/// are lost, three of four reminders bring no answer: twenty would lose one session in some 300. A high number does not
+/// help an attacker: a client can keep a session that it does not use anyway, by answering one reminder.
 const REMINDERS_MAX: u8 = 100;
-/// So many are reminded in one look, each in its turn: who asks for sessions by the thousand, and answers nothing, is not sent megabytes.
+/// Reminders sent in one check, in turn: a client that asks for sessions by the thousand and answers nothing must not
+/// be sent megabytes.
 const REMINDERS_AT_ONCE: usize = 8;
-/// A loop that stands still for longer was stopped. Shorter sleeps are a part of the round trips that it sees.
+/// A loop that stands still for longer was stopped. Shorter sleeps are part of the round trips that it measures.
 const PAUSE_NS: u64 = 5_000_000;
-/// A peer that is said to be unreachable is given up when nothing valid came from it for so long, and for two round trips...
+/// Time without a valid packet, besides two round trips, after which a peer that is reported unreachable is given up...
 const SUSPICION_NS: u64 = 100_000_000;
-/// ... although it was asked this often...
+/// ... although it was pinged at this interval...
 const SUSPECT_PING_NS: u64 = 20_000_000;
-/// ... and at least so many times, however rarely our loop turned: some may have been lost.
+/// ... and at least this often, however rarely our loop turned: some pings may have been lost.
 const SUSPECT_PINGS: u8 = 4;
-/// In the second half of the time after which a silent peer is given up it is asked so many times: where half of all packets are lost, three of
-/// four questions bring no answer, and ten in a row every ten minutes.
+/// Pings of a silent peer in the second half of the time after which it is given up. Where half of all packets are
+/// lost, three of four pings bring no answer, and ten in a row every ten minutes.
 const LAST_PINGS: u64 = 50;
 
-/// The time after which a loop that did not turn has something to make up for.
+/// Time after which a loop that did not turn has a pause to make up for.
 pub(super) fn pause_ns(config: &Config) -> u64 {
     config.probe_interval_ns.min(config.retransmit_timeout_ns.max(PAUSE_NS))
 }
 
-/// The time between two of the last questions to a silent peer.
+/// Time between two of the last pings of a silent peer.
 fn last_ping_spacing_ns(config: &Config) -> u64 {
     config.peer_timeout_ns / 2 / LAST_PINGS
 }
 
-/// The time between two looks of a loop that turns.
+/// Time between two checks of a loop that turns.
 fn look_spacing_ns(config: &Config) -> u64 {
     let due_ns = [config.connect_retry_ns / 2, config.probe_interval_ns / 4, last_ping_spacing_ns(config)];
     due_ns.into_iter().fold(u64::MAX, u64::min).max(1)
 }
 
-/// When a peer that was last heard and asked then is asked next, or given up, if it stays silent.
+/// When a peer with these times is next pinged, or given up, if it stays silent.
 fn silence_due_ns(config: &Config, last_heard_ns: u64, last_ping_ns: u64) -> u64 {
     let (interval_ns, timeout_ns) = (config.probe_interval_ns, config.peer_timeout_ns);
     let next_ns =
         |silence_ns, spacing_ns| last_heard_ns.saturating_add(silence_ns).max(last_ping_ns.saturating_add(spacing_ns));
-    // By a look later than it could be: by then the peer has mostly answered the last question, and this one is not due any more.
+    // One check later than possible: by then the peer has mostly answered the last ping, and this one is no longer due.
     let next = next_ns(interval_ns, interval_ns).saturating_add(look_spacing_ns(config));
     let last_chance = next_ns(interval_ns.max(timeout_ns / 2), interval_ns.min(last_ping_spacing_ns(config)));
     next.min(last_chance).min(last_heard_ns.saturating_add(timeout_ns))
 }
 
-/// We were stopped, or our user was busy.
+/// Makes up for a pause, in which we were stopped or our user was busy.
 #[cold]
 fn excuse(core: &mut Core, gap_ns: u64) {
     if gap_ns > core.shared.config.probe_interval_ns {
-        // Nobody was silent, we did not listen.
+        // The peers were not silent; we did not listen.
         core.shared.peers.excuse(gap_ns);
     }
     if gap_ns > core.shared.config.retransmit_timeout_ns.max(PAUSE_NS) {
@@ -84,7 +85,7 @@ impl Sessions {
 
     #[cold]
     fn notice_gap(&mut self, core: &mut Core, gap_ns: u64) -> bool {
-        // Who sleeps until something arrives listens meanwhile, but not after the time when he was to wake.
+        // A thread that sleeps until something arrives is listening, but only until the time at which it was to wake.
         let gap_ns = gap_ns.min(self.last_turn_ns.saturating_sub(self.listens_until_ns));
         if gap_ns > self.pause_ns {
             excuse(core, gap_ns);
@@ -96,35 +97,35 @@ impl Sessions {
         self.armed
     }
 
-    /// Notes whether somebody sleeps on the endpoint.
+    /// Notes whether a thread may be sleeping on the endpoint.
     pub fn set_armed(&mut self, armed: bool) {
         self.armed = armed;
-        // The turn after a sleep takes notice of it, even if somebody else ended that.
+        // The turn after a sleep must notice the sleep, even if it was ended elsewhere.
         let slept = armed || self.listens_until_ns > 0;
         self.noticed_gap_ns = if slept { 0 } else { self.pause_ns.saturating_add(1) };
     }
 
-    /// Notes that the endpoint's thread sleeps until something arrives, or until then.
+    /// Notes that the endpoint's thread sleeps until something arrives, or until `until_ns`.
     pub fn listen_until(&mut self, until_ns: Option<u64>) {
         self.listens_until_ns = until_ns.unwrap_or(u64::MAX);
         self.noticed_gap_ns = 0;
     }
 
-    /// Whether somebody sleeps on the endpoint, and it did not turn since.
+    /// Whether a thread may be sleeping on the endpoint, which has not turned since.
     pub fn is_armed(&self) -> bool {
         self.armed
     }
 
-    /// When there is next something to do in [`Self::manage`].
+    /// When [`Self::manage`] next has something to do.
     #[inline(always)]
     pub fn manage_due_ns(&self) -> u64 {
         self.next_manage_ns
     }
 
-    /// When the loop must turn next although nothing arrives.
+    /// When the loop must turn next even if nothing arrives.
     pub fn next_deadline_ns(&self, core: &Core) -> Option<u64> {
         let watch = core.clients.table.len() + core.servers.table.len() > 0;
-        // What is due is known from the last look, and whoever came since is soon looked at.
+        // The last check knows what is due; sessions that came since are checked soon.
         let unseen = self.seen != [self.attention.len(), core.servers.unconfirmed.len()];
         let manage_ns = if unseen { self.next_manage_ns } else { self.due_ns.max(self.next_manage_ns) };
         let manage = watch.then_some(manage_ns);
@@ -133,20 +134,20 @@ impl Sessions {
         manage.into_iter().chain(others).min()
     }
 
-    /// Takes in what the port knows about a peer.
+    /// Handles the port's report that a peer is lost.
     pub fn peer_lost(&mut self, core: &mut Core, peer: Peer, loss: PeerLoss) {
         let Some(index) = core.shared.peers.index_of(peer) else { return };
         let cause = match loss {
             PeerLoss::ProcessDied => Cause::PeerDied,
             PeerLoss::Closed => Cause::PeerClosed,
             PeerLoss::Refused => Cause::PeerRefused,
-            // Anybody on the network can say so, of anybody.
+            // Anybody on the network can report this, of any peer.
             PeerLoss::Unreachable => return self.suspect(core, index),
         };
         self.fail_peer(core, index, cause);
     }
 
-    /// Asks a peer at once that is said to be unreachable.
+    /// Pings a peer at once that is reported unreachable.
     fn suspect(&mut self, core: &mut Core, index: u32) {
         let now_ns = core.shared.now_ns;
         let entry = core.shared.peers.get_mut(index);
@@ -178,7 +179,7 @@ impl Sessions {
             }
             None => 0,
         };
-        // The token that the asker took for ours comes back in the key's place: it dates the answer.
+        // The token that the sender took for ours is echoed in place of the key: it dates the answer.
         let header = Header::management(Kind::Pong, SessionKey(life.receiver_token), 0);
         core.shared.send(from, Management::new(header, &[ours, life.sender_token]));
         Ok(())
@@ -194,14 +195,14 @@ impl Sessions {
         let life = Life::read(body).ok_or(PacketDrop::Malformed)?;
         let index = core.shared.peers.index_of(from).ok_or(PacketDrop::UnknownSession)?;
         let entry = core.shared.peers.get(index);
-        // The echo of our token shows that the answer is to a question of ours.
+        // The echo of our token shows that this answers a ping of ours.
         if life.receiver_token != entry.local_token {
             return Err(PacketDrop::Stale);
         }
         let (known, asked_with) = (entry.remote_token, header.session.0);
         core.shared.peers.heard(index, core.shared.now_ns);
         if known != asked_with {
-            // Asked before an accept or connect told us what we know now.
+            // The ping left before an accept or connect told us the token that we know now.
             return Err(PacketDrop::Stale);
         }
         if known != 0 && life.sender_token != known {
@@ -210,14 +211,15 @@ impl Sessions {
         }
         let now_ns = core.shared.now_ns;
         let entry = core.shared.peers.get_mut(index);
-        // Who is suspected is asked again before it can have answered.
+        // A suspected peer is pinged again before it can have answered.
         if entry.suspected_since_ns.is_none() {
             entry.round_trip_ns = now_ns.saturating_sub(entry.last_ping_ns);
         }
         Ok(())
     }
 
-    /// Repeats what was not answered, asks the silent, gives up the dead. Does something every few milliseconds only.
+    /// Repeats what was not answered, pings silent peers and gives up dead ones. It does something only every few
+    /// milliseconds.
     pub fn manage(&mut self, core: &mut Core) {
         if core.shared.now_ns >= self.next_manage_ns {
             self.manage_now(core);
@@ -238,12 +240,13 @@ impl Sessions {
         self.seen = [self.attention.len(), core.servers.unconfirmed.len()];
     }
 
-    /// Notes that something is due then.
+    /// Notes that something is due at `due_ns`.
     pub(super) fn note_due(&mut self, due_ns: u64) {
         self.due_ns = self.due_ns.min(due_ns);
     }
 
-    /// Asks a peer that is silent, or said to be gone, for a sign of life; gives it up when none comes. Notes when to do so next.
+    /// Pings a peer that is silent, or reported unreachable; gives it up if it does not answer. Notes when to do so
+    /// next.
     fn watch(&mut self, core: &mut Core, index: u32) {
         self.ask_if_silent(core, index);
         if core.shared.peers.is_known(index) {
@@ -348,13 +351,13 @@ impl Sessions {
                 return true;
             }
             if session.reminders >= REMINDERS_MAX {
-                // Whoever asked for it does not want it, or is not there.
+                // The peer that asked for it does not want it, or is not there.
                 self.reset(core, index, Cause::PeerClosed);
                 kept -= 1;
                 return false;
             }
             (reminded, next) = (reminded + 1, kept);
-            // Who says nothing at all may be busy, and has until the peer time-out.
+            // A peer that says nothing at all may be busy, and has until the peer time-out.
             let peer_index = core.servers.table.entries[index].peer_index;
             session.reminders += u8::from(core.shared.peers.was_heard_after(peer_index, session.since_ns));
             session.since_ns = core.shared.now_ns;
@@ -363,7 +366,7 @@ impl Sessions {
             true
         });
         if reminded == REMINDERS_AT_ONCE {
-            // The next look begins with the next.
+            // The next check begins with the next session.
             waiting.rotate_left(next);
         }
         waiting.append(&mut core.servers.unconfirmed);

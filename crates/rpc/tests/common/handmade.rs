@@ -1,4 +1,4 @@
-//! Peers made by hand, packet by packet: what a well-behaved endpoint would never send, or not send just then.
+//! Peers made by hand, packet by packet: they send what a well-behaved endpoint would never send, or not at that time.
 
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{PacketPort, Peer};
@@ -11,9 +11,9 @@ use super::{Endpoint, World};
 /// A packet as its receiver reads it.
 pub type Packet = (Header, Vec<u8>);
 
-/// What a peer made by hand offers unless it says otherwise.
+/// Offer of a peer made by hand, unless a test gives another.
 pub const OFFER: Offer = Offer { credits: 32, slots: 8, data_per_packet: 1448, message_len_max: 16 << 20 };
-/// 100 bytes a packet, so that a few hundred bytes are a long message.
+/// 100 bytes of data per packet, so that a few hundred bytes are a long message.
 pub const SMALL: Offer = Offer { data_per_packet: 100, ..OFFER };
 
 /// Header and body of bytes on the wire.
@@ -26,12 +26,12 @@ pub fn bytes_of(header: Header, data: &[u8]) -> Vec<u8> {
     [&header.to_bytes()[..], data].concat()
 }
 
-/// Kinds and packet numbers, to compare at a glance.
+/// Kinds and packet numbers, for short comparisons.
 pub fn outline(packets: &[Packet]) -> Vec<(Kind, u16)> {
     packets.iter().map(|(header, _)| (header.kind, header.packet_number)).collect()
 }
 
-/// Turns an endpoint once and returns what it sent to `to` then.
+/// Turns an endpoint once, and returns what it then sent to `to`.
 pub fn turn_and_tap<P: PacketPort>(network: &Network, endpoint: &mut Endpoint<P>, to: Peer) -> Vec<Packet> {
     network.start_tap();
     network.take_tapped();
@@ -41,7 +41,7 @@ pub fn turn_and_tap<P: PacketPort>(network: &Network, endpoint: &mut Endpoint<P>
 
 fn sent_to(network: &Network, to: Peer) -> Vec<Packet> {
     let tapped = network.take_tapped();
-    // A connect that is repeated is so in the version before, too.
+    // A repeated connect is also sent in the previous version of the protocol.
     let ours = tapped.iter().filter(|sent| sent.to == to && Header::read_other_version(&sent.bytes).is_none());
     ours.map(|sent| parse(&sent.bytes)).collect()
 }
@@ -56,13 +56,13 @@ pub struct HandClient {
     pub server_token: u64,
     pub granted: Offer,
     pub request_type: RequestType,
-    /// What it offers for the server's calls.
+    /// The terms that it offers for the server's calls.
     pub call_back: Option<CallBack>,
     pub granted_back: Option<CallBack>,
 }
 
 impl HandClient {
-    /// A client without a session; `number` makes it another peer.
+    /// A client without a session; clients with different numbers are different peers.
     pub fn new(world: &World, number: u32) -> Self {
         Self {
             network: world.network.clone(),
@@ -78,7 +78,7 @@ impl HandClient {
         }
     }
 
-    /// Another session of the same peer, not open yet; `index` tells it from its siblings.
+    /// Another session of the same peer, not open yet; `index` distinguishes it from its siblings.
     pub fn sibling(&self, world: &World, index: u64) -> Self {
         let key = SessionKey::new(100 + index as usize, 0x9876_0000 + index);
         Self { network: world.network.clone(), key, server_key: SessionKey(0), ..*self }
@@ -88,7 +88,7 @@ impl HandClient {
     ///
     /// # Errors
     ///
-    /// What the server refused it with.
+    /// The server's refusal.
     pub fn open<P: PacketPort>(&mut self, server: &mut Endpoint<P>, offer: Offer) -> Result<(), Packet> {
         let cookie = self.challenged(server, offer);
         self.send_management(&self.connect_packet(offer, cookie));
@@ -102,7 +102,7 @@ impl HandClient {
         Ok(())
     }
 
-    /// Opens sessions of this peer until the server refuses one, or there are `most`.
+    /// Opens sessions of this peer until the server refuses one, or `most` are open.
     pub fn open_many<P: PacketPort>(
         world: &World,
         server: &mut Endpoint<P>,
@@ -122,7 +122,7 @@ impl HandClient {
         open
     }
 
-    /// Says that the client lives.
+    /// Sends a ping, as a sign of life.
     pub fn ping(&self) {
         let life = Life { sender_token: self.token, receiver_token: self.server_token };
         self.send_management(&life.packet(Kind::Ping));
@@ -153,7 +153,7 @@ impl HandClient {
         Connect { client_key, client_token, offer, cookie, call_back, features: Features::OURS }.packet()
     }
 
-    /// Takes in an accept.
+    /// Handles an accept.
     pub fn accepted(&mut self, header: &Header, body: &[u8]) {
         assert_eq!((header.kind, header.session), (Kind::Accept, self.key));
         let accept = Accept::read(body).unwrap();
@@ -191,7 +191,7 @@ impl HandClient {
         self.send(self.header(request_number, packet_number, message.len()), data);
     }
 
-    /// Asks for `count` response packets from `first` on.
+    /// Asks for `count` response packets, from `first` on.
     pub fn request_for_response(&self, request_number: u64, first: u16, count: u32) {
         let header = Header { kind: Kind::RequestForResponse, ..self.header(request_number, first, count as usize) };
         self.send(header, &[]);
@@ -203,7 +203,7 @@ impl HandClient {
     }
 }
 
-/// A server made by hand. Its port is there to have an address.
+/// A server made by hand. Its port only provides an address.
 pub struct HandServer {
     pub network: Network,
     pub port: LoopbackPort,
@@ -214,14 +214,14 @@ pub struct HandServer {
     pub client_token: u64,
     pub data_per_packet: usize,
     pub session: SessionId,
-    /// What the client offers for this server's calls.
+    /// The terms that the client offers for this server's calls.
     pub offered: Option<CallBack>,
-    /// What it says that it can take.
+    /// Features that it announces.
     pub features: Features,
 }
 
 impl HandServer {
-    /// A server at `loopback://server`, and a session that the client named `client` has opened with it.
+    /// A server at `loopback://server`, with a session that the client named `client` has opened.
     pub fn connected(world: &World, client: &mut Endpoint, granted: Offer) -> Self {
         let mut server = Self::asked(world, client);
         server.accept(granted);
@@ -230,12 +230,12 @@ impl HandServer {
         server
     }
 
-    /// A server that the client has sent a connect.
+    /// A server to which the client has sent a connect.
     pub fn asked(world: &World, client: &mut Endpoint) -> Self {
         Self::asked_with(world, client, ConnectOptions::new())
     }
 
-    /// As [`Self::asked`], with options of the client's.
+    /// As [`Self::asked`], with connect options of the client.
     pub fn asked_with(world: &World, client: &mut Endpoint, options: ConnectOptions) -> Self {
         let port = world.network.port_with("server", LoopbackConfig::default()).unwrap();
         let session = client.begin_connect_with(&port.address(), options).unwrap();
@@ -266,7 +266,7 @@ impl HandServer {
         self.accept_with(granted, None);
     }
 
-    /// As [`Self::accept`], with what it grants for calls back.
+    /// As [`Self::accept`], with the terms that it grants for calls back.
     pub fn accept_with(&mut self, granted: Offer, call_back: Option<CallBack>) {
         self.data_per_packet = granted.data_per_packet as usize;
         let accept = Accept {
@@ -319,7 +319,7 @@ impl HandServer {
     }
 }
 
-/// A server in a world of its own, and a client made by hand that has a session with it, of [`SMALL`] packets.
+/// A server in a world of its own, with a client made by hand that has a session with [`SMALL`] packets.
 pub fn hand_client(config: sinew_rpc::Config) -> (World, Endpoint, HandClient) {
     let world = World::new();
     let mut server = world.server(config, LoopbackConfig::default());
@@ -327,7 +327,7 @@ pub fn hand_client(config: sinew_rpc::Config) -> (World, Endpoint, HandClient) {
     (world, server, client)
 }
 
-/// A client in a world of its own, and a server made by hand that granted it a session.
+/// A client in a world of its own, with a server made by hand that granted it a session.
 pub fn hand_server(config: sinew_rpc::Config, granted: Offer) -> (World, Endpoint, HandServer) {
     let world = World::new();
     let mut client = world.client(config, LoopbackConfig::default());

@@ -21,16 +21,16 @@ pub const WORKER: RequestType = RequestType::new(3);
 pub const DROP: RequestType = RequestType::new(4);
 pub const PANIC: RequestType = RequestType::new(5);
 pub const LONG: RequestType = RequestType::new(6);
-/// Kept until [`answer_kept`].
+/// Calls of this type are kept until [`answer_kept`].
 pub const DEFER: RequestType = RequestType::new(7);
-/// What both sides of [`World::sealed`] seal with.
+/// Key with which both sides of [`World::sealed`] seal.
 pub const SEAL_KEY: [u64; 2] = [11, 22];
 
 thread_local! {
     static KEPT: RefCell<Vec<DeferredCall>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The calls of type [`DEFER`] that no answer was given yet.
+/// The calls of type [`DEFER`] that have not been answered yet.
 pub fn take_kept() -> Vec<DeferredCall> {
     KEPT.take()
 }
@@ -40,8 +40,8 @@ pub fn answer_kept() -> usize {
     take_kept().into_iter().map(DeferredCall::reply_in_place).count()
 }
 
-/// The ports of these tests. The workspace's end-to-end tests run them again on ports whose packets are carried by other
-/// fabrics.
+/// The ports of these tests. The workspace's end-to-end tests run them again on ports whose packets other fabrics
+/// carry.
 #[cfg(not(carried))]
 pub type TestPort = sinew_fabric::loopback::LoopbackPort;
 #[cfg(carried)]
@@ -168,7 +168,7 @@ impl World {
         Rpc::new(nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(seed)))
     }
 
-    /// An endpoint whose packets are sealed; the faults are below that.
+    /// An endpoint whose packets are sealed; the faults are injected below the seal.
     pub fn sealed(
         &self,
         name: &str,
@@ -179,17 +179,17 @@ impl World {
         let number = self.clock.now_ns();
         let port = Faulty::new(self.port(name, config), faults, number);
         let port = seal(port, SEAL_KEY, number).unwrap();
-        // No two have the same chance.
+        // Gives each endpoint a seed of its own.
         self.clock.advance(1);
         Rpc::new(nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(number)))
     }
 
-    /// A server named `server`, that nobody has a session with.
+    /// A server named `server`, without sessions.
     pub fn server(&self, config: sinew_rpc::Config, port: LoopbackConfig) -> Endpoint {
         self.endpoint_with("server", &server_nexus(Arc::clone(&self.pool), config), 1, port)
     }
 
-    /// A client named `client` without a session.
+    /// A client named `client`, without sessions.
     pub fn client(&self, config: sinew_rpc::Config, port: LoopbackConfig) -> Endpoint {
         let nexus = Nexus::builder().config(config).build().unwrap();
         self.endpoint_with("client", &nexus, 2, port)
@@ -200,7 +200,7 @@ impl World {
         self.pair_of((config.clone(), port), (config, port))
     }
 
-    /// As [`Self::pair`], with limits and a port of each side's own: the client's first.
+    /// As [`Self::pair`], with a configuration and a port for each side, the client's first.
     pub fn pair_of(
         &self,
         of_client: (sinew_rpc::Config, LoopbackConfig),
@@ -212,7 +212,7 @@ impl World {
         (client, server, session)
     }
 
-    /// Loses whatever client and server send each other during `act`.
+    /// Loses everything that client and server send each other during `act`.
     pub fn losing<R>(&self, act: impl FnOnce() -> R) -> R {
         self.network.set_link("client", "server", false);
         let result = act();
@@ -221,17 +221,17 @@ impl World {
     }
 }
 
-/// Completions that are there already.
+/// Takes the completions that are there already.
 pub fn completions<P: PacketPort>(client: &mut Endpoint<P>) -> Vec<Completion> {
     std::iter::from_fn(|| client.poll_completion()).collect()
 }
 
-/// Events that are there already.
+/// Takes the events that are there already.
 pub fn events<P: PacketPort>(endpoint: &mut Endpoint<P>) -> Vec<SessionEvent> {
     std::iter::from_fn(|| endpoint.poll_event()).collect()
 }
 
-/// Turns both endpoints until nothing more is on its way, without letting time pass.
+/// Turns both endpoints until nothing more is in flight, without letting time pass.
 pub fn settle<P: PacketPort, Q: PacketPort>(a: &mut Endpoint<P>, b: &mut Endpoint<Q>) {
     for _ in 0..10_000 {
         let busy = a.turn();
@@ -305,19 +305,19 @@ pub fn run<P: PacketPort, Q: PacketPort>(
     panic!("{} of {count} calls completed", over.len());
 }
 
-/// That an endpoint has no session and keeps room for none.
+/// Asserts that an endpoint has no session and reserves room for none.
 pub fn assert_nothing_is_left<P: PacketPort>(endpoint: &Endpoint<P>) {
     assert_eq!((endpoint.sessions(), endpoint.committed_packets()), (0, 0));
 }
 
-/// The one event that is there.
+/// Takes the one event that is there.
 pub fn event(endpoint: &mut Endpoint) -> SessionEvent {
     let mut events = events(endpoint);
     assert_eq!(events.len(), 1, "{events:?}");
     events.remove(0)
 }
 
-/// The cause of the one session that was lost.
+/// Takes the event of the one session that was lost, and returns its cause.
 pub fn lost(endpoint: &mut Endpoint, session: SessionId) -> Cause {
     match event(endpoint) {
         SessionEvent::Lost { session: id, cause, .. } if id == session => cause,
@@ -325,7 +325,8 @@ pub fn lost(endpoint: &mut Endpoint, session: SessionId) -> Cause {
     }
 }
 
-/// Kinds of the packets that were tapped, in order. (A connect that is repeated is so in the version before, too: that is left out.)
+/// Kinds of the tapped packets, in order. (A repeated connect is also sent in the previous version of the protocol;
+/// that packet is left out.)
 pub fn kinds(network: &Network) -> Vec<Kind> {
     let tapped = network.take_tapped();
     let ours = tapped.iter().filter(|sent| sinew_wire::Header::read_other_version(&sent.bytes).is_none());

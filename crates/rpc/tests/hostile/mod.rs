@@ -1,8 +1,8 @@
-//! What must hold of an endpoint whatever arrives. The fuzz target and the property tests share this.
+//! Properties of an endpoint that hold whatever arrives; the fuzz target and the property tests share them.
 //!
-//! Bytes are read as a list of steps, so that every byte string is a history and small changes of the bytes are small
-//! changes of the history: raw packets, packets with a valid session key and everything else of the bytes' choice,
-//! management packets, and time that passes.
+//! Bytes are read as a list of steps, so that every byte string is a history, and small changes of the bytes are small
+//! changes of the history. The steps are raw packets, packets with a valid session key and otherwise arbitrary
+//! contents, management packets, and time that passes.
 
 use sinew_fabric::Peer;
 use sinew_fabric::loopback::{LoopbackConfig, Network};
@@ -15,13 +15,13 @@ use super::common::{BURST, DEFER, ECHO, Endpoint, World, connect, pass_time, run
 
 const MS: u64 = 1_000_000;
 const CALLS: u64 = 10;
-/// What the hostile side calls the other direction.
+/// The hostile side's terms for the other direction.
 const BACK: CallBack = CallBack { key: SessionKey::new(5, 0xBAC4), credits: 8, slots: 4 };
 
-/// Bytes of data in one packet of the histories, so that messages of some hundred bytes are long.
+/// Offer with 100 bytes of data per packet, so that messages of some hundred bytes are long.
 const OFFERED: sinew_wire::management::Offer = sinew_wire::management::Offer { data_per_packet: 100, ..OFFER };
 
-/// A history that a server and its client survive.
+/// Runs a history, which a server or a client must survive.
 pub fn endpoint(bytes: &[u8]) {
     match bytes.split_first() {
         Some((role, steps)) if role % 2 == 0 => server(steps, role % 4 == 2),
@@ -32,8 +32,9 @@ pub fn endpoint(bytes: &[u8]) {
     take_kept();
 }
 
-/// A server hears a peer with a session that says anything, and strangers; afterwards another client, which had a session
-/// all the time, is served as if nothing had happened. With `calls_back` the peer is called, too, and each call completes once.
+/// A server hears strangers, and a peer with a session that says anything. Afterwards another client, which had a
+/// session all the time, is served as if nothing had happened. With `calls_back` the server also calls the peer, and
+/// each of these calls completes once.
 fn server(steps: &[u8], calls_back: bool) {
     let world = World::new();
     let nexus = Nexus::builder()
@@ -81,7 +82,7 @@ fn server(steps: &[u8], calls_back: bool) {
     }
 }
 
-/// Silence longer than a peer may keep it: then each of the calls is over, and was once.
+/// After twice the longest silence that is allowed, asserts that each of the calls has completed exactly once.
 fn assert_each_completes_once(world: &World, endpoint: &mut Endpoint, mut over: Vec<u64>) {
     let silence_ns = 2 * (endpoint.config().peer_timeout_ns + endpoint.config().probe_interval_ns);
     for _ in 0..100 {
@@ -94,7 +95,7 @@ fn assert_each_completes_once(world: &World, endpoint: &mut Endpoint, mut over: 
 }
 
 fn assert_served(world: &World, good: &mut Endpoint, server: &mut Endpoint, session: SessionId) {
-    // What the histories left in the receive ring makes room first.
+    // First lets the endpoint empty what the history left in its receive ring.
     pass_time(world, good, server, 2 * MS);
     send(good, session, ECHO, b"still there", 77);
     let over = run(world, good, server, 1);
@@ -103,8 +104,8 @@ fn assert_served(world: &World, good: &mut Endpoint, server: &mut Endpoint, sess
     assert_eq!(&over[0].response[..], b"still there");
 }
 
-/// A client has calls at a server that answers anything, and then nothing: each call completes exactly once. With `is_called` the
-/// server may call it, too.
+/// A client makes calls to a server that answers anything, and then nothing: each call completes exactly once. With
+/// `is_called` the server may also call the client.
 fn client(steps: &[u8], is_called: bool) {
     let world = World::new();
     let nexus = Nexus::builder().handle(ECHO, |call| {
@@ -138,7 +139,7 @@ fn client(steps: &[u8], is_called: bool) {
     assert_each_completes_once(&world, &mut client, over);
 }
 
-/// Whom the packets go to, and who seems to send them.
+/// The receiver of the packets, and their apparent sender.
 struct Target<'a> {
     network: &'a Network,
     name: &'static str,
@@ -173,13 +174,13 @@ impl Target<'_> {
         }
     }
 
-    /// A full ring loses the packet, as a network may.
+    /// Injects a packet; a full ring loses it, as a network may.
     fn inject(&self, from: Peer, packet: &[u8]) {
         self.network.inject(self.name, from, packet);
     }
 }
 
-/// What is left of a history's bytes.
+/// The rest of a history's bytes.
 struct Steps<'a>(&'a [u8]);
 
 impl<'a> Steps<'a> {
@@ -201,7 +202,7 @@ impl<'a> Steps<'a> {
         bytes
     }
 
-    /// The session's key, the other direction's, the sender's, none, or one with another token.
+    /// The session's key, the other direction's, the sender's, the default key, or one with another token.
     fn key(&mut self, target: &Target<'_>) -> SessionKey {
         match self.byte().unwrap_or(0) % 5 {
             0 => target.to,
@@ -218,7 +219,7 @@ impl<'a> Steps<'a> {
         (0..count).flat_map(|_| u64::from(self.word()).to_le_bytes()).collect()
     }
 
-    /// A header whose numbers are mostly near those of good packets.
+    /// A header whose numbers are mostly close to those of good packets.
     fn header(&mut self) -> Header {
         const KINDS: [Kind; 19] = [
             Kind::RequestWithOptions,

@@ -1,4 +1,4 @@
-//! What becomes of something that was handed to an endpoint, for whoever waits for it.
+//! Result of a closure or call that was handed to an endpoint, for the thread or task that waits for it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,11 +14,11 @@ use crate::error::HandleError;
 use crate::handlers::contained;
 
 enum State<T> {
-    /// Nothing yet; whom to tell.
+    /// There is no result yet; the waker of the task that polled last, if any.
     Waiting(Option<Waker>),
     Ended(T),
     Taken,
-    /// Nobody waits.
+    /// Nobody waits for the result.
     Abandoned,
 }
 
@@ -34,7 +34,7 @@ impl<T> Parcel<T> {
     }
 }
 
-/// The result, once it is there.
+/// Takes the result, once it is there.
 fn take<T, E: From<HandleError>>(state: &mut State<Result<T, E>>) -> Option<Result<T, E>> {
     match state {
         State::Waiting(_) => None,
@@ -45,22 +45,23 @@ fn take<T, E: From<HandleError>>(state: &mut State<Result<T, E>>) -> Option<Resu
     }
 }
 
-/// The side that will know the result. Dropped without one, it says that the endpoint is gone.
+/// The producing side of a result. If dropped without one, it reports that the endpoint is gone.
 pub(crate) struct Promise<T, E: From<HandleError> = HandleError> {
     parcel: Arc<Parcel<Result<T, E>>>,
-    /// In virtual time: the endpoint's.
+    /// The endpoint's waker, if the endpoint is in virtual time.
     waker: Option<PortWaker>,
 }
 
 impl<T, E: From<HandleError>> Promise<T, E> {
-    /// A promise of an endpoint that belongs to `thread`; `waker` is its own, where it is in virtual time.
+    /// Makes a promise of an endpoint that belongs to `thread`. `waker` is the endpoint's waker if it is in virtual
+    /// time.
     pub fn new(thread: ThreadId, waker: Option<PortWaker>) -> (Self, Pending<T, E>) {
         let parcel = Arc::new(Parcel { state: Mutex::new(State::Waiting(None)), ended: Condvar::new() });
         let pending = Pending { parcel: Arc::clone(&parcel), thread, is_virtual: waker.is_some(), call: None };
         (Self { parcel, waker }, pending)
     }
 
-    /// Whether nobody waits any more.
+    /// Whether nobody waits for the result any more.
     pub fn is_abandoned(&self) -> bool {
         matches!(*self.parcel.lock(), State::Abandoned)
     }
@@ -69,21 +70,21 @@ impl<T, E: From<HandleError>> Promise<T, E> {
         let mut state = self.parcel.lock();
         if !matches!(*state, State::Waiting(_)) {
             drop(state);
-            // A result of somebody else's type may panic when it is dropped.
+            // The result's type is the user's: dropping it may panic.
             return contained(|| drop(result));
         }
         let before = std::mem::replace(&mut *state, State::Ended(result));
         drop(state);
         self.parcel.ended.notify_all();
         if let State::Waiting(Some(waker)) = before {
-            // An executor's code.
+            // Waking runs an executor's code.
             contained(|| waker.wake());
         }
     }
 }
 
 impl<T: Send + 'static, E: From<HandleError> + Send + 'static> Promise<T, E> {
-    /// The result is there; in virtual time, when everybody has come to the time of the core that made it.
+    /// Delivers the result. In virtual time it takes effect when all have reached the time of the core that made it.
     pub fn end(mut self, result: Result<T, E>) {
         match self.waker.take() {
             Some(waker) => waker.take_effect(Box::new(move || self.set(result))),
@@ -101,26 +102,28 @@ impl<T, E: From<HandleError>> Drop for Promise<T, E> {
     }
 }
 
-/// What becomes of something that was handed to an endpoint by a [`RpcHandle`](super::RpcHandle). Wait for it on a thread ([`Self::wait`],
-/// [`Self::wait_timeout`]), look for it now and then ([`Self::try_take`]), or await it: it is a [`Future`], under any executor.
+/// Result of a closure or call that a [`RpcHandle`](super::RpcHandle) handed to an endpoint. Wait for it on a thread
+/// ([`Self::wait`], [`Self::wait_timeout`]), check for it now and then ([`Self::try_take`]), or await it: it is a
+/// [`Future`], for any executor.
 ///
-/// There is one result, for whoever takes it first; who asks again hears [`HandleError::Taken`]. Dropping it cancels a call that is not over, and lets
-/// a closure run for nobody.
+/// The result can be taken once; after that, asking gives [`HandleError::Taken`]. Dropping a `Pending` cancels a call
+/// that is not over, and lets a closure run without a recipient.
 ///
-/// In virtual time the result is there when it is made: when the endpoint's core has come so far, whatever code runs before. Nothing can be waited for
-/// there ([`HandleError::VirtualTime`]): look for it, or await it, in turns.
+/// In virtual time the result is there from the time at which it is made, that is, once the endpoint's core has reached
+/// that time, whatever the order in which code runs. Nothing can wait there ([`HandleError::VirtualTime`]): check for
+/// the result, or await it, in turns.
 pub struct Pending<T, E: From<HandleError> = HandleError> {
     parcel: Arc<Parcel<Result<T, E>>>,
-    /// The endpoint's.
+    /// The endpoint's thread.
     thread: ThreadId,
     /// Whether the endpoint is in virtual time.
     is_virtual: bool,
-    /// Of a call: its number, and where to cancel it.
+    /// For a call: the inbox through which to cancel it, and its number.
     call: Option<(Arc<Inbox>, u64)>,
 }
 
 impl<T, E: From<HandleError>> Pending<T, E> {
-    /// It is a call's: dropping it cancels that.
+    /// Marks the result as a call's: dropping it cancels the call.
     pub(super) fn cancels(&mut self, inbox: &Arc<Inbox>, number: u64) {
         self.call = Some((Arc::clone(inbox), number));
     }
@@ -129,8 +132,8 @@ impl<T, E: From<HandleError>> Pending<T, E> {
     ///
     /// # Errors
     ///
-    /// What it ended with; [`HandleError::OwnThread`] on the thread of the endpoint, which would wait for itself, as
-    /// [`HandleError::VirtualTime`] where that is a simulation's; [`HandleError::Taken`].
+    /// The error of the closure or call. Also [`HandleError::OwnThread`] on the endpoint's thread, which would wait for
+    /// itself, or [`HandleError::VirtualTime`] if that endpoint is simulated; and [`HandleError::Taken`].
     pub fn wait(self) -> Result<T, E> {
         let mut state = self.parcel.lock();
         loop {
@@ -145,11 +148,12 @@ impl<T, E: From<HandleError>> Pending<T, E> {
         }
     }
 
-    /// Blocks the thread until the result is there, for so long at most: then `None`. The endpoint's own thread sleeps in vain.
+    /// Blocks the thread until the result is there, or returns `None` after `timeout`. On the endpoint's own thread it
+    /// always sleeps for the whole time-out, unless the result is already there.
     ///
     /// # Errors
     ///
-    /// What it ended with; [`HandleError::Taken`].
+    /// The error of the closure or call; [`HandleError::Taken`].
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<T, E>> {
         let is_waiting = |state: &mut State<_>| matches!(state, State::Waiting(_));
         let waited = self.parcel.ended.wait_timeout_while(self.parcel.lock(), timeout, is_waiting);
@@ -157,11 +161,11 @@ impl<T, E: From<HandleError>> Pending<T, E> {
         take(&mut state)
     }
 
-    /// The result, if it is there.
+    /// Takes the result if it is there.
     ///
     /// # Errors
     ///
-    /// What it ended with; [`HandleError::Taken`].
+    /// The error of the closure or call; [`HandleError::Taken`].
     pub fn try_take(&mut self) -> Option<Result<T, E>> {
         take(&mut self.parcel.lock())
     }
@@ -178,7 +182,7 @@ impl<T, E: From<HandleError>> Future for Pending<T, E> {
         let is_known = known.as_ref().is_some_and(|known| known.will_wake(context.waker()));
         let other = if is_known { None } else { known.replace(context.waker().clone()) };
         drop(state);
-        // An executor's code: not with the lock.
+        // Dropping a waker runs an executor's code, so not while holding the lock.
         drop(other);
         Poll::Pending
     }
