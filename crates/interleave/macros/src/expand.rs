@@ -1,4 +1,4 @@
-//! The functions that a marked one becomes.
+//! Expansion of a marked function into the functions that it becomes.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
@@ -8,10 +8,10 @@ use crate::marks;
 use crate::options::Options;
 use crate::signature::{self, Parameters};
 
-/// The plain function, the lookup and the batch function.
+/// Writes the plain function, the lookup and the batch function.
 pub fn expand(options: TokenStream, function: TokenStream) -> syn::Result<TokenStream> {
     let options: Options = syn::parse2(options)?;
-    // A free function is a method without a receiver, as far as its words go.
+    // To the parser, a free function is a method without a receiver.
     let function: ImplItemFn = syn::parse2(function)?;
     let parameters = signature::parameters(&function.sig)?;
     let (plain_body, lookup_body) = marks::bodies(&function.block)?;
@@ -56,7 +56,7 @@ fn batch(
         generics.params.insert(at, GenericParam::Lifetime(parse_quote!(#lifetime)));
     }
     generics.make_where_clause().predicates.extend(bounds.iter().cloned());
-    // Its own names cannot be those of a parameter.
+    // Names that no parameter has.
     let (width, inputs, results) = (format_ident!("__width"), format_ident!("__inputs"), format_ident!("__results"));
     let (width_parameter, batch) = match options.width {
         Some(width) => (None, quote!(::sinew_interleave::Batch::<#width>::new())),
@@ -88,7 +88,8 @@ fn batch(
             #inputs: impl ::core::iter::IntoIterator<Item = #item>,
             #results: &mut [#result],
         ) -> usize #where_clause {
-            // A block of the batch function's own, and no function that others call too: the compiler puts it into the engine's loop.
+            // This is a block of the batch function, not a function that others call too, so that the compiler puts it
+            // into the engine's loop.
             #batch.run(#inputs, #results, move |#pattern| {
                 ::sinew_interleave::finding::<#result, _>(async move {
                     #(let #each_patterns = #each_names;)*

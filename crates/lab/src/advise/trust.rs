@@ -1,4 +1,4 @@
-//! How far the model can be believed.
+//! How far the model's results can be believed.
 
 use super::plan::Plan;
 use super::trial::Outcome;
@@ -7,25 +7,25 @@ use super::workload::{Goal, Kind, Load};
 /// How far figures can be believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
-    /// In a word.
+    /// The level of trust, in a word.
     pub level: Level,
-    /// What lies outside of what was compared.
+    /// Respects in which the plan lies outside what was compared.
     pub warnings: Vec<String>,
 }
 
-/// In a word.
+/// How far a NIC's model was compared with published figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// The NIC's model was compared with published figures, of such workloads.
+    /// It was, for workloads of this kind.
     Compared,
-    /// It was, but of other workloads.
+    /// It was, but for other workloads.
     PartlyCompared,
-    /// None are known of this NIC.
+    /// No published figures of this NIC are known.
     NotCompared,
 }
 
 impl Level {
-    /// A few words.
+    /// Name, shown to people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Compared => "compared",
@@ -35,14 +35,14 @@ impl Level {
     }
 }
 
-/// Bytes of objects of which anything was compared.
+/// Largest objects that were compared, in bytes.
 const OBJECT_MAX: usize = 4096;
-/// Requests on their way, of one client.
+/// Most requests in flight of one client that were compared.
 const WINDOW_MAX: usize = 512;
-/// Clients (atc16's experiments in the lab have so many).
+/// Most clients that were compared (as many as in atc16's experiments).
 const PEERS_MAX: usize = 64;
 
-/// How far what came of a plan can be believed.
+/// Returns how far a plan's results can be believed.
 pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
     let Plan { workload, settings, profile, .. } = plan;
     let mut warnings = Vec::new();
@@ -52,7 +52,7 @@ pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
     let peers = workload.peers;
     let many = workload.goal == Goal::Throughput && peers > PEERS_MAX;
     warn(many, format!("{peers} clients: no more than {PEERS_MAX} were compared"));
-    // A latency is that of one client alone.
+    // A latency is that of one client on its own.
     let states = profile.caches.responder_states;
     let is_forgotten = workload.goal == Goal::Latency && plan.design.is_connected() && peers > states;
     let text = format!(

@@ -1,4 +1,4 @@
-//! Why a design does what it does, and its settings in words, each with where the papers say so.
+//! Words for a design's performance and its settings, each with the sections of the papers that say so.
 
 use sinew_sim::nic::Profile;
 
@@ -7,12 +7,12 @@ use super::limit::Limit;
 use super::plan::Plan;
 use super::workload::{Goal, Kind, Load, Workload};
 
-/// A sentence, and the sections that it rests on.
+/// A sentence, and the sections on which it rests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guideline {
-    /// What is said.
+    /// The sentence.
     pub text: String,
-    /// Where the papers say so.
+    /// Sections of the papers that say so.
     pub sections: &'static str,
 }
 
@@ -20,7 +20,7 @@ fn says(text: impl Into<String>, sections: &'static str) -> Guideline {
     Guideline { text: text.into(), sections }
 }
 
-/// What is the matter with a design.
+/// Explains the performance of a design.
 pub fn why(plan: &Plan, limit: Limit) -> Guideline {
     let Plan { design, workload, profile, reads, .. } = plan;
     let of_limit = match limit {
@@ -101,7 +101,7 @@ fn limit_text(limit: Limit) -> &'static str {
     }
 }
 
-/// So many of them.
+/// A count with its noun, in the singular or the plural.
 fn counted(count: usize, one: &str, several: &str) -> String {
     if count == 1 { format!("one {one}") } else { format!("{count} {several}") }
 }
@@ -121,12 +121,13 @@ fn wait_text(who: &str, wait: Wait, load: Load, design: Design) -> Guideline {
     }
 }
 
-/// What polling the memory that a READ goes to would save besides, in nanoseconds: its completion is not written, and not taken.
+/// Time in ns that a client saves by polling the memory that a READ goes to: the completion is neither written nor
+/// taken.
 fn memory_poll_ns(profile: &Profile) -> f64 {
     profile.units.dma_write_ns * profile.units.requester_factor() + profile.core.completion_ns as f64
 }
 
-/// The settings of a design, in words.
+/// Describes the settings of a design.
 pub fn settings(plan: &Plan) -> Vec<Guideline> {
     let Plan { profile, workload, design, settings, .. } = plan;
     let (profile, design) = (profile, *design);
@@ -195,7 +196,7 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
     all
 }
 
-/// Where locks should lie.
+/// Advises where locks should lie.
 pub fn placement(profile: &Profile, design: Design) -> Guideline {
     let locks = profile.units.atomic_locks;
     match design {

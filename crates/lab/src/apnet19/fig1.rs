@@ -1,11 +1,11 @@
-//! Figure 1: latency on cores that nothing else wants.
+//! Figure 1: latency on idle cores.
 
 use super::cluster::{self, Plan};
 use super::ways::{LATENCY, READ_INTR, READ_POLL, SEND_SEND, SIZES, WRITE_SEND};
 use super::{Sweep, inlinable, row};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 1.
 pub struct Fig1;
 
 fn sweep(progress: &mut dyn FnMut(f64)) -> Sweep {
@@ -86,8 +86,8 @@ mod tests {
             // "Until large payload sizes, a SEND/SEND-Intr is twice the latency of a WRITE/SEND-Poll" (4.1).
             let ratio = found.ratio(SEND_SEND, WRITE_SEND, len);
             assert!((1.6..2.6).contains(&ratio), "{len} B: {ratio}");
-            // "READ-Poll has less than half of the latency of both signalled READs and WRITE/SEND-Poll" (4.1): of READ-Intr. Of WRITE/SEND-Poll it is less,
-            // and not half.
+            // "READ-Poll has less than half of the latency of both signalled READs and WRITE/SEND-Poll" (4.1). In the
+            // model that holds against READ-Intr; against WRITE/SEND-Poll it is less, but not half.
             assert!(
                 found.ratio(READ_POLL, READ_INTR, len) < 0.5,
                 "{len} B: {}",

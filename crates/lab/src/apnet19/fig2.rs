@@ -1,16 +1,16 @@
-//! Figure 2: throughput and tail latency on cores that nothing else wants.
+//! Figure 2: throughput and tail latency on idle cores.
 
 use super::cluster::{self, Plan};
 use super::ways::{Kind, READ_INTR, SEND_SEND, SIZES, THROUGHPUT, WRITE_SEND};
 use super::{Sweep, row};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 2.
 pub struct Fig2;
 
-/// Gets under way of each client at each server process: 16 of each client.
+/// Gets in flight of each client at each server process: 16 of each client.
 const WINDOW: usize = 2;
-/// As the paper says: 16 of each connection.
+/// The window that the paper states: 16 gets of each connection.
 const WINDOW_OF_CONNECTION: usize = 16;
 
 fn sweep(kinds: &[Kind], sizes: &[usize], progress: &mut dyn FnMut(f64)) -> Sweep {
@@ -18,10 +18,10 @@ fn sweep(kinds: &[Kind], sizes: &[usize], progress: &mut dyn FnMut(f64)) -> Swee
     Sweep::of(kinds, sizes, progress, |kind, len| cluster::run(&profile, &Plan::throughput(kind, len, WINDOW)))
 }
 
-/// From this part of the smallest objects' rate on, operations limit, and not bytes.
+/// Share of the smallest objects' rate from which on operations count as the limit, and not bytes.
 const AS_MANY: f64 = 0.9;
 
-/// The largest of some payloads, smallest first, up to which their rates are as good as the first's.
+/// The largest payload, of some in ascending order, up to which the rates are as good as the first one's.
 fn limited_by_operations(rates: impl IntoIterator<Item = (usize, f64)>) -> usize {
     let mut rates = rates.into_iter();
     let Some((first, most)) = rates.next() else { return 0 };
@@ -67,7 +67,7 @@ impl Experiment for Fig2 {
             &mut |part| progress(0.6 + 0.4 * part),
             |kind, len| {
                 let plan = Plan::throughput(kind, len, WINDOW_OF_CONNECTION);
-                // Long enough for all that is under way, some times over.
+                // Long enough for everything in flight to complete several times.
                 cluster::run(&profile, &Plan { warm_up_ns: 8_000_000, measured_ns: 16_000_000, ..plan })
             },
         );
@@ -143,10 +143,10 @@ mod tests {
     use super::super::ways::{READ_INTR_2, READ_INTR_3, READ_INTR_4, READ_POLL};
     use super::*;
 
-    /// From this part of the link's rate on, the link is what limits the bytes of objects.
+    /// Share of the link's rate from which on the link limits the bytes of objects.
     const SATURATED: f64 = 0.8;
 
-    /// Bytes of objects, as a part of the link's rate.
+    /// Bytes of objects per second, as a share of the link's rate.
     fn goodput(found: &Found, len: usize) -> f64 {
         found.mops * len as f64 * 8.0 / 1e3 / cluster::profile().link.rate_gbps
     }
@@ -177,8 +177,9 @@ mod tests {
         for len in [128, 256, 4096] {
             assert!(mops(READ_INTR_2, len) < mops(WRITE_SEND, len), "{len} B");
         }
-        // "READ-Intr-3 can match the performance of WRITE/SEND-Poll for small objects, although the performance advantage of WRITE/SEND-Poll becomes apparent at
-        // larger payloads" (4.1): it is two thirds of it for the smallest, and falls behind from there.
+        // "READ-Intr-3 can match the performance of WRITE/SEND-Poll for small objects, although the performance
+        // advantage of WRITE/SEND-Poll becomes apparent at larger payloads" (4.1). In the model it reaches two thirds
+        // of WRITE/SEND-Poll for the smallest, and falls behind from there.
         let advantage = |len| mops(WRITE_SEND, len) / mops(READ_INTR_3, len);
         assert!(advantage(16) < 1.5 && advantage(64) < 1.5, "{} {}", advantage(16), advantage(64));
         // "the verb latency of small messages is stable, even if the messaging rate of the RNIC is limiting throughput. For READs 64 B and smaller, the latency is
@@ -192,8 +193,8 @@ mod tests {
         for kind in [READ_INTR, READ_POLL, WRITE_SEND, SEND_SEND] {
             assert!(found.get(kind, 4096).p90_ns > 10 * found.get(kind, 64).p90_ns, "{}", kind.name);
         }
-        // "the tail latency of READ-Intr-{2,3,4} is impacted the least" (4.1). In the model WRITE/SEND's is impacted about as much as READ-Intr-2's, and that pair is
-        // not asserted.
+        // "the tail latency of READ-Intr-{2,3,4} is impacted the least" (4.1). In the model, WRITE/SEND-Poll is
+        // impacted about as much as READ-Intr-2, so that pair is not asserted.
         let impact = |kind| found.get(kind, 4096).p90_ns as f64 / found.get(kind, 16).p90_ns as f64;
         for kind in [READ_INTR_2, READ_INTR_3, READ_INTR_4] {
             for other in [READ_INTR, READ_POLL, WRITE_SEND, SEND_SEND] {
@@ -201,7 +202,8 @@ mod tests {
                 assert!(!is_modelled || impact(kind) < impact(other), "{} {}", kind.name, other.name);
             }
         }
-        // "throughput is limited by the maximum number of operations per second of the RNIC for payloads of 256 B or smaller" (4.1), as the bytes of objects show.
+        // "throughput is limited by the maximum number of operations per second of the RNIC for payloads of 256 B or
+        // smaller" (4.1), which the bytes of objects show.
         for len in inlinable() {
             assert!(goodput(found.get(READ_INTR, len), len) < SATURATED, "{len} B");
         }

@@ -1,16 +1,16 @@
-//! Figure 4: throughput and tail latency on cores that a program competes for.
+//! Figure 4: throughput and tail latency on cores for which a program competes.
 
 use super::Sweep;
 use super::cluster::{self, Plan};
 use super::ways::{Kind, SIZES, THROUGHPUT};
 use crate::experiment::{Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 4.
 pub struct Fig4;
 
-/// Gets under way of each client at each server process: as Figure 2.
+/// Gets in flight of each client at each server process, as in Figure 2.
 const WINDOW: usize = 2;
-/// Slices of the program that are measured.
+/// Time slices of the program that are measured.
 const SLICES: u64 = 4;
 
 fn sweep(kinds: &[Kind], sizes: &[usize], progress: &mut dyn FnMut(f64)) -> Sweep {

@@ -5,10 +5,10 @@ use super::cluster::{self, Plan};
 use super::ways::{Kind, SIZES, THROUGHPUT};
 use crate::experiment::{Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 5.
 pub struct Fig5;
 
-/// Client hosts that have a transfer under way.
+/// Client hosts with a transfer in flight.
 const BULK: usize = 4;
 
 fn sweep(kinds: &[Kind], sizes: &[usize], bulk: usize, progress: &mut dyn FnMut(f64)) -> Sweep {

@@ -1,4 +1,4 @@
-//! Figure 11b: what batches and queue pairs do for a core that sends datagrams.
+//! Figure 11b: effect of batches and queue pairs on the rate of a core that sends datagrams.
 
 use sinew_harness::load::verbs::{Carrier, Op};
 
@@ -6,7 +6,7 @@ use super::profile;
 use crate::experiment::{Against, Experiment, Row};
 use crate::nics::rates;
 
-/// See the module.
+/// Experiment for Figure 11b.
 pub struct Fig11;
 
 const NICS: [(&str, &str); 3] = [("cib", "Connect-IB"), ("cx3", "ConnectX-3"), ("cx", "ConnectX")];

@@ -1,10 +1,10 @@
-//! Figure 14: atomics on more and more counters.
+//! Figure 14: atomics on a growing number of counters.
 
 use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::atomics;
 
-/// See the module.
+/// Experiment for Figure 14.
 pub struct Fig14;
 
 const COUNTERS: [u64; 7] = [1, 4, 16, 64, 256, 1024, 4096];
