@@ -6,10 +6,10 @@ use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 
-/// See the module.
+/// Experiment for Table 5.
 pub struct Table5;
 
-/// A NIC; RECV header-only and regular, SEND header-only and regular, in millions a second.
+/// NICs with the paper's rates in M/s: RECV header-only and regular, SEND header-only and regular.
 const PAPER: [(&str, &str, [f64; 4]); 3] = [
     ("cib", "Connect-IB", [122.0, 82.0, 157.0, 101.6]),
     ("cx3", "ConnectX-3", [34.0, 21.8, 32.1, 26.0]),

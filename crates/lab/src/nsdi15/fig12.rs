@@ -7,12 +7,12 @@ use sinew_harness::patterns::{Patterns, Sizes, Way};
 use super::{Side, measured, pinned, processor, rates};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 12.
 pub struct Fig12;
 
 const SEED: u64 = 1;
 
-/// Rates in Gbps, in the order of [`Way::ALL`]; none where the automata cannot be made.
+/// Rates in Gbps, in the order of [`Way::ALL`]; none if the automata cannot be made.
 fn run_of(sizes: Sizes, slice: Duration) -> [Option<f64>; Way::ALL.len()] {
     let Ok(mut patterns) = Patterns::new(sizes, SEED) else { return Default::default() };
     let of = |way| move |patterns: &mut Patterns, slice| patterns.gbps(way, slice).ok();

@@ -1,4 +1,4 @@
-//! The end of section 6.5: calls that want to be fast, beside an incast.
+//! The end of section 6.5: latency-sensitive calls beside an incast.
 
 use sinew_rpc::{Config, Congestion};
 use sinew_sim::{HostId, Topology};
@@ -8,16 +8,16 @@ use crate::experiment::{Against, Experiment, Row};
 use crate::programs::nsdi19;
 use crate::workload::{self, Group, Sizes, Workload};
 
-/// See the module.
+/// Experiment for the incast with background traffic.
 pub struct IncastBackground;
 
 const MS: u64 = 1_000_000;
-/// Before anything is counted: the first bursts of all clients must be over.
+/// Time before anything is counted: the first bursts of all clients have to be over.
 const WARM_UP_NS: u64 = 20 * MS;
 const INCAST: usize = 100;
 const INCAST_LEN: usize = 8 << 20;
 const BACKGROUND_LEN: usize = 64 << 10;
-/// 99th percentile of the fast calls' latency, in microseconds.
+/// The paper's 99th percentile of the latency-sensitive calls, in us.
 const PAPER_P99_US: f64 = 274.0;
 
 impl Experiment for IncastBackground {
@@ -81,7 +81,7 @@ impl Experiment for IncastBackground {
     }
 }
 
-/// The incast, and those beside it.
+/// The incast, and the calls beside it.
 fn beside_an_incast(congestion: Option<Congestion>, warm_up_ns: u64, duration_ns: u64) -> Workload {
     let hosts = Topology::cx4().hosts.len();
     let others: Vec<HostId> = (1..hosts).map(HostId).collect();

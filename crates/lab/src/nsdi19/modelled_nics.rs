@@ -1,16 +1,16 @@
-//! Table 2 and Figure 4 again, on modelled NICs: calls as datagrams of verbs.
+//! Table 2 and Figure 4 on modelled NICs: calls as datagrams of verbs.
 
 use sinew_sim::nic::Profile;
 
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::rpc::RpcRun;
 
-/// See the module.
+/// Experiment for Table 2 and Figure 4.
 pub struct ModelledNics;
 
-/// Clusters, with the median latency of a call in microseconds (Table 2).
+/// Clusters, each with the median latency of a call in us (Table 2).
 const LATENCIES: [(&str, f64); 3] = [("cx3", 2.1), ("cx4", 3.7), ("cx5", 2.3)];
-/// Millions of calls a second of a thread, in batches of three (6.2, Figure 4).
+/// Millions of calls per second of a thread, in batches of three (6.2, Figure 4).
 const RATE: f64 = 4.96;
 
 impl Experiment for ModelledNics {

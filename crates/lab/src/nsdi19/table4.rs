@@ -1,4 +1,4 @@
-//! Table 4: large requests of one thread, while packets are lost.
+//! Table 4: large requests of one thread while packets are lost.
 
 use sinew_rpc::{Config, Recovery, Timeout};
 use sinew_sim::Costs;
@@ -6,14 +6,14 @@ use sinew_sim::Costs;
 use super::large_calls::{LargeCalls, singly};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Table 4.
 pub struct Table4;
 
 const LEN: usize = 8 << 20;
-/// The row by which the cost of copying was calibrated.
+/// The row on which the cost of copying was calibrated.
 const CALIBRATED: &str = "erpc.large";
 
-/// How lost packets are made up for; what a row's name has behind it, and what it says.
+/// A way to recover lost packets, with the suffix and the description of its rows.
 #[derive(Clone, Copy)]
 struct Mode {
     recovery: Recovery,
@@ -23,7 +23,7 @@ struct Mode {
     with: &'static str,
 }
 
-/// Go-back-N and 5 ms.
+/// The paper's way: go-back-N, and a time-out of 5 ms.
 const PAPERS: Mode = Mode {
     recovery: Recovery::GoBackN,
     timeout: Timeout::Fixed,
@@ -53,7 +53,7 @@ const BOTH: Mode = Mode {
     ..SELECTIVE
 };
 
-/// The chance of each packet to be lost, as it is written; the paper's Gbps; milliseconds that are measured.
+/// Probability that a packet is lost, the same as text, the paper's Gbps, and milliseconds that are measured.
 const LOSSES: [(f64, &str, f64, u64); 5] = [
     (1e-7, "1e-7", 73.0, 250),
     (1e-6, "1e-6", 71.0, 1_000),
@@ -61,7 +61,7 @@ const LOSSES: [(f64, &str, f64, u64); 5] = [
     (1e-4, "1e-4", 18.0, 3_000),
     (1e-3, "1e-3", 2.5, 8_000),
 ];
-/// What the paper did not have.
+/// Cases that the paper does not have.
 const OTHERS: [(f64, &str, Mode, u64); 6] = [
     (1e-4, "1e-4", SELECTIVE, 250),
     (1e-3, "1e-3", SELECTIVE, 250),

@@ -1,4 +1,4 @@
-//! Table 6: a PUT that three members keep.
+//! Table 6: PUTs to a store with three replicas.
 
 use hdrhistogram::Histogram;
 use sinew_sim::nic::Profile;
@@ -6,26 +6,27 @@ use sinew_sim::nic::Profile;
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::replica::{ReplicaFound, ReplicaRun};
 
-/// See the module.
+/// Experiment for Table 6.
 pub struct Table6;
 
-/// What a PUT costs beside calls, in instructions: at the leader, and at another member.
+/// Cost of a PUT beside its calls, in instructions: at the leader, and at another member.
 type Cost = [f64; 2];
 const NOTHING: Cost = [0.0; 2];
-/// Raft's engine (`cargo xtask cost --row "Raft engine"`).
+/// Cost of Raft's engine (`cargo xtask cost --row "Raft engine"`).
 const ENGINE: Cost = [12_005.0, 6_498.0];
-/// All of a member (`cargo xtask cost --row "replicated PUT"`), less an estimate of what the RPC layer has of it: 2,000 for four calls and an answer, and 1,000 for two answers.
+/// Cost of a whole member (`cargo xtask cost --row "replicated PUT"`), without an estimate of the RPC layer's part:
+/// 2,000 for four calls and an answer, and 1,000 for two answers.
 const MEMBER: Cost = [41_000.0, 24_000.0];
-/// Messages that a member takes for a PUT: the leader the request, and of two followers an acknowledgement of the entry and one of how far the log is decided; another
-/// member the entry, and how far the log is decided.
+/// Messages that a member takes for a PUT. The leader takes the request, and from each of two followers an
+/// acknowledgement of the entry and one of the commit index; another member takes the entry and the commit index.
 const MESSAGES: Cost = [5.0, 2.0];
-/// Instructions in a nanosecond of the paper's processor: 2.6 GHz (Xeon E5-2697 v3), and 1.5 in a cycle, which is an estimate.
+/// Instructions per ns of the paper's processor: 2.6 GHz (Xeon E5-2697 v3), times 1.5 per cycle, which is an estimate.
 const INSTRUCTIONS_PER_NS: f64 = 2.6 * 1.5;
-/// Lines of memory that a PUT of MICA's waits for: the bucket and the item.
+/// Lines of memory that a PUT to MICA waits for: the bucket and the item.
 const PUT_MISSES: u64 = 2;
 
 impl Table6 {
-    /// The paper's workload, with a cost of each message at a member.
+    /// The paper's workload, with a cost for each message at a member.
     fn workload(cost: Cost) -> ReplicaRun {
         ReplicaRun {
             members: 3,
@@ -95,7 +96,7 @@ impl Experiment for Table6 {
                 Some(("Table 6", 6.3)),
                 us(&found.client_ns, 0.99),
             );
-            // Three per cent more than ZabFPGA's 3.0 us.
+            // That is three per cent more than ZabFPGA's 3.0 us.
             row("leader.p50", "a commit at the leader, median", Some(("7.1.2", 3.1)), us(&found.leader_ns, 0.5));
         }
         rows

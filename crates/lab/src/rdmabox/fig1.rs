@@ -1,4 +1,4 @@
-//! Figure 1: single operations of more and more threads.
+//! Figure 1: single operations with a growing number of threads.
 
 use sinew_remote_memory::engine::{Mode, Unlimited};
 
@@ -6,19 +6,19 @@ use super::threads::{Found, Plan, run};
 use super::{profile, row};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 1.
 pub struct Fig1;
 
-/// Threads that write.
+/// Numbers of threads that write.
 pub const THREADS: [usize; 7] = [1, 2, 4, 6, 8, 10, 12];
-/// Requests that each has on their way.
+/// Requests in flight of each thread.
 pub const DEPTH: usize = 64;
-/// What each writes: short messages, of which the NIC has more than enough to do, and pages, of which PCI Express has.
+/// Bytes of each write, and their name: short messages, which saturate the NIC, and pages, which saturate PCI Express.
 pub const SIZES: [(usize, &str); 2] = [(64, "64 B"), (4096, "4 KB")];
 
-/// Threads that write, each by so many queue pairs of its own.
+/// A plan with threads that write, each over `queue_pairs` queue pairs of its own.
 pub fn plan(threads: usize, queue_pairs: usize, len: usize) -> Plan {
-    // What is in flight takes as long as so many bytes take on the link, and is there several times while it is measured.
+    // Everything in flight takes as long as its bytes take on the link; it passes several times while it is measured.
     let measured_ns = 1_000_000 + (threads * DEPTH * len) as u64;
     Plan {
         threads,
@@ -38,7 +38,7 @@ fn single(threads: usize, len: usize) -> Found {
     run(&profile(), &plan(threads, 1, len), Unlimited)
 }
 
-/// Whose rate is the highest.
+/// The number of threads with the highest rate, and that rate.
 pub fn peak<'a>(found: impl IntoIterator<Item = (usize, &'a Found)>) -> (usize, f64) {
     let all = found.into_iter().map(|(threads, found)| (threads, found.kiops));
     all.max_by(|one, other| one.1.total_cmp(&other.1)).expect("some were run")
@@ -113,7 +113,8 @@ mod tests {
     fn what_is_in_flight_beyond_the_peak_only_takes_longer() {
         let found = [1, 2, 4, 12].map(|threads| single(threads, 64));
         let [one, two, four, twelve] = &found;
-        // "At first, IOPS increases when the number of threads increase" (III-A). It does not drop then, as the paper's does: it stands still.
+        // "At first, IOPS increases when the number of threads increase" (III-A). Then it stands still; it does not
+        // drop, as the paper's does.
         assert!(one.kiops < two.kiops && two.kiops < four.kiops, "{} {} {}", one.kiops, two.kiops, four.kiops);
         assert!((0.9..1.01).contains(&(twelve.kiops / four.kiops)), "{} {}", twelve.kiops, four.kiops);
         // "When IOPS reaches peak point with 4 I/O threads, both RDMA I/O completion time and the number of in-flight ops are still increasing. This shows NIC becomes

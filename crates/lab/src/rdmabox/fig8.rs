@@ -1,4 +1,4 @@
-//! Figure 8: with and without admission control.
+//! Figure 8: throughput with and without admission control.
 
 use sinew_remote_memory::engine::{Admission, FindingWindow, Mode, StaticWindow, Unlimited};
 
@@ -8,12 +8,12 @@ use super::threads::{Found, Plan, run};
 use super::{gain, profile, row};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 8.
 pub struct Fig8;
 
 /// Queue pairs of each thread: the paper's best number, and an engine's default.
 const QUEUE_PAIRS: usize = 4;
-/// Queue pairs that are tried, by as few threads as need no admission control.
+/// Numbers of queue pairs that are tried, with so few threads that no admission control is needed.
 const TRIED: [usize; 4] = [1, 2, 4, 8];
 const TRIED_THREADS: usize = 2;
 
@@ -21,16 +21,17 @@ fn with(admission: impl Admission + 'static, threads: usize, len: usize) -> Foun
     run(&profile(), &plan(threads, QUEUE_PAIRS, len), admission)
 }
 
-/// Threads of an engine that merges and chains.
+/// Numbers of threads whose engines merge and chain.
 const HYBRID_THREADS: [usize; 4] = [2, 4, 8, 12];
 
-/// Short messages by an engine that merges and chains, which the paper's regulator is part of; they follow each other as often as Table I's pages do.
+/// Short messages by engines that merge and chain, as the paper's do, beside its regulator; they follow each other as
+/// often as Table I's pages do.
 fn hybrid(admission: impl Admission + 'static, threads: usize) -> Found {
     let plan = Plan { mode: Mode::Hybrid, adjacent: Adjacent::CALIBRATED.pages, ..plan(threads, QUEUE_PAIRS, 64) };
     run(&profile(), &plan, admission)
 }
 
-/// What the window that is found as in the paper does where waiting requests merge.
+/// Rows for the window that is found as in the paper, where waiting requests merge.
 fn hybrid_rows() -> Vec<Row> {
     let free = Sweep::of(&HYBRID_THREADS, |threads| hybrid(Unlimited, threads));
     let window = free.window();
@@ -52,7 +53,7 @@ fn hybrid_rows() -> Vec<Row> {
     rows.into_iter().map(|row| row.case("64 B, merged and chained")).collect()
 }
 
-/// As many elements as the NIC has room for.
+/// Bytes of as many requests as the NIC has room for elements.
 fn cached(len: usize) -> u64 {
     (profile().caches.wqes * len) as u64
 }
@@ -61,7 +62,7 @@ fn finding(len: usize) -> FindingWindow {
     FindingWindow::new(16 * len as u64, len as u64, 1 << 30)
 }
 
-/// What was found for each number of threads.
+/// Results for each number of threads.
 struct Sweep(Vec<(usize, Found)>);
 
 impl Sweep {
@@ -196,7 +197,8 @@ mod tests {
             let held = Sweep::of(&[2, 6, 12], |threads| with(StaticWindow { bytes: window }, threads, 64));
             let (free, held) = (rates(&free), rates(&held));
             assert!(held[0] >= 0.99 * free[0], "below the peak: {held:?} with {window} B, {free:?} without");
-            // "In-flight bytes become stable with the traffic regulator and the highest performance is improved" (V-A): it is not less, and does not fall.
+            // "In-flight bytes become stable with the traffic regulator and the highest performance is improved" (V-A).
+            // Here it is not less, and does not fall.
             assert!(
                 held[1] >= 0.95 * free[1] && held[2] >= 0.95 * free[1],
                 "{held:?} with {window} B, {free:?} without"

@@ -1,4 +1,4 @@
-//! The report: one HTML file, whose first page says how far the paper and what was found agree.
+//! The report: one HTML file, whose first page says how far the paper and the results agree.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,14 @@ pub fn html(results: &[Done<'_>]) -> String {
     page("Published figures, run again", &body)
 }
 
-/// Rows of valid experiments that are held against the paper in one way.
+/// Rows of valid experiments that are compared with the paper in one way.
 fn held<'a>(results: &'a [Done<'_>], how: fn(Against) -> bool) -> Vec<&'a Row> {
     let valid = results.iter().filter(|done| done.complaint.is_none());
     valid.flat_map(|done| &done.rows).filter(|row| row.ratio().is_some() && how(row.against)).collect()
 }
 
-/// The headline, a plot of all rows that run what the paper ran, the table of contents, and plots of others that the paper has.
+/// The headline, a plot of all rows that run what the paper ran, the table of contents, and plots of the other rows
+/// that the paper has.
 fn front(results: &[Done<'_>]) -> String {
     let is_points = |row: &&Row| matches!(row.error(), Some(Error::Points(_)));
     let same = held(results, |against| against == Against::Same);
@@ -96,7 +97,7 @@ fn plot_of(head: &str, sentence: &str, rows: &[&Row], has_band: bool) -> String 
     format!("<h3>{}</h3>{}{}", escaped(head), paragraph(sentence), ratios(&dots, has_band))
 }
 
-/// What a row stands beside, if that is another thing.
+/// The other thing beside whose value a row stands, if there is one.
 fn other(row: &Row) -> Option<&'static str> {
     if let Against::Other(what) = row.against { Some(what) } else { None }
 }
@@ -108,7 +109,7 @@ fn dot(row: &Row) -> Option<Dot> {
         Against::AtMost | Against::AtLeast => Some(keeps(row, ratio)),
         _ => None,
     };
-    // What the heading says of all of them is not said again.
+    // The heading says for all rows what is left out here.
     let shown = match (row.against, row.error()) {
         (Against::Other(_), _) => format!("{} x", figure(ratio)),
         (Against::Calibrated, Some(Error::Part(part))) => format!("{:+.1} %", part * 100.0),
@@ -122,7 +123,7 @@ fn keeps(row: &Row, ratio: f64) -> bool {
     if row.against == Against::AtMost { ratio <= 1.0 } else { ratio >= 1.0 }
 }
 
-/// How many rows agree, the median and the worst error, and how many bounds are kept.
+/// The number of rows that agree, the median and the worst error, and the number of bounds that are kept.
 fn headline(same: &[&Row], bounds: &[&Row]) -> String {
     let errors = same.iter().filter_map(|row| match row.error() {
         Some(Error::Part(part)) => Some((part, *row)),
@@ -149,10 +150,10 @@ fn headline(same: &[&Row], bounds: &[&Row]) -> String {
     tiles(&figures)
 }
 
-/// Errors above this are counted.
+/// Error above which a row is counted as far off.
 const FAR: f64 = 0.3;
 
-/// How far each paper's rows are from the model that predicts them; calibrated ones are counted apart.
+/// How far each paper's rows are from the model's predictions. Calibrated rows are counted apart.
 fn papers<'a>(results: &'a [Done<'_>]) -> String {
     let names: BTreeSet<&str> = results.iter().map(|done| done.experiment.paper()).collect();
     let line = |name: &&str| {
@@ -182,7 +183,7 @@ fn papers<'a>(results: &'a [Done<'_>]) -> String {
     format!("<h3>Each paper</h3>{}{}", paragraph(sentence), table(&heads, &lines))
 }
 
-/// An experiment: what it runs, plots of what was found, the figures, and why they differ from the paper's.
+/// A section for an experiment: what it runs, plots of the results, the figures, and why they differ from the paper's.
 fn section(index: usize, done: &Done<'_>) -> String {
     let Done { experiment: it, rows, complaint } = done;
     let mut text = format!("<h2 id=\"e{index}\">{}</h2>", escaped(it.title()));
@@ -204,7 +205,7 @@ fn section(index: usize, done: &Done<'_>) -> String {
         let of_unit = rows.iter().filter(|row| row.unit == unit && (row.paper.is_some() || row.found().is_some()));
         let pairs: Vec<Bar> =
             of_unit.map(|row| Bar { name: row.name(), paper: row.paper, found: row.found() }).collect();
-        // A figure that is alone is told by the table.
+        // A single figure is left to the table.
         if pairs.len() > 1 {
             text.push_str(&plot(unit, &pairs, rows));
         }
@@ -231,7 +232,7 @@ fn heading(unit: &str) -> String {
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// A unit for those who read no abbreviations.
+/// Name of a unit in full.
 fn in_words(unit: &str) -> String {
     match unit {
         "us" => "microseconds",
@@ -344,12 +345,12 @@ mod tests {
         assert_eq!(
             front.matches("class=\"ratios").count(),
             4,
-            "what can be held against the paper in another way is apart"
+            "rows that compare with the paper in another way have plots of their own"
         );
         assert!(front.contains("Rows beside figures of its Timely") && front.contains("9.00 x<"));
         let of_paper = "<td>one</td><td>3</td><td>20.0 %</td><td>-30.0 % (far)</td><td>0</td><td>1</td>";
         assert!(front.contains(of_paper), "{front}");
-        // What was measured while others worked says nothing.
+        // Values measured while other programs ran mean nothing.
         let page = report(rows, Some("busy"));
         assert!(!page.contains("class=\"ratios") && page.contains("None of these rows"), "{page}");
     }
