@@ -130,7 +130,7 @@ impl IndexRun {
         }
     }
 
-    /// Handlers that pay for what they do before they do it.
+    /// Registers handlers that charge their costs before they run.
     fn serving(&self, hosts: &mut Hosts, service: &Service, config: Config) -> NexusBuilder {
         let (get_ns, scan_ns, clock) = (self.get_ns, self.scan_ns, hosts.clock());
         let points = service.points();
@@ -167,7 +167,7 @@ impl Actor for Dispatch {
     }
 }
 
-/// A client thread: opens its sessions, waits for the others', and asks.
+/// A client thread: it opens its sessions, waits for the others', and then makes requests.
 struct Client {
     run: IndexRun,
     clients: usize,
@@ -193,7 +193,7 @@ impl Actor for Client {
             self.ready.set(self.ready.get() + 1);
         }
         if self.ready.get() < self.clients {
-            // Others may be ready meanwhile.
+            // Others may become ready meanwhile.
             return if doing == Doing::Work { doing } else { Doing::IdleUntil(self.clock.now_ns() + LOOK_NS) };
         }
         let IndexRun { window, keys, scan_share, scan_len, measured_ns, seed, .. } = self.run;

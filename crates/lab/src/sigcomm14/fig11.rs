@@ -5,7 +5,7 @@ use crate::experiment::{Experiment, Row};
 use crate::services::cache::CacheRun;
 use crate::services::store::StoreRun;
 
-/// See the module.
+/// Experiment for Figure 11.
 pub struct Fig11;
 
 const CLIENTS: [usize; 6] = [2, 9, 18, 27, 36, 51];

@@ -1,10 +1,10 @@
-//! Figure 13: rates by the server's cores.
+//! Figure 13: rates by number of the server's cores.
 
 use super::{SETUP, apt, herd};
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::cache::CacheRun;
 
-/// See the module.
+/// Experiment for Figure 13.
 pub struct Fig13;
 
 const CORES: usize = 7;

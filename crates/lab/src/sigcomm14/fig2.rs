@@ -6,7 +6,7 @@ use super::apt;
 use crate::experiment::{Experiment, Row};
 use crate::nics::verbs::{Threads, run};
 
-/// See the module.
+/// Experiment for Figure 2.
 pub struct Fig2;
 
 const SIZES: [usize; 6] = [4, 16, 32, 64, 128, 256];

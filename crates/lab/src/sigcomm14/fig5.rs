@@ -1,4 +1,4 @@
-//! Figure 5: echoes.
+//! Figure 5: rates of echoes.
 
 use sinew_harness::load::verbs::{Carrier, Form, VerbsPlan};
 use sinew_sim::nic::Profile;
@@ -7,10 +7,10 @@ use super::apt;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 
-/// See the module.
+/// Experiment for Figure 5.
 pub struct Fig5;
 
-/// Threads that answer: as many as suit the NIC.
+/// Threads that answer: the number that suits the NIC best.
 const THREADS: usize = 8;
 
 impl Experiment for Fig5 {
@@ -48,7 +48,7 @@ impl Experiment for Fig5 {
     }
 }
 
-/// The row's name, what it is called, form, transport, bytes, and the paper's rate.
+/// A case: row name, title, form, transport, bytes, and the paper's rate in M/s.
 type Case = (&'static str, &'static str, Form, Carrier, usize, f64);
 
 const CASES: [Case; 4] = [

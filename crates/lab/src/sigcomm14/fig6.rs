@@ -1,4 +1,4 @@
-//! Figure 6: all-to-all, and many connections.
+//! Figure 6: rates with all-to-all traffic, and with many connections.
 
 use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan};
 use sinew_sim::nic::Profile;
@@ -8,13 +8,14 @@ use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 use crate::nics::verbs::{Threads, run};
 
-/// See the module.
+/// Experiment for Figure 6.
 pub struct Fig6;
 
 const SIDES: [usize; 5] = [1, 4, 8, 12, 16];
 const MEASURED_NS: u64 = 100_000;
 
-/// So many threads of one host and as many hosts, each with all of the other side: WRITEs out of the one host, and into it.
+/// Rates of WRITEs out of one host and into it, in M/s, where `side` threads of it and as many other hosts each have a
+/// connection with all of the other side.
 fn all_to_all(nic: &Profile, side: usize) -> (f64, f64) {
     let plan = VerbsPlan { window: 4, signal: 4, ..rates::plan(Op::Write, Carrier::Uc, 32, 1) };
     let outbound = Threads { asked: side, asked_hosts: side, all_to_all: true, ..Threads::outbound(side, side) };

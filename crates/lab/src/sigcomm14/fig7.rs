@@ -1,4 +1,4 @@
-//! Figure 7: prefetching.
+//! Figure 7: effect of prefetching.
 
 use sinew_herd::WorkerConfig;
 
@@ -7,13 +7,13 @@ use crate::experiment::{Experiment, Row};
 use crate::services::charges::Accesses;
 use crate::services::sequencer::{Design, SequencerRun};
 
-/// See the module.
+/// Experiment for Figure 7.
 pub struct Fig7;
 
 const CORES: std::ops::RangeInclusive<usize> = 1..=6;
-/// Accesses to memory of a call.
+/// Memory accesses of each call.
 const ACCESSES: [usize; 2] = [2, 8];
-/// Of the highest rate: what counts as that.
+/// Share of the highest rate that counts as the peak.
 const PEAK: f64 = 0.95;
 
 impl Experiment for Fig7 {

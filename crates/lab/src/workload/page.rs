@@ -1,15 +1,15 @@
-//! A workload's report as a page.
+//! A workload's report as an HTML page.
 
 use super::report::{GroupReport, Percentiles, Report};
 use crate::html::{Panel, Shade, escaped, page, panels, paragraph, table, tiles};
 use sinew_harness::units::figure;
 
-/// Panels of a kind that are drawn, so that a page of thousands of groups can be looked at.
+/// Most panels of a kind that are drawn, so that a page for thousands of groups stays readable.
 const PANELS_MAX: usize = 24;
 const TIME: &str = "time since all sessions are open, ms";
 
-/// One HTML file with tables, and plots over virtual time, which needs nothing beside it. `what` says what was run, and `warnings` what makes it
-/// another thing than its reader may think.
+/// A self-contained HTML file with tables, and plots over virtual time. `what` says what was run, and `warnings` where
+/// it may not be what its reader expects.
 pub fn html(what: &str, report: &Report, warnings: &[String]) -> String {
     let mut body = front(what, report, warnings);
     let times_ms: Vec<f64> = report.series.times_ns.iter().map(|ns| ms(*ns)).collect();
@@ -101,7 +101,7 @@ fn counted<'a, T>(report: &'a Report, values: &'a [T]) -> &'a [T] {
     values.get(first..).unwrap_or_default()
 }
 
-/// From where to where values go, in words: lines that are flat look alike.
+/// The range of values, in words, since all flat lines look alike.
 fn range(values: impl Iterator<Item = f64> + Clone, unit: &str) -> String {
     let (least, most) = (values.clone().fold(f64::INFINITY, f64::min), values.fold(0.0, f64::max));
     let [least, most] = [least.min(most), most].map(figure);
