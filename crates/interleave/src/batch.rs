@@ -74,8 +74,8 @@ impl<const MAX: usize> Batch<MAX> {
     /// Runs a lookup for each input and puts the results into `results`, in the order of the inputs. Returns the number
     /// of lookups: that of the inputs, or of the results if these are fewer; inputs beyond that are not taken.
     ///
-    /// Lookups start in the order of the inputs and run in turn, each up to its next [`fetch`](crate::fetch). When one ends, the next input's
-    /// starts in its place. Nothing is allocated, and no waker is called.
+    /// Lookups start in the order of the inputs and run in turn, each up to its next [`fetch`](crate::fetch). When one
+    /// ends, the next input's starts in its place. Nothing is allocated, and no waker is called.
     ///
     /// # Panics
     ///

@@ -72,7 +72,8 @@ fn locks_should_have_different_low_bits_of_the_address() {
     assert!((rate(&cx3, spread) / rate(&cx3, same) - 1.0).abs() < 0.1);
 }
 
-/// apnet19 4.1: "if a system needs to fetch only a single small value from remote memory, then READ-Poll would provide the best performance".
+/// apnet19 4.1: "if a system needs to fetch only a single small value from remote memory, then READ-Poll would provide
+/// the best performance".
 #[test]
 fn a_lone_small_read_should_be_a_read_that_is_polled_for() {
     for name in ["cx3", "cx3-roce10"] {

@@ -79,8 +79,8 @@ mod tests {
     fn ways_to_read_are_ordered_as_on_idle_cores() {
         let found = sweep(&mut |_| {});
         for len in inlinable() {
-            // "for small payload sizes, WRITE/SEND-Poll have about the same latency as READ-Intr. This means that compound reads (WRITE/SEND) can match
-            // the latency of READs, at least for inlinable payloads" (4.1).
+            // "for small payload sizes, WRITE/SEND-Poll have about the same latency as READ-Intr. This means that
+            // compound reads (WRITE/SEND) can match the latency of READs, at least for inlinable payloads" (4.1).
             let ratio = found.ratio(WRITE_SEND, READ_INTR, len);
             assert!((0.67..1.5).contains(&ratio), "{len} B: {ratio}");
             // "Until large payload sizes, a SEND/SEND-Intr is twice the latency of a WRITE/SEND-Poll" (4.1).
@@ -98,13 +98,15 @@ mod tests {
         for len in SIZES {
             // "polling memory significantly reduces the latency of READs as well" (4.1).
             assert!(found.ratio(READ_POLL, READ_SIG, len) < 1.0, "{len} B");
-            // "if a system needs to fetch only a single small value from remote memory, then READ-Poll would provide the best performance" (4.1).
+            // "if a system needs to fetch only a single small value from remote memory, then READ-Poll would provide
+            // the best performance" (4.1).
             for kind in LATENCY {
                 assert!(found.ratio(READ_POLL, kind, len) <= 1.0, "{len} B: {}", kind.name);
             }
         }
-        // "READ-Intr is the only verb that does not see an unexpected increase in latency as message size increases" (4.1). "A payload of 4096 B takes 3.3 us to
-        // transfer across a 10 Gbps link, and transferring the message to and from memory should take significantly less time".
+        // "READ-Intr is the only verb that does not see an unexpected increase in latency as message size increases"
+        // (4.1). "A payload of 4096 B takes 3.3 us to transfer across a 10 Gbps link, and transferring the message to
+        // and from memory should take significantly less time".
         let longer_ns = found.get(READ_INTR, 4096).mean_ns - found.get(READ_INTR, 16).mean_ns;
         assert!((3_264.0..1.4 * 3_264.0).contains(&longer_ns), "{longer_ns} ns");
     }

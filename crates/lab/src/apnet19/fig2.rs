@@ -162,7 +162,8 @@ mod tests {
         let found = sweep(&THROUGHPUT, &[16, 64, 128, 256, 4096], &mut |_| {});
         let mops = |kind, len| found.get(kind, len).mops;
         for len in [16, 64, 128, 256, 4096] {
-            // "choosing either interrupts or polling has little impact on throughput when there is no CPU contention" (4.1).
+            // "choosing either interrupts or polling has little impact on throughput when there is no CPU contention"
+            // (4.1).
             let ratio = mops(READ_INTR, len) / mops(READ_POLL, len);
             assert!((0.95..1.05).contains(&ratio), "{len} B: {ratio}");
             // "one-sided READs always have higher throughput than two-sided compound reads" (4.1).
@@ -170,8 +171,9 @@ mod tests {
                 assert!(mops(READ_INTR, len) >= mops(kind, len), "{len} B: {}", kind.name);
             }
         }
-        // "For objects that are 64 B or smaller, one-sided READs (READ-Intr-2) are faster than two-sided accesses (WRITE/SEND-Poll) even if two messages
-        // are necessary, although two-sided operations are still faster for larger objects" (4.1). In the model they are equal at 64 B.
+        // "For objects that are 64 B or smaller, one-sided READs (READ-Intr-2) are faster than two-sided accesses
+        // (WRITE/SEND-Poll) even if two messages are necessary, although two-sided operations are still faster for
+        // larger objects" (4.1). In the model they are equal at 64 B.
         assert!(mops(READ_INTR_2, 16) > mops(WRITE_SEND, 16));
         assert!(mops(READ_INTR_2, 64) > 0.97 * mops(WRITE_SEND, 64));
         for len in [128, 256, 4096] {
@@ -182,14 +184,15 @@ mod tests {
         // of WRITE/SEND-Poll for the smallest, and falls behind from there.
         let advantage = |len| mops(WRITE_SEND, len) / mops(READ_INTR_3, len);
         assert!(advantage(16) < 1.5 && advantage(64) < 1.5, "{} {}", advantage(16), advantage(64));
-        // "the verb latency of small messages is stable, even if the messaging rate of the RNIC is limiting throughput. For READs 64 B and smaller, the latency is
-        // always 34 us or smaller" (4.1).
+        // "the verb latency of small messages is stable, even if the messaging rate of the RNIC is limiting throughput.
+        // For READs 64 B and smaller, the latency is always 34 us or smaller" (4.1).
         for kind in [READ_INTR, READ_POLL] {
             for len in [16, 64] {
                 assert!(found.get(kind, len).p90_ns <= 34_000, "{len} B: {}", kind.name);
             }
         }
-        // "at large payload sizes, when the line-rate of the NIC limits throughput, tail latency latency can significantly increase" (4.1).
+        // "at large payload sizes, when the line-rate of the NIC limits throughput, tail latency latency can
+        // significantly increase" (4.1).
         for kind in [READ_INTR, READ_POLL, WRITE_SEND, SEND_SEND] {
             assert!(found.get(kind, 4096).p90_ns > 10 * found.get(kind, 64).p90_ns, "{}", kind.name);
         }

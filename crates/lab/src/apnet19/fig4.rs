@@ -75,8 +75,8 @@ mod tests {
             for kind in kinds {
                 assert!(mops(READ_INTR, len) >= 0.995 * mops(kind, len), "{len} B: {}", kind.name);
             }
-            // "If other applications are competing for the CPU, we would expect the throughput of two-sided verbs and polling to drop more than one-sided verbs and
-            // interrupts, and this is the case" (4.2).
+            // "If other applications are competing for the CPU, we would expect the throughput of two-sided verbs and
+            // polling to drop more than one-sided verbs and interrupts, and this is the case" (4.2).
             for kind in [READ_POLL, WRITE_SEND, SEND_SEND] {
                 assert!(kept(READ_INTR, len) >= 0.99 * kept(kind, len), "{len} B: {}", kind.name);
             }
@@ -86,8 +86,9 @@ mod tests {
         // "However, at small message sizes, the throughput of using interrupts and polling is similar" (4.2).
         let ratio = mops(READ_POLL, 64) / mops(READ_INTR, 64);
         assert!((0.9..1.1).contains(&ratio), "{ratio}");
-        // "the latency of transfers in Figure 4b does not differ significantly from Figure 2b. However, because both of these figure show a significant increase in
-        // tail latency when large message sizes are used, we conclude that jumbo frames should not be used" (4.2).
+        // "the latency of transfers in Figure 4b does not differ significantly from Figure 2b. However, because both of
+        // these figure show a significant increase in tail latency when large message sizes are used, we conclude that
+        // jumbo frames should not be used" (4.2).
         for kind in kinds {
             let ratio = beside.get(kind, 4096).p90_ns as f64 / alone.get(kind, 4096).p90_ns as f64;
             assert!((0.5..2.0).contains(&ratio), "{}: {ratio}", kind.name);

@@ -64,8 +64,9 @@ mod tests {
         let beside = sweep(&THROUGHPUT, &sizes, BULK, &mut |_| {});
         for kind in THROUGHPUT {
             for len in sizes {
-                // "Although CPU contention does not significantly impact the performance of some verbs, RNIC contention significantly hurts the throughput of small
-                // messages for all verbs" (4.3). "RDMA applications performing longer transfers (4 MB) starve latency sensitive applications" (1).
+                // "Although CPU contention does not significantly impact the performance of some verbs, RNIC contention
+                // significantly hurts the throughput of small messages for all verbs" (4.3). "RDMA applications
+                // performing longer transfers (4 MB) starve latency sensitive applications" (1).
                 let (with, without) = (beside.get(kind, len), alone.get(kind, len));
                 assert!(with.mops < 0.25 * without.mops, "{}, {len} B: {} of {}", kind.name, with.mops, without.mops);
                 // "competing applications do not fairly share the RNIC" (4.3).

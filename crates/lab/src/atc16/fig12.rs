@@ -71,7 +71,8 @@ mod tests {
         let rows = Fig12.run(&mut |_| {});
         for (nic, _, transition) in PAPER {
             let of = |name: &str| found_of(&rows, &format!("{nic}.{name}"));
-            // "For READs, the transition point is approximately 128 bytes, 256 bytes, and 64 bytes for CX, CX3, and CIB" (5.3.1).
+            // "For READs, the transition point is approximately 128 bytes, 256 bytes, and 64 bytes for CX, CX3, and
+            // CIB" (5.3.1).
             assert_eq!(of("read.transition"), transition, "{nic}");
             // Below it the NIC is the limit, whatever the size.
             assert!(

@@ -117,8 +117,8 @@ mod tests {
         // drop, as the paper's does.
         assert!(one.kiops < two.kiops && two.kiops < four.kiops, "{} {} {}", one.kiops, two.kiops, four.kiops);
         assert!((0.9..1.01).contains(&(twelve.kiops / four.kiops)), "{} {}", twelve.kiops, four.kiops);
-        // "When IOPS reaches peak point with 4 I/O threads, both RDMA I/O completion time and the number of in-flight ops are still increasing. This shows NIC becomes
-        // bottleneck" (III-A).
+        // "When IOPS reaches peak point with 4 I/O threads, both RDMA I/O completion time and the number of in-flight
+        // ops are still increasing. This shows NIC becomes bottleneck" (III-A).
         for (less, more) in found.iter().zip(&found[1..]) {
             assert!(less.in_flight_bytes < more.in_flight_bytes, "{} {}", less.in_flight_bytes, more.in_flight_bytes);
         }

@@ -206,9 +206,11 @@ mod tests {
     #[test]
     fn merging_counts_where_the_nic_is_the_bottleneck() {
         let [single, merge, doorbell, hybrid] = MODES.map(|(_, _, mode)| short(mode));
-        // "Merging-on-MR shows better performance than Single I/O. This is because the number of RDMA I/O is reduced by batching" (V-A).
+        // "Merging-on-MR shows better performance than Single I/O. This is because the number of RDMA I/O is reduced by
+        // batching" (V-A).
         assert!(merge.operations < 0.9 && merge.kiops > 1.1 * single.kiops, "{merge:?} {single:?}");
-        // "Performance of doorbell batch is slightly lower than merging-on-MR because it does not reduce the number of RDMA I/O to NIC" (V-A).
+        // "Performance of doorbell batch is slightly lower than merging-on-MR because it does not reduce the number of
+        // RDMA I/O to NIC" (V-A).
         assert!(doorbell.operations == 1.0 && doorbell.kiops < merge.kiops, "{doorbell:?} {merge:?}");
         // Hybrid is better than single operations and than doorbells (V-A). It is not seen to be better than merging
         // alone, too.

@@ -74,7 +74,8 @@ impl Sweep {
         peak(self.0.iter().map(|(threads, found)| (*threads, found)))
     }
 
-    /// In-flight bytes at the peak: "we measure the in-flight byte size at the peak point and use it as a window size" (V-A).
+    /// In-flight bytes at the peak: "we measure the in-flight byte size at the peak point and use it as a window size"
+    /// (V-A).
     fn window(&self) -> u64 {
         let (at, _) = self.peak();
         self.0.iter().find(|(threads, _)| *threads == at).map_or(0.0, |(_, found)| found.in_flight_bytes) as u64

@@ -316,11 +316,12 @@ mod tests {
         assert!(event.kops > 1.1 * busy.kops, "{} {}", event.kops, busy.kops);
         // "SCQ(1) shows worse performance than Event mode with many peer connections" (V-B).
         assert!(shared.kops < 0.95 * event.kops, "{} {}", shared.kops, event.kops);
-        // "Adaptive polling gives higher throughput than SCQ in many connections", "better performance and lower CPU overhead than N Busy Polling case" (V-B).
+        // "Adaptive polling gives higher throughput than SCQ in many connections", "better performance and lower CPU
+        // overhead than N Busy Polling case" (V-B).
         assert!(adaptive.kops > 1.05 * shared.kops && adaptive.kops > 1.1 * busy.kops, "{}", adaptive.kops);
         assert!(adaptive.cores < 0.5 * busy.cores, "{} {}", adaptive.cores, busy.cores);
-        // "Although Adaptive polling has slightly higher CPU overhead than Event-based approaches, we observe that this CPU overhead does not affect application performance"
-        // (V-B).
+        // "Although Adaptive polling has slightly higher CPU overhead than Event-based approaches, we observe that this
+        // CPU overhead does not affect application performance" (V-B).
         assert!(adaptive.cores > event.cores && adaptive.kops > 0.95 * event.kops.max(batch.kops));
     }
 }

@@ -1,4 +1,5 @@
-//! A replicated key-value store over datagrams of modelled NICs (nsdi19 7.1): [`sinew_replica`] on [`UdPort`](sinew_fabric::verbs::port::UdPort)s.
+//! A replicated key-value store over datagrams of modelled NICs (nsdi19 7.1): [`sinew_replica`] on
+//! [`UdPort`](sinew_fabric::verbs::port::UdPort)s.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -122,7 +122,8 @@ mod tests {
             // Outbound READs are a prediction, which is 13 % short.
             assert!((ratio - 1.0).abs() < 0.15, "{}: {ratio}", row.id);
         }
-        // "For up to 128 byte payloads, WRITEs achieve 35 Mops, which is about 34% higher than the maximum READ throughput" (3.2.2).
+        // "For up to 128 byte payloads, WRITEs achieve 35 Mops, which is about 34% higher than the maximum READ
+        // throughput" (3.2.2).
         for size in [16, 32, 64, 128] {
             assert!((of("write.in", size) / 35.0 - 1.0).abs() < 0.1, "{size} B: {}", of("write.in", size));
         }

@@ -77,7 +77,8 @@ mod tests {
         let of = |name: &str| found_of(&rows, &format!("herd14.echo.{name}"));
         // "it gives the performance of WRITE-based ECHOs" (3.2.2).
         assert!((of("ws") / of("ww") - 1.0).abs() < 0.1);
-        // "our method of WRITE based requests and SEND-based responses provides better throughput than purely SEND-based ECHOs" (3.2.2).
+        // "our method of WRITE based requests and SEND-based responses provides better throughput than purely
+        // SEND-based ECHOs" (3.2.2).
         assert!(of("ss") < 0.95 * of("ws"));
         assert!(of("ww16") > of("ww"));
     }

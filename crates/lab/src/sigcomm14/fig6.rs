@@ -82,8 +82,8 @@ mod tests {
         let nic = apt();
         let peak = rates::outbound(&nic, &rates::plan(Op::Write, Carrier::Uc, 32, 1)).sent_mops;
         let [(out, into), (out_1, _), (out_8, _)] = [16, 1, 8].map(|side| all_to_all(&nic, side));
-        // "for N = 16, there are 256 active queue pairs at RNIC_S and the server-to-clients throughput degrades to 21% of the maximum outbound WRITE
-        // throughput" (3.3).
+        // "for N = 16, there are 256 active queue pairs at RNIC_S and the server-to-clients throughput degrades to 21%
+        // of the maximum outbound WRITE throughput" (3.3).
         assert!((out / peak - 0.21).abs() < 0.05, "{out} of {peak}");
         assert!(out < out_8 && out_1 < peak, "{out_1}, {out_8}, {out}");
         // "Clients-to-server throughput is high even for N = 16" (3.3).

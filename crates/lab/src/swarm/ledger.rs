@@ -230,7 +230,7 @@ impl Ledger {
                 }
                 let ended_itself = matches!(cause, Cause::DeadlinePassed | Cause::Cancelled);
                 if ended_itself && known.patience == Patience::Endless {
-                    self.complain(|| format!("call {call} ends by a deadline or a cancellation that it did not have: {known:?} {cause:?}"));
+                    self.complain(|| format!("call {call} ends, but had no limit: {known:?} {cause:?}"));
                 }
                 let was_dropped = cause == Cause::HandlerDropped;
                 if was_dropped && !known.is_dropped {
