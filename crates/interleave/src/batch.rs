@@ -11,7 +11,7 @@ pub const WIDTH_MAX: usize = 256;
 /// Number of lookups that run at once: at most `MAX`, for which there is room on the stack.
 ///
 /// A processor core handles some ten to fifty cache misses at once, so 16 is a good first width; lookups that touch
-/// several lines between two switches want less.
+/// several lines between two switches do better with less.
 ///
 /// ```
 /// use sinew_interleave::Batch;

@@ -133,8 +133,8 @@ proptest! {
 fn what_looks_like_a_record_inside_a_record_is_none() {
     let disk = filled(2);
     let mut journal = Journal::open(disk.clone(), 6).unwrap().journal;
-    // Somebody who does not know the key gets a record kept that contains a forged one, which says that all before it
-    // lasted.
+    // Somebody who does not know the key has a record stored that contains a forged one, which claims that all before
+    // it lasted.
     let mut lure = vec![0; 600];
     codec::write_record(&mut lure, codec::Key(6), (100, 99), 0, b"lure");
     lure.extend([0; 600]);

@@ -49,11 +49,11 @@ pub fn start<A: Actor + 'static>(
     cluster.add(name, [place], Box::new(make(rpc, clock)));
 }
 
-/// State that endpoints which answer [`SINK`] share.
+/// State shared by endpoints that answer [`SINK`].
 ///
 /// # Panics
 ///
-/// When the configuration's limits make no sense: experiments are expected to know.
+/// When the configuration's limits make no sense, which an experiment has to avoid.
 pub fn sink(config: Config) -> Nexus {
     let nexus = Nexus::builder().config(config).handle(SINK, |call: Call| call.reply(&[0; SHORT]));
     nexus.build().expect("the limits make sense")

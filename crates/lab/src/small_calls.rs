@@ -94,7 +94,8 @@ impl SmallCalls {
             }
         }
         assert!(all_open(&cluster), "{} sessions are open after {SET_UP_NS} ns", shared.borrow().open);
-        // From here on, two million session ends are accessed at random. This is a hint, on which nothing depends.
+        // From here on, two million session ends are accessed at random. Huge pages are only a hint: nothing depends on
+        // them.
         let _ = sinew_host::gather_on_huge_pages();
         let open_ns = network.now_ns();
         cluster.run_until(open_ns + self.warm_up_ns);

@@ -5,7 +5,7 @@
 //! down, hosts cannot reach others, one way or both, and hosts stand still, or crash and come back without memory. Then
 //! all faults end, and:
 //!
-//! - no call was run twice, and none was run that its client was told had not run;
+//! - no call was run twice, and none was run whose client was told that it did not run;
 //! - each call completes once, on its lane, with the handler's answer or with an error;
 //! - nothing completes any more on a lane that was closed;
 //! - a call that its handler keeps is abandoned only if its client no longer waits or is gone. It is certain to be
@@ -209,7 +209,7 @@ impl<'a> Swarm<'a> {
             orders.borrow_mut().begins_no_more = true;
         }
         self.wait_for("calls that do not complete", |swarm| swarm.ledger.lock().outstanding() == 0)?;
-        // This lasts until hosts that are gone count as dead, and sessions with those that came back are open.
+        // By the end of this time, hosts that are gone count as dead, and sessions with those that came back are open.
         self.pass_until(self.cluster.network().now_ns() + SETTLING_NS);
         // All faults have ended, so calls that are made now must be answered.
         self.ledger.lock().must_succeed = true;

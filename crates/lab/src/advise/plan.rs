@@ -168,8 +168,8 @@ pub struct Times {
     pub p99_ns: u64,
 }
 
-/// What a core does next that has found nothing: it waits as `wait` says, last found something at `found_ns`, and has
-/// something of its own to do at `next_ns`, if anything.
+/// What a core does next that has found nothing and waits as `wait` says. It last found something at `found_ns`, and
+/// its own next work, if there is any, is due at `next_ns`.
 pub fn waits(wait: Wait, found_ns: u64, now_ns: u64, interrupt_ns: u64, next_ns: Option<u64>) -> Doing {
     let until_ns = found_ns + interrupt_ns;
     match (wait, next_ns) {

@@ -91,7 +91,7 @@ fn rank(mut left: Vec<Tried>) -> Vec<Tried> {
     ranked
 }
 
-/// Length of a run of a plan that tells enough, with a measurement `times` times as long.
+/// Length of a run that is long enough to judge a plan, with the measurement made `times` times as long.
 fn length(plan: &Plan, rate_mops: Option<f64>, times: u64) -> Length {
     const US: u64 = 1000;
     let Workload { client_cpu, server_cpu, goal, .. } = plan.workload;
@@ -116,8 +116,8 @@ fn length(plan: &Plan, rate_mops: Option<f64>, times: u64) -> Length {
 const RUNS: usize = 4;
 const LONGER: u64 = 8;
 
-/// Runs a plan at a rate that is only supposed, and again if the rate was far off: until a run was as long as its rate
-/// wants and completed as many accesses as are in flight at once (one, if latency is the goal).
+/// Runs a plan for a time that fits a supposed rate, and again if that was far off: until a run was as long as its own
+/// rate requires and completed as many accesses as are in flight at once (one, if latency is the goal).
 fn run_plan(plan: &Rc<Plan>, rate_mops: Option<f64>, times: u64) -> Outcome {
     let least = match plan.workload.goal {
         Goal::Throughput => (plan.clients() * plan.settings.window) as u64,

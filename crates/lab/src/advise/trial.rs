@@ -52,7 +52,7 @@ pub struct Length {
 
 /// Client threads of a host. With more, the host's NIC would have more connections than it has in such workloads.
 const PER_HOST: usize = 8;
-/// Bytes in which READs choose their places, beside one object.
+/// Bytes in which READs choose their places, not counting one object.
 const DATA: usize = 1 << 20;
 /// Time slice in a run whose rate alone counts, in ns.
 pub const SHORT_SLICE_NS: u64 = 50_000;

@@ -32,7 +32,7 @@ pub struct Plan {
     pub window: usize,
     /// Whether a program that computes competes for every core.
     pub competes: bool,
-    /// Client hosts with a transfer of 4 MB beside, each followed by the next.
+    /// Client hosts that also make transfers of 4 MB, one after the other.
     pub bulk: usize,
     /// Seed for the time at which each process begins.
     pub seed: u64,

@@ -47,7 +47,7 @@ pub fn run<D: Device>(
     found.collect()
 }
 
-/// Tells the other thread when it is dropped that the run is over, even after a failure.
+/// When dropped, tells the other thread that the run is over, even after a failure.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

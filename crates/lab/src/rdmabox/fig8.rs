@@ -53,7 +53,7 @@ fn hybrid_rows() -> Vec<Row> {
     rows.into_iter().map(|row| row.case("64 B, merged and chained")).collect()
 }
 
-/// Bytes of as many requests as the NIC has room for elements.
+/// Bytes of as many requests as the NIC's cache has room for work queue elements.
 fn cached(len: usize) -> u64 {
     (profile().caches.wqes * len) as u64
 }

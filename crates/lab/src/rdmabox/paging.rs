@@ -25,8 +25,8 @@ const PAGES: usize = 8;
 const BLOCKS: usize = 8;
 /// Most requests of a thread.
 const DEPTH: usize = PAGES + BLOCKS;
-/// Time that a thread computes before it checks whether its engine has work for others, which an interrupt would tell
-/// it otherwise.
+/// Time that a thread computes between two checks whether its engine has work for others; the checks stand for
+/// interrupts.
 const SLICE_NS: u64 = 1000;
 
 /// Two workloads of YCSB (V-A).
@@ -118,8 +118,8 @@ pub struct Plan {
     pub measured_ns: u64,
 }
 
-/// How often, in a thousand, a page or block lies right behind the one before it that is read or written together with
-/// it.
+/// Chance in a thousand that a page or block lies right behind the one before it, among those that are read or written
+/// together.
 #[derive(Clone, Copy, Debug)]
 pub struct Adjacent {
     /// For pages that are read.

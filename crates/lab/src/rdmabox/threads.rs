@@ -1,7 +1,7 @@
 //! Threads of one host that write to and read from a donor's memory, each with an engine of its own.
 //!
-//! The engine is the one for real fabrics. The cost of its code beside verbs is charged here: for each time that a
-//! thread takes the lock of the shared state, and for each request that it puts into the queue.
+//! The engine is the one for real fabrics. The cost of its own code, other than verbs, is charged here: for each time
+//! that a thread takes the lock of the shared state, and for each request that it puts into the queue.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -45,7 +45,7 @@ pub struct Plan {
     pub writes: bool,
     /// What is done with requests that have gathered.
     pub mode: Mode,
-    /// How often, in a thousand, a request lies right behind the one that its thread made before; the others have
+    /// Chance in a thousand that a request lies right behind the one that its thread made before; the others have
     /// random places.
     pub adjacent: u64,
     /// Seed for the places.

@@ -1,13 +1,13 @@
-//! Costs of a worker's core beside verbs.
+//! Costs of a worker's core other than verbs.
 //!
-//! | what | cost | source |
-//! | --- | --- | --- |
-//! | a look at a slot | `look_ns` | the profile |
-//! | bytes of a request, copied out, and of an answer | `copy_line_ns` for 64 of them | the profile |
-//! | an access to a table's memory | what is left of `memory_ns` since it was prefetched; at most [`MISSES_MAX`] at a
-//! time | the profile; sigcomm14 4.1.1 |
-//! | a word that several cores change | `contended_ns` if another core changed it last, one at a time; else `look_ns` |
-//! the profile |
+//! All times are the profile's:
+//!
+//! - a look at a slot: `look_ns`;
+//! - bytes of a request, copied out, and of an answer: `copy_line_ns` for 64 of them;
+//! - an access to a table's memory: what is left of `memory_ns` since it was prefetched, with at most [`MISSES_MAX`] in
+//!   progress at a time (sigcomm14 4.1.1);
+//! - a word that several cores change: `contended_ns` if another core changed it last, one change at a time; else
+//!   `look_ns`.
 //!
 //! Tables are small in simulations, and each access is charged as a miss of all caches: the papers' tables had
 //! gigabytes. The time of the code itself is not charged: the profiles' `post_ns` and `completion_ns` include a

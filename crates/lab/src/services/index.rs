@@ -38,9 +38,9 @@ pub struct IndexRun {
     pub window: usize,
     /// Share of requests that are sums over scans, from 0 to 1.
     pub scan_share: f64,
-    /// CPU time of a GET beside the call.
+    /// CPU time of a GET, not counting the call.
     pub get_ns: u64,
-    /// CPU time of a scan beside the call.
+    /// CPU time of a scan, not counting the call.
     pub scan_ns: u64,
     /// CPU time that a worker takes to take a job from its queue.
     pub job_ns: u64,

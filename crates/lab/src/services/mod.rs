@@ -2,9 +2,9 @@
 //! cluster.
 //!
 //! [`Hosts`] is a server's host and those of its clients, each with a NIC. The services are HERD's [`cache`],
-//! [`sequencer`]s, an ordered [`index`], a [`replica`]ted store, [`store`]s that clients READ, and [remote procedure
-//! calls](rpc) over datagrams. Verbs charge their cores themselves; [`charges`] are what a worker's core spends beside
-//! them.
+//! sequencers ([`sequencer`]), an ordered [`index`], a replicated store ([`replica`]), stores that clients READ
+//! ([`store`]), and remote procedure calls over datagrams ([`rpc`]). Verbs charge their cores themselves; [`charges`]
+//! holds the other costs of a worker's core.
 
 pub mod cache;
 pub mod charges;

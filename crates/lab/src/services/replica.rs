@@ -41,7 +41,7 @@ pub struct ReplicaRun {
     pub warm_up: u64,
     /// PUTs that count.
     pub puts: u64,
-    /// CPU time of each message that is received, beside the call, at the leader and at another member.
+    /// CPU time of each message that is received, not counting the call, at the leader and at another member.
     pub message_ns: [u64; 2],
     /// Lines of memory that applying a PUT waits for.
     pub put_misses: u64,
@@ -130,8 +130,9 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, PATIENCE_NS, DIGITS).expect("the bounds make sense")
 }
 
-/// A store that charges its core for memory, and notes how long the leader's PUTs take. The member that is asked checks
-/// a command first; that is the leader, once its client knows who leads.
+/// A store that charges its core for memory, and notes how long the leader's PUTs take. The time of a PUT begins when
+/// its command is checked, which the member that is asked does first: that is the leader, once the client knows who
+/// leads.
 #[derive(Debug)]
 struct Timed {
     store: KvStore,

@@ -318,7 +318,7 @@ impl Member {
         // Time-outs range from less than a round trip to longer than most faults.
         let timeout_ns = (is_impatient && !is_doomed).then(|| 1u64 << (10 + self.generator.below(17)));
         let patience = match timeout_ns {
-            // Either clock is wrong by a thousandth at most, so the deadline is earlier by no more than this.
+            // Two clocks, each wrong by a thousandth at most, bring the deadline forward by no more than this.
             Some(timeout_ns) => Patience::Until(self.time.now_ns() + timeout_ns - timeout_ns / 400 - 1),
             None if is_doomed => Patience::Cancels,
             None => Patience::Endless,

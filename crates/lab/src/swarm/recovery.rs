@@ -32,7 +32,7 @@ impl Recovery {
         let congestion = scenario.config.congestion.as_ref()?;
         let (good_ns, gain) = match &congestion.algorithm {
             Algorithm::Timely(timely) => (timely.low_ns, Gain::Call(timely.step_bytes_per_s)),
-            // Swift starts from a window of packets, and recovers all of it within those calls.
+            // Swift limits a window of packets, which recovers in full within these calls.
             Algorithm::Swift(swift) => (swift.target_ns, Gain::Call(f64::INFINITY)),
             Algorithm::Dcqcn(dcqcn) => {
                 let (step_bytes_per_s, interval_ns) = (dcqcn.step_bytes_per_s, dcqcn.raise_interval_ns);

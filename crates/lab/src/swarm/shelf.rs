@@ -221,7 +221,7 @@ impl Kept {
         {
             return Some("and its deadline has passed");
         }
-        // A cancellation finds a call only if it was sent once the call was here.
+        // A cancellation finds a call only if it was sent after the call had come.
         let stopped = ledger.stopped(self.asked.call).filter(|stopped| stopped.time_ns > self.since_ns)?;
         let has_come = stopped.lost == now.lost && turned.time_ns >= stopped.time_ns + ARRIVAL_NS;
         has_come.then_some("and its client has said that it does not wait")
