@@ -96,7 +96,8 @@ impl Workload {
         let (named, more) = silent.split_at(silent.len().min(NAMED_MAX));
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
         vec![format!(
-            "dcqcn goes by marks, and {}{more} mark nothing: queues there hold nobody back; give them ecn = {{}} in the topology",
+            "dcqcn goes by marks, and {}{more} mark nothing: queues there slow no sender down; give them ecn = {{}} in \
+             the topology",
             named.join(", ")
         )]
     }

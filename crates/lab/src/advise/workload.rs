@@ -160,7 +160,8 @@ impl Workload {
             (
                 "object_bytes",
                 format!(
-                    "object_bytes cannot be {bytes} of {peers} peers: up to {most}, since no more than 256 MB on their way are simulated"
+                    "object_bytes cannot be {bytes} for {peers} peers: up to {most}, since no more than 256 MB in \
+                     flight are simulated"
                 ),
             )
         };

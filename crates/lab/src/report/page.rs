@@ -33,7 +33,8 @@ fn front(results: &[Done<'_>]) -> String {
     let calibrated = held(results, |against| against == Against::Calibrated);
     let others = held(results, |against| matches!(against, Against::Other(_)));
     let mut text = paragraph(
-        "Figures of published papers, beside what this code does: on simulated clusters, and on this machine where an experiment says so.",
+        "Figures of published papers, beside those of this code: on simulated clusters, and on this machine where an \
+         experiment says so.",
     );
     text.push_str(&headline(&same, &bounds));
     text.push_str(&papers(results));
@@ -47,8 +48,8 @@ fn front(results: &[Done<'_>]) -> String {
     }
     text.push_str(&plot_of(
         "Rows that run what the paper ran",
-        "Each row is a figure of the paper; its mark says how many times that was found here. The axis is logarithmic: the middle line is what the \
-         paper says, the band 20 % around it.",
+        "Each row is a figure of the paper; its mark shows the value found here as a multiple of the paper's. The axis \
+         is logarithmic: the middle line is the paper's value, with a band of 20 % around it.",
         &same,
         true,
     ));
@@ -66,12 +67,14 @@ fn front(results: &[Done<'_>]) -> String {
         ),
         (
             "Rows that are percentages themselves",
-            "What counts is the difference in percentage points, which stands beside each row: of small percentages the ratio says little.",
+            "What counts is the difference in percentage points, which stands beside each row: the ratio of small \
+             percentages says little.",
             &points,
         ),
         (
             "Calibrated rows",
-            "The model was set by these figures, or they follow from the set-up: they show that, and no agreement.",
+            "The model was calibrated on these figures, or they follow from the set-up: that shows the calibration, \
+             not agreement.",
             &calibrated,
         ),
     ] {
@@ -81,7 +84,8 @@ fn front(results: &[Done<'_>]) -> String {
         let rows: Vec<&Row> = others.iter().copied().filter(|row| other(row) == Some(what)).collect();
         text.push_str(&plot_of(
             &format!("Rows beside figures of {what}"),
-            "The paper has no figure for what was run here. The distance is no error; the experiments below say where it comes from.",
+            "The paper has no figure for what was run here. The difference is no error; the experiments below say \
+             where it comes from.",
             &rows,
             false,
         ));
@@ -145,7 +149,7 @@ fn headline(same: &[&Row], bounds: &[&Row]) -> String {
         figures.push(("of the paper's bounds are kept", format!("{kept} of {}", bounds.len())));
     }
     if figures.is_empty() {
-        return paragraph("None of these rows runs just what the paper ran: the experiments say what they show.");
+        return paragraph("None of these rows runs exactly what the paper ran: the experiments say what they show.");
     }
     tiles(&figures)
 }
@@ -179,7 +183,8 @@ fn papers<'a>(results: &'a [Done<'_>]) -> String {
         return String::new();
     }
     let heads = ["paper", "predictions", "median error", "worst", "over 30 %", "calibrated, not counted"];
-    let sentence = "Predictions are rows that run what the paper ran, in which nothing was set by the paper's figure; percentages are left out.";
+    let sentence = "Predictions are rows that run what the paper ran, with no parameter set by the paper's figure; \
+        percentages are left out.";
     format!("<h3>Each paper</h3>{}{}", paragraph(sentence), table(&heads, &lines))
 }
 
@@ -218,8 +223,8 @@ fn plot(unit: &str, pairs: &[Bar], rows: &[Row]) -> String {
     let found = if rows.iter().any(|row| row.measured.is_some()) { "measured on this machine" } else { "the model" };
     let (has_paper, more) = (pairs.iter().any(|pair| pair.paper.is_some()), more_or_less(unit));
     let sentence = match has_paper {
-        true => format!("All figures in {}, the paper's and what was found; {more}.", in_words(unit)),
-        false => format!("All figures in {}, for which the paper has none; {more}.", in_words(unit)),
+        true => format!("All figures in {}: the paper's, and those found here; {more}.", in_words(unit)),
+        false => format!("All figures in {}; the paper has none for them; {more}.", in_words(unit)),
     };
     let paper = if has_paper { "<i class=\"paper\"></i>the paper" } else { "" };
     let key = format!("<p class=\"key\">{paper}<i class=\"found\"></i>{found}</p>");
@@ -250,7 +255,7 @@ fn more_or_less(unit: &str) -> &'static str {
     match unit {
         "us" => "shorter bars are quicker",
         "Gbps" | "M/s" => "longer bars are faster",
-        "%" => "of what was there before the step, or of what could be had",
+        "%" => "relative to the value before the step, or to what was possible",
         _ => "counts",
     }
 }

@@ -207,7 +207,7 @@ impl Member {
         if let Some(host) = self.ways.iter().position(of_it) {
             let of_way = self.way_lanes[host];
             if of_way != lane {
-                self.complain(|| format!("{lane:?} is told of {event:?}, which is of {of_way:?}"));
+                self.complain(|| format!("{lane:?} gets {event:?}, which belongs to {of_way:?}"));
             }
             let again = Way::Closed(self.clock.now_ns() + AGAIN_NS);
             self.ways[host] = if opened { Way::Open(session) } else { again };
@@ -220,7 +220,7 @@ impl Member {
         }
         while let Some(lane) = self.rpc.poll_ready_lane() {
             if !self.lanes.is_open(lane) {
-                self.complain(|| format!("{lane:?} is told of and is not open"));
+                self.complain(|| format!("{lane:?} is ready although it is not open"));
             }
             while let Some(over) = self.rpc.poll_lane(lane) {
                 self.see_completion(lane, &over);

@@ -363,7 +363,7 @@ impl Reader<'_> {
         let in_flight = (clients as u64).saturating_mul(group.window as u64).saturating_mul(per_call);
         self.in_flight = self.in_flight.saturating_add(in_flight);
         let value = format!("{} for {clients} endpoints", group.window);
-        let expected = format!("{} GB of messages would be on their way, 8 at most", self.in_flight >> 30);
+        let expected = format!("{} GB of messages would be in flight, 8 at most", self.in_flight >> 30);
         place.need(self.in_flight <= IN_FLIGHT_MAX, "window", &value, &expected)
     }
 }
@@ -552,7 +552,7 @@ window = 1
         let error = read(&large.replacen("window = 4", "window = 24", 1)).unwrap_err().to_string();
         assert_eq!(
             error,
-            "line 20: window cannot be 24 for 6 endpoints: 12 GB of messages would be on their way, 8 at most"
+            "line 20: window cannot be 24 for 6 endpoints: 12 GB of messages would be in flight, 8 at most"
         );
     }
 

@@ -88,7 +88,7 @@ impl Curve {
                     return error(format!("{len} bytes after {before}: lengths rise, or stay the same"));
                 }
                 if percent < *percent_before {
-                    let what = "percentages are of all messages that are no longer, and rise";
+                    let what = "a percentage counts all messages that are no longer, so it cannot fall";
                     return error(format!("{percent} percent after {percent_before}: {what}"));
                 }
             }
@@ -101,7 +101,7 @@ impl Curve {
         match points.last() {
             None => Err(FileError::new(1, "there is no point: write lines of BYTES PERCENT, the last of 100 percent")),
             Some((_, percent)) if *percent < 100.0 => {
-                let problem = "all messages, 100, are no longer than the longest";
+                let problem = "it must be 100, since no message is longer than the longest";
                 Err(FileError::new(last_line, &format!("the last percentage is {percent}: {problem}")))
             }
             Some(_) => Ok(Self(points)),
@@ -168,11 +168,14 @@ mod tests {
         for (text, error) in [
             ("", "line 1: there is no point: write lines of BYTES PERCENT, the last of 100 percent"),
             ("# nothing\n", "line 1: there is no point: write lines of BYTES PERCENT, the last of 100 percent"),
-            ("1 50\n2 99", "line 2: the last percentage is 99: all messages, 100, are no longer than the longest"),
+            (
+                "1 50\n2 99",
+                "line 2: the last percentage is 99: it must be 100, since no message is longer than the longest",
+            ),
             ("1 50\n0 100", "line 2: 0 bytes after 1: lengths rise, or stay the same"),
             (
                 "1 50\n2 40\n3 100",
-                "line 2: 40 percent after 50: percentages are of all messages that are no longer, and rise",
+                "line 2: 40 percent after 50: a percentage counts all messages that are no longer, so it cannot fall",
             ),
             ("1 nan", "line 1: `nan` is no percentage: 0 to 100"),
             ("1 101", "line 1: `101` is no percentage: 0 to 100"),
