@@ -14,7 +14,7 @@ fn main() {
     let runs = if given.is_empty() { RUNS.map(str::to_owned).to_vec() } else { given };
     for run in runs {
         let Some([nodes, threads, measured_us]) = parse(&run) else {
-            eprintln!("{run} is not NODESxTHREADS:MICROSECONDS, as 11x1:20000");
+            eprintln!("{run} is not NODESxTHREADS:MICROSECONDS, such as 11x1:20000");
             std::process::exit(2);
         };
         let calls = SmallCalls {
@@ -36,7 +36,7 @@ fn main() {
         let counted_s = (worked_ns() - counted_ns) as f64 / 1e9;
         let set_up_s = (counted_ns - began_ns) as f64 / 1e9;
         println!(
-            "{run}: {:.3} M packets/s ({:.2} M in {counted_s:.2} s, after {set_up_s:.2} s), {} calls, {} sent again",
+            "{run}: {:.3} M packets/s ({:.2} M in {counted_s:.2} s, after {set_up_s:.2} s), {} calls, {} retransmissions",
             outcome.delivered as f64 / counted_s / 1e6,
             outcome.delivered as f64 / 1e6,
             outcome.calls,

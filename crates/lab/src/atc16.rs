@@ -22,7 +22,7 @@ use crate::experiment::{Against, Row};
 const WINDOWS: &[usize] = &[2, 4, 8, 16];
 /// What setups say about windows.
 const BEST_OF_WINDOWS: &str =
-    "The paper does not say how many requests each client had on their way: each point is the best of 2, 4, 8 and 16.";
+    "The paper does not say how many requests each client had in flight: each point is the best of 2, 4, 8 and 16.";
 
 /// HERD's baseline on a NIC with two ports: each request is answered on its own, over a queue pair for each port (4.2).
 fn baseline() -> WorkerConfig {

@@ -29,9 +29,11 @@ const NO_CONTROL: (&str, &str) = (".nocc", "without congestion control");
 /// What the paper's values with congestion control belong to.
 const PAPERS_TIMELY: &str = "the paper's Timely";
 /// Reason why differences from those are no errors of the model.
-const BETTER_THAN_THE_PAPER: &str = "The paper's figures with congestion control are those of its Timely, and no algorithm here is that one: how \
-    far they are apart is no error. Rows without congestion control run what the paper ran. Timely here is its patched form (CoNEXT 2016), which keeps \
-    a queue of some length where the published form (SIGCOMM 2015) has no state that it comes to rest in; and its parameters were chosen for such \
-    incasts: it acts from 15 us on, where the paper's acted from 50. With 50 us, or in its published form, the same model has round trips as long as without \
-    congestion control (215, 538 and 1,063 us with 20, 50 and 99 clients, by `patched = false` or `low_us = 50` in a workload): simulated round trips have no \
-    jitter, so that the trend which the algorithm goes by is flat once the queue stands. Real hosts and clocks have jitter; how much of the difference it makes, the paper does not let one tell.";
+const BETTER_THAN_THE_PAPER: &str = "The paper's figures with congestion control are those of its Timely, and no \
+    algorithm here is the same: the difference is no error. Rows without congestion control run what the paper ran. \
+    Timely here is its patched form (CoNEXT 2016), which keeps a queue of some length, where the published form \
+    (SIGCOMM 2015) never comes to rest; and its parameters were chosen for such incasts: it acts from 15 us on, where \
+    the paper's acted from 50. With 50 us, or in its published form, the same model has round trips as long as without \
+    congestion control (215, 538 and 1,063 us with 20, 50 and 99 clients, by `patched = false` or `low_us = 50` in a \
+    workload): simulated round trips have no jitter, so the trend that the algorithm follows is flat once the queue \
+    stands. Real hosts and clocks have jitter; the paper does not show how much of the difference it makes.";

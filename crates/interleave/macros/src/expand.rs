@@ -19,7 +19,7 @@ pub fn expand(options: TokenStream, function: TokenStream) -> syn::Result<TokenS
     let sig = signature::without_each(sig);
     let name = &sig.ident;
     let lookup_doc =
-        format!("[`{name}`](Self::{name}) as a lookup that lets others run at each mark: to be run by a `Batch`.");
+        format!("[`{name}`](Self::{name}) as a lookup that lets others run at each mark. Run it by a `Batch`.");
     let lookup_doc = if parameters.receiver.is_some() { lookup_doc } else { lookup_doc.replace("Self::", "") };
     let lookup = options.lookup.as_ref().map(|lookup_name| {
         let lookup_sig = Signature { asyncness: Some(Default::default()), ident: lookup_name.clone(), ..sig.clone() };
@@ -75,8 +75,8 @@ fn batch(
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let link = if receiver.is_some() { format!("[`{name}`](Self::{name})") } else { format!("[`{name}`]") };
     let doc = format!(
-        "{link} of each of the inputs, with the cache misses overlapping: results come in the order of the inputs. Returns how many there were: as \
-         many as inputs, or as results, if these are fewer."
+        "{link} for each of the inputs, with overlapping cache misses. Results come in the order of the inputs. Returns \
+         the number of lookups: that of the inputs, or of the results if these are fewer."
     );
     quote! {
         #[doc = #doc]

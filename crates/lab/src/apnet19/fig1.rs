@@ -27,18 +27,21 @@ impl Experiment for Fig1 {
     }
 
     fn setup(&self) -> &'static str {
-        "Two hosts with modelled ConnectX-3 at 10 Gb/s and Cortex-A57 cores, frames of up to 4,096 B of payload. A client fetches objects one at a time: by \
-         READ, and sleeps (READ-Intr), polls for the completion (READ-Sig) or polls the memory that an unsignaled READ writes to (READ-Poll); or by a \
-         request that a server answers with a SEND over UD: by WRITE over UC, where both poll, or by SEND over UD, where both sleep. Ratios are \
-         over sizes up to 256 B."
+        "Two hosts with modelled ConnectX-3 at 10 Gb/s and Cortex-A57 cores, and frames of up to 4,096 B of payload. A \
+         client fetches objects one at a time: either by READ, and sleeps (READ-Intr), polls for the completion \
+         (READ-Sig) or polls the memory that an unsignaled READ writes to (READ-Poll); or by a request that a server \
+         answers with a SEND over UD. The request is a WRITE over UC, with polling on both sides, or a SEND over UD, \
+         with sleeping on both sides. Ratios are over sizes up to 256 B."
     }
 
     fn remark(&self) -> &'static str {
-        "The orderings hold for READs against each other and for SEND/SEND-Intr. READ-Poll is not below half of WRITE/SEND-Poll in the model: an answer crosses \
-         the same network and buses, and even cores that take five times as long as a Xeon's for each verb do not cost a whole round trip. The paper gives no \
-         cause. What an interrupt costs is an estimate that was made with these statements in view: READ-Poll is below half of READ-Intr from 3.0 us on, and \
-         SEND/SEND-Intr is nearer to twice WRITE/SEND-Poll the less an interrupt costs. The unexpected \
-         rise of latencies with size is not modelled; the paper's guess at 4.1's end is memory management."
+        "The orderings hold for READs against each other and for SEND/SEND-Intr. READ-Poll does not come below half of \
+         WRITE/SEND-Poll in the model: an answer crosses the same network and buses, and even cores that take five \
+         times as long as a Xeon's for each verb do not cost a whole round trip. The paper gives no cause. The cost of \
+         an interrupt is an estimate that was made with these statements in view: READ-Poll is below half of READ-Intr \
+         from 3.0 us on, and SEND/SEND-Intr comes nearer to twice WRITE/SEND-Poll the less an interrupt costs. The \
+         unexpected rise of latencies with size is not modelled; at the end of 4.1 the paper suspects memory \
+         management."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -27,16 +27,18 @@ impl Experiment for Fig3 {
     }
 
     fn setup(&self) -> &'static str {
-        "As Figure 1, while a program that computes competes for each core: a process that polls has every other slice of 12 ms, one that sleeps runs as soon as it \
-         is woken if it has run less, as under Linux's CFS. Slices of the two hosts begin at eight different times. Ratios are over sizes up to 256 B."
+        "As Figure 1, while a computing program competes for each core: a process that polls has every other slice of \
+         12 ms, and one that sleeps runs as soon as it is woken if it has run less, as under Linux's CFS. Slices of \
+         the two hosts begin at eight different times. Ratios are over sizes up to 256 B."
     }
 
     fn remark(&self) -> &'static str {
-        "READs take about alike whether they are polled for or not: READ-Intr would use more than half of the core with its interrupts, of which the scheduler \
-         gives it half, and READ-Poll loses every other slice. READ-Intr is the best at large sizes, and SEND/SEND-Intr is better than WRITE/SEND-Poll, as \
-         the paper says. WRITE/SEND-Poll waits until both processes have a slice, which they have a quarter of the time: it takes four times as long as alone, not \
-         twice. Real slices are not independent of what the processes do. SEND/SEND-Intr is not four times READ-Intr at 4 KB, since no memory management is \
-         modelled, which the paper suspects."
+        "READs take about as long with polling as with interrupts: READ-Intr would use more than the half of the core \
+         that the scheduler gives it, and READ-Poll loses every other slice. READ-Intr is the best at large sizes, and \
+         SEND/SEND-Intr is better than WRITE/SEND-Poll, as the paper says. WRITE/SEND-Poll waits until both processes \
+         have a slice, which they have a quarter of the time: it takes four times as long as on idle cores, not twice. \
+         Real slices are not independent of what the processes do. SEND/SEND-Intr is not four times READ-Intr at 4 KB, \
+         since memory management, which the paper suspects, is not modelled."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -34,16 +34,18 @@ impl Experiment for Fig4 {
     }
 
     fn setup(&self) -> &'static str {
-        "As Figure 2, with 16 gets of each client, while a program that computes competes for each core of all hosts, in slices of 12 ms that begin at \
-         different times."
+        "As Figure 2, with 16 gets in flight of each client, while a computing program competes for each core of all \
+         hosts, in slices of 12 ms that begin at different times."
     }
 
     fn remark(&self) -> &'static str {
-        "The paper says that a single compound read is significantly faster than two dependent READs here. In the model it is not: servers that poll have half of \
-         their cores, and READs need no core of the servers. (With cores that are only twice as slow as cx3's, as was estimated before they were calibrated, it is.) An \
-         account of what processes ran, as Linux's CFS keeps it, changes little: clients that sleep use less than half of their cores, but with 16 B, where READ-Intr has 3 % \
-         less than READ-Poll and READ-Intr-2 to -4 lose a tenth. Tail latencies at 4 KB are about those of Figure 2, as the paper says: fewer than a tenth of gets meet \
-         a lost slice."
+        "The paper says that a single compound read is significantly faster than two dependent READs here. In the \
+         model it is not: servers that poll have half of their cores, and READs need no core of the servers. (With \
+         cores that are only twice as slow as those of cx3, which was the estimate before they were calibrated, it \
+         is.) Keeping account of what processes ran, as Linux's CFS does, changes little: clients that sleep use less \
+         than half of their cores, except at 16 B, where READ-Intr is 3 % slower than READ-Poll and READ-Intr-2 to -4 \
+         lose a tenth. Tail latencies at 4 KB are about those of Figure 2, as the paper says: fewer than a tenth of \
+         the gets meet a lost slice."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

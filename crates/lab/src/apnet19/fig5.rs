@@ -35,12 +35,13 @@ impl Experiment for Fig5 {
     }
 
     fn setup(&self) -> &'static str {
-        "As Figure 2, with 16 gets of each client, and beside them four transfers of 4 MB from the servers' host, each of which is followed by the next: by READ where \
-         objects are read, and by WRITE of the servers' host where it answers. The paper does not say how many there were, or how they were made."
+        "As Figure 2, with 16 gets in flight of each client, and beside them four streams of 4 MB transfers, one after \
+         the other, from the servers' host: by READ if objects are read, and by WRITE of the servers' host if it \
+         answers. The paper does not say how many transfers there were, or how they were made."
     }
 
     fn remark(&self) -> &'static str {
-        "A unit of the modelled NIC ends a message before it begins with another, which is the worst that a NIC can do."
+        "A unit of the modelled NIC completes a message before it begins another, which is the worst that a NIC can do."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

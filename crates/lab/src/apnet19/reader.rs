@@ -209,16 +209,21 @@ impl Experiment for AdaptiveReader {
     }
 
     fn setup(&self) -> &'static str {
-        "A reader on one host gets objects of a server on another, one at a time: of 32 B or 4 KB, after 1 or 4 dependent accesses, on idle cores or beside a program \
-         that computes on both. After each sleep both are told how long their core was idle, as a system counts it. One case follows the other in one run: 10 ms after each change gets are counted for 48 ms. The reader chooses itself, or \
-         has one of its four choices throughout."
+        "A reader on one host gets objects from a server on another, one at a time: of 32 B or 4 KB, after 1 or 4 \
+         dependent accesses, on idle cores or with a computing program on both. After each sleep, both are told how \
+         long their core was idle, as a system counts it. The cases follow each other in one run: after each change, \
+         gets are counted for 48 ms, beginning after 10 ms. The reader chooses itself, or keeps to one of its four \
+         choices throughout."
     }
 
     fn remark(&self) -> &'static str {
-        "A slice of 12 ms is lost in one get of a thousand, so the reader keeps what is lost apart from what a get takes: half of the time to who polls, so that it sleeps where that \
-         takes less than twice as long. Slices fall differently when the choice changes, by which 48 ms may hold a few more or fewer. That a program comes or goes a thread \
-         that sleeps learns from how idle its core was meanwhile; one that is not told of that polls again within 200 ms. A class of gets that is new to a reader that polls beside \
-         a program is not slept for before the next slice is lost, which can be 24 ms, and there are other orders of the cases in which one is met 20 % short, or once by half."
+        "One get in a thousand loses a slice of 12 ms, so the reader accounts for these losses apart from the time of \
+         a get: polling loses half of the time, so it sleeps where that takes less than twice as long. Slices fall \
+         differently when the choice changes, so that 48 ms may hold a few more or fewer. A thread that sleeps learns \
+         that a program comes or goes from how idle its core was meanwhile; one that is not told this polls again \
+         within 200 ms. A reader that polls beside a program, and meets a class of gets that is new to it, does not \
+         sleep for them before it loses the next slice, which can be 24 ms later. In some other orders of the cases it \
+         stays 20 % below the best in one of them, or once 50 %."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -237,9 +237,11 @@ impl Experiment for FairShare {
     }
 
     fn setup(&self) -> &'static str {
-        "A process makes requests of 256 B, 32 at a time (on the link of 56 Gb/s two million a second), and transfers of 4 MB, two at a time, to another host, all by WRITE \
-         or all by READ, on a queue pair for each: small requests alone, both handed to the NIC as they come, and both by a share with equal weights, which cuts \
-         transfers into chunks and lets some microseconds of the link be outstanding."
+        "A process makes requests of 256 B, 32 at a time (two million per second on the 56 Gb/s link), and transfers \
+         of 4 MB, two at a time, to another host, all by WRITE or all by READ, on a queue pair for each. There are \
+         runs with small requests alone, with both handed to the NIC as they come, and with both scheduled by a share \
+         with equal weights, which cuts transfers into chunks and keeps only some microseconds of the link \
+         outstanding."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

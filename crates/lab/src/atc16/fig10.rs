@@ -26,10 +26,11 @@ impl Experiment for Fig10 {
     }
 
     fn setup(&self) -> &'static str {
-        "28 or 56 clients with 16 requests each on seven hosts, and the real store: a GET is one READ, a PUT a compare-and-swap, a WRITE and another \
-         compare-and-swap; where keys are, clients have seen before. The paper emulates a PUT by the two atomics. A record has two places for its \
-         value; values have 8 B, so that its READ is no longer than the paper's. It holds 16,384 items rather than 16 million, so that a few PUTs find a lock \
-         held."
+        "28 or 56 clients with 16 requests each on seven hosts, and the real store: a GET is one READ, and a PUT is a \
+         compare-and-swap, a WRITE and another compare-and-swap; clients already know where keys are. The paper \
+         emulates a PUT by the two atomics. A record has two places for its value; values have 8 B, so that the READ \
+         of a record is no longer than the paper's. The store holds 16,384 items rather than 16 million, so a few PUTs \
+         find a lock held."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

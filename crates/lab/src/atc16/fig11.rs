@@ -26,9 +26,10 @@ impl Experiment for Fig11 {
     }
 
     fn setup(&self) -> &'static str {
-        "One thread sends datagrams of 60 bytes, whose elements have two lines: one by one, or in batches of 16, on one queue pair or several. The \
-         paper says that batches with one queue pair are slower than none, that two queue pairs double the rate of batches on all clusters, and that \
-         four make 2 to 3.2 times as much; without batches queue pairs change nothing."
+        "One thread sends datagrams of 60 bytes, whose work queue elements have two lines: one by one, or in batches \
+         of 16, on one queue pair or several. The paper says that batches with one queue pair are slower than none, \
+         that two queue pairs double the rate of batches on all clusters, and that four bring 2 to 3.2 times as much; \
+         without batches, queue pairs change nothing."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

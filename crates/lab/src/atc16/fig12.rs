@@ -30,8 +30,8 @@ impl Experiment for Fig12 {
     }
 
     fn setup(&self) -> &'static str {
-        "64 threads of eight hosts ask one host with a modelled NIC. The link limits READs from the first size on with which it is busy for four fifths of \
-         the time."
+        "64 threads of eight hosts make requests to one host with a modelled NIC. The link counts as the limit of \
+         READs from the first size at which it is busy for four fifths of the time."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

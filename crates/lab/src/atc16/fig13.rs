@@ -23,8 +23,9 @@ impl Experiment for Fig13 {
     }
 
     fn setup(&self) -> &'static str {
-        "Threads on all cores of a host issue windows of 8-byte READs or WRITEs over RC, each to a host of its own, and wait for all of a window before they \
-         issue the next. Reads by PCIe are those of elements that were fetched again."
+        "Threads on all cores of a host issue windows of 8-byte READs or WRITEs over RC, each to a host of its own, \
+         and wait for a whole window to complete before they issue the next. The reads over PCIe are those of work \
+         queue elements that are fetched again."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

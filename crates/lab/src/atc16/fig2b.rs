@@ -32,13 +32,14 @@ impl Experiment for Fig2b {
     }
 
     fn setup(&self) -> &'static str {
-        "Nothing is run: bytes and limits follow from the sizes of PCI Express's packets, as `sinew model pcie` has them. Figure 2b's link is that of a Connect-IB: \
-         PCIe 3.0, whose completions carry 128 bytes."
+        "Nothing is run: bytes and limits follow from the sizes of PCI Express's packets, as `sinew model pcie` \
+         computes them. Figure 2b's link is that of a Connect-IB: PCIe 3.0, with completions that carry 128 bytes."
     }
 
     fn remark(&self) -> &'static str {
-        "Rows of Figure 2a are inputs of the model, and the limits and Appendix A's sums follow from them: that they are the paper's shows that the arithmetic \
-         is, and nothing else. Figure 2b is a drawing, of whose curves the text has no figures."
+        "Rows of Figure 2a are inputs of the model, and the limits and Appendix A's sums follow from them: agreement \
+         shows that the arithmetic is the paper's, and nothing else. Figure 2b is a drawing; the text has no figures \
+         for its curves."
     }
 
     fn run(&self, _: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -26,8 +26,8 @@ impl Experiment for Fig8 {
     }
 
     fn setup(&self) -> &'static str {
-        "Spec-S0 on ten cores of a host with a modelled Connect-IB; its answers to a burst have a doorbell together, or one each. The text says by \
-         how much batches raise the latency at most (1 us); the figure's curves it does not have."
+        "Spec-S0 on ten cores of a host with a modelled Connect-IB; its answers to a burst share a doorbell, or have \
+         one each. The text says how much batches add to the latency at most (1 us); it has no figures for the curves."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

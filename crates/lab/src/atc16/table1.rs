@@ -33,11 +33,12 @@ impl Experiment for Table1 {
     }
 
     fn setup(&self) -> &'static str {
-        "Nothing is run: verbs are those of SEND, WRITE and READ that the library allows over a transport, bytes those that a modelled Connect-IB was told."
+        "Nothing is run: the verbs are those of SEND, WRITE and READ that the library allows over a transport, and the \
+         bytes are inputs of the modelled Connect-IB."
     }
 
     fn remark(&self) -> &'static str {
-        "All rows are inputs of the model: they show that it was told what the paper has, and nothing else."
+        "All rows are inputs of the model: they show that its inputs are the paper's, and nothing else."
     }
 
     fn run(&self, _: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -33,10 +33,11 @@ const RATES: [(&str, &str, usize, f64, &str); 5] = [
     ("seq.10core", "multiq", 10, 84.0, "4.2"),
 ];
 
-const REMARK: &str = "The paper does not say how many requests each client had on their way: each point has the shortest window of 2, 4, 8 and 16 that \
-    comes within 5 % of the best, by which batches are longer or shorter. The baseline's peak is what the shared word allows, which moves from core to core: it is \
-    calibrated on that. Queue pairs are bound to units by turns, so that with some numbers of cores a few units have one \
-    more than others, and hold up who shares them: curves have dents.";
+const REMARK: &str = "The paper does not say how many requests each client had in flight: each point has the shortest \
+    window of 2, 4, 8 and 16 that comes within 5 % of the best, and batches are longer or shorter with it. The \
+    baseline's peak is limited by the shared word, which moves from core to core: it is calibrated on that. Queue \
+    pairs are bound to units in turn, so that with some numbers of cores a few units have one more than others, and \
+    hold up those that share them: the curves have dents.";
 
 impl Experiment for Table3 {
     fn id(&self) -> &'static str {
@@ -52,9 +53,9 @@ impl Experiment for Table3 {
     }
 
     fn setup(&self) -> &'static str {
-        "70 clients on five hosts with a modelled Connect-IB each, and the real servers, clients and drivers of this repository's sequencers. A host's \
-         two ports are one link of twice the rate; workers have a queue pair for each all the same. The counter that workers share is a word that moves \
-         from core to core."
+        "70 clients on five hosts with a modelled Connect-IB each, and the real servers, clients and drivers of this \
+         repository's sequencers. A host's two ports are one link of twice the rate; workers still have a queue pair \
+         for each port. The counter that workers share is a word that moves from core to core."
     }
 
     fn remark(&self) -> &'static str {

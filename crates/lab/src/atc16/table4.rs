@@ -24,8 +24,8 @@ impl Experiment for Table4 {
     }
 
     fn setup(&self) -> &'static str {
-        "A host with a modelled Connect-IB, and eight others. Requests come from, or go to, as many threads and queue pairs as suit the NIC best. Batches \
-         have 16 requests. The rate is what the one host's NIC does."
+        "A host with a modelled Connect-IB, and eight others. Requests come from, or go to, as many threads and queue \
+         pairs as suit the NIC best. Batches have 16 requests. The rate is that of the one host's NIC."
     }
 
     fn plans(&self) -> Vec<(Row, VerbsPlan)> {

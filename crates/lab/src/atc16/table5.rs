@@ -30,8 +30,8 @@ impl Experiment for Table5 {
     }
 
     fn setup(&self) -> &'static str {
-        "A host with a modelled NIC, and eight others. Datagrams of no bytes with an immediate, or of 32 bytes, in batches of 16, to and from as many threads \
-         as suit the NIC best."
+        "A host with a modelled NIC, and eight others. Datagrams without payload but with an immediate, or of 32 \
+         bytes, in batches of 16, go to and from as many threads as suit the NIC best."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -82,7 +82,7 @@ fn rate_mops<D: Device>(device: &D, plan: &VerbsPlan, cpus: [usize; 2], interrup
             let Ok(made) = is_made.recv() else { return Ok(()) };
             let since = Instant::now();
             let found = responder.check(&made, || since.elapsed() < PATIENCE)?;
-            ensure!(found.wrong == 0, "{} requests did not leave, or bring, what they must", found.wrong);
+            ensure!(found.wrong == 0, "{} requests left, or brought back, wrong data", found.wrong);
             ensure!(found.lost == 0 || plan.carrier != Carrier::Rc, "{} messages were lost", found.lost);
             Ok(())
         });

@@ -91,12 +91,15 @@ impl Experiment for Fig11 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine, on two cores, without a network card: one sends frames over a cable in shared memory and receives them from four, the other forwards them, interleaved: echo, IPv4 with 527,961 routes, IPv6 with 200,000. \
-         First as many as pass with 256 in flight, for 300 ms; then 10, 50 and 90 % of that, where a frame's time counts from when it was due."
+        "Measured on this machine, on two cores, without a network card: one core sends frames over a cable in shared \
+         memory and receives them from four cables, and the other forwards them, interleaved: echo, IPv4 with 527,961 \
+         routes, and IPv6 with 200,000. First as many as pass with 256 in flight, for 300 ms; then 10, 50 and 90 % of \
+         that, where a frame's time counts from when it was due."
     }
 
     fn remark(&self) -> &'static str {
-        "The paper's clients are other hosts, whose NICs and stacks are in its 19.5 us and 29 us: these are the forwarder's own share and the cable's."
+        "The paper's clients are other hosts, whose NICs and stacks are part of its 19.5 us and 29 us: these figures \
+         are the forwarder's own share and the cable's."
     }
 
     fn measures_on(&self) -> Vec<usize> {

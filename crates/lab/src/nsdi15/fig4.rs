@@ -49,12 +49,15 @@ impl Experiment for Fig4 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine, on one core: each of many headers follows a random permutation of 1 GB D times, or is hashed D times one after the other (CityHash32 of 4 bytes). One header after the other, step by step for \
-         32 headers at once (of accesses with a prefetch), and, of accesses, interleaved. Medians of seven slices of 60 ms. The GPU's lines are not run."
+        "Measured on this machine, on one core: each of many headers follows a random permutation of 1 GB D times, or \
+         is hashed D times in sequence (CityHash32 of 4 bytes). Headers are processed one after the other; 32 at once, \
+         step by step (with a prefetch for accesses); and, for accesses, interleaved. Medians of seven slices of 60 \
+         ms. The GPU's lines are not run."
     }
 
     fn remark(&self) -> &'static str {
-        "The paper plots these lines and prints no figure of them, but that three hashes take some 40 ns on one of its cores."
+        "The paper plots these lines and prints no figures for them, except that three hashes take some 40 ns on one \
+         of its cores."
     }
 
     fn measures_on(&self) -> Vec<usize> {

@@ -52,12 +52,15 @@ impl Experiment for Fig8 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine, on one core: a cuckoo table of 40 million numbers, a permutation of 1 GB, and 200,000 random IPv6 prefixes of 48 to 64 bits, on huge pages where there are any. Lookups are made one after the other, by \
-         the interleaver, and with group prefetching by hand, 32 at once, by turns: medians of seven slices of 60 ms. Every result is compared."
+        "Measured on this machine, on one core: a cuckoo table of 40 million numbers, a permutation of 1 GB, and \
+         200,000 random IPv6 prefixes of 48 to 64 bits, on huge pages if there are any. Lookups are made one after the \
+         other, by the interleaver, and with group prefetching by hand, 32 at once, in turn: medians of seven slices \
+         of 60 ms. Every result is compared."
     }
 
     fn remark(&self) -> &'static str {
-        "Speed-ups are of another machine: a core with a larger window overlaps more of the plain lookups by itself, so that less is left to bring."
+        "The speed-ups are for another machine: a core with a larger window overlaps more of the plain lookups by \
+         itself, so there is less left to gain."
     }
 
     fn measures_on(&self) -> Vec<usize> {

@@ -64,8 +64,9 @@ impl Experiment for Table1 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine, on one core: B chains follow a random permutation of 1 GB, on huge pages where there are any, each D = 10 times, all chains step by step. The paper's loop leaves it to the \
-         processor to overlap the accesses; beside it the same with a prefetch. Medians of seven slices of 60 ms."
+        "Measured on this machine, on one core: B chains follow a random permutation of 1 GB, on huge pages if there \
+         are any, D = 10 times each, all chains step by step. The paper's loop leaves it to the processor to overlap \
+         the accesses; beside it is the same loop with a prefetch. Medians of seven slices of 60 ms."
     }
 
     fn measures_on(&self) -> Vec<usize> {

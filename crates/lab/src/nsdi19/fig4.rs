@@ -34,9 +34,10 @@ impl Experiment for Fig4 {
     }
 
     fn setup(&self) -> &'static str {
-        "Eleven hosts of the simulated CX4 cluster with a thread each, which keeps batches of calls of 32 B going to random others, 60 calls in \
-         all, and answers theirs, with congestion control. The rate with batches of 3, and the latency of a lone call (Table 2), are what the \
-         simulator's costs were calibrated by: they show that, and nothing else. The text has no figure for the other batches on CX4."
+        "Eleven hosts of the simulated CX4 cluster with a thread each, which keeps 60 calls of 32 B in flight, in \
+         batches to random others, and answers theirs, with congestion control. The simulator's costs were calibrated \
+         on the rate with batches of 3 and the latency of a lone call (Table 2): these rows show that, and nothing \
+         else. The text has no figures for the other batches on CX4."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -43,9 +43,10 @@ impl Experiment for Fig5 {
     }
 
     fn setup(&self) -> &'static str {
-        "All hundred hosts of the simulated CX4 cluster, with one to ten threads each. Every thread has a session to every other one, keeps 20 \
-         batches of three calls of 32 B going on random ones, and answers theirs, with congestion control. What the paper has for the 99.99th \
-         percentile and for retransmissions are upper bounds. Latencies are from a batch's beginning."
+        "All hundred hosts of the simulated CX4 cluster, with one to ten threads each. Every thread has a session to \
+         every other one, keeps 20 batches of three calls of 32 B in flight on random sessions, and answers others' \
+         calls, with congestion control. The paper's figures for the 99.99th percentile and for retransmissions are \
+         upper bounds. Latencies count from the beginning of a batch."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -32,10 +32,11 @@ impl Experiment for Fig6 {
     }
 
     fn setup(&self) -> &'static str {
-        "One thread keeps one request going to another over simulated 100 Gbps InfiniBand, with 32 credits and a credit return for each packet, \
-         and is answered with 32 B. Beside it is what the same wires carry where nothing costs any core's time and nothing waits for credits: one RDMA \
-         write at a time could do no better. The text has no figure for single lengths, but that from 32 kB on requests have 70 % of the \
-         bandwidth of RDMA writes, at least: the last row has the smallest of those shares."
+        "One thread keeps one request in flight to another over simulated 100 Gbps InfiniBand, with 32 credits and a \
+         credit return for each packet, and is answered with 32 B. Beside it is what the same wires carry if nothing \
+         costs any core's time and nothing waits for credits: one RDMA write at a time could do no better. The text \
+         has no figures for single lengths, but says that requests from 32 kB on have at least 70 % of the bandwidth \
+         of RDMA writes: the last row has the smallest of those shares."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

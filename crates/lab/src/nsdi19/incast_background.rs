@@ -34,9 +34,10 @@ impl Experiment for IncastBackground {
     }
 
     fn setup(&self) -> &'static str {
-        "A 100-way incast of requests of 8 MB on the simulated CX4 cluster; each host but the victim also calls random others, one call of 64 kB each way \
-         at a time. Where the paper has one thread for that at each host, there is one for calls and one for those of others here. The hundredth client \
-         of the incast shares a host. Counted are 10 ms, after 20 ms for the first bursts to be over."
+        "A 100-way incast of requests of 8 MB on the simulated CX4 cluster; each host but the victim also calls random \
+         others, one call at a time with 64 kB each way. The paper has one thread for that at each host; here there is \
+         one for calls and one for the answers to others' calls. The hundredth client of the incast shares a host. The \
+         figures cover 10 ms, after 20 ms in which the first bursts pass."
     }
 
     fn remark(&self) -> &'static str {

@@ -83,16 +83,19 @@ impl Experiment for Masstree {
     }
 
     fn setup(&self) -> &'static str {
-        "A server of sinew's ordered index on the modelled CX3, with 14 dispatch and 2 worker threads, or 16 dispatch threads; 64 client threads on 8 hosts \
-         with two requests on their way each, 99 % of them GETs and 1 % sums over 128 keys. The index is scc's tree and not Masstree. A GET has \
-         1,200 instructions and three misses, a scan 15,700 and 26; the paper's processor is taken to do 1.5 instructions in each cycle of 2.1 GHz, and to wait 90 ns for a miss. \
-         Two hyper-threads that share a core are taken to do 1.3 times the work of one: under load, computing takes a thread 2 / 1.3 times as long, and waiting as long as \
-         alone. The index has 20,000 keys here, which changes no cost."
+        "A server of sinew's ordered index on the modelled CX3, with 14 dispatch and 2 worker threads, or 16 dispatch \
+         threads; 64 client threads on 8 hosts with two requests in flight each, 99 % of them GETs and 1 % sums over \
+         128 keys. The index is scc's tree, not Masstree. A GET has 1,200 instructions and three misses, a scan 15,700 \
+         and 26; the paper's processor is assumed to execute 1.5 instructions in each cycle of 2.1 GHz, and to wait 90 \
+         ns for a miss. Two hyper-threads that share a core are assumed to do 1.3 times the work of one: under load, a \
+         thread takes 2 / 1.3 times as long to compute, and as long as alone to wait. The index has 20,000 keys here, \
+         which changes no cost."
     }
 
     fn remark(&self) -> &'static str {
-        "Scans in dispatch disturb GETs less than the paper's did (a 99th percentile of 18 us for 26): a scan takes 8 times as long as a GET with its call here, and \
-         the paper does not say how long its scans took. With scans in workers the percentile is 0.64 of that, where 0.6 was aimed at."
+        "Scans in dispatch disturb GETs less than the paper's did (a 99th percentile of 18 us instead of 26): a scan \
+         takes 8 times as long as a GET with its call here, and the paper does not say how long its scans took. With \
+         scans in workers the percentile is 0.64 of that, where 0.6 was the aim."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -27,9 +27,10 @@ impl Experiment for ModelledNics {
     }
 
     fn setup(&self) -> &'static str {
-        "Calls of 32 B over UD queue pairs of modelled NICs, one for each endpoint: a lone one between two hosts, and those of eleven hosts with a thread \
-         each, as in nsdi19-fig4. Cores are charged by the NICs' profiles for verbs, and for the rest by what is left of the simulator's costs. Neither \
-         latencies of calls nor rates chose a parameter of these NICs; READs' latencies did."
+        "Calls of 32 B over UD queue pairs of modelled NICs, one for each endpoint: a lone call between two hosts, and \
+         the calls of eleven hosts with a thread each, as in nsdi19-fig4. Cores are charged for verbs by the NICs' \
+         profiles, and otherwise by what is left of the simulator's costs. No parameter of these NICs was chosen by \
+         latencies or rates of calls; READs' latencies were used."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -67,10 +67,11 @@ impl Experiment for Table3 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine: two threads, each on a processor of its own, call each other through rings in private memory, 32 B in batches of 3, 60 calls \
-         of each going on; the rate is that of one thread's calls. Optimisations are switched off one after the other and stay off. The configurations \
-         take turns, 15 times 40 ms each; medians. The rings have no multi-packet receive queue. Losses can be held against the paper's, rates are of other \
-         machines."
+        "Measured on this machine: two threads, each on a processor of its own, call each other through rings in \
+         private memory, with 32 B in batches of 3 and 60 calls of each in flight; the rate is that of one thread's \
+         calls. Optimisations are switched off one after the other and stay off. The configurations take turns, 15 \
+         times 40 ms each; the results are medians. The rings have no multi-packet receive queue. Losses can be \
+         compared with the paper's; rates are for other machines."
     }
 
     fn measures_on(&self) -> Vec<usize> {

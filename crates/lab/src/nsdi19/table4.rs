@@ -85,12 +85,13 @@ impl Experiment for Table4 {
     }
 
     fn setup(&self) -> &'static str {
-        "One thread keeps one request of 8 MB going to another over simulated 100 Gbps InfiniBand, with 32 credits and a credit return for each \
-         packet. Packets are lost with the same chance in both directions. The bandwidth without losses is what the cost of copying was calibrated \
-         by. There is no congestion control: these round trips, of 14 us, are below the 50 us from which nsdi19's does anything. The more losses, \
-         the longer it runs, from a quarter of a second of virtual time, of whose million packets 1e-7 most likely loses none, to eight seconds. From \
-         1e-5 on rows have some fifty losses and more behind them. The paper had go-back-N and a time-out of 5 ms; the other rows have selective \
-         retransmission, a time-out that follows the round trips (0.1 ms at least), or both."
+        "One thread keeps one request of 8 MB in flight to another over simulated 100 Gbps InfiniBand, with 32 credits \
+         and a credit return for each packet. Packets are lost with the same probability in both directions. The cost \
+         of copying was calibrated on the bandwidth without losses. There is no congestion control: these round trips, \
+         of 14 us, are below the 50 us from which nsdi19's acts. The more losses, the longer the run: from a quarter \
+         of a second of virtual time, in which 1e-7 most likely loses none of a million packets, to eight seconds. \
+         From 1e-5 on, rows rest on some fifty losses and more. The paper had go-back-N and a time-out of 5 ms; the \
+         other rows have selective retransmission, a time-out that follows the round trips (at least 0.1 ms), or both."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -31,8 +31,9 @@ impl Experiment for Table5 {
     }
 
     fn setup(&self) -> &'static str {
-        "Clients of the simulated CX4 cluster send requests of 8 MB to one server, one at a time each, with 32 credits. The round trips are those \
-         that clients measure: one of each run of packets, not each packet's. The hundredth client shares a host."
+        "Clients of the simulated CX4 cluster send requests of 8 MB to one server, one at a time each, with 32 \
+         credits. The round trips are those that clients measure, which are one for each run of packets, not one for \
+         each packet. The hundredth client shares a host."
     }
 
     fn remark(&self) -> &'static str {

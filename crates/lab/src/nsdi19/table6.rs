@@ -59,16 +59,19 @@ impl Experiment for Table6 {
     }
 
     fn setup(&self) -> &'static str {
-        "Three members of sinew's replicated store, in memory, and one client that puts one key after the other, on four hosts with the modelled CX5. Keys of 16 B \
-         are drawn from a million, values have 64 B. A member's core pays for the call, and for two lines of memory of the table when the PUT is \
-         applied. At first, Raft costs nothing. Then what a PUT costs a member is spread evenly over the messages that it takes: \
-         12,005 instructions of the engine at the leader and 6,498 at another, or some 41,000 and 24,000 of all that is above the RPC layer, at 2.6 GHz and 1.5 instructions in a cycle, \
-         which is an estimate. The leader takes five messages and another member two, of which two and one have to be done before a PUT is answered. The \
-         leader's time runs from when it takes the request until a majority has the entry."
+        "Three members of sinew's replicated store, in memory, and one client that puts one key after the other, on \
+         four hosts with the modelled CX5. Keys of 16 B are drawn from a million; values have 64 B. A member's core is \
+         charged for the call, and for two lines of the table's memory when the PUT is applied. At first, Raft costs \
+         nothing. Then the cost of a PUT at a member is spread evenly over the messages that it takes: 12,005 \
+         instructions of the engine at the leader and 6,498 at another member, or some 41,000 and 24,000 for \
+         everything above the RPC layer, at 2.6 GHz and 1.5 instructions per cycle, which is an estimate. The leader \
+         takes five messages and another member two, of which two and one have to be done before a PUT is answered. \
+         The leader's time runs from when it takes the request until a majority has the entry."
     }
 
     fn remark(&self) -> &'static str {
-        "The paper's Raft is another one, written in C, whose cost it does not say; its rows are held against those without a cost. Percentiles have no jitter of hosts in them."
+        "The paper's Raft is another one, written in C, and the paper does not state its cost; its figures are \
+         compared with the rows without a cost. The percentiles contain no jitter of hosts."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -58,17 +58,23 @@ impl Experiment for Fig1 {
     }
 
     fn setup(&self) -> &'static str {
-        "Two hosts with a modelled ConnectX-3 each. Threads of one WRITE to random places of the other's memory, each by an engine and with one queue pair of its own, \
-         64 requests at a time. Nothing merges, and nothing holds them back. The paper does not say how long its operations were, or how many each thread had on \
-         its way; its threads shared the queue pair, which those of an engine never do."
+        "Two hosts with a modelled ConnectX-3 each. Threads of one host WRITE to random places of the other's memory, \
+         each by an engine and with one queue pair of its own, 64 requests at a time. Nothing merges, and nothing \
+         limits them. The paper does not say how long its operations were, or how many each thread had in flight; its \
+         threads shared the queue pair, which those of an engine never do."
     }
 
     fn remark(&self) -> &'static str {
-        "The model does not have the paper's fall. Of short messages the rate stands still from four threads on, within three percent of its highest, while more and more is in flight and takes \
-         longer: the NIC is the bottleneck by itself, for the reason that the paper gives. More elements wait in it than it has room for (256, an estimate of the profile), and each that it has forgotten \
-         takes a requester 29 ns more, of 180: all forgotten, it makes 14.4 M/s, and none, 16.0 (Figure 8). But when four threads reach the peak a part is forgotten already. Six threads are worse \
-         than their neighbours for another reason: two of four requesters have two queue pairs each, and whoever turns first takes what others submitted, also to a requester that has more to do. With pages PCI Express is \
-         full; a forgotten element is 1.8 % of a page's bytes there, and in the model no unit waits for it. What does make the rate fall is the state of queue pairs, of which Figure 8 has more."
+        "The model does not have the paper's fall. For short messages the rate stands still from four threads on, \
+         within three percent of its highest, while more and more is in flight and takes longer: the NIC alone is the \
+         bottleneck, for the reason that the paper gives. More elements wait in it than its cache has room for (256, \
+         an estimate of the profile), and each evicted element takes a requester 29 ns more, of 180: if all are \
+         evicted the NIC makes 14.4 M/s, and if none is, 16.0 (Figure 8). But when four threads reach the peak, some \
+         are evicted already. Six threads are worse than their neighbours for another reason: two of four requesters \
+         have two queue pairs each, and the thread that turns first takes what others submitted, even to a requester \
+         that has more to do. With pages PCI Express is full; an evicted element is 1.8 % of a page's bytes there, and \
+         in the model no unit waits for it. What does make the rate fall is the state of queue pairs, which Figure 8 \
+         shows."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

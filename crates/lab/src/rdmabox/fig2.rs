@@ -188,13 +188,17 @@ impl Experiment for Fig2 {
     }
 
     fn setup(&self) -> &'static str {
-        "Two hosts with a modelled ConnectX-3 each. A thread posts a cluster of WRITEs of 4 KB, one doorbell each, waits until all are over, and 1 us later posts the next. Another \
-         polls the completion queue by the real poller, with MAX_RETRY 120 and MAX_POLL_WC 16, and takes 0.2 us to handle each. Small clusters are of one request, large ones the smallest with \
-         which busy polling has 95 % of its highest rate, medium ones the median, as in the paper. A turn in vain takes 50 ns, and an interrupt 5 us, both estimates."
+        "Two hosts with a modelled ConnectX-3 each. A thread posts a cluster of WRITEs of 4 KB, one doorbell each, \
+         waits until all have completed, and 1 us later posts the next. Another thread polls the completion queue with \
+         the real poller, MAX_RETRY 120 and MAX_POLL_WC 16, and takes 0.2 us to handle each completion. Small clusters \
+         are of one request, large ones are the smallest with which busy polling has 95 % of its highest rate, and \
+         medium ones are the median, as in the paper. A turn that finds nothing takes 50 ns, and an interrupt 5 us, \
+         both estimates."
     }
 
     fn remark(&self) -> &'static str {
-        "What adaptive polling has over naive hybrid polling with lone requests hangs on 120 turns taking longer than a round trip and the gap: 6 us here."
+        "The advantage of adaptive polling over naive hybrid polling with lone requests depends on 120 turns taking \
+         longer than a round trip and the gap: 6 us here."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

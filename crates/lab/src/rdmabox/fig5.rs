@@ -65,7 +65,7 @@ impl Experiment for Fig5 {
     }
 
     fn title(&self) -> &'static str {
-        "Registering memory, against copying to memory that is registered"
+        "Registering memory, against copying to registered memory"
     }
 
     fn source(&self) -> &'static str {
@@ -73,13 +73,16 @@ impl Experiment for Fig5 {
     }
 
     fn setup(&self) -> &'static str {
-        "What a host with a modelled ConnectX-3 is charged in user space for registering memory and for copying it, from its profile; nothing is run. Beside it what this machine needs to pin the pages \
-         and to let them go, which is the system's part of a registration and not the NIC's, and to copy the bytes; medians of 31. Pages are in memory already."
+        "The charges of a host with a modelled ConnectX-3, in user space, for registering memory and for copying it, \
+         from its profile; nothing is run. Beside them are the times that this machine takes to pin and unpin the \
+         pages, which is the system's part of a registration and not the NIC's, and to copy the bytes; medians of 31. \
+         The pages are in memory already."
     }
 
     fn remark(&self) -> &'static str {
-        "That the two lines cross at 928 KB is how the profile's page was calibrated, and proves nothing. Of the kernel's registration by physical addresses (Figure 5a) the text has \
-         no figure but that it is always cheaper than a copy."
+        "That the two lines cross at 928 KB is how the profile's cost of a page was calibrated, and proves nothing. \
+         For the kernel's registration by physical addresses (Figure 5a) the text has no figure; it only says that it \
+         is always cheaper than a copy."
     }
 
     fn run(&self, _: &mut dyn FnMut(f64)) -> Vec<Row> {

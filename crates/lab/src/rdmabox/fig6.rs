@@ -119,17 +119,21 @@ impl Experiment for Fig6 {
     }
 
     fn setup(&self) -> &'static str {
-        "As Table I; SYS writes five times as many blocks. Nothing but Table I's column of Merge with preMR was looked at: all gains are predictions. Last, short messages of \
-         Figure 1's threads that follow each other as often as those pages: there the NIC is the bottleneck."
+        "As Table I; SYS writes five times as many blocks. Only Table I's column of Merge with preMR was used: all \
+         gains are predictions. The last rows are short messages of Figure 1's threads that follow each other as often \
+         as those pages: there the NIC is the bottleneck."
     }
 
     fn remark(&self) -> &'static str {
-        "The model does not have the paper's gains: all ways are within a few percent of each other. What batching saves is work of the NIC and of cores, a tenth of a \
-         microsecond for a request, and a page takes 0.6 us on the link alone; the NIC's requesters are busy for a tenth of the time. So what made single operations slow on the paper's hosts is not in \
-         the model of the NIC: it gives no figure of its kernel's way to post and to complete, or of the rates at which its figures were taken. \
-         All of Table I, 54 GB that are read and 40 GB that are written, keeps the modelled link busy for 8 s. \
-         Where the NIC is the bottleneck, with short messages of many threads, merging gains what it saves of operations, and doorbells lose: the NIC fetches each element of a chain, which takes a \
-         requester 29 ns of 180, so hybrid gains less than merging alone. That is the other way round in the paper."
+        "The model does not have the paper's gains: all ways are within a few percent of each other. Batching saves \
+         work of the NIC and of cores, a tenth of a microsecond per request, and a page takes 0.6 us on the link \
+         alone; the NIC's requesters are busy for a tenth of the time. So what made single operations slow on the \
+         paper's hosts is not in the model of the NIC: the paper has no figures for its kernel's way to post and to \
+         complete, or for the rates at which its figures were taken. All of Table I, 54 GB read and 40 GB written, \
+         keeps the modelled link busy for 8 s. Where the NIC is the bottleneck, with short messages of many threads, \
+         merging gains what it saves in operations, and doorbells lose: the NIC fetches each element of a chain, which \
+         takes a requester 29 ns of 180, so hybrid gains less than merging alone. In the paper it is the other way \
+         round."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -166,12 +170,13 @@ impl Experiment for Fig7 {
     }
 
     fn setup(&self) -> &'static str {
-        "The runs of Figure 6. A fault is from when its thread began to compute until all that it waits for has come."
+        "The runs of Figure 6. A fault lasts from when its thread began to compute until everything that it waits for has come."
     }
 
     fn remark(&self) -> &'static str {
-        "The text says that batching does no harm, and so it is; that latency is shorter with it, as the paper's figure has it, is not seen, as with Figure 6. Every hundredth fault, and more, has blocks of a \
-         megabyte before it."
+        "The text says that batching does no harm, and the model agrees; as with Figure 6, it does not have the \
+         shorter latency that the paper's figure shows. Every hundredth fault, and more, has blocks of a megabyte \
+         before it."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -100,19 +100,26 @@ impl Experiment for Fig8 {
     }
 
     fn setup(&self) -> &'static str {
-        "As Figure 1, with four queue pairs for each thread: the paper's threads shared four. Windows are of bytes in flight over all threads: as many as there were at the \
-         peak without control, which is how the paper found its 7 MB; as many as the elements that the NIC has room for have; and one that finds itself \
-         (it begins with 16 requests). Requests are single ones to random places, as in Figure 1; last, short ones that are merged and chained, and follow each other as often as Table I's pages do."
+        "As Figure 1, with four queue pairs for each thread: the paper's threads shared four. Windows limit the bytes \
+         in flight over all threads. One window is the bytes that were in flight at the peak without control, which is \
+         how the paper found its 7 MB; one is the bytes of as many elements as the NIC's cache has room for; and one \
+         finds itself (it begins with 16 requests). Requests are single ones to random places, as in Figure 1; the \
+         last rows are short ones that are merged and chained, and follow each other as often as Table I's pages do."
     }
 
     fn remark(&self) -> &'static str {
-        "Without control, more than eight threads with four queue pairs each fall to a quarter: 48 queue pairs are more than the 35 whose state the NIC remembers, which is \
-         calibrated on another paper: an engine's default is too many for so many threads. A window keeps the rate, since fewer engines have something in flight at a time, and those that have, more of it. What it adds to \
-         the highest rate is less than the paper's 29.9 %: forgotten elements cost no more than that in the model, and of pages nothing. What was in flight at the peak is more than the NIC has room for \
-         already, so the window that is found as in the paper keeps the rate and hardly raises it. The window that finds itself rests too early with short messages: as long as all of it goes to the engine \
-         that turns first, a little more of it brings nothing, and a lot more is not tried. With pages it is right. \
-         Where requests merge, those that the window holds back merge more, as the paper says: of 12 threads, who without it are so many that nothing gathers. Its gain of the highest rate is below \
-         zero there: what gathers is chained, too, and the NIC fetches each element of a chain (Figure 6)."
+        "Without control, the rate of more than eight threads with four queue pairs each falls to a quarter: 48 queue \
+         pairs are more than the 35 whose state the NIC can cache, which is calibrated on another paper: an engine's \
+         default is too many for so many threads. A window keeps the rate, since fewer engines have something in \
+         flight at a time, and those that have, more of it. It adds less to the highest rate than the paper's 29.9 %: \
+         evicted elements cost no more than that in the model, and nothing with pages. At the peak, more was in flight \
+         already than the NIC's cache has room for, so the window found as in the paper keeps the rate and hardly \
+         raises it. The window that finds itself stops growing too early with short messages: as long as all of it \
+         goes to the engine that turns first, a slightly larger one brings nothing, and a much larger one is not \
+         tried. With pages it is right. If requests can merge, those that the window holds back merge more, as the \
+         paper says: with 12 threads, which without it are so many that nothing gathers. Its gain of the highest rate \
+         is negative there: requests that gather are chained, too, and the NIC fetches each element of a chain (Figure \
+         6)."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -204,7 +211,7 @@ mod tests {
                 held[1] >= 0.95 * free[1] && held[2] >= 0.95 * free[1],
                 "{held:?} with {window} B, {free:?} without"
             );
-            assert!(free[2] < 0.5 * free[1], "48 queue pairs are more than the NIC remembers: {free:?}");
+            assert!(free[2] < 0.5 * free[1], "48 queue pairs are more than the NIC can cache: {free:?}");
         }
         let with_room = with(StaticWindow { bytes: cached(64) }, 12, 64);
         assert!(with_room.kiops > 1.05 * free.peak().1 && with_room.wqe_misses < 0.01);

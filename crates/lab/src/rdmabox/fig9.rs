@@ -247,17 +247,22 @@ impl Experiment for Fig9 {
     }
 
     fn setup(&self) -> &'static str {
-        "A host with a modelled ConnectX-3 and 16 cores, and so many peers with one queue pair each. Twelve threads of an application compute for 20 us on average, WRITE 4 KB to a random \
-         peer, and sleep until the completion was handled, which takes 4 us. Completion queues, one for each peer or shared ones, are polled by the real poller, on the four free cores first and then on \
-         cores of the application. There who polls all the time has half of the core when it wants it, and gives way to a thread that has just slept; interrupts, and what is done then, go before \
-         the application. Times but the NIC's are estimates."
+        "A host with a modelled ConnectX-3 and 16 cores, and peers with one queue pair each. Twelve threads of an \
+         application compute for 20 us on average, WRITE 4 KB to a random peer, and sleep until the completion was \
+         handled, which takes 4 us. Completion queues, either one for each peer or shared ones, are polled by the real \
+         poller, on the four free cores first and then on cores of the application. There a watcher that polls all the \
+         time gets half of the core when it wants it, and gives way to a thread that has just slept; interrupts and \
+         their handling go before the application. All times but the NIC's are estimates."
     }
 
     fn remark(&self) -> &'static str {
-        "That four busy threads harm nobody follows from the cores that are left free, and that one shared queue is too few from how long a completion takes. The other orderings of the \
-         text follow, but for two: several shared queues do help here, since nothing but their threads is serialised, and two or four of them are better than adaptive polling, which takes \
-         more of the application's cores than they do. Neither time of a completion that was tried has all orderings: with 8 us adaptive polling is better than two shared queues and not than four; with 16 us \
-         it is better than four, but busy polling is better than either, since a completion then keeps a core longer than the application computes."
+        "That four busy threads harm nobody follows from the number of free cores, and that one shared queue is too \
+         few from the time of a completion. The other orderings of the text follow, with two exceptions: several \
+         shared queues do help here, since nothing but their threads is serialised, and two or four of them are better \
+         than adaptive polling, which takes more of the application's cores than they do. Neither of the longer times \
+         of a completion gives all orderings: with 8 us adaptive polling is better than two shared queues but not than \
+         four; with 16 us it is better than four, but busy polling is better than either, since a completion then \
+         keeps a core longer than the application computes."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

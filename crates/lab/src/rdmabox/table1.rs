@@ -42,15 +42,18 @@ impl Experiment for Table1 {
     }
 
     fn setup(&self) -> &'static str {
-        "Eight threads of a host with a modelled ConnectX-3 compute for 20 us on average, read eight missing pages of 4 KB, and write eight blocks of 128 KB out now and then: \
-         43 pages for each block, as in Table I. Real engines carry them to a donor's memory. How often a page, or block, follows the one before it is calibrated on \
-         the column of Merge with preMR; what of the paper's 13.2 M reads and 308 K writes is left is said in its numbers. preMR copies each request's bytes, and its core pays for that; dynMR registers, as \
-         in the kernel, where the paper gives no cost: it is charged nothing."
+        "Eight threads of a host with a modelled ConnectX-3 compute for 20 us on average, read eight missing pages of \
+         4 KB, and now and then write out eight blocks of 128 KB: 43 pages for each block, as in Table I. Real engines \
+         carry them to a donor's memory. The frequency with which a page or block follows the one before it is \
+         calibrated on the column of Merge with preMR; results are scaled to the paper's 13.2 M reads and 308 K \
+         writes. preMR copies each request's bytes, which its core is charged for; dynMR registers them, as in the \
+         kernel, for which the paper gives no cost: it is charged nothing."
     }
 
     fn remark(&self) -> &'static str {
-        "Single and doorbell batching leave all requests by the way they work. With dynMR as much is merged as with preMR here: what is merged is what one thread submits together, and that is \
-         the same. In the paper more reads, and fewer writes, were merged with dynMR."
+        "By the way they work, single and doorbell batching leave all requests. With dynMR as much is merged as with \
+         preMR here: requests that one thread submits together are merged, and those are the same. In the paper more \
+         reads, and fewer writes, were merged with dynMR."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

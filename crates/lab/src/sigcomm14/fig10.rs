@@ -34,8 +34,8 @@ impl Experiment for Fig10 {
     }
 
     fn remark(&self) -> &'static str {
-        "The text has no figures of the curves. It says that HERD delivers over 26 Mops up to items of 60 B, that FaRM-em's rate falls with the length of its \
-         READs, and that all are alike for large values."
+        "The text has no figures for the curves. It says that HERD delivers over 26 Mops up to items of 60 B, that \
+         FaRM-em's rate falls with the length of its READs, and that all are alike for large values."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -33,9 +33,11 @@ impl Experiment for Fig12 {
     }
 
     fn remark(&self) -> &'static str {
-        "Clients at the peak rate are those with 95 % of the highest. The paper takes the decline for misses in the NIC's caches. The model's NIC remembers 512 \
-         connections of others, an estimate between the 256 that cost nothing and the 1,600 that cost little (sigcomm14 3.3), so its decline begins at some 500 clients, and is linear from \
-         there. What made 300 of them dear in the paper is missing; 256 connections would have it, and would be chosen by this very row."
+        "Clients at the peak rate are those with 95 % of the highest. The paper attributes the decline to misses in \
+         the NIC's caches. The model's NIC caches 512 connections of others, an estimate between the 256 that cost \
+         nothing and the 1,600 that cost little (sigcomm14 3.3), so its decline begins at some 500 clients, and is \
+         linear from there. What made 300 of them expensive in the paper is missing; 256 connections would show it, \
+         but would be chosen by this very row."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

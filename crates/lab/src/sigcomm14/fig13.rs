@@ -27,7 +27,7 @@ impl Experiment for Fig13 {
     }
 
     fn remark(&self) -> &'static str {
-        "PUTs of the emulated designs, which the figure has too, are not run: here one worker serves them, as HERD's calls."
+        "PUTs of the emulated designs, which are in the figure, too, are not run: here one worker serves them, as HERD's calls."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -31,8 +31,8 @@ impl Experiment for Fig14 {
     }
 
     fn remark(&self) -> &'static str {
-        "A million keys rather than 480 million, by a Zipf law with 0.99: the most popular key has a greater part of the requests than in the paper. \
-         What no cache has is charged for popular keys, too."
+        "There are a million keys rather than 480 million, with a Zipf exponent of 0.99: the most popular key has a \
+         larger share of requests than in the paper. Accesses to popular keys are charged as cache misses, too."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -26,7 +26,8 @@ impl Experiment for Fig3 {
     }
 
     fn setup(&self) -> &'static str {
-        "A host with a modelled ConnectX-3 is asked by 64 threads of eight others, or asks them with as many threads and queue pairs as suit it best."
+        "A host with a modelled ConnectX-3 takes requests of 64 threads of eight others, or makes requests to them \
+         with as many threads and queue pairs as suit it best."
     }
 
     fn plans(&self) -> Vec<(Row, VerbsPlan)> {

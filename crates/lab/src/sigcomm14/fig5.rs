@@ -27,9 +27,9 @@ impl Experiment for Fig5 {
     }
 
     fn setup(&self) -> &'static str {
-        "12 threads of 12 hosts have 16 messages each on their way to eight threads of one host with a modelled ConnectX-3, which send them back: by inline \
-         and mostly unsignaled WRITEs over UC, by WRITE there and SEND over UD back, or by SENDs over UD. Of SENDs over UC, which the paper has, it says that \
-         the rate is similar."
+        "12 threads of 12 hosts have 16 messages each in flight to eight threads of one host with a modelled \
+         ConnectX-3, which send them back: by inline and mostly unsignaled WRITEs over UC, by WRITE there and SEND \
+         over UD back, or by SENDs over UD. The paper also has SENDs over UC, and says that their rate is similar."
     }
 
     fn plans(&self) -> Vec<(Row, VerbsPlan)> {

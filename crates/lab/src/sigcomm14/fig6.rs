@@ -37,8 +37,9 @@ impl Experiment for Fig6 {
     }
 
     fn setup(&self) -> &'static str {
-        "N threads of a host with a modelled ConnectX-3 and N other hosts have a connection each with all of the other side: N times N queue pairs. In another \
-         run 1,600 clients of 16 hosts WRITE to one thread: as many of them at a time as these hosts have cores, since schedulers give each some milliseconds."
+        "N threads of a host with a modelled ConnectX-3 and N other hosts each have a connection with all of the other \
+         side: N times N queue pairs. In another run 1,600 clients of 16 hosts WRITE to one thread: as many of them at \
+         a time as these hosts have cores, since schedulers give each some milliseconds."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -30,9 +30,10 @@ impl Experiment for Fig7 {
     }
 
     fn setup(&self) -> &'static str {
-        "51 clients on 17 hosts with a modelled ConnectX-3 each, with four calls each. Echoes are calls of 8 B answers, whose work queue elements are as \
-         long as those of 32 B, and each answer waits for two or eight lines that no cache has: prefetched when the request is found, as HERD does, at \
-         most ten at a time, or read one after the other. Cores for the peak are those with 95 % of the highest rate."
+        "51 clients on 17 hosts with a modelled ConnectX-3 each, with four calls each. Echoes are calls with answers \
+         of 8 B, whose work queue elements are as long as those of 32 B, and each answer waits for two or eight lines \
+         that miss all caches: prefetched when the request is found, as HERD does, at most ten at a time, or read one \
+         after the other. The cores for the peak are those with 95 % of the highest rate."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -31,8 +31,9 @@ impl Experiment for Fig9 {
     }
 
     fn remark(&self) -> &'static str {
-        "FaRM-em is faster than the paper's: both are said to fill the link (5.3), which the model's READs of 288 B do at 21 M/s with their headers, 54 of \
-         54.5 Gb/s. What keeps a real link from that, as credits that come back late, is missing."
+        "FaRM-em is faster than the paper's: both are said to fill the link (5.3), which the model's READs of 288 B do \
+         at 21 M/s with their headers, 54 of 54.5 Gb/s. Whatever keeps a real link from that, such as credits that \
+         come back late, is missing in the model."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
