@@ -5,13 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// Lookups that can run at once at most, in any batch.
+/// Most lookups that any batch can run at once.
 pub const WIDTH_MAX: usize = 256;
 
-/// How many lookups run at once: up to `MAX`, for which there is room on the stack.
+/// Number of lookups that run at once: at most `MAX`, for which there is room on the stack.
 ///
-/// A processor core has some ten to fifty cache misses under way at once; 16 is a good first width, and lookups that touch several lines
-/// between two switches want fewer.
+/// A processor core handles some ten to fifty cache misses at once, so 16 is a good first width; lookups that touch
+/// several lines between two switches do better with less.
 ///
 /// ```
 /// use sinew_interleave::Batch;
@@ -30,9 +30,9 @@ pub struct Batch<const MAX: usize> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a batch cannot run {width} lookups at once: choose 1 to {max}")]
 pub struct WidthError {
-    /// What was asked for.
+    /// The width asked for.
     pub width: usize,
-    /// What the batch has room for.
+    /// The greatest width that the batch has room for.
     pub max: usize,
 }
 
@@ -43,7 +43,7 @@ impl<const MAX: usize> Default for Batch<MAX> {
 }
 
 impl<const MAX: usize> Batch<MAX> {
-    /// `MAX` lookups at once. A `MAX` of 0 or of more than [`WIDTH_MAX`] does not compile.
+    /// A batch that runs `MAX` lookups at once. A `MAX` of 0 or of more than [`WIDTH_MAX`] does not compile.
     ///
     /// ```compile_fail
     /// let _ = sinew_interleave::Batch::<257>::new();
@@ -54,7 +54,7 @@ impl<const MAX: usize> Batch<MAX> {
         Self { width: MAX }
     }
 
-    /// So many at once, chosen at run time.
+    /// A batch that runs `width` lookups at once, chosen at run time.
     ///
     /// # Errors
     ///
@@ -66,21 +66,21 @@ impl<const MAX: usize> Batch<MAX> {
         Ok(Self { width })
     }
 
-    /// How many lookups run at once.
+    /// Number of lookups that run at once.
     pub const fn width(&self) -> usize {
         self.width
     }
 
-    /// Makes a lookup for each input and puts their results into `results`, in the order of the inputs. Returns how many there were: as many
-    /// as inputs, or as results if these are fewer; inputs beyond that are not taken.
+    /// Runs a lookup for each input and puts the results into `results`, in the order of the inputs. Returns the number
+    /// of lookups: that of the inputs, or of the results if these are fewer; inputs beyond that are not taken.
     ///
-    /// Lookups start in the order of the inputs and run in turn, each up to its next [`fetch`](crate::fetch). When one ends, the next input's
-    /// starts in its place. Nothing is allocated, and no waker is called.
+    /// Lookups start in the order of the inputs and run in turn, each up to its next [`fetch`](crate::fetch). When one
+    /// ends, the next input's starts in its place. Nothing is allocated, and no waker is called.
     ///
     /// # Panics
     ///
-    /// When a lookup does. The others are made first, and their results stand in `results`, where that of the lookup which panicked is
-    /// what it was before. The first panic is the one that goes on; others are forgotten.
+    /// When a lookup does. The others end first, and their results are in `results`, where the place of a lookup that
+    /// panicked is unchanged. The first panic is resumed; others are dropped.
     #[inline(always)]
     pub fn run<I, F>(&self, inputs: I, results: &mut [F::Output], lookup: impl FnMut(I::Item) -> F) -> usize
     where
@@ -91,12 +91,13 @@ impl<const MAX: usize> Batch<MAX> {
         self.engine(results.iter_mut().zip(inputs), lookup, |place, result| *place = result)
     }
 
-    /// As [`Self::run`], but hands each result with its input's number to `take`, in the order in which the lookups end. Returns how many inputs there
-    /// were.
+    /// Same as [`Self::run`], but hands each result to `take`, with its input's number, in the order in which the
+    /// lookups end. Returns the number of inputs.
     ///
     /// # Panics
     ///
-    /// When a lookup or `take` does, or `inputs`, after which nothing more is taken from it. Lookups that have begun, and those of the other inputs, end first.
+    /// When a lookup, `take` or `inputs` does. Lookups that have begun end first, and so do those of the inputs still
+    /// to come, unless it was `inputs` that panicked: then no more are taken from it.
     #[inline(always)]
     pub fn for_each<I, F>(
         &self,
@@ -111,7 +112,7 @@ impl<const MAX: usize> Batch<MAX> {
         self.engine((0..).zip(inputs), lookup, take)
     }
 
-    /// Makes a lookup for each input, which comes with a ticket that its result is taken with.
+    /// Runs a lookup for each input. The input's ticket is handed to `take` with the result.
     #[inline]
     fn engine<I, F, P, T>(&self, inputs: I, lookup: impl FnMut(P) -> F, take: impl FnMut(T, F::Output)) -> usize
     where
@@ -122,7 +123,7 @@ impl<const MAX: usize> Batch<MAX> {
         let mut turns =
             Turns { at: std::ptr::null_mut(), begun: 0, is_asking: false, inputs: Some(inputs), lookup, take };
         let mut panic: Option<Box<dyn Any + Send>> = None;
-        // What a panic may have left half-done is the slot at hand, which is emptied.
+        // A panic can leave only the current slot half done, and that one is emptied.
         while let Err(payload) = catch_unwind(AssertUnwindSafe(|| turns.run(&mut slots[..self.width]))) {
             panic.get_or_insert(payload);
             turns.give_up(&mut slots[..self.width]);
@@ -139,7 +140,7 @@ struct Slot<F, T> {
     /// Pinned: it is polled and dropped where it was put, and never moved.
     lookup: Option<F>,
     ticket: Option<T>,
-    /// The next slot that has a lookup; after the last comes the first.
+    /// The next slot that has a lookup; the last leads back to the first.
     next: *mut Slot<F, T>,
 }
 
@@ -147,15 +148,15 @@ impl<F, T> Slot<F, T> {
     const EMPTY: Self = Self { lookup: None, ticket: None, next: std::ptr::null_mut() };
 }
 
-/// Lookups under way.
+/// Lookups in progress.
 struct Turns<I, F, L, T, K> {
-    /// The slot at hand.
+    /// The current slot.
     at: *mut Slot<F, T>,
-    /// Inputs so far.
+    /// Inputs taken so far.
     begun: usize,
-    /// An input is being asked for.
+    /// Whether an input is being asked for.
     is_asking: bool,
-    /// None once there are no more.
+    /// None once there are no more, or asking for one has panicked.
     inputs: Option<I>,
     lookup: L,
     take: K,
@@ -168,14 +169,16 @@ where
     L: FnMut(P) -> F,
     K: FnMut(T, F::Output),
 {
-    /// Begins lookups in the free slots, and goes around until all are done. The slots are those of the last time, if that ended with a panic.
+    /// Begins lookups in the free slots, and polls all in turn until they are done. After a panic it is called again
+    /// with the same slots, some of which then have lookups.
     #[inline(always)]
     fn run(&mut self, slots: &mut [Slot<F, T>]) {
         let start = slots.as_mut_ptr();
         // The ring of the slots that have a lookup.
         let (mut first, mut last) = (std::ptr::null_mut::<Slot<F, T>>(), std::ptr::null_mut::<Slot<F, T>>());
         for at in 0..slots.len() {
-            // SAFETY: a slot of the slice, which is ours alone; this reference to it ends before the next is made.
+            // SAFETY: `at` is inside the slice, which is ours alone; this reference to the slot ends before the next is
+            // made.
             let slot = unsafe { &mut *start.add(at) };
             if slot.lookup.is_none() && !self.begin(slot) {
                 continue;
@@ -200,7 +203,7 @@ where
             // SAFETY: the ring has slots of the slice only; this reference ends before the next is made.
             let slot = unsafe { &mut *at };
             self.at = at;
-            // SAFETY: a slot of the ring has a lookup. That stays where it is until it is dropped there.
+            // SAFETY: a slot of the ring has a lookup, which stays where it is until it is dropped there.
             let lookup = unsafe { Pin::new_unchecked(slot.lookup.as_mut().unwrap_unchecked()) };
             match lookup.poll(&mut context) {
                 Poll::Pending => {
@@ -211,7 +214,7 @@ where
                     if let Some(ticket) = slot.ticket.take() {
                         (self.take)(ticket, result);
                     }
-                    // The next one's first turn comes at once.
+                    // The next lookup takes its first turn at once.
                     if !self.begin(slot) {
                         slot.lookup = None;
                         if before == at {
@@ -226,7 +229,7 @@ where
         }
     }
 
-    /// Begins the next input's lookup in a slot; returns whether there was one.
+    /// Begins the next input's lookup in a slot; returns false if there is no input.
     #[inline(always)]
     fn begin(&mut self, slot: &mut Slot<F, T>) -> bool {
         self.at = slot;
@@ -244,14 +247,14 @@ where
         true
     }
 
-    /// Empties the slot at hand after a panic.
+    /// Empties the current slot after a panic.
     #[cold]
     fn give_up(&mut self, slots: &mut [Slot<F, T>]) {
         if self.is_asking {
             self.inputs = None;
         }
         if let Some(slot) = slots.iter_mut().find(|slot| std::ptr::eq(*slot, self.at)) {
-            // A lookup that panics again while it is dropped is gone all the same: the assignment goes on to write the slot.
+            // If dropping the lookup panics too, the slot is empty all the same: the assignment still writes it.
             let _ = catch_unwind(AssertUnwindSafe(|| slot.lookup = None));
         }
     }

@@ -1,3 +1,5 @@
+//! Interleaves lookups on one thread, so that their cache misses overlap.
+//!
 #![doc = include_str!("../README.md")]
 
 mod batch;
@@ -9,7 +11,7 @@ pub use prefetch::prefetch;
 /// ```
 /// use sinew_interleave::interleave;
 ///
-/// /// How often a word of `chain` is followed before it is 0.
+/// /// Counts the steps along `chain` until they lead to 0.
 /// #[interleave(batch = count_all, width = 16)]
 /// fn count(chain: &[usize], #[each] start: usize) -> usize {
 ///     let (mut at, mut steps) = (start, 0);

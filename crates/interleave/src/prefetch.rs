@@ -1,10 +1,10 @@
-//! Asking the caches for memory that is read soon.
+//! Prefetching: asking the caches for memory that will be read soon.
 
-/// Bytes that a cache fetches at once.
+/// Length of a cache line, in bytes.
 const LINE: usize = 64;
 
-/// Asks the cache for the lines that hold `value`, to read them soon. It changes speed only: on processors other than x86-64 and aarch64 it
-/// does nothing.
+/// Asks the cache for the lines that hold `value`, which will be read soon. It affects only speed, and does nothing on
+/// processors other than x86-64 and aarch64.
 #[inline(always)]
 pub fn prefetch<T>(value: &T) {
     let first = std::ptr::from_ref(value).cast::<u8>();
@@ -17,14 +17,14 @@ pub fn prefetch<T>(value: &T) {
 #[inline(always)]
 fn prefetch_line(address: *const u8) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch of any address reads nothing that the program sees, and never faults.
+    // SAFETY: prefetching any address has no effect that the program can see, and never faults.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
 }
 
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline(always)]
 fn prefetch_line(address: *const u8) {
-    // SAFETY: a prefetch of any address reads nothing that the program sees, and never faults.
+    // SAFETY: prefetching any address has no effect that the program can see, and never faults.
     unsafe {
         std::arch::asm!("prfm pldl1keep, [{address}]", address = in(reg) address, options(nostack, preserves_flags, readonly));
     }

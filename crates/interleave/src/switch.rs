@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::prefetch::prefetch;
 
-/// Asks the cache for `value`; to be awaited before it is read. Meanwhile the other lookups of the batch run.
+/// Asks the cache for `value`. Await the result before reading the value; the other lookups of the batch run meanwhile.
 ///
 /// ```
 /// # use sinew_interleave::{Batch, fetch};
@@ -23,14 +23,14 @@ pub fn fetch<T>(value: &T) -> Switch {
     switch()
 }
 
-/// Lets the other lookups of the batch run, once this one has asked the cache for what it needs by other means than [`fetch`].
+/// Lets the other lookups of the batch run; for a lookup that has asked the cache by other means than [`fetch`].
 #[inline(always)]
 pub fn switch() -> Switch {
     Switch { is_over: false }
 }
 
-/// See [`switch`]. Only a [`Batch`](crate::Batch) and [`alone`] can await it: it wakes nobody, so another executor would wait for ever, and in a build
-/// with debug assertions it panics there.
+/// Future that [`switch`] returns. Only a [`Batch`](crate::Batch) and [`alone`] can run it: it wakes nobody, so that
+/// another executor would wait for ever, and with debug assertions it panics there.
 #[derive(Debug)]
 #[must_use = "a lookup goes on at once unless it awaits this"]
 pub struct Switch {
@@ -54,14 +54,15 @@ impl Future for Switch {
     }
 }
 
-/// A lookup that finds an `R`: tells the compiler so. For what the attribute [`interleave`](crate::interleave) expands to.
+/// Tells the compiler that a lookup finds an `R`. It is for the expansion of the attribute
+/// [`interleave`](crate::interleave).
 #[doc(hidden)]
 #[inline(always)]
 pub fn finding<R, F: Future<Output = R>>(lookup: F) -> F {
     lookup
 }
 
-/// Runs one lookup, with nothing else beside it.
+/// Runs one lookup, with no others beside it.
 ///
 /// ```
 /// # use sinew_interleave::{alone, fetch};

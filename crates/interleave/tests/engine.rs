@@ -7,7 +7,7 @@ use std::rc::Rc;
 use proptest::prelude::*;
 use sinew_interleave::{Batch, WidthError, alone, fetch, switch};
 
-/// Switches so many times.
+/// Switches `times` times.
 async fn switching(times: usize) -> usize {
     for _ in 0..times {
         switch().await;
@@ -51,7 +51,7 @@ proptest! {
         let caught = catch_unwind(AssertUnwindSafe(|| {
             batch.run(times.iter().copied().enumerate(), &mut results, async |(at, (times, panics))| {
                 let times = switching(times).await;
-                // Without a message on standard error.
+                // This way, nothing is printed on standard error.
                 if panics {
                     std::panic::resume_unwind(Box::new(at));
                 }

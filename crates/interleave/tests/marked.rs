@@ -24,7 +24,7 @@ impl Tree {
         tree
     }
 
-    /// With a loop, branches and an early return.
+    /// Has a loop, branches and an early return.
     #[interleave(batch = get_all, width = 8, lookup = look_up)]
     pub fn get(&self, #[each] key: u64) -> Option<&u64> {
         let mut at = (!self.nodes.is_empty()).then_some(0);
@@ -49,7 +49,7 @@ impl Tree {
     }
 }
 
-/// Where in the sorted words a word is; generic, and of a width chosen at run time.
+/// Finds a word among sorted ones; generic, with a width chosen at run time.
 #[interleave(batch = places_of)]
 fn place_of<'a, T>(words: &'a [T], #[each] word: &T) -> Option<&'a T>
 where

@@ -2,16 +2,16 @@
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
-/// Bytes of a record's header, and of a snapshot's.
+/// Length of a record's header, and of a snapshot's, in bytes.
 pub(super) const HEADER: usize = 40;
 
 const SNAPSHOT: u32 = u32::from_le_bytes(*b"SnFs");
 const RECORD: u32 = u32::from_le_bytes(*b"SnFr");
 const FORMAT: u32 = 1;
-/// The place of the checksum.
+/// Offset of the checksum in either header.
 const SUM: usize = 32;
 
-/// Of the checksums.
+/// Key of the checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key(pub u64);
 
@@ -56,7 +56,7 @@ pub(super) fn snapshot_header(key: Key, sequence: u64, payload: &[u8]) -> Snapsh
     SnapshotHeader { bytes, sum }
 }
 
-/// None when it is none.
+/// Reads a snapshot; returns none if the bytes are no snapshot or are damaged.
 pub(super) fn read_snapshot(bytes: &[u8]) -> Option<Snapshot> {
     let (header, payload) = bytes.split_at_checked(HEADER)?;
     let (sequence, key, sum) = (word(header, 8)?, Key(word(header, 16)?), word(header, SUM)?);
@@ -67,7 +67,8 @@ pub(super) fn read_snapshot(bytes: &[u8]) -> Option<Snapshot> {
     is_one.then(|| Snapshot { key, sequence, sum, payload: payload.to_vec() })
 }
 
-/// Adds a record with this number, written when the one with the other was known to last; returns its checksum.
+/// Appends a record with number `sequence`, written when the record with number `synced` was known to last. Returns its
+/// checksum.
 pub(super) fn write_record(
     bytes: &mut Vec<u8>,
     key: Key,
@@ -107,17 +108,18 @@ fn read_record(bytes: &[u8], key: Key) -> Option<Record<'_>> {
     (sum == key.sum(&header[..SUM], payload)).then_some(record)
 }
 
-/// What a log has.
+/// Records of a log, up to its end or to the first record that is not right.
 pub(super) struct Scan {
     pub records: Vec<Vec<u8>>,
-    /// Of the last record.
+    /// Number of the last record, or that of the snapshot if there is none.
     pub sequence: u64,
     pub last_sum: u64,
-    /// Bytes up to its end.
+    /// Length of the log up to the end of the last record, in bytes.
     pub len: u64,
 }
 
-/// The records of a log that goes on behind a snapshot with this number and checksum; or where it is wrong although what comes there was made to last.
+/// Reads the records of a log that follows a snapshot with this number and checksum. The error is the offset of a
+/// record that is wrong although a later one shows that it was made to last.
 pub(super) fn scan(bytes: &[u8], key: Key, sequence: u64, sum: u64) -> Result<Scan, u64> {
     let mut scan = Scan { records: Vec::new(), sequence, last_sum: sum, len: 0 };
     let mut rest = bytes;

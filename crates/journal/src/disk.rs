@@ -1,10 +1,10 @@
-//! Where a program keeps what must not be lost.
+//! Disks, on which a program keeps what must not be lost.
 //!
-//! - [`Disk`]: a few files, by name, that are appended to and made to last.
-//! - [`HostDisk`]: a directory of the host's.
-//! - [`SimDisk`]: in memory, and at a crash it keeps of what was not made to last whatever a seed says.
+//! - [`Disk`]: a few named files, which are appended to and synced.
+//! - [`HostDisk`]: a directory of the host.
+//! - [`SimDisk`]: a disk in memory. At a crash, a seed decides which of the writes that were not synced survive.
 //!
-//! Module `facts`, in this crate's tests, holds for every form.
+//! Module `facts`, in this crate's tests, checks every form.
 
 #[cfg(test)]
 mod facts;
@@ -14,7 +14,7 @@ mod sim;
 pub use host::{HostDisk, OpenFailed};
 pub use sim::{Fault, SimDisk};
 
-/// Why a disk does not do what it is asked for.
+/// Reason why a disk operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
@@ -24,13 +24,14 @@ pub enum DiskError {
     /// There is no such file.
     #[error("there is no file {0}")]
     NotFound(String),
-    /// Anything else: nobody knows what lasts of what was written since the last [`Disk::sync`].
+    /// Any other failure. It is then unknown which of the writes since the last [`Disk::sync`] last.
     #[error("the disk has failed: {0}")]
     Failed(String),
 }
 
-/// Files of one owner. What is written lasts through a crash once [`Disk::sync`] has returned for the file, and its name once [`Disk::sync_names`] has. Before that any part
-/// of it may be there, and any name may be the old or the new one.
+/// Files of one owner. What is written to a file survives a crash once [`Disk::sync`] has returned for that file, and
+/// the file's name does once [`Disk::sync_names`] has. Before that, any part of the data may be there, and any name may
+/// be the old or the new one.
 pub trait Disk {
     /// The names of all files.
     ///
@@ -46,14 +47,16 @@ pub trait Disk {
     /// [`DiskError`].
     fn read(&mut self, name: &str) -> Result<Vec<u8>, DiskError>;
 
-    /// Makes a file without bytes, or takes those of one that is there.
+    /// Creates an empty file, or empties the one that is there.
     ///
     /// # Errors
     ///
     /// [`DiskError`].
     fn create(&mut self, name: &str) -> Result<(), DiskError>;
 
-    /// Sees to it that a file can grow by so many bytes: then [`Self::append`] and [`Self::sync`] of so many find room. The file's bytes stay as they are.
+    /// Reserves room for a file to grow by `more` bytes, so that [`Self::append`] and [`Self::sync`] of as many bytes
+    /// do not find the disk full. It is best effort where the file system cannot reserve. The file's contents and
+    /// length stay as they are.
     ///
     /// # Errors
     ///
@@ -67,35 +70,35 @@ pub trait Disk {
     /// [`DiskError`].
     fn append(&mut self, name: &str, bytes: &[u8]) -> Result<(), DiskError>;
 
-    /// Takes away what a file has behind so many bytes.
+    /// Cuts a file off after its first `len` bytes.
     ///
     /// # Errors
     ///
     /// [`DiskError`].
     fn cut(&mut self, name: &str, len: u64) -> Result<(), DiskError>;
 
-    /// What was written to a file lasts.
+    /// Makes what was written to a file survive a crash.
     ///
     /// # Errors
     ///
     /// [`DiskError`].
     fn sync(&mut self, name: &str) -> Result<(), DiskError>;
 
-    /// Gives a file another name, whose file is gone if there was one.
+    /// Renames a file. It replaces the file that had the new name, if there was one.
     ///
     /// # Errors
     ///
     /// [`DiskError`].
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError>;
 
-    /// Takes a file away.
+    /// Removes a file.
     ///
     /// # Errors
     ///
     /// [`DiskError`].
     fn remove(&mut self, name: &str) -> Result<(), DiskError>;
 
-    /// Names last as they are.
+    /// Makes all names survive a crash as they are now.
     ///
     /// # Errors
     ///

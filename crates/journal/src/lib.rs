@@ -1,22 +1,25 @@
-//! What has happened, in order, on a [disk]: a snapshot, and records of what came after it.
+//! A journal on a [disk]: a snapshot of what has happened, and records, in order, of what came after it.
 //!
-//! Records are gathered and then written and made to last together ([`Journal::sync`]). A snapshot is written beside the old one, with an empty log, and takes its place by one renaming; then
-//! the old ones are removed.
+//! Records are buffered, and then written and synced together ([`Journal::sync`]). A new snapshot is written beside the
+//! old one, with an empty log, and takes its place by one rename; then the old files are removed.
 //!
 //! ```text
 //! snapshot-N                                  log-N: records
-//!  0  magic "SnFs"   4  format (1)             0  magic "SnFr"   4  bytes of it
+//!  0  magic "SnFs"   4  format (1)             0  magic "SnFr"   4  length of the record
 //!  8  sequence number of the last record       8  sequence number
-//!     that is in it                           16  sequence number of the last record that was known to last when this was written
-//! 16  key of the checksums                    24  checksum of the record before
-//! 24  bytes of it                             32  checksum of this header and the record
-//! 32  checksum of this header and them        40  the record
+//!     in the snapshot                         16  sequence number of the last record that was
+//! 16  key of the checksums                        known to last when this one was written
+//! 24  length of the snapshot                  24  checksum of the record before
+//! 32  checksum of this header and             32  checksum of this header and the record
+//!     the snapshot                            40  the record
 //! 40  the snapshot
 //! ```
 //!
-//! Little-endian. The first record's "checksum of the record before" is the snapshot's. After a crash records at the log's end may be there in part, or one without one before it: the log ends before the first that is not
-//! right, and is cut there. If one behind it was written when that one was known to last, the log is corrupt in its middle, and is not used. The key is drawn by lot, so that nobody can put what
-//! looks like a record into a record.
+//! Numbers are little-endian, and lengths are in bytes. The first record's "checksum of the record before" is the
+//! snapshot's. A crash may leave a record at the log's end in part, or a record without the one before it: the log ends
+//! before the first record that is not right, and is cut there. If a record behind that point was written when the lost
+//! one was known to last, the log is damaged in its middle, and is refused. The key is random, so that nobody can hide
+//! bytes that pass for a record inside a record.
 
 #![forbid(unsafe_code)]
 
@@ -26,66 +29,66 @@ pub mod disk;
 use crate::disk::{Disk, DiskError};
 use codec::{Key, Scan, Snapshot};
 
-/// Room for records is asked for in pieces of so many bytes.
+/// Least room that is reserved for records at a time, in bytes, unless only less is left.
 const ROOM: u64 = 4 << 20;
-/// A log is this long at least before a new snapshot is worth it.
+/// Length of a log in bytes below which a new snapshot is not worth its time.
 const LOG_MIN: u64 = 64 << 20;
 
-/// Why a journal cannot be used.
+/// Reason why a journal cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// The disk says so.
+    /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// A file that should be there is not.
     #[error(
-        "{missing} is not there, and {found} is: bring back a copy of the whole directory; without one, what was kept is lost"
+        "{missing} is missing, though {found} is there: bring back a copy of the whole directory; without one, its data is lost"
     )]
     Missing {
-        /// Which.
+        /// Name of the missing file.
         missing: String,
-        /// What shows that it was there.
+        /// Name of a file that shows that it existed.
         found: String,
     },
-    /// What was written and made to last is not what is there.
+    /// A log differs from what was written to it and made to last.
     #[error(
-        "{file} is damaged at byte {at}: bring back a copy of the whole directory; or, to go on with what lies before and lose what came later, cut the file off \
+        "{file} is damaged at byte {at}: bring back a copy of the whole directory; or, to keep what lies before and lose what came later, cut the file off \
          there: truncate --size {at} {file}"
     )]
     Corrupt {
-        /// Where.
+        /// Name of the log's file.
         file: String,
-        /// First byte that is wrong.
+        /// Offset of the first record that is wrong, in bytes.
         at: u64,
     },
     /// A snapshot is damaged.
-    #[error("{file} is damaged: bring back a copy of the whole directory; without one, what was kept is lost")]
+    #[error("{file} is damaged: bring back a copy of the whole directory; without one, its data is lost")]
     BadSnapshot {
-        /// Which.
+        /// Name of the snapshot's file.
         file: String,
     },
 }
 
-/// What a journal held as it was opened.
+/// Contents of a journal when it was opened.
 #[derive(Debug)]
 pub struct Opened<D> {
-    /// It, at its end. When there is no snapshot, [`Journal::replace`] begins it.
+    /// The journal, at its end. If there is no snapshot, [`Journal::replace`] has to begin it.
     pub journal: Journal<D>,
-    /// The snapshot.
+    /// The snapshot, if there is one.
     pub snapshot: Option<Vec<u8>>,
-    /// What came after it.
+    /// Records that came after the snapshot.
     pub records: Vec<Vec<u8>>,
-    /// Bytes that were cut off at the log's end: written in part as the last owner ended.
+    /// Bytes that were cut off at the log's end, where the last owner left an incomplete write.
     pub cut: u64,
 }
 
-/// What is on a disk.
+/// Contents of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// The snapshot, if there is one.
     pub snapshot: Option<Vec<u8>>,
-    /// What came after it.
+    /// Records that came after the snapshot.
     pub records: Vec<Vec<u8>>,
 }
 
@@ -94,19 +97,19 @@ pub struct History {
 pub struct Journal<D> {
     disk: D,
     key: Key,
-    /// Of the snapshot and its log; 0: there is none yet.
+    /// Number of the snapshot and its log; 0 if there is none yet.
     number: u64,
-    /// Of the last record.
+    /// Number of the last record.
     sequence: u64,
     synced: u64,
     last_sum: u64,
-    /// Records that wait to be written.
+    /// Records that are not written yet.
     buffer: Vec<u8>,
     log_len: u64,
-    /// Bytes that the log may have in all.
+    /// Length that the log can reach within the room that is reserved.
     room: u64,
     snapshot_len: u64,
-    /// What made it useless.
+    /// Failure after which the journal accepts nothing.
     failed: Option<DiskError>,
 }
 
@@ -120,12 +123,12 @@ fn log_name(number: u64) -> String {
 
 const NEW: &str = "snapshot.new";
 
-/// The numbers of files whose names begin so.
+/// Numbers of the files whose names begin with a prefix.
 fn numbers<'a>(names: &'a [String], prefix: &'static str) -> impl Iterator<Item = u64> + 'a {
     names.iter().filter_map(move |name| name.strip_prefix(prefix)?.parse().ok())
 }
 
-/// What a disk has.
+/// A snapshot and its log, as found on a disk.
 struct Found {
     number: u64,
     snapshot: Snapshot,
@@ -133,11 +136,11 @@ struct Found {
     log_len: u64,
 }
 
-/// The latest snapshot and its log.
+/// Reads the latest snapshot and its log.
 fn find(disk: &mut impl Disk, names: &[String]) -> Result<Option<Found>, JournalError> {
     let Some(number) = numbers(names, "snapshot-").max() else {
         for number in numbers(names, "log-") {
-            // As a journal begins, its log is there before its snapshot, and is empty.
+            // A new journal creates its log before its snapshot, and empty.
             if !disk.read(&log_name(number))?.is_empty() {
                 return Err(JournalError::Missing { missing: snapshot_name(number), found: log_name(number) });
             }
@@ -158,11 +161,11 @@ fn find(disk: &mut impl Disk, names: &[String]) -> Result<Option<Found>, Journal
 }
 
 impl<D: Disk> Journal<D> {
-    /// Opens what is on the disk. `random` is a number by lot.
+    /// Opens the journal on a disk. `random` is a random number, the key of the checksums if the journal is new.
     ///
     /// # Errors
     ///
-    /// [`JournalError`]; the disk is as it was, then.
+    /// [`JournalError`]. Unless it is [`JournalError::Disk`], the disk is unchanged.
     pub fn open(mut disk: D, random: u64) -> Result<Opened<D>, JournalError> {
         let names = disk.names()?;
         let Some(found) = find(&mut disk, &names)? else {
@@ -173,7 +176,7 @@ impl<D: Disk> Journal<D> {
         if cut > 0 {
             disk.cut(&log, scan.len)?;
         }
-        // Some of it may have been there without having been made to last.
+        // Part of the log may be there without having been synced.
         disk.sync(&log)?;
         let journal = Self {
             disk,
@@ -193,7 +196,7 @@ impl<D: Disk> Journal<D> {
         Ok(opened)
     }
 
-    /// What is on the disk. Nothing is changed.
+    /// Reads what is on the disk, and changes nothing.
     ///
     /// # Errors
     ///
@@ -222,7 +225,7 @@ impl<D: Disk> Journal<D> {
         Ok(Opened { journal, snapshot: None, records: Vec::new(), cut: 0 })
     }
 
-    /// Removes what is not needed any more.
+    /// Removes the files that are no longer needed.
     fn tidy(&mut self) -> Result<(), DiskError> {
         let keep = [snapshot_name(self.number), log_name(self.number)];
         for name in self.disk.names()? {
@@ -238,27 +241,28 @@ impl<D: Disk> Journal<D> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Whether it can be written to.
+    /// Failure after which nothing can be written, if there was one.
     pub fn error(&self) -> Option<&DiskError> {
         self.failed.as_ref()
     }
 
-    /// Bytes of the log, with what waits.
+    /// Length of the log in bytes, including records that are not written yet.
     pub fn log_len(&self) -> u64 {
         self.log_len + self.buffer.len() as u64
     }
 
-    /// Whether records wait to be made to last.
+    /// Whether records wait for [`Self::sync`].
     pub fn is_dirty(&self) -> bool {
         !self.buffer.is_empty()
     }
 
-    /// Whether there is so much in the log that a new snapshot is worth its time.
+    /// Whether the log is so long that a new snapshot is worth its time.
     pub fn wants_snapshot(&self) -> bool {
         self.failed.is_none() && self.log_len >= LOG_MIN.max(self.snapshot_len)
     }
 
-    /// Sees to it that records of so many bytes in all find room: for changes that are made before they are recorded. On a full disk it says so, and nothing has changed.
+    /// Makes sure that there is room for `records` records with `bytes` bytes in all; for changes that are made before
+    /// they are recorded. If the disk is full, it fails and nothing has changed.
     ///
     /// # Errors
     ///
@@ -284,7 +288,7 @@ impl<D: Disk> Journal<D> {
         Err(DiskError::Full)
     }
 
-    /// Adds a record, which lasts after the next [`Self::sync`].
+    /// Adds a record, which lasts once [`Self::sync`] has returned.
     pub fn append(&mut self, record: &[u8]) {
         self.sequence += 1;
         self.last_sum =
@@ -295,7 +299,7 @@ impl<D: Disk> Journal<D> {
     ///
     /// # Errors
     ///
-    /// [`DiskError`]. Nobody knows then which records last, and the journal takes no more.
+    /// [`DiskError`]. It is then unknown which records last, and the journal accepts no more.
     pub fn sync(&mut self) -> Result<(), DiskError> {
         self.check()?;
         if self.buffer.is_empty() {
@@ -313,7 +317,9 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// Puts a snapshot of all that has happened in the place of the old one and its log. When it fails, the old ones stay, unless [`Self::error`] says otherwise.
+    /// Replaces the snapshot and its log by a snapshot of all that has happened. If it fails, the journal goes on with
+    /// the old ones, unless [`Self::error`] says otherwise; or with the new ones, if only the old files could not be
+    /// removed.
     ///
     /// # Errors
     ///
@@ -332,13 +338,13 @@ impl<D: Disk> Journal<D> {
             self.disk.sync_names()
         })();
         if let Err(error) = written {
-            // It is in nobody's way, beside the room that it takes.
+            // A leftover does no harm, beside the room that it takes.
             let _ = self.disk.remove(NEW);
             return Err(error);
         }
         let renamed = self.disk.rename(NEW, &snapshot_name(number)).and_then(|()| self.disk.sync_names());
         if let Err(error) = renamed {
-            // Nobody knows which snapshot the next owner finds, so nothing may go to either log.
+            // It is unknown which snapshot the next owner finds, so nothing may go to either log.
             self.failed = Some(error.clone());
             return Err(error);
         }

@@ -1,10 +1,12 @@
+//! Tests of the journal: crashes at every write, damage, missing files and full disks.
+
 use proptest::prelude::*;
 use sinew_fabric::{Generator, SeededGenerator};
 
 use super::*;
 use crate::disk::{Fault, HostDisk, SimDisk};
 
-/// What a journal says has happened: records, one by one. A snapshot is a list of them.
+/// All that has happened according to a journal, record by record. A snapshot is a list of records.
 fn history<D>(opened: &Opened<D>) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> =
         opened.snapshot.as_ref().map_or(Vec::new(), |bytes| postcard::from_bytes(bytes).unwrap());
@@ -16,16 +18,18 @@ fn snapshot(history: &[Vec<u8>]) -> Vec<u8> {
     postcard::to_allocvec(history).unwrap()
 }
 
-/// An owner that appends, syncs and snapshots until it crashes. Returns whether it did, and extends what has happened and what was made to last.
+/// Lives as an owner that appends, syncs and snapshots for twelve steps or until it crashes. Returns whether it
+/// crashed, and keeps up `happened`, which is all that has happened, and `kept`, which is how much of it was made to
+/// last.
 fn live(disk: &SimDisk, seed: u64, happened: &mut Vec<Vec<u8>>, kept: &mut usize) -> bool {
     let mut random = SeededGenerator::new(seed);
     let mut go_on = || -> Result<(), JournalError> {
         let opened = Journal::open(disk.clone(), seed)?;
         let found = history(&opened);
-        assert!(found.len() >= *kept, "{} records of {kept} that were made to last are there", found.len());
-        assert!(happened.starts_with(&found), "what is there never happened");
+        assert!(found.len() >= *kept, "only {} of {kept} records that were made to last are there", found.len());
+        assert!(happened.starts_with(&found), "a record is there that never happened");
         happened.truncate(found.len());
-        // What is found is acted on: it must not be gone later.
+        // The owner acts on what it finds, so none of that may be gone later.
         *kept = found.len();
         let mut journal = opened.journal;
         if opened.snapshot.is_none() {
@@ -101,7 +105,7 @@ proptest! {
         let expected = JournalError::Corrupt { file: log_name(1), at: (at / RECORD_LEN * RECORD_LEN) as u64 };
         prop_assert_eq!(Journal::open(disk.clone(), 6).unwrap_err(), expected);
         disk.corrupt(&log_name(1), at);
-        prop_assert_eq!(Journal::open(disk, 6).unwrap().records.len(), 10, "it was left as it is");
+        prop_assert_eq!(Journal::open(disk, 6).unwrap().records.len(), 10, "the log was left as it was");
     }
 
     #[test]
@@ -129,13 +133,14 @@ proptest! {
 fn what_looks_like_a_record_inside_a_record_is_none() {
     let disk = filled(2);
     let mut journal = Journal::open(disk.clone(), 6).unwrap().journal;
-    // Somebody who does not know the key has a record kept that says that all before it lasted.
+    // Somebody who does not know the key has a record stored that contains a forged one, which claims that all before
+    // it lasted.
     let mut lure = vec![0; 600];
     codec::write_record(&mut lure, codec::Key(6), (100, 99), 0, b"lure");
     lure.extend([0; 600]);
     journal.append(&lure);
     journal.sync().unwrap();
-    // And it is written in part.
+    // The outer record is damaged, as if it had been written in part.
     disk.corrupt(&log_name(1), 2 * RECORD_LEN + codec::HEADER);
     let opened = Journal::open(disk, 7).unwrap();
     assert_eq!((opened.records.len(), opened.cut), (2, (codec::HEADER + lure.len()) as u64));
@@ -162,7 +167,7 @@ fn on_a_full_disk_what_was_reserved_is_kept_and_nothing_more_is_taken() {
     journal.append(&[1; 1000]);
     journal.append(&[2; 1000]);
     journal.sync().unwrap();
-    // Room is asked for in large pieces, of which most is left.
+    // Room is reserved in large pieces, and most of this one is left.
     assert_eq!(journal.reserve(1, ROOM as usize), Err(DiskError::Full));
     assert_eq!(journal.replace(&[0; 10]), Err(DiskError::Full));
     assert_eq!(journal.error(), None, "the old snapshot and its log are as they were");

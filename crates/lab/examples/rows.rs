@@ -1,4 +1,4 @@
-//! Prints the rows of experiments whose names begin with an argument.
+//! Prints the rows of the experiments whose names begin with the argument; of all, without one.
 fn main() {
     let wanted = std::env::args().nth(1).unwrap_or_default();
     for experiment in sinew_lab::EXPERIMENTS.iter().filter(|experiment| experiment.id().starts_with(&wanted)) {

@@ -1,10 +1,11 @@
-//! Prints how many packets the simulator delivers in a second of a core's time, with small calls from all threads to all others.
+//! Prints how many packets the simulator delivers per second of CPU time, with small calls from all threads to all
+//! others.
 //!
 //! `cargo run --release -p sinew-lab --example simulator -- [NODESxTHREADS:MICROSECONDS...]`
 use sinew_lab::small_calls::SmallCalls;
 use sinew_sim::Topology;
 
-/// Nodes, threads of each, and microseconds that are simulated once all sessions are open.
+/// Nodes, threads per node, and microseconds that are simulated once all sessions are open.
 const RUNS: [&str; 3] = ["11x1:20000", "100x1:4000", "100x10:1000"];
 const WARM_UP_NS: u64 = 1_000_000;
 
@@ -13,7 +14,7 @@ fn main() {
     let runs = if given.is_empty() { RUNS.map(str::to_owned).to_vec() } else { given };
     for run in runs {
         let Some([nodes, threads, measured_us]) = parse(&run) else {
-            eprintln!("{run} is not NODESxTHREADS:MICROSECONDS, as 11x1:20000");
+            eprintln!("{run} is not NODESxTHREADS:MICROSECONDS, such as 11x1:20000");
             std::process::exit(2);
         };
         let calls = SmallCalls {
@@ -35,7 +36,7 @@ fn main() {
         let counted_s = (worked_ns() - counted_ns) as f64 / 1e9;
         let set_up_s = (counted_ns - began_ns) as f64 / 1e9;
         println!(
-            "{run}: {:.3} M packets/s ({:.2} M in {counted_s:.2} s, after {set_up_s:.2} s), {} calls, {} sent again",
+            "{run}: {:.3} M packets/s ({:.2} M in {counted_s:.2} s, after {set_up_s:.2} s), {} calls, {} retransmissions",
             outcome.delivered as f64 / counted_s / 1e6,
             outcome.delivered as f64 / 1e6,
             outcome.calls,
@@ -44,7 +45,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds that a core spent on this thread: others' programs beside it count less than they do on a clock.
+/// CPU time of this thread, in ns, to which other programs on the core matter less than to wall-clock time.
 fn worked_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells");
     stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("the time comes first")

@@ -1,4 +1,4 @@
-//! Prints how many verbs the simulator carries out in a second of a core's time, with a modelled NIC at both ends.
+//! Prints how many verbs the simulator performs per second of CPU time, with a modelled NIC at both ends.
 //!
 //! `cargo run --release -p sinew-lab --example speed -- [NIC]`
 use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan};
@@ -6,11 +6,11 @@ use sinew_lab::nics::rates;
 use sinew_lab::nics::verbs::{Threads, run};
 use sinew_sim::nic::Profile;
 
-/// Virtual time of a run, so long that what comes before it counts little.
+/// Virtual time that is measured, so long that the time before it counts little.
 const MEASURED_NS: u64 = 10_000_000;
-/// Requests of a queue pair on their way.
+/// Requests in flight of each queue pair.
 const WINDOW: usize = 16;
-/// Queue pairs of each thread, threads, and hosts that are asked.
+/// Queue pairs per thread, threads, and hosts that are asked.
 const SHAPES: [(usize, usize, usize); 3] = [(1, 1, 1), (4, 4, 1), (4, 8, 8)];
 
 fn main() {
@@ -29,7 +29,7 @@ fn main() {
             let began_ns = worked_ns();
             let found = run(&nic, &plan, Threads::outbound(threads, hosts), MEASURED_NS);
             let worked_s = (worked_ns() - began_ns) as f64 / 1e9;
-            // As many in the time before measuring as in it.
+            // The time before measuring has the same rate of verbs.
             let verbs = found.sent_mops * (MEASURED_NS + sinew_lab::nics::verbs::WARM_UP_NS) as f64 / 1e9;
             println!(
                 "{what}, {threads} threads with {qps} queue pairs, {hosts} hosts asked: {:.3} M verbs/s ({verbs:.2} M in {worked_s:.2} s)",
@@ -39,7 +39,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds that a core spent on this thread: others' programs beside it count less than they do on a clock.
+/// CPU time of this thread, in ns, to which other programs on the core matter less than to wall-clock time.
 fn worked_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells");
     stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("the time comes first")

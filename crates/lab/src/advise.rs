@@ -1,7 +1,8 @@
-//! Which design to choose for a workload on a NIC, and with which settings.
+//! Advice: which design suits a workload on a NIC, and with which settings.
 //!
-//! [`advise`] makes the designs that the papers know and that a [`Workload`] allows, runs each on the modelled NIC with settings from coarse to fine, in
-//! virtual time, and ranks them by what came of it. Nothing of what it recommends is written down: the papers' sections that it names say why.
+//! [`advise`] takes the designs that the papers know and a [`Workload`] allows, runs each on the modelled NIC in
+//! virtual time, with settings searched from coarse to fine, and ranks them by their results. No recommendation is
+//! written down in advance: the sections of the papers that it names say why.
 
 mod bulk;
 mod client;
@@ -31,35 +32,36 @@ pub use workload::{ACCESSES_MAX, Goal, Kind, LOCKS_MAX, Load, OBJECT_MAX, PEERS_
 /// A design, and what is to be expected of it.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// Its name.
+    /// Name of the design, shown to people.
     pub name: String,
     /// The design with its settings.
     pub plan: Plan,
-    /// What came of it.
+    /// Results of its run.
     pub outcome: Outcome,
     /// What keeps it from doing more, and how busy that is, from 0 to 1.
     pub limit: (Limit, f64),
-    /// Why it does what it does.
+    /// Explanation of its performance.
     pub why: Guideline,
-    /// Its settings, in words.
+    /// Explanations of its settings.
     pub settings: Vec<Guideline>,
-    /// How far that can be believed.
+    /// How far the model can be believed here.
     pub trust: Trust,
 }
 
-/// All designs, and whether there was time enough.
+/// All designs, and whether the search ran to its end.
 #[derive(Clone, Debug)]
 pub struct Ranking {
-    /// The designs that a workload allows on a NIC, best first; those of which nothing was over are left out.
+    /// The designs that a workload allows on a NIC, best first, without those that completed nothing.
     pub designs: Vec<Advice>,
-    /// Whether settings were looked for to the end. Where not, what was found depends on when it was cut off.
+    /// Whether the search for settings ran to its end. If not, the results depend on when it was cut off.
     pub is_complete: bool,
 }
 
 /// Ranks the designs that a workload allows on a NIC.
 ///
-/// `goes_on` hears how much is done, from 0 to 1, and says whether settings are looked for any further: what was found until then is told all the same, once
-/// each design was run. Equal arguments, with a `goes_on` that says yes, have equal results.
+/// `goes_on` is told how much is done, from 0 to 1, and returns whether to go on looking for better settings. Once it
+/// returns false, each design that was not run yet is run once, and what was found is returned. Equal arguments, with a
+/// `goes_on` that returns true throughout, give equal results.
 pub fn advise(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f64) -> bool) -> Ranking {
     let search::Found { ranked, is_complete } = search::search(profile, workload, goes_on);
     let told = ranked.into_iter().filter(|tried| tried.outcome.done > 0).map(|search::Tried { plan, outcome }| {

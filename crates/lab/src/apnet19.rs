@@ -1,4 +1,4 @@
-//! On the Impact of Cluster Configuration on RoCE Application Design.
+//! Experiments of "On the Impact of Cluster Configuration on RoCE Application Design" (apnet19).
 
 mod bulk;
 mod client;
@@ -19,7 +19,7 @@ use crate::experiment::{Against, Row};
 use cluster::{Found, Plan, run};
 use ways::{Kind, SIZES};
 
-/// What was found for each kind and size.
+/// Results for each kind and size.
 struct Sweep(Vec<(Kind, usize, Found)>);
 
 impl Sweep {
@@ -44,12 +44,12 @@ impl Sweep {
         &self.0.iter().find(is_it).expect("it was run").2
     }
 
-    /// How many times the latency of one kind that of another is.
+    /// Latency of one kind over that of another.
     fn ratio(&self, one: Kind, other: Kind, len: usize) -> f64 {
         self.get(one, len).mean_ns / self.get(other, len).mean_ns
     }
 
-    /// A row of each that was run.
+    /// A row for each kind and size that was run.
     fn rows(&self, figure: &str, metric: &str, unit: &'static str, of: fn(&Found) -> f64) -> Vec<Row> {
         let row = |(kind, len, found): &(Kind, usize, Found)| Row {
             id: format!("roce.{figure}.{}.{len}", kind.id),
@@ -66,7 +66,7 @@ impl Sweep {
     }
 }
 
-/// A row that the paper has.
+/// A row with a figure from the paper.
 fn row(
     id: &str,
     place: &'static str,
@@ -88,18 +88,19 @@ fn row(
     }
 }
 
-/// Sizes that a work queue element can hold.
+/// Sizes that fit inline in a work queue element.
 fn inlinable() -> impl Iterator<Item = usize> {
     SIZES.into_iter().filter(|len| *len <= 256)
 }
 
-/// Latencies where a program competes for each core, over times at which its slices begin.
+/// Mean latency beside a program that competes for each core, over eight times at which its slices begin.
 fn latency_beside_program(profile: &Profile, kind: Kind, len: usize) -> Found {
     const BEGINNINGS: u64 = 8;
     let each: Vec<Found> = (1..=BEGINNINGS)
         .map(|seed| run(profile, &Plan { seed, ..Plan::latency(kind, len) }.competing(4, profile)))
         .collect();
     let done: f64 = each.iter().map(|found| found.mops).sum();
-    // One get at a time: where slices coincide more, there are more of them.
+    // There is one get at a time, so slices that coincide more let more gets complete: each mean is weighted by their
+    // number.
     Found { mean_ns: each.iter().map(|found| found.mean_ns * found.mops).sum::<f64>() / done, ..each[0] }
 }

@@ -1,4 +1,4 @@
-//! Design Guidelines for High Performance RDMA Systems.
+//! Experiments of "Design Guidelines for High Performance RDMA Systems" (atc16).
 
 pub mod fig10;
 pub mod fig11;
@@ -18,33 +18,33 @@ use sinew_sim::nic::Profile;
 
 use crate::experiment::{Against, Row};
 
-/// Requests on their way of each client. The paper does not say how many; each point is run with all of these.
+/// Requests in flight of each client. The paper does not say how many; each point is run with all of these.
 const WINDOWS: &[usize] = &[2, 4, 8, 16];
-/// What setups say of that.
+/// What setups say about windows.
 const BEST_OF_WINDOWS: &str =
-    "The paper does not say how many requests each client had on their way: each point is the best of 2, 4, 8 and 16.";
+    "The paper does not say how many requests each client had in flight: each point is the best of 2, 4, 8 and 16.";
 
-/// HERD's baseline on a NIC with two ports: each request is answered by itself, over a queue pair for each port (4.2).
+/// HERD's baseline on a NIC with two ports: each request is answered on its own, over a queue pair for each port (4.2).
 fn baseline() -> WorkerConfig {
     WorkerConfig { response_queue_pairs: 2, ..WorkerConfig::herd() }
 }
 
-/// With batches: what one look at all of so many clients finds, with one doorbell (4.1).
+/// The baseline with batches: one doorbell for what one look at all clients finds (4.1).
 fn batched(clients: usize) -> WorkerConfig {
     WorkerConfig { batch: clients, per_client: 1, doorbell_per_batch: true, ..baseline() }
 }
 
-/// With three queue pairs for each port, too (4.2).
+/// Batches with three queue pairs for each port, too (4.2).
 fn multi_queue(clients: usize) -> WorkerConfig {
     WorkerConfig { response_queue_pairs: 6, ..batched(clients) }
 }
 
-/// A profile of this paper's.
+/// One of the built-in profiles of this paper's NICs.
 fn profile(name: &str) -> Profile {
     Profile::built_in(name).expect("it is built in")
 }
 
-/// A row that the model was told, or that follows from what it was told.
+/// A row whose value the model was told, or which follows from what it was told.
 fn given(id: impl Into<String>, place: &'static str, metric: &str, paper: f64, model: f64, unit: &'static str) -> Row {
     Row::model(id, metric, model, unit).paper(place, paper, Against::Calibrated)
 }

@@ -1,95 +1,96 @@
-//! What an experiment is.
+//! Experiments, and the figures that they find.
 
 use sinew_harness::load::verbs::VerbsPlan;
 
-/// A published figure, run again.
+/// A published figure that is reproduced.
 pub trait Experiment: Sync {
-    /// As it is asked for, in `nsdi19-table5`.
+    /// Name by which it is requested, such as `nsdi19-table5`.
     fn id(&self) -> &'static str;
 
-    /// Its paper's short name, which its own begins with.
+    /// Short name of its paper, with which its own name begins.
     fn paper(&self) -> &'static str {
         self.id().split('-').next().unwrap_or_default()
     }
 
-    /// What it shows.
+    /// What it shows, in a few words.
     fn title(&self) -> &'static str;
 
     /// The paper and the place in it.
     fn source(&self) -> &'static str;
 
-    /// What is run, and where the model departs from what the paper ran.
+    /// What it runs, and where the model departs from what the paper ran.
     fn setup(&self) -> &'static str;
 
-    /// Why what is found is another thing than the paper's, where it is; empty where nothing needs to be said.
+    /// Why the results differ from the paper's, if they do; empty if nothing needs to be said.
     fn remark(&self) -> &'static str {
         ""
     }
 
-    /// The processors that it measures on; none where all is simulated.
+    /// Processors on which it measures; none if everything is simulated.
     fn measures_on(&self) -> Vec<usize> {
         Vec::new()
     }
 
-    /// What can be measured on a real fabric, too, by the same programs: rows as they are without what is found, and which requests each is of. None where
-    /// nothing can.
+    /// What the same programs can also measure on a real fabric: rows without results, each with the requests that it
+    /// counts. Empty if there is nothing.
     fn plans(&self) -> Vec<(Row, VerbsPlan)> {
         Vec::new()
     }
 
-    /// Runs it. `progress` hears how much is done, from 0 to 1.
+    /// Runs the experiment. `progress` is told how much is done, from 0 to 1.
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row>;
 }
 
-/// A figure: what the paper says, and what was found.
+/// A figure: the paper's value, and the one that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The figure's name, unlike any other.
+    /// Unique name of the figure.
     pub id: String,
-    /// Where the paper has it, if it does.
+    /// Place in the paper, if the paper has it.
     pub place: Option<&'static str>,
-    /// Of which case of the experiment; empty where there is one only.
+    /// Case of the experiment; empty if there is only one.
     pub case: String,
-    /// What it is a figure of.
+    /// Quantity that it measures.
     pub metric: String,
-    /// What the paper says.
+    /// The paper's value.
     pub paper: Option<f64>,
-    /// How that can be held against what is found.
+    /// How the paper's value and the one that was found compare.
     pub against: Against,
-    /// What the simulated cluster does.
+    /// Value of the simulated cluster.
     pub model: Option<f64>,
-    /// What this machine does.
+    /// Value measured on this machine.
     pub measured: Option<f64>,
-    /// Its unit.
+    /// Unit of all values.
     pub unit: &'static str,
 }
 
-/// What the paper's figure of a row is to the one that is found.
+/// How the paper's value compares with the one that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
-    /// It is of the same thing: how far apart they are is an error.
+    /// Both measure the same thing: the difference is an error.
     Same,
-    /// The model was calibrated by it, or it follows from the set-up: the row shows that, and nothing else.
+    /// The model was calibrated by the paper's value, or the value follows from the set-up: agreement shows that, and
+    /// nothing else.
     Calibrated,
-    /// It is a bound: nothing more is claimed.
+    /// The paper's value is an upper bound.
     AtMost,
-    /// It is a bound: nothing less is claimed.
+    /// The paper's value is a lower bound.
     AtLeast,
-    /// It is of another thing, which is named: how far apart they are is no error.
+    /// The paper's value measures another thing, which is named: the difference is no error.
     Other(&'static str),
 }
 
-/// How far what was found is from the paper.
+/// Difference between the value that was found and the paper's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Error {
-    /// As a part of what the paper says: 0.1 is a tenth too much.
+    /// Relative to the paper's value: 0.1 is a tenth too much.
     Part(f64),
-    /// Where that is a percentage itself: the difference of the two.
+    /// Difference in percentage points, if the values are percentages themselves.
     Points(f64),
 }
 
 impl Row {
-    /// A figure that is not found yet.
+    /// A row without a value yet.
     pub fn open(id: impl Into<String>, metric: impl Into<String>, unit: &'static str) -> Self {
         Self {
             id: id.into(),
@@ -104,40 +105,40 @@ impl Row {
         }
     }
 
-    /// A figure of a simulated cluster.
+    /// A row with a simulated value.
     pub fn model(id: impl Into<String>, metric: impl Into<String>, model: f64, unit: &'static str) -> Self {
         Self { model: Some(model), ..Self::open(id, metric, unit) }
     }
 
-    /// Of a case of the experiment.
+    /// Sets the case of the experiment.
     #[must_use]
     pub fn case(self, case: impl Into<String>) -> Self {
         Self { case: case.into(), ..self }
     }
 
-    /// What the paper says, and where.
+    /// Sets the paper's value, its place, and how the two compare.
     #[must_use]
     pub fn paper(self, place: &'static str, paper: f64, against: Against) -> Self {
         Self { place: Some(place), paper: Some(paper), against, ..self }
     }
 
-    /// What was found.
+    /// The value that was found: the simulated one, else the measured one.
     pub fn found(&self) -> Option<f64> {
         self.model.or(self.measured)
     }
 
-    /// All words that say what it is a figure of.
+    /// Full name of the quantity, with its case.
     pub fn name(&self) -> String {
         if self.case.is_empty() { self.metric.clone() } else { format!("{}, {}", self.case, self.metric) }
     }
 
-    /// How many times the paper's figure the one that was found is, where both are there.
+    /// The value that was found over the paper's, if both exist.
     pub fn ratio(&self) -> Option<f64> {
         let (paper, found) = (self.paper?, self.found()?);
         (paper != 0.0).then(|| found / paper)
     }
 
-    /// How far what was found is from the paper, where both are there and of the same thing.
+    /// The error, if both values exist and measure the same thing.
     pub fn error(&self) -> Option<Error> {
         let (Against::Same | Against::Calibrated) = self.against else { return None };
         let (paper, found) = (self.paper?, self.found()?);
@@ -149,13 +150,13 @@ impl Row {
     }
 }
 
-/// What was found of the row of this name.
+/// The value found in the row with this name.
 #[cfg(test)]
 pub(crate) fn found_of(rows: &[Row], id: &str) -> f64 {
     rows.iter()
         .find(|row| row.id == id)
         .and_then(Row::found)
-        .unwrap_or_else(|| panic!("{id} is no row, or was not found"))
+        .unwrap_or_else(|| panic!("no row is named {id}, or it has no value"))
 }
 
 #[cfg(test)]
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(percent.error(), Some(Error::Points(-2.5)));
         for against in [Against::AtMost, Against::AtLeast, Against::Other("another")] {
             let row = Row { against, ..row(Some(200.0), Some(50.0), None) };
-            assert_eq!((row.error(), row.ratio()), (None, Some(0.25)), "what is another thing has no error");
+            assert_eq!((row.error(), row.ratio()), (None, Some(0.25)), "a value of another thing has no error");
         }
     }
 }

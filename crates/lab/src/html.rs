@@ -1,7 +1,7 @@
-//! Pages that need nothing beside them: HTML with plots that follow the width of the window and the reader's choice of light or dark.
+//! Self-contained HTML pages, with plots that follow the width of the window and the reader's choice of light or dark.
 //!
-//! Plots are boxes of HTML whose lengths are parts of their container, and lines are SVG that is stretched while its strokes are not: text has one
-//! size on every screen.
+//! Plots are HTML boxes whose lengths are relative to their container, and lines are SVG that is stretched while its
+//! strokes are not, so text has one size on every screen.
 
 mod axis;
 mod bars;
@@ -16,7 +16,7 @@ pub use ratios::{BAND, Dot, ratios};
 
 const STYLE: &str = include_str!("html/style.css");
 
-/// A page of this title around what is given, which is HTML.
+/// A page with a title around a body, which is HTML.
 pub fn page(title: &str, body: &str) -> String {
     let title = escaped(title);
     format!(
@@ -27,7 +27,7 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// As text of a page, or of an attribute in double quotes.
+/// Escapes a text for a page, or for an attribute in double quotes.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
@@ -48,7 +48,8 @@ pub fn paragraph(text: &str) -> String {
     format!("<p>{}</p>", escaped(text))
 }
 
-/// A table, which can be moved sideways where it is wider than the window. A row of one cell is a heading of those below it.
+/// A table, which scrolls sideways if it is wider than the window. A row with a single cell is a heading for the rows
+/// below it.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut text = String::from("<div class=\"wide\"><table><tr>");
     header.iter().for_each(|cell| push(&mut text, format_args!("<th>{}</th>", escaped(cell))));
@@ -66,7 +67,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     text + "</table></div>\n"
 }
 
-/// Figures that are to be seen first: what each is, and how it reads.
+/// Figures to be seen first: the name and the value of each.
 pub fn tiles(tiles: &[(&str, String)]) -> String {
     let mut text = String::from("<dl class=\"tiles\">");
     for (what, value) in tiles {
@@ -75,7 +76,7 @@ pub fn tiles(tiles: &[(&str, String)]) -> String {
     text + "</dl>\n"
 }
 
-/// Adds to a text.
+/// Appends to a text.
 fn push(text: &mut String, more: impl Display) {
     // Writing to a string cannot fail.
     let _ = write!(text, "{more}");

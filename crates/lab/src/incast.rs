@@ -1,4 +1,4 @@
-//! Incasts on nsdi19's CX4 cluster: many clients that send to one server as fast as they may.
+//! Incasts on nsdi19's CX4 cluster: many clients send to one server as fast as they may.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,39 +9,39 @@ use sinew_wire::HEADER_LEN;
 
 use crate::programs::{Endpoint, Found, Sender, measuring, nsdi19, percentile, sink, start, turn};
 
-/// The rate of the cluster's links to hosts.
+/// Rate of the cluster's links to hosts, in Gb/s.
 pub const RATE_GBPS: f64 = 25.0;
 
 /// An incast.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Incast {
-    /// How many clients send, each a request at a time.
+    /// Clients that send, each one request at a time.
     pub clients: usize,
     /// Bytes of a request.
     pub len: usize,
-    /// Congestion control at the clients.
+    /// Congestion control at the clients; none if they only measure round trips.
     pub congestion: Option<Congestion>,
-    /// Virtual time before anything is counted.
+    /// Virtual time before anything is counted, in ns.
     pub warm_up_ns: u64,
-    /// Virtual time that is counted.
+    /// Virtual time that is counted, in ns.
     pub measured_ns: u64,
 }
 
-/// What became of it.
+/// Result of an incast.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// Data that reached the server.
+    /// Rate of data that reached the server, in Gb/s.
     pub gbps: f64,
-    /// Half of the round trips that clients measured were no longer; none when none was measured.
+    /// Median of the round trips that clients measured; none if none was measured.
     pub rtt_p50_us: Option<f64>,
-    /// 99 of 100 were no longer.
+    /// 99th percentile of the round trips.
     pub rtt_p99_us: Option<f64>,
 }
 
-/// Answers calls.
+/// The server, which answers calls.
 struct Victim {
     rpc: Endpoint,
-    /// Packets that were no use: had already, or out of their order.
+    /// Packets that were dropped: duplicates, and packets out of order.
     refused: Rc<Cell<u64>>,
 }
 
@@ -54,13 +54,13 @@ impl Actor for Victim {
 }
 
 impl Incast {
-    /// So many clients send requests of 8 MB, for 40 ms after the first bursts are over.
+    /// An incast of `clients` clients that send requests of 8 MB, counted for 40 ms once the first bursts are over.
     pub fn of(clients: usize, congestion: Option<Congestion>) -> Self {
         const MS: u64 = 1_000_000;
         Self { clients, len: 8 << 20, congestion, warm_up_ns: 40 * MS, measured_ns: 40 * MS }
     }
 
-    /// Runs it.
+    /// Runs the incast.
     pub fn run(&self) -> Outcome {
         let topology = Topology::cx4();
         let others = topology.hosts.len() - 1;
@@ -73,7 +73,7 @@ impl Incast {
         let port = PortConfig::default();
         let refused = Rc::<Cell<u64>>::default();
         let counted = Rc::clone(&refused);
-        // Room for a request of each client: one for which there is none is refused, and sent again and again.
+        // There is room for a request of each client: one without room is refused and retransmitted again and again.
         let roomy = PortConfig { arena_bytes: port.arena_bytes.max(2 * self.clients * self.len), ..port };
         start(&mut cluster, &nexus, HostId(0), "victim", roomy, |rpc, _| Victim { rpc, refused: counted });
         let found = Rc::<RefCell<Found>>::default();
@@ -85,7 +85,7 @@ impl Incast {
         }
         cluster.run_until(self.warm_up_ns);
         found.borrow_mut().clear();
-        // What reaches the victim and is new to it: all but the headers is data.
+        // Packets that reach the server and are new to it; all of their bytes but the headers are data.
         let received = || {
             let stats = network.port_stats("victim").unwrap_or_default();
             (stats.rx_packets, stats.rx_bytes, refused.get())

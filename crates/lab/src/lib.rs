@@ -1,7 +1,7 @@
-//! Experiments on simulated clusters: published figures, run again; workloads of one's own; and a hunt for bugs.
+//! Experiments on simulated clusters: published figures reproduced, workloads of your own, and a hunt for bugs.
 //!
-//! An [`Experiment`] is one file, which says what it runs and where the paper has the figures that it is held against. A
-//! [`workload`] is what users write down and run on a topology of theirs.
+//! An [`Experiment`] is one file, which says what it runs and where the paper has the values with which it is compared.
+//! A [`workload`] is written down by users, and run on a topology of theirs.
 
 #![forbid(unsafe_code)]
 

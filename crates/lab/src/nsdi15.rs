@@ -1,4 +1,5 @@
-//! Raising the Bar for Using GPUs in Software Packet Processing: what needs neither a GPU nor a network card. (Figures 2 and 3 are of a GPU alone.)
+//! Experiments of "Raising the Bar for Using GPUs in Software Packet Processing" (nsdi15) that need neither a GPU nor a
+//! network card. (Figures 2 and 3 are of a GPU alone.)
 
 pub mod fig10;
 pub mod fig11;
@@ -16,26 +17,26 @@ use sinew_host::{available_cpus, pin_current_thread};
 
 use crate::experiment::{Against, Row};
 
-/// Lookups at once, of what is interleaved or grouped.
+/// Lookups that run at once when they are interleaved or grouped.
 const WIDTH: usize = 32;
-/// Slices of each side, by turns.
+/// Slices of each side; the sides take turns.
 const ROUNDS: usize = 7;
-/// How long each takes.
+/// Length of a slice.
 const SLICE: Duration = Duration::from_millis(60);
 
-/// What is measured, of a table: a rate in M/s.
+/// A side of a comparison: measures a table for a time, and returns a rate in M/s.
 type Side<'a, T> = &'a dyn Fn(&mut T, Duration) -> Option<f64>;
 
-/// The processor that is measured on.
+/// Processor to measure on.
 fn processor() -> Option<usize> {
     available_cpus().first().copied()
 }
 
-/// Does it on a thread of its own, pinned where the system allows it.
+/// Runs a closure on a thread of its own, pinned if the system allows it.
 fn pinned<R: Send>(run: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|threads| {
         let thread = threads.spawn(|| {
-            // Where it may not be pinned, it is measured all the same.
+            // If it may not be pinned, it is measured all the same.
             let _ = processor().map(pin_current_thread);
             run()
         });
@@ -43,7 +44,7 @@ fn pinned<R: Send>(run: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// The medians of several sides of a table, measured by turns.
+/// Median rates of several sides of a table, which take turns.
 fn rates<T, const N: usize>(table: &mut T, slice: Duration, sides: [Side<'_, T>; N]) -> [Option<f64>; N] {
     let mut slices = [const { Vec::new() }; N];
     for _ in 0..ROUNDS {
@@ -57,14 +58,14 @@ fn rates<T, const N: usize>(table: &mut T, slice: Duration, sides: [Side<'_, T>;
     })
 }
 
-/// The rates of the forms, plain, interleaved and grouped.
+/// Rates of lookups: plain, interleaved and grouped.
 fn forms<L: Lookups>(lookups: L, keys: usize, slice: Duration) -> [Option<f64>; 3] {
     let of = |form| move |trace: &mut Trace<L>, slice| trace.mops(form, WIDTH, slice).ok();
     let [plain, interleaved, grouped] = [Form::Plain, Form::Interleaved, Form::Grouped].map(of);
     rates(&mut Trace::new(lookups, keys), slice, [&plain, &interleaved, &grouped])
 }
 
-/// The rates of frames through an application, plain, interleaved and grouped.
+/// Rates of frames through an application: plain, interleaved and grouped.
 fn frames<A: Application>(mut pipeline: Pipeline<A>, slice: Duration) -> [Option<f64>; 3] {
     let of = |form| move |pipeline: &mut Pipeline<A>, slice| pipeline.mops(form, WIDTH, slice).ok();
     let interleaved = sinew_forward::Form::interleaved(WIDTH).unwrap_or_default();
@@ -72,12 +73,12 @@ fn frames<A: Application>(mut pipeline: Pipeline<A>, slice: Duration) -> [Option
     rates(&mut pipeline, slice, [&plain, &interleaved, &grouped])
 }
 
-/// A row of this machine's.
+/// A row with a value measured on this machine.
 fn measured(id: impl Into<String>, metric: impl Into<String>, found: Option<f64>, unit: &'static str) -> Row {
     Row { measured: found, ..Row::open(id, metric, unit) }
 }
 
-/// The same, of which the paper has a figure of another thing.
+/// The same row beside a paper's value for another thing.
 fn beside(row: Row, place: &'static str, paper: f64, other: &'static str) -> Row {
     row.paper(place, paper, Against::Other(other))
 }

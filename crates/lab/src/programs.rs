@@ -1,4 +1,4 @@
-//! The programs that experiments run on simulated hosts.
+//! Programs that experiments run on simulated hosts.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,9 +13,9 @@ use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, Si
 /// An endpoint on a simulated host.
 pub type Endpoint = Rpc<SimPort, SimClock>;
 
-/// Requests that are answered with a few bytes, whatever they hold.
+/// Requests that are answered with [`SHORT`] bytes, whatever they hold.
 pub const SINK: RequestType = RequestType::new(1);
-/// Bytes of such an answer (nsdi19 6.4).
+/// Bytes of an answer to [`SINK`] (nsdi19 6.4).
 pub const SHORT: usize = 32;
 
 /// Opens an endpoint at `sim://NAME`.
@@ -35,7 +35,7 @@ pub fn open(
     Ok(Rpc::new(nexus, port, network.clock(), generator))
 }
 
-/// Opens an endpoint at `sim://NAME`, and gives it to the program that `make` makes of it.
+/// Opens an endpoint at `sim://NAME`, and starts the program that `make` makes of it.
 pub fn start<A: Actor + 'static>(
     cluster: &mut Cluster,
     nexus: &Nexus,
@@ -49,39 +49,40 @@ pub fn start<A: Actor + 'static>(
     cluster.add(name, [place], Box::new(make(rpc, clock)));
 }
 
-/// What endpoints share that answer [`SINK`].
+/// State shared by endpoints that answer [`SINK`].
 ///
 /// # Panics
 ///
-/// Where the limits make no sense: they are an experiment's own.
+/// When the configuration's limits make no sense, which an experiment has to avoid.
 pub fn sink(config: Config) -> Nexus {
     let nexus = Nexus::builder().config(config).handle(SINK, |call: Call| call.reply(&[0; SHORT]));
     nexus.build().expect("the limits make sense")
 }
 
-/// The limits and times of nsdi19's endpoints: 5 ms until packets are sent again, whatever the round trips are (5.2.3).
+/// Limits and times of nsdi19's endpoints: a fixed retransmission time-out of 5 ms, whatever the round trips (5.2.3).
 pub fn nsdi19() -> Config {
     Config { timeout: Timeout::Fixed, ..Config::default() }
 }
 
-/// Measures round trips and holds nobody back: none is too long.
+/// Congestion control that measures round trips and never slows down, since no round trip is too long for it.
 pub fn measuring(rate_gbps: f64) -> Congestion {
     let never = TimelyConfig { low_ns: u64::MAX, ..TimelyConfig::default() };
     Congestion::new(rate_gbps, Algorithm::Timely(never))
 }
 
-/// Turns the loop once; an endpoint that found nothing waits.
+/// Turns the loop once; an endpoint that was idle waits.
 pub fn turn<P: PacketPort>(rpc: &mut Rpc<P, SimClock>) -> Doing {
     let busy = rpc.turn();
     wait(busy, rpc, None)
 }
 
-/// What a program does next that was busy or not. One that was not waits, until this time at the latest.
+/// What a program does next. One that was idle waits, until `until_ns` at the latest.
 pub fn wait<P: PacketPort>(busy: bool, rpc: &mut Rpc<P, SimClock>, until_ns: Option<u64>) -> Doing {
     if busy {
         return Doing::Work;
     }
-    // A simulated port only notes when it wants to be woken. A program that has something to do at once is not to wait for that.
+    // A simulated port only notes that it wants to be woken. A program that has something to do at once must not wait
+    // for that.
     match (rpc.wait(None), until_ns) {
         (Ok(false), _) => Doing::Work,
         (_, Some(until_ns)) => Doing::IdleUntil(until_ns),
@@ -89,7 +90,7 @@ pub fn wait<P: PacketPort>(busy: bool, rpc: &mut Rpc<P, SimClock>, until_ns: Opt
     }
 }
 
-/// Answers calls.
+/// A program that answers calls.
 pub struct Server(pub Endpoint);
 
 impl Actor for Server {
@@ -98,47 +99,47 @@ impl Actor for Server {
     }
 }
 
-/// What clients of one kind found together.
+/// Results of all clients of one kind.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Calls that were answered.
     pub calls: u64,
-    /// Calls that were not.
+    /// Calls that failed.
     pub failed: u64,
-    /// Nanoseconds of each answered call.
+    /// Time of each answered call, in ns.
     pub latencies_ns: Vec<u64>,
-    /// Nanoseconds of each round trip that was measured.
+    /// Each round trip that was measured, in ns.
     pub rtts_ns: Vec<u64>,
 }
 
 impl Found {
-    /// Begins anew: what came before was a warm-up.
+    /// Clears the results, after a warm-up.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// The value that so large a part of a sorted list does not exceed.
+/// Value that a share `part` of a sorted list does not exceed; none if the list is empty.
 pub fn percentile(sorted: &[u64], part: f64) -> Option<u64> {
     let at = (sorted.len() as f64 * part) as usize;
     sorted.get(at.min(sorted.len().checked_sub(1)?)).copied()
 }
 
-/// Keeps so many requests of one length going on one session.
+/// A program that keeps a window of requests of one length in flight on one session.
 pub struct Sender {
     rpc: Endpoint,
     clock: SimClock,
     session: SessionId,
     is_open: bool,
     idle: Vec<(MessageBuffer, MessageBuffer)>,
-    /// When each call began, by its tag.
+    /// Time at which each call began, by its tag.
     began_ns: Vec<u64>,
     free_tags: Vec<usize>,
     found: Rc<RefCell<Found>>,
 }
 
 impl Sender {
-    /// To `sim://SERVER`.
+    /// A sender to `sim://SERVER`.
     pub fn new(
         rpc: Endpoint,
         clock: SimClock,

@@ -1,4 +1,5 @@
-//! RDMABox: requests for a donor's memory that are merged, chained and admitted, and completions that are polled for adaptively (rdmabox).
+//! Experiments of RDMABox (rdmabox): requests for a donor's memory are merged, chained and admitted, and completions
+//! are polled adaptively.
 
 pub mod fig1;
 pub mod fig2;
@@ -15,12 +16,12 @@ use sinew_sim::nic::Profile;
 
 use crate::experiment::{Against, Row};
 
-/// Of CloudLab's hosts (rdmabox VI-A): ConnectX-3, as Apt's.
+/// Profile of CloudLab's hosts (rdmabox VI-A), which have ConnectX-3, as Apt's do.
 fn profile() -> Profile {
     Profile::built_in("cx3").expect("its file is built in")
 }
 
-/// A row that the paper has.
+/// A row with a value of the paper.
 fn row(
     id: &str,
     place: &'static str,
@@ -32,7 +33,7 @@ fn row(
     Row::model(id, metric, model, unit).paper(place, paper, against)
 }
 
-/// How many percent more the one is than the other.
+/// Gain of one value over another, in percent.
 fn gain(one: f64, other: f64) -> f64 {
     (one / other - 1.0) * 100.0
 }

@@ -1,4 +1,4 @@
-//! What experiments found, as it is shown: its columns, and how a row stands to the paper.
+//! How the results of experiments are shown: their columns, and how a row compares with the paper.
 
 mod page;
 
@@ -7,7 +7,7 @@ pub use sinew_harness::units::figure;
 
 use crate::experiment::{Against, Error, Experiment, Row};
 
-/// What a row has in a column.
+/// Content of a column in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// Nothing.
@@ -20,9 +20,9 @@ pub enum Cell {
 
 /// A column.
 pub struct Column {
-    /// What JSON calls it.
+    /// Its key in JSON.
     pub key: &'static str,
-    /// What it has of a row.
+    /// Its content for a row.
     pub of: fn(&Row) -> Cell,
 }
 
@@ -71,7 +71,7 @@ fn number(number: Option<f64>) -> Cell {
     number.map_or(Cell::Empty, Cell::Figure)
 }
 
-/// How a row stands to the paper, in few words; empty where the paper has no figure.
+/// How a row compares with the paper, in a few words; empty if the paper has no value.
 pub fn standing(row: &Row) -> String {
     let (Some(paper), Some(found)) = (row.paper, row.found()) else { return String::new() };
     let error = match row.error() {
@@ -91,10 +91,11 @@ pub fn standing(row: &Row) -> String {
     }
 }
 
-/// A figure of a row, if it has one.
+/// Picks a value of a row, if it has one.
 type Figure = fn(&Row) -> Option<f64>;
 
-/// A table of rows for people: what is above its columns, and its lines. Cases stand above their rows, alone in their lines; the rows are indented then.
+/// A table of rows for people: the headings of its columns, and its lines. Each case has a line of its own above its
+/// rows, which are indented then.
 pub fn table(rows: &[Row]) -> (Vec<&'static str>, Vec<Vec<String>>) {
     const FIGURES: [(&str, Figure); 3] =
         [("paper", |row| row.paper), ("model", |row| row.model), ("measured", |row| row.measured)];
@@ -117,11 +118,11 @@ pub fn table(rows: &[Row]) -> (Vec<&'static str>, Vec<Vec<String>>) {
 
 /// An experiment that was run.
 pub struct Done<'a> {
-    /// Which.
+    /// The experiment.
     pub experiment: &'a dyn Experiment,
-    /// What was found.
+    /// The rows that it found.
     pub rows: Vec<Row>,
-    /// Why that is invalid, if it is.
+    /// Reason why they are invalid, if they are.
     pub complaint: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! HERD: Using RDMA Efficiently for Key-Value Services.
+//! Experiments of "Using RDMA Efficiently for Key-Value Services" (sigcomm14), which presents HERD.
 
 pub mod fig10;
 pub mod fig11;
@@ -18,19 +18,19 @@ use crate::experiment::{Against, Row};
 use crate::services::cache::{CacheFound, CacheRun};
 use crate::services::store::{Kind, StoreFound, StoreRun};
 
-/// Of Apt's hosts (Table 2).
+/// Profile of Apt's hosts (Table 2).
 fn apt() -> Profile {
     Profile::built_in("cx3").expect("its file is built in")
 }
 
-/// The emulated designs: how rows' names begin, and what they are called.
+/// The emulated designs: prefix of the rows' names, name, and store.
 const EMULATED: [(&str, &str, Kind); 3] = [
     ("pilaf", "Pilaf-em-OPT", Kind::Pilaf),
     ("farm", "FaRM-em", Kind::Farm),
     ("farmvar", "FaRM-em-VAR", Kind::FarmVar),
 ];
 
-/// HERD.
+/// Runs HERD.
 fn herd(run: CacheRun) -> CacheFound {
     run.run(&apt())
 }
@@ -39,12 +39,13 @@ fn emulated(run: StoreRun) -> StoreFound {
     run.run(&apt())
 }
 
-/// What all setups say.
-const SETUP: &str = "Hosts with a modelled ConnectX-3 each, as Apt's; keys of 16 B. HERD is the real cache, with 4,096 keys for each worker rather than millions, \
-     each access to its table charged as one that no cache has, and prefetched as the code does. The others are emulated as in the paper (5.1): READs of \
-     as many bytes, without a table; but their PUTs are HERD's calls to one worker.";
+/// Part of all setups.
+const SETUP: &str = "Hosts with a modelled ConnectX-3 each, as Apt's; keys of 16 B. HERD is the real cache, with 4,096 \
+    keys for each worker rather than millions, with each access to its table charged as a miss of all caches, and \
+    prefetched as the code does. The others are emulated as in the paper (5.1): READs of as many bytes, without a \
+    table; but their PUTs are HERD's calls to one worker.";
 
-/// A row that follows from what the profile was told: the NIC's advertised rate of messages.
+/// Marks a row that follows from an input of the profile, the NIC's advertised message rate.
 fn input(row: Row) -> Row {
     Row { against: Against::Calibrated, ..row }
 }

@@ -12,23 +12,23 @@ use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, To
 use crate::programs::{Endpoint, SHORT, SINK, nsdi19, sink, start, turn};
 
 const MS: u64 = 1_000_000;
-/// Sessions that a thread opens at a time: a connect is as good as lost where a thousand come at once.
+/// Sessions that a thread opens at a time: a connect request is as good as lost if a thousand arrive at once.
 const OPENING_MAX: usize = 16;
-/// Sessions of all threads must be open by then.
+/// Time by which all sessions must be open.
 const SET_UP_NS: u64 = 1_000 * MS;
 
-/// What is run: each thread has a session to every other one, and keeps batches of calls going on random ones of them.
+/// A run: each thread has a session to every other one, and keeps batches of calls in flight on random sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallCalls {
     /// Hosts of the cluster, from the first on.
     pub nodes: usize,
-    /// Threads of each, with an endpoint each.
+    /// Threads of each host, with an endpoint each.
     pub threads: usize,
-    /// Calls of a batch: when all of them are answered, the next begins.
+    /// Calls of a batch. When all of them have completed, the next batch begins.
     pub batch: usize,
-    /// Calls in flight of each thread, at most.
+    /// Most calls in flight of each thread.
     pub window: usize,
-    /// The rate that congestion control takes the links to have; without it, none.
+    /// Rate of the links in Gb/s as congestion control assumes it; none runs without congestion control.
     pub rate_gbps: Option<f64>,
     /// Time before anything is counted, once all sessions are open.
     pub warm_up_ns: u64,
@@ -36,27 +36,27 @@ pub struct SmallCalls {
     pub measured_ns: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Calls that were answered in the measured time.
     pub calls: u64,
-    /// Calls that were not.
+    /// Calls that failed.
     pub failed: u64,
-    /// Nanoseconds from a batch's beginning to the end of each of its calls.
+    /// Time from the beginning of a batch to the completion of each of its calls.
     pub latencies_ns: Histogram<u64>,
-    /// Packets that clients sent again.
+    /// Packets that clients retransmitted.
     pub retransmissions: u64,
-    /// Packets that arrived anywhere.
+    /// Packets that arrived at any host.
     pub delivered: u64,
-    /// Sessions that each node had, in both roles.
+    /// Sessions of each node on average, in both roles.
     pub sessions_per_node: f64,
-    /// When the last session was open.
+    /// Time at which the last session was open.
     pub open_ns: u64,
 }
 
 impl SmallCalls {
-    /// What `progress` of [`Self::run`] has heard when it is begun to count.
+    /// Value of `progress` in [`Self::run`] when counting begins.
     pub const COUNTED_FROM: f64 = 0.4;
 
     /// Calls that each node made per second, in millions.
@@ -64,7 +64,7 @@ impl SmallCalls {
         outcome.calls as f64 * 1e3 / self.measured_ns as f64 / self.nodes as f64
     }
 
-    /// Runs it. `progress` hears how much is done, from 0 to 1.
+    /// Runs it. `progress` is told how much is done, from 0 to 1.
     pub fn run(&self, topology: Topology, progress: &mut dyn FnMut(f64)) -> Outcome {
         let network = Network::new(topology, 1).expect("the topology is the paper's");
         let mut cluster = Cluster::new(&network);
@@ -94,7 +94,8 @@ impl SmallCalls {
             }
         }
         assert!(all_open(&cluster), "{} sessions are open after {SET_UP_NS} ns", shared.borrow().open);
-        // Two million session ends are looked at at random from here on. A hint: nothing depends on it.
+        // From here on, two million session ends are accessed at random. Huge pages are only a hint: nothing depends on
+        // them.
         let _ = sinew_host::gather_on_huge_pages();
         let open_ns = network.now_ns();
         cluster.run_until(open_ns + self.warm_up_ns);
@@ -126,10 +127,10 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 10_000 * MS, 3).expect("three digits of up to ten seconds")
 }
 
-/// What all threads know and count.
+/// State and counts of all threads.
 struct Shared {
     open: usize,
-    /// Threads all of whose sessions are open.
+    /// Threads whose sessions are all open.
     ready: usize,
     calls: u64,
     failed: u64,
@@ -153,13 +154,13 @@ struct Batch {
     left: usize,
 }
 
-/// A thread: a client of all others, and a server of theirs.
+/// A thread, which is a client and a server of all others.
 struct Thread {
     rpc: Endpoint,
     clock: SimClock,
     number: usize,
     threads: usize,
-    /// Others that a session was begun to.
+    /// Other threads to which it has begun to open a session.
     begun: usize,
     sessions: Vec<SessionId>,
     batch: usize,
@@ -204,13 +205,13 @@ impl Thread {
         }
     }
 
-    /// Opens sessions to the others, from the next one on around.
+    /// Opens sessions to the others, in turn, beginning with its neighbour.
     fn connect(&mut self) {
         let others = self.threads - 1;
         while let Some(event) = self.rpc.poll_event() {
             match event {
                 SessionEvent::Connected(session) => self.sessions.push(session),
-                other => panic!("no fault is there that ends sessions, and yet: {other:?}"),
+                other => panic!("no fault ends sessions here, and yet: {other:?}"),
             }
             let mut shared = self.shared.borrow_mut();
             shared.open += 1;
@@ -248,7 +249,7 @@ impl Thread {
     }
 
     fn ask(&mut self) {
-        // All of them before the first: the sessions of a hundred nodes are in no cache.
+        // All sessions are prefetched before the first call: the sessions of a hundred nodes are in no cache.
         for _ in 0..self.idle.len() * self.batch {
             let session = self.sessions[self.generator.below(self.sessions.len() as u64) as usize];
             self.rpc.prefetch_session(session);
@@ -258,7 +259,7 @@ impl Thread {
         while let Some(batch) = self.idle.pop() {
             self.batches[batch] = Batch { began_ns: self.clock.now_ns(), left: self.batch };
             for session in chosen.by_ref().take(self.batch) {
-                let (request, response) = self.buffers.pop().expect("each call of each batch has two");
+                let (request, response) = self.buffers.pop().expect("each call of each batch has two buffers");
                 let queued = self.rpc.enqueue_request(session, SINK, request, response, batch as u64);
                 queued.expect("the session is open");
             }

@@ -1,19 +1,23 @@
-//! The hunt for protocol bugs: clusters, workloads, limits and faults drawn from a seed, and facts that hold whatever was drawn.
+//! The hunt for protocol bugs: clusters, workloads, limits and faults are drawn from a seed, and facts hold whatever
+//! was drawn.
 //!
-//! Every host is a server and calls others. While faults last, links lose, duplicate and reorder packets or are down, hosts
-//! do not reach others, one way or both, hosts stand still, crash, and come back without memory. Then all is well again, and:
+//! Every host is a server and also calls others. While faults last, links lose, duplicate and reorder packets or are
+//! down, hosts cannot reach others, one way or both, and hosts stand still, or crash and come back without memory. Then
+//! all faults end, and:
 //!
-//! - no call was run twice, and none that its client was told not to have run was run at all;
-//! - each call completes once, on its lane, with what the handler answered or an error;
-//! - of a lane that was closed, nothing completes any more;
-//! - a call that its handler keeps is abandoned only when its client does not wait or is gone, and then for certain: when its session has ended,
-//!   its deadline has passed, or its client has said that it does not wait, and no packet was lost since;
+//! - no call was run twice, and none was run whose client was told that it did not run;
+//! - each call completes once, on its lane, with the handler's answer or with an error;
+//! - nothing completes any more on a lane that was closed;
+//! - a call that its handler keeps is abandoned only if its client no longer waits or is gone. It is certain to be
+//!   abandoned once its session has ended, its deadline has passed, or its client has said that it no longer waits,
+//!   provided that no packet was lost since;
 //! - every call completes, sessions can be opened, and calls succeed again;
-//! - rates that congestion control cut come back, wherever round trips without queues are short enough for it;
+//! - rates that congestion control cut recover, wherever round trips without queues are short enough for it;
 //! - sessions have all their credits when no call is left;
-//! - once all sessions are closed nothing of them is left: no session, no committed receive capacity, no packet on its way, no buffer.
+//! - once all sessions are closed nothing of them is left: no session, no committed receive capacity, no packet in
+//!   flight, no buffer.
 //!
-//! [`run`] is one of them, the same every time for a seed.
+//! [`run`] runs one cluster, which is the same every time for a seed.
 
 mod handlers;
 #[cfg(test)]
@@ -39,10 +43,10 @@ use member::{Member, Orders};
 use recovery::Recovery;
 use scenario::{Fault, Scenario};
 
-/// What a run did.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Hosts.
+    /// Number of hosts.
     pub hosts: usize,
     /// Calls that completed with an answer.
     pub answered: u64,
@@ -54,31 +58,32 @@ pub struct Report {
     pub lost: u64,
     /// Hosts that crashed.
     pub crashes: u64,
-    /// Calls that handlers kept, or gave to workers.
+    /// Calls that handlers kept for the program or gave to workers.
     pub kept: u64,
-    /// Those of them that the program saw nobody wait for any more.
+    /// Kept calls for which the program saw that their clients no longer wait.
     pub abandoned: u64,
-    /// Calls under way of which nobody was to hear any more: their lanes were closed, or whoever had handed them over let them go.
+    /// Calls in flight whose completion must not be reported: their lanes were closed, or the caller that had handed
+    /// them over dropped them.
     pub silenced: u64,
-    /// Depends on every packet: equal for equal seeds.
+    /// Hash over every packet: equal for equal seeds.
     pub trace_hash: u64,
 }
 
 /// A fact that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The seed that shows it.
+    /// Seed that shows it.
     pub seed: u64,
-    /// When, in virtual nanoseconds.
+    /// Virtual time of the failure, in ns.
     pub time_ns: u64,
-    /// What.
+    /// Description of what went wrong.
     pub what: String,
-    /// What was drawn.
+    /// Description of what was drawn.
     pub scenario: String,
 }
 
 impl Failure {
-    /// The command that shows it again.
+    /// The command that reproduces it.
     pub fn again(&self) -> String {
         format!("sinew sim replay {}", self.seed)
     }
@@ -93,29 +98,30 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// How long calls may take once nothing goes wrong any more: peers that count as dead must be found so, and sessions opened again.
+/// Longest time that calls may take once all faults have ended: peers that count as dead have to be found so, and
+/// sessions opened again.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// How long it takes until all know of each other again.
+/// Time that hosts need to know of each other again.
 const SETTLING_NS: u64 = 1_500_000_000;
-/// Until nothing is on its way any more.
+/// Time until nothing is in flight any more.
 const EMPTYING_NS: u64 = 1_000_000_000;
-/// How often it says how much is done.
+/// Time between two reports of progress.
 const STEP_NS: u64 = 1_000_000;
 
-/// One cluster, from its seed.
+/// Runs one cluster, drawn from its seed.
 ///
 /// # Errors
 ///
-/// The [`Failure`], when a fact does not hold.
+/// A [`Failure`], when a fact does not hold.
 pub fn run(seed: u64) -> Result<Report, Failure> {
     run_showing(seed, &mut |_| ())
 }
 
-/// As [`run`]. `progress` hears about how much is done, from 0 to 1.
+/// Same as [`run`]; `progress` is told about how much is done, from 0 to 1.
 ///
 /// # Errors
 ///
-/// As [`run`].
+/// Same as [`run`].
 pub fn run_showing(seed: u64, progress: &mut dyn FnMut(f64)) -> Result<Report, Failure> {
     let scenario = Scenario::draw(seed);
     let mut swarm = Swarm::new(&scenario, progress);
@@ -124,7 +130,7 @@ pub fn run_showing(seed: u64, progress: &mut dyn FnMut(f64)) -> Result<Report, F
     result.map_err(|what| Failure { seed, time_ns, what, scenario: scenario.to_string() })
 }
 
-/// A host's program.
+/// A host and its program.
 struct Place {
     actor: ActorId,
     orders: Rc<RefCell<Orders>>,
@@ -172,14 +178,14 @@ impl<'a> Swarm<'a> {
         Place { actor: self.cluster.add(&name, [place], Box::new(member)), orders, workers }
     }
 
-    /// When all faults are healed.
+    /// Time at which all faults are healed.
     fn healed_ns(&self) -> u64 {
         self.scenario.faults.last().map_or(0, |(time_ns, _)| *time_ns) + self.scenario.calm_ns
     }
 
-    /// Lets time pass.
+    /// Lets time pass, and reports progress.
     fn pass_until(&mut self, end_ns: u64) {
-        // What calls need beside this is short, as a rule.
+        // Calls usually need little time beyond this.
         let all_ns = (self.healed_ns() + SETTLING_NS + EMPTYING_NS) as f64;
         loop {
             let now_ns = end_ns.min(self.cluster.network().now_ns() + STEP_NS);
@@ -203,9 +209,9 @@ impl<'a> Swarm<'a> {
             orders.borrow_mut().begins_no_more = true;
         }
         self.wait_for("calls that do not complete", |swarm| swarm.ledger.lock().outstanding() == 0)?;
-        // Until whoever is gone counts as dead, and sessions with those who came back are open.
+        // By the end of this time, hosts that are gone count as dead, and sessions with those that came back are open.
         self.pass_until(self.cluster.network().now_ns() + SETTLING_NS);
-        // All is well: what is asked now is answered.
+        // All faults have ended, so calls that are made now must be answered.
         self.ledger.lock().must_succeed = true;
         for Place { orders, .. } in &self.members {
             orders.borrow_mut().last_calls = self.scenario.last_calls;
@@ -215,7 +221,7 @@ impl<'a> Swarm<'a> {
                 && swarm.ledger.lock().outstanding() == 0
         })?;
         if let Some(recovery) = Recovery::of(self.scenario) {
-            // What still waits in queues may yet cut a rate.
+            // Packets that still wait in queues may yet cut a rate.
             self.pass_until(self.cluster.network().now_ns() + EMPTYING_NS / 10);
             for Place { orders, .. } in &self.members {
                 orders.borrow_mut().recovery = Some(recovery);
@@ -240,7 +246,7 @@ impl<'a> Swarm<'a> {
         self.check()?;
         let network = self.cluster.network();
         if network.in_flight() > 0 {
-            return Err(format!("{} packets are on their way to nobody", network.in_flight()));
+            return Err(format!("{} packets are still in flight to nobody", network.in_flight()));
         }
         let (ledger, stats) = (self.ledger.lock(), network.stats());
         Ok(Report {
@@ -257,7 +263,7 @@ impl<'a> Swarm<'a> {
         })
     }
 
-    /// What went wrong so far.
+    /// Fails if anything has gone wrong so far.
     fn check(&self) -> Result<(), String> {
         self.ledger.lock().wrong.take().map_or(Ok(()), Err)
     }
@@ -311,7 +317,7 @@ impl<'a> Swarm<'a> {
         }
     }
 
-    /// No fault lasts.
+    /// Ends all faults.
     fn heal(&mut self) {
         let network = self.cluster.network();
         network.set_all_faults(LinkFaults::default());

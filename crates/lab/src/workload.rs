@@ -1,6 +1,7 @@
-//! Workloads: groups of clients that call servers on a simulated cluster, and what comes of it.
+//! Workloads: groups of clients that call servers on a simulated cluster, and the results.
 //!
-//! [`Workload::parse`] reads one, as `docs/workloads.md` says and `workloads/incast.toml` shows; [`run`] runs it, and [`html`] draws it.
+//! [`Workload::parse`] reads a workload as `docs/workloads.md` describes it and `workloads/incast.toml` shows it;
+//! [`run`] runs it, and [`html`] draws its report.
 
 mod client;
 mod congestion;
@@ -21,69 +22,70 @@ pub use report::{Drops, FaultReport, GroupReport, Percentiles, Queue, Report, Se
 pub use run::{RunError, run, run_on};
 pub use sizes::{Curve, Sizes};
 
-/// Switches that a warning names.
+/// Most switches that a warning names.
 const NAMED_MAX: usize = 5;
 
-/// Clients, whom they call, and how long.
+/// A workload: clients, the servers that they call, and for how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// From when all sessions are open until what happens is counted, in nanoseconds.
+    /// Time from when all sessions are open until counting begins, in ns.
     pub warm_up_ns: u64,
-    /// What is counted, in nanoseconds.
+    /// Time that is counted, in ns.
     pub duration_ns: u64,
-    /// Packets that a session may have on their way.
+    /// Packets that a session may have in flight.
     pub credits: u16,
-    /// Calls that a session can have going on.
+    /// Calls that a session may have in flight.
     pub slots: u16,
-    /// Which packets are sent again when some were lost.
+    /// Which packets are retransmitted after a loss.
     pub recovery: Recovery,
     /// Whether time-outs follow the round trips.
     pub timeout: Timeout,
-    /// How long they are, at least.
+    /// Retransmission time-out, in ns; the least one, if time-outs follow the round trips.
     pub retransmit_timeout_ns: u64,
-    /// Congestion control; its rate is replaced by that of each client's link.
+    /// Congestion control. Its rate is replaced by that of each client's link.
     pub congestion: Option<Congestion>,
     /// The clients. Each group has endpoints of its own at its servers.
     pub groups: Vec<Group>,
-    /// What goes wrong on links, and when: no two on one link at a time.
+    /// Faults of links, no two of them on one link at a time.
     pub faults: Vec<Fault>,
 }
 
-/// Clients that are alike.
+/// A group of clients that are alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Its name, which no other has.
+    /// Its unique name.
     pub name: String,
-    /// Where they are.
+    /// Hosts of the clients.
     pub hosts: Vec<HostId>,
-    /// Endpoints, each with a core, on each of these.
+    /// Endpoints on each of these hosts, each with a core.
     pub endpoints: usize,
-    /// Whom they call, each call to another, by chance. Nobody calls the host that it is on.
+    /// Hosts of the servers. Each call goes to one at random, never to the host that it comes from.
     pub servers: Vec<HostId>,
-    /// Endpoints at each server; those of a client's host are dealt out to them.
+    /// Endpoints on each server; the endpoints of a client's host are dealt out to them.
     pub server_endpoints: usize,
-    /// Bytes of a request.
+    /// Length of a request, in bytes.
     pub request: Sizes,
-    /// Bytes of a response.
+    /// Length of a response, in bytes.
     pub response: Sizes,
-    /// Calls that an endpoint has going on: all the time; or at most, where they come by the clock.
+    /// Calls in flight of an endpoint: always this many; at most, if `calls_per_s` is set.
     pub window: usize,
-    /// Calls a second of an endpoint, which come by chance whether or not others are answered (a Poisson process). A call that finds the window full waits,
-    /// and its latency counts from when it came. None: each call follows another.
+    /// Calls per second of an endpoint, which arrive at random whether or not others are answered (a Poisson process).
+    /// A call that finds the window full waits, and its latency counts from its arrival. If none, each call follows an
+    /// answer.
     pub calls_per_s: Option<f64>,
-    /// From this time on calls are made; 0 is where the warm-up begins.
+    /// Time from which on calls are made, in ns; 0 is the beginning of the warm-up.
     pub start_ns: u64,
-    /// From this time on none is begun.
+    /// Time from which on no call is begun, in ns.
     pub stop_ns: u64,
 }
 
 impl Workload {
-    /// From when all sessions are open to the end.
+    /// Time from when all sessions are open to the end, in ns.
     pub fn end_ns(&self) -> u64 {
         self.warm_up_ns + self.duration_ns
     }
 
-    /// What makes the workload on a topology another than its author may think, and what to change.
+    /// Warnings where the workload on this topology may not be what its author expects, with what to change.
     pub fn warnings(&self, topology: &Topology) -> Vec<String> {
         let goes_by_marks = matches!(self.congestion, Some(Congestion { algorithm: Algorithm::Dcqcn(_), .. }));
         let silent: Vec<&str> =
@@ -94,7 +96,8 @@ impl Workload {
         let (named, more) = silent.split_at(silent.len().min(NAMED_MAX));
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
         vec![format!(
-            "dcqcn goes by marks, and {}{more} mark nothing: queues there hold nobody back; give them ecn = {{}} in the topology",
+            "dcqcn goes by marks, and {}{more} mark nothing: queues there slow no sender down; give them ecn = {{}} in \
+             the topology",
             named.join(", ")
         )]
     }

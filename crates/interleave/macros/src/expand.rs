@@ -1,4 +1,4 @@
-//! The functions that a marked one becomes.
+//! Expansion of a marked function into the functions that it becomes.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
@@ -8,10 +8,10 @@ use crate::marks;
 use crate::options::Options;
 use crate::signature::{self, Parameters};
 
-/// The plain function, the lookup and the batch function.
+/// Writes the plain function, the lookup and the batch function.
 pub fn expand(options: TokenStream, function: TokenStream) -> syn::Result<TokenStream> {
     let options: Options = syn::parse2(options)?;
-    // A free function is a method without a receiver, as far as its words go.
+    // To the parser, a free function is a method without a receiver.
     let function: ImplItemFn = syn::parse2(function)?;
     let parameters = signature::parameters(&function.sig)?;
     let (plain_body, lookup_body) = marks::bodies(&function.block)?;
@@ -19,7 +19,7 @@ pub fn expand(options: TokenStream, function: TokenStream) -> syn::Result<TokenS
     let sig = signature::without_each(sig);
     let name = &sig.ident;
     let lookup_doc =
-        format!("[`{name}`](Self::{name}) as a lookup that lets others run at each mark: to be run by a `Batch`.");
+        format!("[`{name}`](Self::{name}) as a lookup that lets others run at each mark. Run it by a `Batch`.");
     let lookup_doc = if parameters.receiver.is_some() { lookup_doc } else { lookup_doc.replace("Self::", "") };
     let lookup = options.lookup.as_ref().map(|lookup_name| {
         let lookup_sig = Signature { asyncness: Some(Default::default()), ident: lookup_name.clone(), ..sig.clone() };
@@ -56,7 +56,7 @@ fn batch(
         generics.params.insert(at, GenericParam::Lifetime(parse_quote!(#lifetime)));
     }
     generics.make_where_clause().predicates.extend(bounds.iter().cloned());
-    // Its own names cannot be those of a parameter.
+    // Names that no parameter has.
     let (width, inputs, results) = (format_ident!("__width"), format_ident!("__inputs"), format_ident!("__results"));
     let (width_parameter, batch) = match options.width {
         Some(width) => (None, quote!(::sinew_interleave::Batch::<#width>::new())),
@@ -75,8 +75,8 @@ fn batch(
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let link = if receiver.is_some() { format!("[`{name}`](Self::{name})") } else { format!("[`{name}`]") };
     let doc = format!(
-        "{link} of each of the inputs, with the cache misses overlapping: results come in the order of the inputs. Returns how many there were: as \
-         many as inputs, or as results, if these are fewer."
+        "{link} for each of the inputs, with overlapping cache misses. Results come in the order of the inputs. Returns \
+         the number of lookups: that of the inputs, or of the results if these are fewer."
     );
     quote! {
         #[doc = #doc]
@@ -88,7 +88,8 @@ fn batch(
             #inputs: impl ::core::iter::IntoIterator<Item = #item>,
             #results: &mut [#result],
         ) -> usize #where_clause {
-            // A block of the batch function's own, and no function that others call too: the compiler puts it into the engine's loop.
+            // This is a block of the batch function, not a function that others call too, so that the compiler puts it
+            // into the engine's loop.
             #batch.run(#inputs, #results, move |#pattern| {
                 ::sinew_interleave::finding::<#result, _>(async move {
                     #(let #each_patterns = #each_names;)*

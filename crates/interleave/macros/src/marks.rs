@@ -6,7 +6,7 @@ use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
 use syn::{Block, Error, Expr, Macro, Stmt, parse_quote_spanned};
 
-/// The two bodies that come of one with marks: the plain one, and that of the lookup, which switches.
+/// Makes two bodies from one with marks: the plain one, and the lookup's, which switches.
 pub fn bodies(body: &Block) -> syn::Result<(Block, Block)> {
     let (mut plain, mut switching) = (body.clone(), body.clone());
     let mut marks = Marks { is_plain: true, closed: None, found: 0, errors: Vec::new() };
@@ -27,13 +27,13 @@ pub fn bodies(body: &Block) -> syn::Result<(Block, Block)> {
 
 struct Marks {
     is_plain: bool,
-    /// What encloses the place at hand so that nothing can switch there.
+    /// Construct around the current place in which nothing can switch, if there is one.
     closed: Option<&'static str>,
     found: usize,
     errors: Vec<Error>,
 }
 
-/// Which mark a macro is.
+/// Name of the mark that a macro is, if it is one.
 fn mark_of(mac: &Macro) -> Option<&'static str> {
     ["fetch", "switch"].into_iter().find(|mark| mac.path.is_ident(mark))
 }
@@ -45,7 +45,7 @@ impl Marks {
         self.closed = before;
     }
 
-    /// What stands in place of a mark.
+    /// Returns the expression that replaces a mark.
     fn rewritten(&mut self, mac: &Macro, mark: &'static str) -> Expr {
         let span = mac.path.span();
         self.found += 1;
@@ -65,7 +65,7 @@ impl Marks {
             }
         };
         let is_fetch = mark == "fetch";
-        // Where the expression stands, so that errors of its type are told there.
+        // Span of the expression, so that the compiler reports type errors there.
         let at = asks.span();
         match (self.is_plain, is_fetch) {
             (true, true) => parse_quote_spanned!(at=> if false { let _ = #asks; }),
@@ -119,7 +119,7 @@ impl VisitMut for Marks {
     }
 }
 
-/// A mark in the words of another macro.
+/// Finds a mark among the tokens of another macro.
 fn hidden_mark(tokens: TokenStream) -> Option<proc_macro2::Span> {
     let mut mark = None;
     for token in tokens {

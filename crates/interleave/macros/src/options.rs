@@ -1,13 +1,13 @@
-//! What stands in the attribute's parentheses.
+//! Options in the attribute's parentheses.
 
 use proc_macro2::Span;
 use syn::parse::{Parse, ParseStream};
 use syn::{Error, Ident, LitInt, Token};
 
-/// Lookups at once at most, as `sinew_interleave::WIDTH_MAX`.
+/// Most lookups that can run at once; equal to `sinew_interleave::WIDTH_MAX`.
 const WIDTH_MAX: usize = 256;
 
-/// See [`macro@crate::interleave`].
+/// Options of [`macro@crate::interleave`].
 pub struct Options {
     pub batch: Ident,
     pub lookup: Option<Ident>,

@@ -1,4 +1,4 @@
-//! What each lookup has of its own, and what all share.
+//! Parameters of a marked function: those that each lookup has of its own, and those that all share.
 
 use proc_macro2::Span;
 use syn::spanned::Spanned;
@@ -9,22 +9,23 @@ use syn::{
 
 /// The parameters of a marked function.
 pub struct Parameters {
-    /// With a lifetime that has a name.
+    /// Receiver, with a named lifetime.
     pub receiver: Option<Receiver>,
-    /// Of all lookups: names and types.
+    /// Names and types of the parameters that all lookups share.
     pub shared: Vec<(Ident, Type)>,
-    /// Each lookup's own: types.
+    /// Types of the parameters that each lookup has of its own.
     pub each: Vec<Type>,
-    /// And what they are taken apart by.
+    /// Patterns of those parameters.
     pub each_patterns: Vec<Pat>,
     pub result: Type,
-    /// Lifetimes that had no names.
+    /// Names made for elided lifetimes.
     pub lifetimes: Vec<Lifetime>,
-    /// That what references lead to lives as long: the compiler infers it in parameters, and not in the items of an iterator.
+    /// Bounds which say that what a reference leads to outlives it: the compiler infers them for parameters, but not
+    /// for the items of an iterator.
     pub bounds: Vec<WherePredicate>,
 }
 
-/// Takes the `#[each]` off the parameters.
+/// Returns the signature without `#[each]` before its parameters.
 pub fn without_each(signature: &Signature) -> Signature {
     let mut signature = signature.clone();
     for input in &mut signature.inputs {
@@ -45,7 +46,7 @@ pub fn parameters(signature: &Signature) -> syn::Result<Parameters> {
         return refuse(token.span(), "a const function cannot be interleaved");
     }
     if let Some(token) = &signature.unsafety {
-        return refuse(token.span(), "an unsafe function cannot be interleaved: make what is unsafe a block inside");
+        return refuse(token.span(), "an unsafe function cannot be interleaved: use an unsafe block inside it");
     }
     let mut read = Parameters {
         receiver: None,
@@ -69,7 +70,7 @@ pub fn parameters(signature: &Signature) -> syn::Result<Parameters> {
     }
     if let ReturnType::Type(_, result) = &signature.output {
         let mut result = (**result).clone();
-        // As elision has it: that of `&self`, or the only one that there is.
+        // By the rules of elision: the lifetime of `&self`, or the only one that there is.
         names.of_result = match (&read.receiver, &names.made[..]) {
             (Some(receiver), _) => receiver.reference.as_ref().and_then(|(_, lifetime)| lifetime.clone()),
             (None, [only]) => Some(only.clone()),
@@ -110,7 +111,7 @@ fn typed(parameter: &PatType, read: &mut Parameters, names: &mut Names) -> syn::
     {
         return Err(Error::new(
             parameter.span(),
-            "all lookups share this, so it cannot be `&mut`: make it `&`, or #[each] lookup's own",
+            "all lookups share this, so it cannot be `&mut`: make it `&`, or put #[each] before it",
         ));
     }
     match &*parameter.pat {
@@ -118,11 +119,11 @@ fn typed(parameter: &PatType, read: &mut Parameters, names: &mut Names) -> syn::
             read.shared.push((name.ident.clone(), of));
             Ok(())
         }
-        pattern => Err(Error::new(pattern.span(), "all lookups share this: give it a name, and take it apart inside")),
+        pattern => Err(Error::new(pattern.span(), "all lookups share this: give it a name, and destructure it inside")),
     }
 }
 
-/// Gives lifetimes that were left out names, since an iterator's items need them.
+/// Gives names to elided lifetimes, since an iterator's items need them.
 #[derive(Default)]
 struct Names {
     made: Vec<Lifetime>,
@@ -163,7 +164,7 @@ impl VisitMut for Names {
         }
     }
 
-    // Those of a function's own parameters are its own.
+    // Lifetimes elided in a function type or in `Fn(..)` belong to that type.
     fn visit_type_bare_fn_mut(&mut self, _: &mut syn::TypeBareFn) {}
     fn visit_parenthesized_generic_arguments_mut(&mut self, _: &mut syn::ParenthesizedGenericArguments) {}
 }

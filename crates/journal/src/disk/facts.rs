@@ -1,12 +1,12 @@
-//! What holds for every disk that does not crash.
+//! Facts that hold for every disk that does not crash.
 
 use super::{Disk, DiskError};
 
-/// All of it, each on a fresh disk.
+/// Checks all facts, each on a fresh disk.
 ///
 /// # Panics
 ///
-/// When something does not hold.
+/// When a fact does not hold.
 pub fn all<D: Disk>(mut fresh: impl FnMut() -> D) {
     what_was_appended_is_read(&mut fresh());
     names_are_of_one_file_each(&mut fresh());

@@ -1,4 +1,4 @@
-//! A directory of the host's.
+//! A disk that is a directory of the host.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -10,29 +10,29 @@ use rustix::io::Errno;
 
 use super::{Disk, DiskError};
 
-/// The file that says that somebody uses the directory.
+/// Name of the file whose lock says that the directory is in use.
 const LOCK: &str = "lock";
 
-/// Why a directory is no disk.
+/// Reason why a directory cannot be used as a disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenFailed {
-    /// Another process has it.
+    /// Another process holds the directory's lock.
     #[error("{0} is in use by another process: stop that, or name another directory")]
     InUse(PathBuf),
-    /// What the system says.
+    /// A system call failed.
     #[error("opening the directory {0}: {1}")]
     System(PathBuf, #[source] io::Error),
 }
 
-/// A directory that belongs to this process as long as it lives.
+/// A directory that this process owns as long as the value lives.
 #[derive(Debug)]
 pub struct HostDisk {
     path: PathBuf,
     directory: File,
-    /// Open ones, and their lengths.
+    /// Open files by name, each with its length in bytes.
     files: HashMap<String, (File, u64)>,
-    /// Locked; a process that is killed holds no lock.
+    /// Locked file. The system releases the lock when the process ends, even if it is killed.
     _lock: File,
 }
 
@@ -44,7 +44,7 @@ fn failed(error: io::Error) -> DiskError {
 }
 
 impl HostDisk {
-    /// The directory at a path, which is made if there is none.
+    /// Opens the directory at a path, and creates it if there is none.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl HostDisk {
             Err(error) => return Err(system(error.into())),
         }
         let directory = File::open(path).map_err(system)?;
-        // Its own name has to last, too.
+        // The directory's own name has to last, too.
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             File::open(parent).and_then(|parent| parent.sync_all()).map_err(system)?;
         }
@@ -109,7 +109,7 @@ impl Disk for HostDisk {
         let (file, len) = self.file(name)?;
         match fallocate(file, FallocateFlags::KEEP_SIZE, *len, more) {
             Ok(()) => Ok(()),
-            // Some file systems cannot promise.
+            // Some file systems cannot reserve room.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(error) => Err(failed(error.into())),
         }

@@ -1,4 +1,4 @@
-//! A disk in memory, with crashes.
+//! A disk in memory whose owner can crash.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,26 +8,26 @@ use sinew_fabric::{Generator, SeededGenerator};
 
 use super::{Disk, DiskError};
 
-/// Bytes that last together, or not.
+/// Unit that survives a crash whole or not at all, in bytes.
 const SECTOR: usize = 512;
 
-/// What the disk does at one of its writes.
+/// Fault of a disk, from one of its writes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The process dies: from then on everything fails.
+    /// The process dies: this and every later write fails.
     Crash,
-    /// It has no room, until there is some again.
+    /// The disk is full, until [`SimDisk::heal`] or [`SimDisk::crash`] is called.
     Full,
 }
 
-/// A file as it is, and as it surely is after a crash.
+/// Contents of a file: as they are now, and as they surely are after a crash.
 #[derive(Clone, Debug, Default)]
 struct Contents {
     now: Vec<u8>,
     lasting: Vec<u8>,
-    /// Up to here, both are the same: syncs of a long log copy what is new alone.
+    /// Length up to which `now` and `lasting` are equal, so that the sync of a long log copies only what is new.
     same_len: usize,
-    /// Bytes that it can grow to whatever else is written.
+    /// Length to which the file can grow, in bytes, whatever else is written.
     reserved: u64,
 }
 
@@ -36,11 +36,11 @@ struct State {
     files: Vec<Contents>,
     names: BTreeMap<String, usize>,
     lasting_names: BTreeMap<String, usize>,
-    /// Of the writes to come: which has which fault.
+    /// Fault to come, with the number of the write at which it begins.
     fault: Option<(u64, Fault)>,
     writes: u64,
     is_dead: bool,
-    /// Bytes that files may have together.
+    /// Bytes that all files may have together.
     room: u64,
 }
 
@@ -66,7 +66,7 @@ impl Contents {
 }
 
 impl State {
-    /// Something is about to be written, which takes so many bytes more.
+    /// Counts a write that is about to happen. It fails if the process has crashed or crashes at this write.
     fn write(&mut self) -> Result<(), DiskError> {
         if self.is_dead {
             return Err(DiskError::Failed("the process has crashed".into()));
@@ -109,18 +109,18 @@ impl SimDisk {
         disk
     }
 
-    /// Has the `at`th write from now on, counted from 1, and none other fail. Later ones replace it.
+    /// Sets the fault that begins at the `at`th write from now on, counted from 1. It replaces any fault set before.
     pub fn fail_at(&self, at: u64, fault: Fault) {
         let mut state = self.0.borrow_mut();
         state.fault = Some((state.writes + at, fault));
     }
 
-    /// Nothing fails any more.
+    /// Removes the fault that was set.
     pub fn heal(&self) {
         self.0.borrow_mut().fault = None;
     }
 
-    /// Writes that there were.
+    /// Writes so far.
     pub fn writes(&self) -> u64 {
         self.0.borrow().writes
     }
@@ -130,7 +130,7 @@ impl SimDisk {
         self.0.borrow().is_dead
     }
 
-    /// Changes a byte of a file, and nobody is told.
+    /// Changes a byte of a file silently, also in what survives a crash.
     pub fn corrupt(&self, name: &str, at: usize) {
         let mut state = self.0.borrow_mut();
         if let Ok(file) = state.file(name)
@@ -141,7 +141,8 @@ impl SimDisk {
         }
     }
 
-    /// What is there after a crash: of each sector that was written and not made to last, and of each name, the old or the new, as the seed has it.
+    /// Crashes the disk and lets its owner begin anew. The seed decides for each sector that was not synced, and for
+    /// each name, whether the old or the new one is there.
     pub fn crash(&self, seed: u64) {
         let mut state = self.0.borrow_mut();
         let mut random = SeededGenerator::new(seed);
@@ -199,7 +200,7 @@ impl Disk for SimDisk {
     fn append(&mut self, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
         let mut state = self.0.borrow_mut();
         let len = state.file(name)?.now.len() + bytes.len();
-        // A process that dies while it writes has written a part.
+        // A process that dies during a write leaves a part of it.
         let written = match state.write() {
             Ok(()) => bytes,
             Err(error) => {

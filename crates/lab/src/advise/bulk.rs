@@ -1,10 +1,10 @@
-//! Somebody who READs 4 MB at a time from the same server (apnet19 4.3).
+//! A client that keeps 4 MB of READs in flight from the same server (apnet19 4.3).
 
 use sinew_fabric::verbs::{Completion, CompletionQueue, Operation, QueuePair, RemoteMemory, Request};
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_sim::{Actor, Doing, SimCq, SimQp};
 
-/// Who does.
+/// A bulk reader.
 pub struct Bulk {
     qp: SimQp,
     cq: SimCq,
@@ -14,12 +14,12 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// Bytes of a READ.
+    /// Bytes of each READ.
     pub const LEN: usize = 1 << 20;
-    /// READs on their way: 4 MB.
+    /// READs in flight: 4 MB in all.
     const WINDOW: usize = 4;
 
-    /// One over a connection, with buffers of an arena.
+    /// A bulk reader over a connection, with buffers of an arena.
     pub fn new(qp: SimQp, cq: SimCq, arena: &Arena, memory: RemoteMemory) -> Self {
         let targets = (0..Self::WINDOW).map(|_| arena.alloc(Self::LEN, 4096).expect("the arena has room")).collect();
         Self { qp, cq, targets, memory, completions: Vec::new() }
@@ -30,7 +30,7 @@ impl Actor for Bulk {
     fn turn(&mut self) -> Doing {
         self.cq.poll(&mut self.completions, Self::WINDOW);
         for mut completion in self.completions.drain(..) {
-            assert!(completion.status.is_success(), "the modelled NICs do what verbs do: {}", completion.status);
+            assert!(completion.status.is_success(), "a request failed on a modelled NIC: {}", completion.status);
             self.targets.extend(completion.buffers.pop());
         }
         let mut is_busy = false;

@@ -1,4 +1,4 @@
-//! A client: so many accesses at a time, each done as its design says.
+//! A client, which keeps a window of accesses in flight and does each as its design says.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -14,49 +14,50 @@ use super::design::{Design, Placement};
 use super::plan::{Message, Plan, Record, waits};
 use super::workload::Kind;
 
-/// Completions that are taken in one turn, since others' turns go on meanwhile.
+/// Most completions, and most accesses, that a client handles in one turn, since others' turns go on meanwhile.
 const TAKEN: usize = 8;
-/// Bytes from one lock's record to the next.
+/// Distance between two locks' records, in bytes.
 pub const RECORD: u64 = 4096;
 
-/// How a client's requests, by their place in its slots at the server, look there: the last word of a slot.
+/// Encodes a request by WRITE as the last word of its slot at the server: the client's access, whether it changes
+/// something, and in which lap over the slots it was sent. The word is never 0.
 pub fn word_of(slot: usize, changes: bool, lap: u64) -> u64 {
     1 + ((slot as u64) << 2 | u64::from(changes) << 1 | lap & 1)
 }
 
-/// What a word says that is in its lap: which of the client's accesses it is of, and whether that changes something.
+/// Decodes such a word if it was sent in lap `lap`: the client's access, and whether it changes something.
 pub fn read_word(word: u64, lap: u64) -> Option<(usize, bool)> {
     let said = word.checked_sub(1)?;
     (said & 1 == lap & 1).then_some(((said >> 2) as usize, said >> 1 & 1 == 1))
 }
 
-/// The same in an immediate, with the client's number.
+/// Encodes a request as an immediate: the client's number, its access, and whether that changes something.
 pub fn immediate_of(client: usize, slot: usize, changes: bool) -> u32 {
     (client as u32) << 8 | (slot as u32) << 1 | u32::from(changes)
 }
 
-/// What it says.
+/// Decodes an immediate.
 pub fn read_immediate(immediate: u32) -> (usize, usize, bool) {
     ((immediate >> 8) as usize, (immediate >> 1 & 0x7f) as usize, immediate & 1 == 1)
 }
 
-/// An access under way.
+/// An access in flight.
 struct Slot {
     step: usize,
     changes: bool,
     began_ns: u64,
-    /// Where its READs and atomics go: of each step.
+    /// Targets of its READs or of its atomic, one for each step; none while a request has it.
     targets: Vec<Option<MessageBuffer>>,
 }
 
-/// Where the server is.
+/// The server's side, as a client addresses it.
 pub struct There {
     /// Data that READs, locks and counters are in.
     pub data: RemoteMemory,
-    /// The client's slots for requests, and the bytes of each.
+    /// The client's slots for requests, each of `slot_len` bytes.
     pub slots: RemoteMemory,
     pub slot_len: usize,
-    /// Whom datagrams go to.
+    /// Destination of datagrams.
     pub to: Option<Destination>,
 }
 
@@ -72,23 +73,23 @@ pub struct Client {
     arena: Arena,
     there: There,
     slots: Vec<Slot>,
-    /// Those that the queues had no room for, and those that begin.
+    /// Accesses that are about to begin, and those for which the queues had no room.
     waiting: VecDeque<usize>,
     completions: Vec<Completion>,
     generator: SeededGenerator,
-    /// Requests by WRITE so far, those that need no completion, and all.
+    /// Requests sent by WRITE so far, requests that can do without a completion, and all posted steps.
     written: u64,
     untold: u64,
     posted: u64,
     found_ns: u64,
-    /// When the next access comes up, where they do so by themselves.
+    /// When the next access is due, if accesses come at times of their own.
     next_ns: Option<u64>,
     bytes: Vec<u8>,
-    /// Bytes of a buffer for an answer.
+    /// Bytes of a receive buffer for an answer.
     answer_len: usize,
 }
 
-/// Its queues.
+/// A client's queues, and the memory of its buffers.
 pub struct Queues {
     pub connected: Option<SimQp>,
     pub datagram: Option<SimQp>,
@@ -97,7 +98,7 @@ pub struct Queues {
 }
 
 impl Client {
-    /// A client, whose receives are posted.
+    /// A client whose receives are posted.
     pub fn new(
         plan: &Rc<Plan>,
         record: &Rc<Record>,
@@ -158,7 +159,7 @@ impl Client {
         self.step(slot);
     }
 
-    /// Posts what is next of an access, or has it wait for room.
+    /// Posts the next step of an access, or keeps it waiting until there is room.
     fn step(&mut self, slot: usize) {
         let changes = self.slots[slot].changes;
         let posted = match self.plan.design {
@@ -202,7 +203,7 @@ impl Client {
         let remote = self.there.data.at(offset).expect("inside the data");
         let remote = RemoteMemory { len: 8, ..remote };
         if self.slots[slot].step == 1 {
-            // The lock is free again; nobody waits for that.
+            // The WRITE frees the lock; nobody waits for it.
             let signaled = self.is_signaled();
             let operation = Operation::Write { source: Source::Inline(&[0; 8]), remote, immediate: None };
             let qp = self.connected.as_mut().expect("atomics have a connection");
@@ -212,8 +213,8 @@ impl Client {
             }
             return posted;
         }
-        let target = self.slots[slot].targets[0].take().expect("one for each access");
-        // Whether the lock is free is the workload's business: what the NIC does is the same.
+        let target = self.slots[slot].targets[0].take().expect("each access has a target");
+        // Whether the lock is free matters to the workload only: the NIC does the same.
         let operation = match workload.kind {
             Kind::Locks => Operation::CompareSwap { target, remote, expected: 0, desired: 1 },
             _ => Operation::FetchAdd { target, remote, add: 1 },
@@ -268,7 +269,7 @@ impl Client {
         posted
     }
 
-    /// A buffer with what is to be sent.
+    /// Returns a buffer of `len` bytes that ends with the request's last word.
     fn frozen(&self, len: usize) -> Frozen {
         let mut buffer = self.arena.alloc(len, len).expect("the arena has room");
         let tail = len.min(8);
@@ -277,13 +278,13 @@ impl Client {
         buffer.freeze()
     }
 
-    /// A part of an access is over.
+    /// Completes one step of an access.
     fn advance(&mut self, slot: usize) {
         let now_ns = self.clock.now_ns();
         let place = &mut self.slots[slot];
         place.step += 1;
         let is_over = place.step == self.plan.steps(place.changes);
-        // A lock is there once it was taken.
+        // A lock is acquired after the first step.
         let counts = if self.plan.workload.kind == Kind::Locks { place.step == 1 } else { is_over };
         if counts {
             self.record.note_time(place.began_ns, now_ns);
@@ -298,7 +299,7 @@ impl Client {
     }
 
     fn take(&mut self, mut completion: Completion) {
-        assert!(completion.status.is_success(), "the modelled NICs do what verbs do: {}", completion.status);
+        assert!(completion.status.is_success(), "a request failed on a modelled NIC: {}", completion.status);
         match completion.opcode {
             Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd => {
                 let slot = completion.id as usize;

@@ -4,94 +4,94 @@ use sinew_sim::nic::Profile;
 
 use super::workload::{Goal, Kind, Load, OUTSTANDING_BYTES, Workload};
 
-/// A chain of READs, each of which needs to know what the one before it brought.
+/// A chain of READs, each of which depends on the result of the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chain {
-    /// One READ of a neighbourhood of six items, which are where their keys hash to (FaRM).
+    /// One READ of the neighbourhood of six items that a key hashes to (FaRM).
     Neighbourhood,
-    /// Buckets of 32 bytes, 1.6 on the average, and then the item (Pilaf).
+    /// READs of 32-byte buckets, 1.6 on average, and then one of the item (Pilaf).
     Buckets,
-    /// An entry of 32 bytes, and then the item (DrTM, FaRM with items of any length).
+    /// A READ of a 32-byte entry, and then one of the item (DrTM; FaRM with items of any length).
     Entry,
-    /// Pointers of 8 bytes, and then the object; the object at once where its place is known.
+    /// READs of 8-byte pointers, and then one of the object; only the latter if the object's place is known.
     Pointers,
 }
 
-/// Where locks lie in records of 4 KB.
+/// Placement of locks in records of 4 KB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// All at the same place of their records: they have the same 12 low bits of the address.
+    /// All at the same offset in their records, so that the 12 low bits of their addresses are equal.
     SameBits,
-    /// At different ones.
+    /// At different offsets.
     Spread,
 }
 
 /// How an access is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
-    /// READs, past the server's processor. Changes are calls, as by [`Design::WriteSend`].
+    /// READs, which bypass the server's processor. Changes are calls, as by [`Design::WriteSend`].
     Reads(Chain),
-    /// A WRITE into the server's memory, which it polls, and a SEND by datagram back (HERD).
+    /// A WRITE into server memory that the server polls, and a SEND by datagram back (HERD).
     WriteSend,
     /// SENDs by datagram both ways.
     SendSend,
-    /// The same, with what is said in the header's immediate.
+    /// SENDs by datagram without payload: the header's immediate says everything.
     HeaderOnly,
-    /// A library for calls over datagrams, with its header and its work.
+    /// Calls by an RPC library over datagrams, with its header and its CPU time.
     Rpc,
-    /// Fetch-and-add, or compare-and-swap and a WRITE.
+    /// Fetch-and-add for a sequencer; compare-and-swap, and a WRITE to release it, for a lock.
     Atomics(Placement),
 }
 
-/// How it is waited for completions.
+/// How completions are awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// The core looks again and again.
+    /// The core polls.
     Poll,
     /// The core sleeps until an interrupt.
     Events,
-    /// It polls for as long as an interrupt takes, and then sleeps.
+    /// The core polls for as long as an interrupt takes, and then sleeps.
     Adaptive,
 }
 
-/// What a design leaves open.
+/// Settings that a design leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Accesses of a client that are not over.
+    /// Accesses in flight of each client.
     pub window: usize,
-    /// Answers that the server gives with one doorbell, at most.
+    /// Most answers that the server sends with one doorbell.
     pub batch: usize,
-    /// Datagram queue pairs of a server's thread.
+    /// Datagram queue pairs of each server thread.
     pub queue_pairs: usize,
-    /// Whether payloads are in the work queue elements, where they fit.
+    /// Whether payloads are inline in the work queue elements, where they fit.
     pub inline: bool,
-    /// Of so many requests that need no completion one has it.
+    /// One in this many requests that need no completion asks for one.
     pub signal: usize,
     /// How clients wait.
     pub client_wait: Wait,
-    /// How the server's threads do.
+    /// How the server's threads wait.
     pub server_wait: Wait,
     /// Threads of the server.
     pub threads: usize,
-    /// Bytes of a packet's payload.
+    /// Longest payload of a packet, in bytes.
     pub mtu: usize,
 }
 
-/// What a call by [`Design::Rpc`] adds to each message: the header of this project's packets.
+/// Bytes that [`Design::Rpc`] adds to each message: the header of this project's packets.
 pub const RPC_HEADER: usize = 24;
-/// What the library does for a call at the client, and at the server: 568 and 393 instructions (ARCHITECTURE.md), three a nanosecond.
+/// Time in ns that the library takes for a call at the client: 568 instructions (ARCHITECTURE.md), at three per ns.
 pub const RPC_CLIENT_NS: u64 = 190;
-/// See [`RPC_CLIENT_NS`].
+/// Time in ns that the library takes for a call at the server: 393 instructions; see [`RPC_CLIENT_NS`].
 pub const RPC_SERVER_NS: u64 = 131;
-/// Items of a neighbourhood (FaRM, as sigcomm14 5.1.1 has it).
+/// Items of a neighbourhood (FaRM, as sigcomm14 5.1.1 describes it).
 const NEIGHBOURS: usize = 6;
-/// A version beside each item of a neighbourhood.
+/// Bytes of the version beside each item of a neighbourhood.
 const VERSION: usize = 8;
-/// An entry of an index: a key's digest, a place, a length, a checksum.
+/// Bytes of an entry of an index: a key's digest, a place, a length and a checksum.
 const ENTRY: usize = 32;
 
 impl Design {
-    /// A few words.
+    /// Short name, shown to people.
     pub fn name(self, workload: &Workload) -> String {
         let text = match self {
             Self::Reads(Chain::Neighbourhood) => {
@@ -115,7 +115,7 @@ impl Design {
         text.to_owned()
     }
 
-    /// Bytes of the READs of an access, in their order; none where there are none.
+    /// Lengths in bytes of an access's READs, in their order; empty if the design has none.
     pub fn reads(self, workload: &Workload) -> Vec<usize> {
         let Self::Reads(chain) = self else { return Vec::new() };
         let item = workload.object_bytes;
@@ -131,9 +131,9 @@ impl Design {
         }
     }
 
-    /// How often the first of them is needed, from 0 to 1.
+    /// Share of accesses that need the first of these READs, from 0 to 1.
     pub fn first_share(self) -> f64 {
-        // "1.6 on the average" are 2 in six of ten cases (sigcomm14 5.1.1).
+        // "1.6 on the average" is two READs in six cases of ten (sigcomm14 5.1.1).
         if self == Self::Reads(Chain::Buckets) { 0.6 } else { 1.0 }
     }
 
@@ -151,12 +151,12 @@ impl Design {
         matches!(self, Self::Reads(_) | Self::WriteSend | Self::Atomics(_))
     }
 
-    /// Bytes that calls add to each message.
+    /// Bytes that this design adds to each message of a call.
     pub fn header(self) -> usize {
         if self == Self::Rpc { RPC_HEADER } else { 0 }
     }
 
-    /// All that a workload allows on a NIC. Designs that READ are none where nothing is read.
+    /// All designs that a workload allows on a NIC. Those by READs are left out if nothing is read.
     pub fn all(workload: &Workload, profile: &Profile) -> Vec<Self> {
         let mut all: Vec<Self> = match workload.kind {
             Kind::Cache if workload.accesses == 1 => vec![Self::Reads(Chain::Pointers)],
@@ -170,7 +170,7 @@ impl Design {
         if workload.read_share == 0.0 {
             all.retain(|design| !matches!(design, Self::Reads(_)));
         }
-        // One lock has one place.
+        // A single lock has only one placement.
         if workload.kind == Kind::Locks && workload.locks == 1 {
             all.retain(|design| *design != Self::Atomics(Placement::Spread));
         }
@@ -182,7 +182,7 @@ impl Design {
 }
 
 impl Wait {
-    /// A word.
+    /// Name, shown to people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Poll => "polling",
@@ -193,7 +193,7 @@ impl Wait {
 }
 
 impl Settings {
-    /// Where a search begins.
+    /// Settings at which a search begins.
     pub fn first(design: Design, workload: &Workload, profile: &Profile) -> Self {
         let is_alone = workload.goal == Goal::Latency;
         let wait = |load| if load == Load::Busy { Wait::Events } else { Wait::Poll };
@@ -211,14 +211,15 @@ impl Settings {
         }
     }
 
-    /// Where a search begins: with batches, and without, where there can be any.
+    /// Settings at which searches begin: with batches where they are possible, and without.
     pub fn starts(design: Design, workload: &Workload, profile: &Profile) -> Vec<Self> {
         let first = Self::first(design, workload, profile);
         let single = Self { batch: 1, queue_pairs: 1, ..first };
         if single == first { vec![first] } else { vec![first, single] }
     }
 
-    /// What else can be tried, one thing at a time; the farther from these, the coarser the step. Nothing that makes no difference to the design is tried.
+    /// Settings that differ from these in one respect, in coarse steps if `step` is 0, else in fine ones. Settings that
+    /// make no difference to the design are left out.
     pub fn neighbours(&self, design: Design, workload: &Workload, profile: &Profile, step: usize) -> Vec<Self> {
         let mut all = Vec::new();
         let mut put = |change: &dyn Fn(&mut Self)| {
@@ -256,7 +257,7 @@ impl Settings {
             [1, 64].iter().for_each(|signal| put(&|it| it.signal = *signal));
         }
         let waits = [Wait::Poll, Wait::Events, Wait::Adaptive];
-        // Where cores have nothing else to do, it makes no difference to rates whether they sleep.
+        // If cores have nothing else to do, rates do not depend on whether they sleep.
         let matters = |load| workload.goal == Goal::Latency || load == Load::Busy;
         if matters(workload.client_cpu) {
             waits.iter().for_each(|wait| put(&|it| it.client_wait = *wait));
@@ -271,9 +272,9 @@ impl Settings {
     }
 }
 
-/// Accesses of a client that are not over, at most.
+/// Most accesses in flight of one client.
 const WINDOW_MAX: usize = 64;
-/// Of all clients.
+/// Most accesses in flight of all clients.
 const OUTSTANDING_MAX: usize = 16_384;
 
 /// The widest window that is tried.
@@ -283,12 +284,13 @@ fn window_max(workload: &Workload) -> usize {
 }
 
 impl Design {
-    /// Whether the server finds requests by looking at its memory, of which no completion and so no interrupt tells.
+    /// Whether the server finds requests by polling its memory, where no completion and hence no interrupt announces
+    /// them.
     pub fn polls_memory(self, workload: &Workload) -> bool {
         matches!(self, Self::WriteSend | Self::Reads(_)) && self.is_served(workload)
     }
 
-    /// Whether answers are datagrams: they are, where one can carry them.
+    /// Whether answers are datagrams: they are if one can carry them.
     pub fn answers_by_datagram(self, workload: &Workload, profile: &Profile) -> bool {
         workload.answer_len() + self.header() <= profile.link.mtu
     }

@@ -1,4 +1,4 @@
-//! Workloads as people write them, in TOML.
+//! Workload files, in TOML.
 
 use serde::Deserialize;
 use sinew_sim::{Fields, FileError, shortened};
@@ -39,7 +39,7 @@ const FIELDS: [Fields<'static>; 1] = [Fields {
     ],
 }];
 
-/// One of several, by its name.
+/// The value that has the given name.
 fn one_of<T: Copy>(place: &Place<'_>, field: &str, given: &str, all: &[(T, &str)]) -> Result<T, FileError> {
     let found = all.iter().find(|(_, name)| *name == given).map(|(it, _)| *it);
     let names: Vec<&str> = all.iter().map(|(_, name)| *name).collect();
@@ -51,11 +51,11 @@ fn one_of<T: Copy>(place: &Place<'_>, field: &str, given: &str, all: &[(T, &str)
 }
 
 impl Workload {
-    /// Reads a workload, as `docs/advise.md` says: what it does not say is as in the usual one of its kind.
+    /// Parses a workload file (`docs/advise.md`). A field that it leaves out has the usual value of its kind.
     ///
     /// # Errors
     ///
-    /// [`FileError`], with the line, and the field where it is one.
+    /// [`FileError`], with the line, and the field if one is to blame.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let file: File = FileError::read(text, &FIELDS)?;
         let place = Place { text, entry: 0..0 };

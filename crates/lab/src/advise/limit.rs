@@ -1,4 +1,4 @@
-//! What keeps a design from doing more.
+//! The bottleneck of a design.
 
 use std::borrow::Cow;
 
@@ -9,37 +9,37 @@ use super::plan::Plan;
 use super::trial::Outcome;
 use super::workload::{Goal, Kind};
 
-/// What limits.
+/// What keeps a run from doing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The processing units of the server's NIC that work on others' requests.
+    /// The processing units of the server's NIC that handle others' requests.
     Responders,
-    /// Those that send what the server asks for.
+    /// The processing units of the server's NIC that send what the server posts.
     Requesters,
-    /// The units wait for states of queue pairs that the NIC does not remember.
+    /// The same units, waiting for queue pair states that the NIC does not have in its cache.
     States,
     /// PCI Express to the server's NIC.
     PcieDown,
-    /// PCI Express from it.
+    /// PCI Express from the server's NIC.
     PcieUp,
     /// Lines that cores write to the NIC.
     Mmio,
     /// The server's link.
     Link,
-    /// The lock of the NIC that atomics of one address, or of like ones, share.
+    /// The NIC's lock that atomics on one address share, or on addresses that are alike in their low bits.
     AtomicLock,
     /// The clients' cores.
     ClientCpu,
-    /// The server's.
+    /// The server's cores.
     ServerCpu,
     /// The NICs of the clients' hosts.
     ClientNic,
-    /// Nothing is busy: the way there and back, so many times one after the other for an access.
+    /// Nothing is busy: an access takes this many round trips, one after the other.
     RoundTrips(usize),
 }
 
 impl Limit {
-    /// A few words.
+    /// Short name, shown to people.
     pub fn name(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::Responders => "NIC, responders",
@@ -59,12 +59,12 @@ impl Limit {
     }
 }
 
-/// From this on a part is what limits.
+/// Share of time from which on a busy part is the bottleneck.
 const BUSY: f64 = 0.85;
-/// Misses of states for a request, from which on they are what the units wait for.
+/// State misses per request from which on the units wait for states.
 const MISSES: f64 = 0.2;
 
-/// What limits a run, and how busy it was, from 0 to 1.
+/// Returns what limits a run, and how busy it was, from 0 to 1.
 pub fn limit(plan: &Plan, outcome: &Outcome) -> (Limit, f64) {
     let round_trips = Limit::RoundTrips(plan.steps(plan.workload.read_share == 0.0));
     if plan.workload.goal == Goal::Latency {
@@ -94,11 +94,11 @@ pub fn limit(plan: &Plan, outcome: &Outcome) -> (Limit, f64) {
     if busiest.1 >= BUSY { busiest } else { (round_trips, busiest.1) }
 }
 
-/// How busy the NIC's lock of atomics is that is used most.
+/// Share of time that the NIC's busiest lock of atomics is held, from 0 to 1.
 fn atomic_lock(plan: &Plan, outcome: &Outcome) -> f64 {
     let Design::Atomics(placement) = plan.design else { return 0.0 };
     let units = plan.profile.units;
-    // Words have 8 bytes: of the low bits three say nothing.
+    // Words have 8 bytes, so the three lowest bits of an address tell no words apart.
     let words = (units.atomic_locks as usize / 8).max(1);
     let used = match (plan.workload.kind, placement) {
         (Kind::Locks, Placement::Spread) => words.min(plan.workload.locks),

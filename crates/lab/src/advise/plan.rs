@@ -1,4 +1,4 @@
-//! What is run: a design with its settings, and how long.
+//! Plans (a design with its settings, on a NIC) and records of what their runs complete.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,42 +11,43 @@ use super::workload::{Goal, Kind, Load, Workload};
 /// A design with its settings, on a NIC.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The NIC of every host, with the packets that the settings say.
+    /// The NIC of every host, with packets as long as the settings say.
     pub profile: Profile,
-    /// What is to be done.
+    /// The workload.
     pub workload: Workload,
-    /// How.
+    /// How it is done.
     pub design: Design,
-    /// With which settings.
+    /// Settings of the design.
     pub settings: Settings,
-    /// Bytes of an access's READs.
+    /// Lengths of an access's READs, in bytes.
     pub reads: Vec<usize>,
 }
 
 /// A message of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its bytes; none where the header says all.
+    /// Bytes of its payload; 0 if the header says everything.
     pub len: usize,
-    /// Whether they are in the work queue element.
+    /// Whether the payload is inline in the work queue element.
     pub inline: bool,
 }
 
 impl Plan {
-    /// A plan.
+    /// A plan on a NIC whose packets become as long as the settings say.
     pub fn new(profile: &Profile, workload: &Workload, design: Design, settings: Settings) -> Self {
         let mut profile = profile.clone();
         profile.link.mtu = settings.mtu;
         Self { profile, workload: workload.clone(), design, settings, reads: design.reads(workload) }
     }
 
-    /// Clients that are simulated: one where it counts how soon one access is over.
+    /// Clients that are simulated: only one if the latency of a single access is the goal.
     pub fn clients(&self) -> usize {
         if self.settings.window == 1 && self.workload.goal == Goal::Latency { 1 } else { self.workload.peers }
     }
 
-    /// How long it is on the average from one access to the next, where accesses come up at times of their own: on busy processors how soon they are over
-    /// depends on whose slice of time it is then. Else one follows the other.
+    /// Mean time from one access to the next, in ns, if accesses come at times of their own: they do on busy
+    /// processors, where a latency depends on whose time slice it is. Otherwise an access follows the one before at
+    /// once.
     pub fn rests_ns(&self) -> Option<u64> {
         let Workload { goal, client_cpu, server_cpu, .. } = self.workload;
         let is_busy = [client_cpu, server_cpu].contains(&Load::Busy);
@@ -58,28 +59,28 @@ impl Plan {
         if self.design.is_served(&self.workload) { self.settings.threads } else { 0 }
     }
 
-    /// Parts of an access, each of which awaits the one before.
+    /// Steps of an access, each of which awaits the one before.
     pub fn steps(&self, changes: bool) -> usize {
         match self.design {
             Design::Reads(_) if !changes => self.reads.len(),
-            // A lock is taken and given back.
+            // A lock is acquired and released.
             _ if self.workload.kind == Kind::Locks => 2,
             _ => 1,
         }
     }
 
-    /// A call's request.
+    /// Request of a call.
     pub fn request(&self, changes: bool) -> Message {
         if self.design == Design::HeaderOnly {
             return Message { len: 0, inline: false };
         }
         let len = if changes { self.workload.change_len() } else { self.workload.request_len() };
-        // A slot's last word says that it is whole.
+        // The last word of a slot says that the request is complete.
         let len = if self.is_written() { len.next_multiple_of(8) } else { len + self.design.header() };
         self.message(len)
     }
 
-    /// The answer to it. That to a change says nothing but that it was done.
+    /// Answer of a call. The answer to a change has no payload: it says only that it was done.
     pub fn answer(&self, changes: bool) -> Message {
         if self.design == Design::HeaderOnly {
             return Message { len: 0, inline: false };
@@ -92,52 +93,52 @@ impl Plan {
         Message { len, inline: self.settings.inline && len > 0 && len <= self.profile.wqe.inline_max }
     }
 
-    /// Whether requests of calls are WRITEs.
+    /// Whether the requests of calls are WRITEs.
     pub fn is_written(&self) -> bool {
         !matches!(self.design, Design::SendSend | Design::HeaderOnly | Design::Rpc)
     }
 
-    /// Whether their answers are datagrams.
+    /// Whether the answers of calls are datagrams.
     pub fn answers_by_datagram(&self) -> bool {
         self.design.answers_by_datagram(&self.workload, &self.profile)
     }
 
-    /// Answers of a server's thread that may be on their way: more are more than the NIC remembers the elements of, and it fetches them again
-    /// (sigcomm14 3.3, atc16 3.5).
+    /// Most answers of a server thread that may be in flight. If there were more, the NIC's cache could not hold their
+    /// work queue elements, and it would fetch them again (sigcomm14 3.3, atc16 3.5).
     pub fn answers_max(&self) -> usize {
         let Settings { threads, queue_pairs, signal, batch, .. } = self.settings;
         (self.profile.caches.wqes / threads).max(queue_pairs * signal + batch)
     }
 
-    /// What a library does beside, at the client and at the server.
+    /// Time in ns that the RPC library takes for a call, at the client and at the server.
     pub fn library_ns(&self) -> (u64, u64) {
         if self.design == Design::Rpc { (RPC_CLIENT_NS, RPC_SERVER_NS) } else { (0, 0) }
     }
 }
 
-/// What came of the accesses that were over while it was measured.
+/// Record of the accesses that completed while it was measured.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// When measuring begins.
+    /// When the measurement begins.
     pub from_ns: Cell<u64>,
-    /// How many were over since.
+    /// Accesses completed since then.
     pub done: Cell<u64>,
-    /// How long some of them took.
+    /// How long accesses took, in ns, for the first [`SAMPLED_MAX`] of them.
     pub took_ns: RefCell<Vec<u64>>,
 }
 
-/// Of so many accesses one is timed, once there are many.
+/// Most accesses that are timed.
 const SAMPLED_MAX: usize = 100_000;
 
 impl Record {
-    /// An access is over.
+    /// Counts an access that has completed.
     pub fn note_done(&self, now_ns: u64) {
         if now_ns >= self.from_ns.get() {
             self.done.set(self.done.get() + 1);
         }
     }
 
-    /// It took so long.
+    /// Notes how long an access took.
     pub fn note_time(&self, began_ns: u64, now_ns: u64) {
         let mut took_ns = self.took_ns.borrow_mut();
         if now_ns >= self.from_ns.get() && took_ns.len() < SAMPLED_MAX {
@@ -145,7 +146,7 @@ impl Record {
         }
     }
 
-    /// How long they took, if anything was timed.
+    /// Summary of the times, if anything was timed.
     pub fn times(&self) -> Option<Times> {
         let mut took_ns = self.took_ns.borrow().clone();
         took_ns.sort_unstable();
@@ -156,10 +157,10 @@ impl Record {
     }
 }
 
-/// How long accesses took.
+/// Summary of how long accesses took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// On the average.
+    /// Mean.
     pub mean_ns: u64,
     /// The median.
     pub p50_ns: u64,
@@ -167,7 +168,8 @@ pub struct Times {
     pub p99_ns: u64,
 }
 
-/// What a core does that waits as its settings say, found something last at `found_ns`, and has something to do at `next_ns`, if it has.
+/// What a core does next that has found nothing and waits as `wait` says. It last found something at `found_ns`, and
+/// its own next work, if there is any, is due at `next_ns`.
 pub fn waits(wait: Wait, found_ns: u64, now_ns: u64, interrupt_ns: u64, next_ns: Option<u64>) -> Doing {
     let until_ns = found_ns + interrupt_ns;
     match (wait, next_ns) {

@@ -1,4 +1,4 @@
-//! The settings of a design that do best: from coarse steps to fine ones, with short runs.
+//! The search for the best settings of a design: from coarse steps to fine ones, with short runs.
 
 use std::rc::Rc;
 
@@ -12,50 +12,51 @@ use super::workload::{Goal, Load, Workload};
 /// A design with the best settings that were found.
 #[derive(Clone, Debug)]
 pub struct Tried {
-    /// What was run.
+    /// The plan that was run.
     pub plan: Rc<Plan>,
-    /// What came of it.
+    /// Results of its run.
     pub outcome: Outcome,
 }
 
-/// Rates of one design that are this near count as equal, and what costs less is better.
+/// Rates of one design that differ by less than this share count as equal; the cheaper settings win.
 const RATES: f64 = 0.02;
-/// So do times.
+/// The same for times.
 const TIMES: f64 = 0.01;
-/// So do times of accesses of which many are on their way.
+/// The same for times of accesses of which many are in flight.
 const WAITS: f64 = 0.2;
-/// Others' figures.
+/// The same for other figures.
 const COSTS: f64 = 0.05;
-/// Rates and times of different designs that are this near count as equal: the model's errors are no smaller, and one design's differ from another's, while
-/// those of one design's settings are much alike.
+/// Rates and times of different designs that differ by less than this share count as equal: the model's errors are no
+/// smaller. They differ from design to design, and are much alike for all settings of one design.
 const DESIGNS: f64 = 0.05;
-/// A design that comes to less than this part of the best before its settings are looked at is not looked at more closely.
+/// A design whose first runs reach less than this share of the best design's is not searched further.
 const HOPELESS: f64 = 0.4;
-/// Runs of a design, at most.
+/// Most runs for one design.
 const RUNS_MAX: usize = 60;
 
-/// A figure of one and of another, of which less is better, and how near they count as equal.
+/// A figure of each of two runs, of which less is better, and the share by which they may differ and still count as
+/// equal.
 type Pair = (f64, f64, f64);
 
-/// Whether the first figure that differs is the first one's.
+/// Whether the first run is less in the first figure in which the two differ.
 fn is_less(pairs: impl IntoIterator<Item = Pair>) -> bool {
     let differ = |(a, b, by): &Pair| (a - b).abs() > by * a.abs().max(b.abs());
     pairs.into_iter().find(differ).is_some_and(|(a, b, _)| a < b)
 }
 
-/// Times on the average, the median and the 99th percentile.
+/// Mean, median and 99th percentile of the times, in ns.
 fn times(it: &Tried) -> [f64; 3] {
     it.outcome.times.map_or([f64::MAX; 3], |it| [it.mean_ns, it.p50_ns, it.p99_ns].map(|ns| ns as f64))
 }
 
-/// What it takes beside, of which less is better.
+/// Costs of two runs apart from their goal, of which less is better.
 fn costs(a: &Tried, b: &Tried) -> [Pair; 3] {
     let threads = |it: &Tried| it.plan.server_threads() as f64;
     let cpu = |it: &Tried| it.outcome.cpu_ns.0 + it.outcome.cpu_ns.1;
     [(threads(a), threads(b), COSTS), (cpu(a), cpu(b), COSTS), (times(a)[2], times(b)[2], COSTS)]
 }
 
-/// Whether `a` is better than `b`, which is the same design with other settings.
+/// Whether `a` is better than `b`, the same design with other settings.
 pub fn is_better(a: &Tried, b: &Tried) -> bool {
     let (ours, theirs) = (times(a), times(b));
     let by_goal = match a.plan.workload.goal {
@@ -65,7 +66,7 @@ pub fn is_better(a: &Tried, b: &Tried) -> bool {
     is_less(by_goal.into_iter().chain(costs(a, b)))
 }
 
-/// How much of what is wanted a run had: more is better.
+/// How far a run reached its goal: more is better.
 fn merit(it: &Tried) -> f64 {
     match it.plan.workload.goal {
         Goal::Throughput => it.outcome.rate_mops,
@@ -73,8 +74,8 @@ fn merit(it: &Tried) -> f64 {
     }
 }
 
-/// Designs, best first: of those that are as good as the best that is left, the one that takes least of the server's processors, then the one that takes least
-/// time, and least of all else.
+/// Ranks designs, best first. Among those as good as the best that is left, it takes the one that uses least of the
+/// server's processors, then the one with the shortest times, then the one that costs least otherwise.
 fn rank(mut left: Vec<Tried>) -> Vec<Tried> {
     left.sort_by(|a, b| merit(b).total_cmp(&merit(a)));
     let mut ranked = Vec::new();
@@ -90,7 +91,7 @@ fn rank(mut left: Vec<Tried>) -> Vec<Tried> {
     ranked
 }
 
-/// How long a run of a plan has to be to tell, and `times` as long.
+/// Length of a run that is long enough to judge a plan, with the measurement made `times` times as long.
 fn length(plan: &Plan, rate_mops: Option<f64>, times: u64) -> Length {
     const US: u64 = 1000;
     let Workload { client_cpu, server_cpu, goal, .. } = plan.workload;
@@ -100,7 +101,8 @@ fn length(plan: &Plan, rate_mops: Option<f64>, times: u64) -> Length {
         (Goal::Latency, true) => Length { warm_up_ns: slice_ns, measured_ns: 60 * times * slice_ns },
         (Goal::Latency, false) => Length { warm_up_ns: 50 * US, measured_ns: 200 * times * US },
         (Goal::Throughput, _) => {
-            // So that all that is on its way was over twice.
+            // So long that as many accesses as are in flight complete at least twice, once of them while it is
+            // measured.
             let outstanding = (plan.clients() * plan.settings.window) as f64;
             let round_us = rate_mops.map_or(40.0, |rate_mops| outstanding / rate_mops.max(0.1));
             let round_ns = (round_us.clamp(20.0, 600.0) * 1e3) as u64;
@@ -110,12 +112,12 @@ fn length(plan: &Plan, rate_mops: Option<f64>, times: u64) -> Length {
     }
 }
 
-/// How often a plan is run, at most, until a run was long enough to tell, and how much longer it gets where too little was over.
+/// Most runs of a plan until one was long enough, and the factor by which a run gets longer if too little completed.
 const RUNS: usize = 4;
 const LONGER: u64 = 8;
 
-/// Runs a plan of which the rate is supposed, and again where that was far off: until as many accesses were over as are on the way at once (of one that counts
-/// how soon one is, one), in a run as long as its rate wants.
+/// Runs a plan for a time that fits a supposed rate, and again if that was far off: until a run was as long as its own
+/// rate requires and completed as many accesses as are in flight at once (one, if latency is the goal).
 fn run_plan(plan: &Rc<Plan>, rate_mops: Option<f64>, times: u64) -> Outcome {
     let least = match plan.workload.goal {
         Goal::Throughput => (plan.clients() * plan.settings.window) as u64,
@@ -144,17 +146,17 @@ pub fn run(profile: &Profile, workload: &Workload, design: Design, settings: Set
     Tried { plan, outcome }
 }
 
-/// Runs it again, for longer.
+/// Runs a plan again, for longer.
 pub fn again(tried: &Tried, times: u64) -> Tried {
     let outcome = run_plan(&tried.plan, Some(tried.outcome.rate_mops), times);
     Tried { plan: Rc::clone(&tried.plan), outcome }
 }
 
-/// What is tried next for a design.
+/// The search for one design's settings.
 struct Looking {
     best: Tried,
     seen: Vec<Settings>,
-    /// What is still to be tried of the best's neighbours.
+    /// Neighbours of the best settings that are still to be tried.
     left: Vec<Settings>,
     step: usize,
     is_improved: bool,
@@ -167,7 +169,7 @@ impl Looking {
         it
     }
 
-    /// The neighbours of the best that were not tried yet, the first of them last.
+    /// Lists the neighbours of the best settings, in reverse, since they are taken from the end.
     fn look_around(&mut self) {
         let Plan { profile, workload, design, settings, .. } = &*self.best.plan;
         self.left = settings.neighbours(*design, workload, profile, self.step);
@@ -175,7 +177,7 @@ impl Looking {
         self.is_improved = false;
     }
 
-    /// What is to be tried next; none where there is nothing more.
+    /// Settings to try next; none if there are no more.
     fn next(&mut self) -> Option<Settings> {
         while self.seen.len() < RUNS_MAX {
             match self.left.pop() {
@@ -206,16 +208,17 @@ impl Looking {
     }
 }
 
-/// What was found.
+/// Result of a search.
 pub struct Found {
     /// The designs, best first.
     pub ranked: Vec<Tried>,
-    /// Whether settings were looked for to the end.
+    /// Whether the search for settings ran to its end.
     pub is_complete: bool,
 }
 
-/// All designs with the best settings that were found, best first. `goes_on` hears how much is done, from 0 to 1, and says whether to look further: from then on
-/// each design has the one run at least that it needs, and no more. Designs take turns, so that one that is looked at for longer has no better chances.
+/// Ranks all designs with the best settings that were found. `goes_on` is told how much is done, from 0 to 1, and
+/// returns whether to look further. Once it returns false, each design that was not run yet is run once, and no more is
+/// tried. Designs take turns, so that none has better chances because it is searched for longer.
 pub fn search(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f64) -> bool) -> Found {
     const COARSE: f64 = 0.1;
     const FINAL: f64 = 0.9;

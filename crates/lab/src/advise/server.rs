@@ -1,4 +1,4 @@
-//! A thread of the server: it finds requests of calls, does what they ask, and answers.
+//! A thread of the server, which finds the requests of calls, performs them and answers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,20 +12,20 @@ use super::client::{read_immediate, read_word};
 use super::plan::{Message, Plan, waits};
 use super::workload::Kind;
 
-/// Bytes of a line.
+/// Bytes of a cache line.
 const LINE: usize = 64;
-/// Slots that are looked at in one turn, since others' turns go on meanwhile.
+/// Most slots that a thread looks at in one turn, since others' turns go on meanwhile.
 const LOOKED_AT: usize = 32;
 
 /// A client, as the thread knows it.
 pub struct Peer {
-    /// Whom answers go to by datagram.
+    /// Destination of answers by datagram.
     pub to: Option<Destination>,
     /// Its connection.
     pub connected: Option<SimQp>,
-    /// Requests of its that were found.
+    /// Requests of this client that were found.
     pub found: u64,
-    /// Answers over its connection.
+    /// Answers to this client.
     pub answered: u64,
 }
 
@@ -40,53 +40,54 @@ struct Found {
 pub struct Worker {
     pub plan: Rc<Plan>,
     pub clock: SimClock,
-    /// The slots of its clients, one after the other, and the bytes of each; none where requests are messages.
+    /// The slots of its clients, one client after the other, each of `slot_len` bytes; none if requests are messages.
     pub slots: Option<SimExposed>,
     pub slot_len: usize,
-    /// Its clients are those whose numbers leave this when they are divided by the threads.
+    /// It serves the clients whose numbers leave this remainder when divided by the number of threads.
     pub number: usize,
     pub peers: Vec<Peer>,
     pub datagrams: Vec<SimQp>,
-    /// Completions of receives, and of answers.
+    /// Completions of receives (`cq`), and of answers (`sent_cq`).
     pub cq: SimCq,
     pub sent_cq: SimCq,
-    /// Bytes of a buffer for a request.
+    /// Bytes of a receive buffer for a request.
     pub buffer_len: usize,
-    /// What answers are sent from where they are not inline.
+    /// Source of the answers that are not inline.
     pub data: Frozen,
-    /// What it has worked so far, without looking in vain.
+    /// Time that it has worked so far, in ns, without looks that found nothing.
     pub worked_ns: Rc<Cell<u64>>,
     pub state: State,
 }
 
-/// Where it is.
+/// Progress of a thread.
 #[derive(Default)]
 pub struct State {
     completions: Vec<Completion>,
     found: Vec<Found>,
-    /// The client that is looked at next, and how many in vain.
+    /// The client that is looked at next, and looks since the last request was found.
     next: usize,
     in_vain: usize,
-    /// Batches so far, and answers that may be on their way.
+    /// Batches so far, and answers that may be in flight.
     batches: usize,
     on_way: u64,
-    /// Answers of each datagram queue pair.
+    /// Answers sent on each datagram queue pair.
     of_pair: Vec<u64>,
     found_ns: u64,
     rests: bool,
 }
 
 impl Worker {
-    /// Looks at the slots of its clients, up to a batch of requests. A client's next request may be for any thread, so that each has a slot of each client:
-    /// there are as many to look at as clients, whichever they are.
+    /// Looks at the slots of its clients, up to a batch of requests. A client may send its next request to any thread,
+    /// so each thread has a slot of each client, and looks at as many slots as there are clients, whichever it serves.
     fn look(&mut self) {
         let Some(slots) = &self.slots else { return };
         let (window, core) = (self.plan.settings.window as u64, self.plan.profile.core);
-        // A client has its requests at all threads. Here all are at one: that one's look at them stands for as many looks as it takes to find one of them.
+        // In the system that is modelled, a client's requests are spread over all threads. Here they are all at one
+        // thread, whose single look stands for as many looks as it takes to find one of them.
         let slots_each = self.plan.clients().div_ceil(self.peers.len().max(1)) as u64;
         let to_find = (slots_each / window).max(1);
         if std::mem::take(&mut self.state.rests) {
-            // Wherever it has come to meanwhile.
+            // The round has gone on meanwhile, to wherever it is now.
             let looks = self.clock.now_ns() / (core.look_ns * slots_each).max(1);
             self.state.next = looks as usize % self.peers.len();
         }
@@ -114,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// Hears which answers are over. Returns whether others may be given.
+    /// Learns which answers have completed. Returns whether more may be sent.
     fn has_room(&mut self) -> bool {
         let most = self.plan.answers_max() as u64;
         if self.state.on_way * 2 < most {
@@ -126,14 +127,14 @@ impl Worker {
         self.state.on_way < most
     }
 
-    /// Takes messages, up to a batch, and posts their buffers again.
+    /// Takes messages, up to a batch, and reposts their buffers.
     fn receive(&mut self) {
         if self.plan.is_written() {
             return;
         }
         self.cq.poll(&mut self.state.completions, self.plan.settings.batch.max(1));
         for mut completion in self.state.completions.drain(..) {
-            assert!(completion.status.is_success(), "the modelled NICs do what verbs do: {}", completion.status);
+            assert!(completion.status.is_success(), "a request failed on a modelled NIC: {}", completion.status);
             let (client, slot, changes) = read_immediate(completion.immediate.expect("requests say whose they are"));
             let threads = self.plan.settings.threads;
             self.state.found.push(Found { peer: (client - self.number) / threads, slot, changes });
@@ -144,13 +145,14 @@ impl Worker {
         }
     }
 
-    /// Does what is asked. The memory that a batch needs is asked for at once, and arrives together (sigcomm14 4.1.1, atc16 4.3.1).
+    /// Performs the requests of a batch. The memory that they need is requested at once and arrives together (sigcomm14
+    /// 4.1.1, atc16 4.3.1).
     fn work(&self) {
         let Plan { workload, profile, .. } = &*self.plan;
         let core = profile.core;
         let count = self.state.found.len() as u64;
         let access_ns = match workload.kind {
-            // All of a batch are taken with one access to the counter (atc16 4.2).
+            // One access to the counter serves the whole batch (atc16 4.2).
             Kind::Sequencer if self.plan.settings.threads > 1 => core.contended_ns,
             Kind::Sequencer => core.look_ns,
             _ => core.memory_ns * workload.accesses as u64,
@@ -185,12 +187,12 @@ impl Worker {
                 self.state.of_pair[pair] += 1;
                 let signaled = self.state.of_pair[pair].is_multiple_of(signal);
                 let request = Request { signaled, ..Request::new(0, operation) };
-                self.datagrams[pair].push(request).expect("as many as can be asked have room");
+                self.datagrams[pair].push(request).expect("there is room for every answer");
             } else {
                 let operation = Operation::Send { source, immediate, to: None };
                 let signaled = peer.answered.is_multiple_of(signal);
                 let qp = peer.connected.as_mut().expect("what the design needs");
-                qp.post(Request { signaled, ..Request::new(0, operation) }).expect("as many as can be asked have room");
+                qp.post(Request { signaled, ..Request::new(0, operation) }).expect("there is room for every answer");
             }
         }
         if by_datagram {
@@ -218,7 +220,7 @@ impl Actor for Worker {
             return Doing::Work;
         }
         if self.slots.is_some() && self.state.in_vain < self.peers.len() {
-            // The round goes on. It polls, and whatever comes meanwhile is found at its place.
+            // The round goes on. The thread polls, and finds at its place whatever comes meanwhile.
             return Doing::Work;
         }
         self.state.in_vain = 0;

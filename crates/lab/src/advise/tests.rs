@@ -1,4 +1,4 @@
-//! What the papers recommend is what comes out, of short runs.
+//! Short runs lead to what the papers recommend.
 
 use super::*;
 
@@ -6,11 +6,11 @@ fn nic(name: &str) -> Profile {
     Profile::built_in(name).expect("it is built in")
 }
 
-/// What comes out where settings are looked for in so many runs beside the first of each design.
+/// Advice from a search of `runs` runs, not counting the first and last ones of each design.
 fn advise_in(runs: usize, name: &str, workload: &Workload) -> Vec<Advice> {
     let mut left = runs;
     let all = advise(&nic(name), workload, &mut |part| {
-        // The first runs, and the last, are not looked for.
+        // The first and the last runs are no part of the search.
         let looks = part > 0.1 && part < 0.9;
         let goes_on = left > 0;
         left -= usize::from(looks && goes_on);
@@ -40,7 +40,7 @@ fn a_cache_of_small_items_on_connectx_3_should_be_herd() {
     assert_eq!(all[0].trust.level, Level::Compared);
 }
 
-/// atc16 5.3.1: CX3's small and large READs have similar rates; CIB's small ones fill no link.
+/// atc16 5.3.1: on ConnectX-3 small and large READs have similar rates; on Connect-IB small ones do not fill the link.
 #[test]
 fn one_large_read_is_better_on_connectx_3_and_two_small_ones_on_connect_ib() {
     let workload = Workload { object_bytes: 32, read_share: 1.0, ..Workload::of(Kind::Cache) };
@@ -51,7 +51,7 @@ fn one_large_read_is_better_on_connectx_3_and_two_small_ones_on_connect_ib() {
     assert_eq!((of(&cx3, small).limit.0, of(&cib, small).limit.0), (Limit::Responders, Limit::Responders));
 }
 
-/// atc16 4.2, Table 3: 122 M/s, 97.2, and 2.24 by atomics.
+/// atc16 4.2, Table 3: 122 M/s and 97.2 M/s by calls, 2.24 M/s by atomics.
 #[test]
 fn a_sequencer_should_be_calls_and_no_atomics() {
     let all = advise_in(0, "cib", &Workload::of(Kind::Sequencer));
@@ -61,7 +61,7 @@ fn a_sequencer_should_be_calls_and_no_atomics() {
     assert!(all[0].outcome.rate_mops > 40.0 * last.outcome.rate_mops);
 }
 
-/// atc16 5.4: 2.24 M/s by one lock of the NIC's, 52 by many; ConnectX-3 has one.
+/// atc16 5.4: 2.24 M/s with one lock of the NIC, 52 M/s with many; ConnectX-3 has only one.
 #[test]
 fn locks_should_have_different_low_bits_of_the_address() {
     let [spread, same] = [Placement::Spread, Placement::SameBits].map(Design::Atomics);
@@ -72,7 +72,8 @@ fn locks_should_have_different_low_bits_of_the_address() {
     assert!((rate(&cx3, spread) / rate(&cx3, same) - 1.0).abs() < 0.1);
 }
 
-/// apnet19 4.1: "if a system needs to fetch only a single small value from remote memory, then READ-Poll would provide the best performance".
+/// apnet19 4.1: "if a system needs to fetch only a single small value from remote memory, then READ-Poll would provide
+/// the best performance".
 #[test]
 fn a_lone_small_read_should_be_a_read_that_is_polled_for() {
     for name in ["cx3", "cx3-roce10"] {
@@ -83,8 +84,8 @@ fn a_lone_small_read_should_be_a_read_that_is_polled_for() {
     }
 }
 
-/// apnet19 4.2: who wants to hear soon "will need to dynamically switch between polling and interrupts"; a READ waits for one processor, a compound read
-/// for two.
+/// apnet19 4.2: applications that want low latency "will need to dynamically switch between polling and interrupts". A
+/// READ waits for one processor, a compound read for two.
 #[test]
 fn on_busy_processors_clients_should_sleep_and_lone_reads_pass_the_servers() {
     let busy = Workload { client_cpu: Load::Busy, server_cpu: Load::Busy, ..Workload::of(Kind::Reads) };
@@ -98,8 +99,9 @@ fn on_busy_processors_clients_should_sleep_and_lone_reads_pass_the_servers() {
     assert!(all[0].trust.warnings.iter().any(|it| it.contains("busy processors")));
 }
 
-/// apnet19 4.2: there "a single compound read is significantly faster than performing even two dependent READs". The model has that of servers that answer in
-/// batches. Of those that answer one request at a time, on half of a slow core, it has the contrary.
+/// apnet19 4.2: on busy processors "a single compound read is significantly faster than performing even two dependent
+/// READs". In the model this holds for servers that answer in batches. For servers that answer one request at a time,
+/// on half of a slow core, the opposite does.
 #[test]
 fn on_busy_processors_two_dependent_reads_should_be_one_compound_request_of_servers_that_batch() {
     for batches in [true, false] {
@@ -131,9 +133,10 @@ fn five_thousand_clients_should_send_datagrams() {
     assert!(warnings.iter().any(|it| it.contains("5000 clients")));
 }
 
-/// apnet19 4.1: "For objects that are 64 B or smaller, one-sided READs (READ-Intr-2) are faster than two-sided accesses (WRITE/SEND-Poll) even if two
-/// messages are necessary", of servers that answer one request at a time. The model has that up to 32 B. Of more it has a setting that the paper does not
-/// consider: answers that are not inlined cost slow cores less. Where all are inlined, READs are level with calls, and take nothing of the server.
+/// apnet19 4.1: "For objects that are 64 B or smaller, one-sided READs (READ-Intr-2) are faster than two-sided accesses
+/// (WRITE/SEND-Poll) even if two messages are necessary", for servers that answer one request at a time. In the model
+/// this holds up to 32 B. Above that it finds a setting that the paper does not consider: answers that are not inline
+/// cost slow cores less. If all answers are inline, READs are level with calls, and take nothing of the server.
 #[test]
 fn without_batches_two_dependent_reads_on_idle_processors_should_be_reads_up_to_32_bytes() {
     let nic = nic("cx3-roce10");
@@ -154,7 +157,8 @@ fn without_batches_two_dependent_reads_on_idle_processors_should_be_reads_up_to_
     }
 }
 
-/// nsdi19 4.1.2: "NICs can cache only a few connections, and cache misses require expensive DMA reads", which a server's NIC makes for READs of many clients, too.
+/// nsdi19 4.1.2: "NICs can cache only a few connections, and cache misses require expensive DMA reads". A server's NIC
+/// has such misses for READs of many clients, too.
 #[test]
 fn five_thousand_clients_should_send_datagrams_for_lone_small_reads_too() {
     let cx5 = nic("cx5");
@@ -167,7 +171,7 @@ fn five_thousand_clients_should_send_datagrams_for_lone_small_reads_too() {
         .map(|peers| [reads, Design::SendSend].map(|design| run(design, Goal::Throughput, peers).outcome.rate_mops));
     assert!(few[0] > few[1] && many[1] > 1.5 * many[0], "{few:?}, {many:?}");
     assert!(many[0] < 0.6 * few[0] && many[1] > 0.95 * few[1], "{few:?}, {many:?}");
-    // Of one client, which is what counts where the goal is latency, the connection is remembered, which is told.
+    // If latency is the goal there is one client, whose connection stays in the cache; a warning says so.
     let is_warned = |design, peers| {
         let alone = run(design, Goal::Latency, peers);
         trust::trust(&alone.plan, &alone.outcome).warnings.iter().any(|it| it.contains("goal is latency"))

@@ -19,41 +19,42 @@ use super::server::{Peer, State, Worker};
 use super::workload::{Goal, Kind, Load};
 use crate::nics::cluster::{Lender, NicCluster};
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Accesses a second, in millions.
+    /// Completed accesses per second, in millions.
     pub rate_mops: f64,
-    /// Accesses that were over in the time that was measured.
+    /// Accesses that completed while it was measured.
     pub done: u64,
-    /// How long they took; none where none was over.
+    /// How long accesses took; none if none was timed.
     pub times: Option<Times>,
-    /// Work of a client's core, and of the server's, for an access; looking in vain is none.
+    /// CPU time per access of the clients' cores and of the server's, in ns, without looks that found nothing.
     pub cpu_ns: (f64, f64),
-    /// How busy the clients' cores and the server's were with that, from 0 to 1.
+    /// How busy the clients' cores and the server's were with that work, from 0 to 1.
     pub cores: (f64, f64),
-    /// The NIC of the first client's host, and the server's, in the time that was measured.
+    /// The NICs of the first client's host and of the server, while it was measured.
     pub nics: [(NicStats, NicUse); 2],
-    /// Time that was measured.
+    /// Length of the measurement.
     pub measured_ns: u64,
-    /// Whether slices of time were shorter than the profile's, so that a rate could be had in a short run: latencies say little then.
+    /// Whether time slices were shorter than the profile's, so that a short run could tell a rate; latencies say little
+    /// then.
     pub has_short_slices: bool,
 }
 
-/// How long a run is.
+/// Length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Length {
-    /// Nothing is measured before.
+    /// Time before the measurement.
     pub warm_up_ns: u64,
-    /// Measured.
+    /// Time that is measured.
     pub measured_ns: u64,
 }
 
-/// Client threads of a host. A host with more of them would have connections that no NIC of such a workload has.
+/// Client threads of a host. With more, the host's NIC would have more connections than it has in such workloads.
 const PER_HOST: usize = 8;
-/// Bytes that READs choose places in, beside one object.
+/// Bytes in which READs choose their places, not counting one object.
 const DATA: usize = 1 << 20;
-/// A slice of time in a run whose rate alone counts.
+/// Time slice in a run whose rate alone counts, in ns.
 pub const SHORT_SLICE_NS: u64 = 50_000;
 
 /// The server's side of one thread.
@@ -75,13 +76,13 @@ fn arena(domain: &SimDomain, bytes: usize) -> Arena {
     domain.arena(bytes + (1 << 16)).expect("memory")
 }
 
-/// Bytes of an arena for so many buffers.
+/// Bytes of an arena for `count` buffers of `len` bytes.
 fn room(count: usize, len: usize) -> usize {
     count * Arena::block_len(len.max(8), len.max(8)).next_power_of_two()
 }
 
 impl Builder<'_> {
-    /// What the NIC's memory has for READs and atomics.
+    /// Bytes of the memory that READs and atomics access.
     fn data_len(&self) -> usize {
         let Plan { workload, reads, .. } = &**self.plan;
         match workload.kind {
@@ -226,7 +227,7 @@ impl Builder<'_> {
         self.nics.add(&device, client)
     }
 
-    /// Somebody who READs 4 MB at a time.
+    /// Adds a client that keeps 4 MB of READs in flight. Returns the server's end of its connection, which has to stay.
     fn bulk(&mut self, host: &Host, at: usize) -> SimQp {
         let device = self.nics.open(at);
         let domain = device.protection_domain().expect("a domain");
@@ -268,7 +269,8 @@ pub fn run(plan: &Rc<Plan>, length: Length) -> Outcome {
         interrupt_ns: core.interrupt_ns,
         competitor: (load == Load::Busy).then(|| Competitor::with_slice_ns(slice_ns)),
     };
-    // Slices of cores begin at different times, and so do clients, whose accesses would go there and back in waves.
+    // Time slices of cores begin at different times, and so do clients, since their accesses would otherwise go there
+    // and back in waves.
     let spread_ns = match plan.workload.goal {
         _ if is_busy => 2 * slice_ns,
         Goal::Throughput => length.warm_up_ns,
@@ -329,7 +331,7 @@ pub fn run(plan: &Rc<Plan>, length: Length) -> Outcome {
     }
 }
 
-/// What a NIC did from one moment to another, and how busy it was.
+/// What a NIC did between two moments, and how busy it was.
 fn between(before: (NicStats, NicUse), after: (NicStats, NicUse), from_ns: u64, to_ns: u64) -> (NicStats, NicUse) {
     let part = |of: fn(&NicUse) -> f64| {
         let (before, after) = (of(&before.1) * from_ns as f64, of(&after.1) * to_ns as f64);

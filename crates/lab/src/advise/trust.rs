@@ -1,4 +1,4 @@
-//! How far the model can be believed.
+//! How far the model's results can be believed.
 
 use super::plan::Plan;
 use super::trial::Outcome;
@@ -7,25 +7,25 @@ use super::workload::{Goal, Kind, Load};
 /// How far figures can be believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
-    /// In a word.
+    /// The level of trust, in a word.
     pub level: Level,
-    /// What lies outside of what was compared.
+    /// Respects in which the plan lies outside what was compared.
     pub warnings: Vec<String>,
 }
 
-/// In a word.
+/// How far a NIC's model was compared with published figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// The NIC's model was compared with published figures, of such workloads.
+    /// It was, for workloads of this kind.
     Compared,
-    /// It was, but of other workloads.
+    /// It was, but for other workloads.
     PartlyCompared,
-    /// None are known of this NIC.
+    /// No published figures of this NIC are known.
     NotCompared,
 }
 
 impl Level {
-    /// A few words.
+    /// Name, shown to people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Compared => "compared",
@@ -35,14 +35,14 @@ impl Level {
     }
 }
 
-/// Bytes of objects of which anything was compared.
+/// Largest objects that were compared, in bytes.
 const OBJECT_MAX: usize = 4096;
-/// Requests on their way, of one client.
+/// Most requests in flight of one client that were compared.
 const WINDOW_MAX: usize = 512;
-/// Clients (atc16's experiments in the lab have so many).
+/// Most clients that were compared (as many as in atc16's experiments).
 const PEERS_MAX: usize = 64;
 
-/// How far what came of a plan can be believed.
+/// Returns how far a plan's results can be believed.
 pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
     let Plan { workload, settings, profile, .. } = plan;
     let mut warnings = Vec::new();
@@ -52,31 +52,29 @@ pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
     let peers = workload.peers;
     let many = workload.goal == Goal::Throughput && peers > PEERS_MAX;
     warn(many, format!("{peers} clients: no more than {PEERS_MAX} were compared"));
-    // A latency is that of one client alone.
+    // A latency is that of one client on its own.
     let states = profile.caches.responder_states;
     let is_forgotten = workload.goal == Goal::Latency && plan.design.is_connected() && peers > states;
     let text = format!(
-        "{peers} clients: one is simulated where the goal is latency, though the NIC remembers {states} connections; all are where it is throughput"
+        "{peers} clients: only one is simulated if the goal is latency, although the NIC remembers {states} \
+         connections; all are if it is throughput"
     );
     warn(is_forgotten, text);
     let window = settings.window;
     warn(window > WINDOW_MAX, format!("windows of {window}: no more than {WINDOW_MAX} were compared"));
     let is_busy = [workload.client_cpu, workload.server_cpu].contains(&Load::Busy);
-    warn(is_busy, "busy processors: how cores are shared was not compared with figures".to_owned());
+    warn(is_busy, "busy processors: the model of shared cores was not compared with figures".to_owned());
     let slice_us = super::trial::SHORT_SLICE_NS / 1000;
     let text = format!(
-        "times on busy processors are those of slices of {slice_us} us, not of the scheduler's; rates hardly depend on it"
+        "times on busy processors are for time slices of {slice_us} us, not the scheduler's; rates hardly depend on that"
     );
     warn(outcome.has_short_slices, text);
     let is_chain = workload.kind == Kind::Reads && workload.accesses > 1;
     let text =
-        "dependent reads: apnet19 4.1 and 4.2 order READs and calls otherwise in part; docs/advise.md says where";
+        "dependent reads: apnet19 4.1 and 4.2 order READs and calls partly in another way; docs/advise.md says where";
     warn(is_chain, text.to_owned());
-    warn(workload.bulk, "bulk traffic beside: how NICs share was not compared with figures".to_owned());
-    warn(
-        workload.kind == Kind::Locks,
-        "locks are taken as if none was held: who waits for whom is not simulated".to_owned(),
-    );
+    warn(workload.bulk, "bulk traffic: the way in which NICs share was not compared with figures".to_owned());
+    warn(workload.kind == Kind::Locks, "locks are simulated as if none was held: nobody waits for a holder".to_owned());
     let is_known = profile.is_validated && profile.is_built_in;
     let level = match (is_known, warnings.is_empty()) {
         (false, _) => Level::NotCompared,
@@ -85,12 +83,12 @@ pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
     };
     if profile.is_validated && !profile.is_built_in {
         let text = format!(
-            "{}: its file says that it was compared with measurements, which is its author's word",
+            "{}: its file says that it was compared with measurements; only its author vouches for that",
             profile.name
         );
         warnings.insert(0, text);
     } else if !profile.is_validated {
-        warnings.insert(0, format!("{}: no published figure of this NIC was compared with the model", profile.name));
+        warnings.insert(0, format!("{}: the model was compared with no published figure of this NIC", profile.name));
     }
     Trust { level, warnings }
 }

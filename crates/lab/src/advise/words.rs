@@ -1,4 +1,4 @@
-//! Why a design does what it does, and its settings in words, each with where the papers say so.
+//! Words for a design's performance and its settings, each with the sections of the papers that say so.
 
 use sinew_sim::nic::Profile;
 
@@ -7,12 +7,12 @@ use super::limit::Limit;
 use super::plan::Plan;
 use super::workload::{Goal, Kind, Load, Workload};
 
-/// A sentence, and the sections that it rests on.
+/// A sentence, and the sections on which it rests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guideline {
-    /// What is said.
+    /// The sentence.
     pub text: String,
-    /// Where the papers say so.
+    /// Sections of the papers that say so.
     pub sections: &'static str,
 }
 
@@ -20,7 +20,7 @@ fn says(text: impl Into<String>, sections: &'static str) -> Guideline {
     Guideline { text: text.into(), sections }
 }
 
-/// What is the matter with a design.
+/// Explains the performance of a design.
 pub fn why(plan: &Plan, limit: Limit) -> Guideline {
     let Plan { design, workload, profile, reads, .. } = plan;
     let of_limit = match limit {
@@ -33,10 +33,10 @@ pub fn why(plan: &Plan, limit: Limit) -> Guideline {
             says(format!("one round trip, and {} B over the link for it{of_limit}", reads[0]), "atc16 5.3.1")
         }
         Design::Reads(Chain::Pointers) if workload.accesses == 1 => {
-            says(format!("one round trip past the server's processor{of_limit}"), "sigcomm14 3.2.1, apnet19 4.1")
+            says(format!("one round trip without the server's processor{of_limit}"), "sigcomm14 3.2.1, apnet19 4.1")
         }
         Design::Reads(Chain::Pointers) => says(
-            format!("{} round trips past the server's processor{of_limit}", workload.accesses),
+            format!("{} round trips without the server's processor{of_limit}", workload.accesses),
             "apnet19 4.1, sigcomm14 3.2.2",
         ),
         Design::Reads(Chain::Entry | Chain::Buckets) => {
@@ -48,28 +48,28 @@ pub fn why(plan: &Plan, limit: Limit) -> Guideline {
         }
         Design::Atomics(_) if limit == Limit::AtomicLock => says(
             format!(
-                "atomics whose addresses agree in their {} low bits wait for each other, for a round trip of PCI Express",
+                "atomics on addresses with equal {} low bits wait for each other, for a round trip of PCI Express",
                 profile.units.atomic_locks.ilog2()
             ),
             "atc16 3.4, atc16 5.4",
         ),
-        Design::Atomics(_) => says(format!("past the server's processor{of_limit}"), "atc16 5.4"),
+        Design::Atomics(_) => says(format!("no work for the server's processor{of_limit}"), "atc16 5.4"),
         other => says(format!("{}{of_limit}", of(*other)), sections_of(*other)),
     }
 }
 
-const STATES: &str = "the NIC does not remember the states of so many connections, and fetches them";
+const STATES: &str = "the NIC cannot cache the states of so many connections, and fetches them";
 
 fn of(design: Design) -> &'static str {
     match design {
         Design::Reads(_) => "READs over connections",
         Design::Atomics(_) => "atomics over connections",
         Design::WriteSend => {
-            "one round trip: a WRITE is the request that is cheapest to take, a datagram the answer that is cheapest to give"
+            "one round trip: a WRITE is the cheapest request to take, and a datagram the cheapest answer to give"
         }
         Design::SendSend => "one round trip, and no state for each client: datagrams both ways",
-        Design::HeaderOnly => "the header says all: one DMA write for a request, one line for an answer",
-        Design::Rpc => "datagrams with a library's header and work: what is general costs this much",
+        Design::HeaderOnly => "the header says everything: one DMA write for a request, one line for an answer",
+        Design::Rpc => "datagrams with an RPC library's header and work, which are the price of its generality",
     }
 }
 
@@ -101,7 +101,7 @@ fn limit_text(limit: Limit) -> &'static str {
     }
 }
 
-/// So many of them.
+/// A count with its noun, in the singular or the plural.
 fn counted(count: usize, one: &str, several: &str) -> String {
     if count == 1 { format!("one {one}") } else { format!("{count} {several}") }
 }
@@ -110,23 +110,24 @@ fn wait_text(who: &str, wait: Wait, load: Load, design: Design) -> Guideline {
     match wait {
         Wait::Poll if load == Load::Idle => says(format!("{who} poll: they have nothing else to do"), "apnet19 4.1"),
         Wait::Poll if design == Design::WriteSend => {
-            says(format!("{who} poll, also beside a busy program: nothing tells of a WRITE"), "sigcomm14 4.2")
+            says(format!("{who} poll, even beside a busy program: nothing announces a WRITE"), "sigcomm14 4.2")
         }
-        Wait::Poll => says(format!("{who} poll, also beside a busy program"), "apnet19 4.2"),
+        Wait::Poll => says(format!("{who} poll, even beside a busy program"), "apnet19 4.2"),
         Wait::Events => says(
-            format!("{who} sleep until events: who polls beside a busy program waits for its slices of time"),
+            format!("{who} sleep until events: polling beside a busy program means waiting for time slices"),
             "apnet19 4.2",
         ),
         Wait::Adaptive => says(format!("{who} poll for as long as an interrupt takes, and then sleep"), "apnet19 5"),
     }
 }
 
-/// What polling the memory that a READ goes to would save besides, in nanoseconds: its completion is not written, and not taken.
+/// Time in ns that a client saves by polling the memory that a READ goes to: the completion is neither written nor
+/// taken.
 fn memory_poll_ns(profile: &Profile) -> f64 {
     profile.units.dma_write_ns * profile.units.requester_factor() + profile.core.completion_ns as f64
 }
 
-/// The settings of a design, in words.
+/// Describes the settings of a design.
 pub fn settings(plan: &Plan) -> Vec<Guideline> {
     let Plan { profile, workload, design, settings, .. } = plan;
     let (profile, design) = (profile, *design);
@@ -136,7 +137,7 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
     let is_served = design.is_served(workload);
     let calls = !matches!(design, Design::Atomics(_)) && is_served;
     if goal == Goal::Throughput {
-        all.push(says(format!("{} of each client on the way", counted(window, "access", "accesses")), "atc16 5.3.2"));
+        all.push(says(format!("{} in flight of each client", counted(window, "access", "accesses")), "atc16 5.3.2"));
     }
     if calls && goal == Goal::Throughput {
         all.push(says(format!("{} at the server", counted(threads, "thread", "threads")), "sigcomm14 5.6"));
@@ -144,9 +145,7 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
             (1, _) => all.push(says("each answer written to the NIC at once, without batches", "atc16 3.1")),
             (_, 1) => all.push(says(format!("up to {batch} answers with one doorbell"), "atc16 3.1")),
             _ => all.push(says(
-                format!(
-                    "up to {batch} answers with one doorbell, on {queue_pairs} queue pairs of each thread by turns"
-                ),
+                format!("up to {batch} answers with one doorbell, on {queue_pairs} queue pairs of each thread in turn"),
                 "atc16 3.1, atc16 3.3",
             )),
         }
@@ -172,7 +171,10 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
     if design == Design::Reads(Chain::Pointers) && client_wait == Wait::Poll && goal == Goal::Latency {
         let ns = memory_poll_ns(profile);
         all.push(says(
-            format!("where the interface allows it, poll the memory that the READ goes to: that saves its completion, some {ns:.0} ns"),
+            format!(
+                "if the interface allows it, poll the memory that the READ goes to: that saves its completion, \
+                some {ns:.0} ns"
+            ),
             "apnet19 4.1",
         ));
     }
@@ -188,18 +190,18 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
     }
     if workload.bulk {
         all.push(says(
-            "bulk transfers to other hosts, or cut into small ones: NICs do not share fairly",
+            "send bulk transfers to other hosts, or cut them into small ones: NICs do not share fairly",
             "apnet19 4.3",
         ));
     }
     all
 }
 
-/// Where locks should lie.
+/// Advises where locks should lie.
 pub fn placement(profile: &Profile, design: Design) -> Guideline {
     let locks = profile.units.atomic_locks;
     match design {
-        _ if locks == 1 => says("where locks lie makes no difference: the NIC has one for all", "atc16 5.4"),
+        _ if locks == 1 => says("the place of locks does not matter: the NIC has one lock for all", "atc16 5.4"),
         Design::Atomics(Placement::Spread) => says(
             format!(
                 "locks at different offsets of their records, or apart from them, so that their {} low bits of the address differ",
@@ -212,7 +214,8 @@ pub fn placement(profile: &Profile, design: Design) -> Guideline {
         }
         _ => says(
             format!(
-                "with atomics in place of calls, which need no processor of the server: locks whose {} low bits of the address differ",
+                "if atomics replace calls, which takes no work of the server's processor: locks whose {} low bits of \
+                 the address differ",
                 locks.ilog2()
             ),
             "atc16 5.4",

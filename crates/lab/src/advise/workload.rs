@@ -1,83 +1,84 @@
-//! What a service is to do, and where.
+//! Workloads: what a service has to do, and where.
 
 use sinew_sim::nic::Profile;
 
-/// What is asked for.
+/// Kind of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// GETs and PUTs of items by their keys.
     Cache,
     /// The next number of one counter.
     Sequencer,
-    /// One of many locks, taken and given back.
+    /// Acquiring and releasing one of many locks.
     Locks,
-    /// An object that lies where its reader knows, or at the end of a chain of pointers.
+    /// READs of an object whose place the reader knows, or which is at the end of a chain of pointers.
     Reads,
 }
 
-/// What is to be best.
+/// What to optimise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// How soon one access is over, of one client that makes one at a time.
+    /// Time of one access, for a client that makes one at a time.
     Latency,
-    /// How many are, of all clients together.
+    /// Accesses per second, of all clients together.
     Throughput,
 }
 
-/// What else a processor does.
+/// Other load on a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Nothing.
+    /// None.
     Idle,
-    /// Programs compute all the time on each core.
+    /// Programs that compute all the time, on each core.
     Busy,
 }
 
 /// A workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// What is asked for.
+    /// Kind of service.
     pub kind: Kind,
-    /// Bytes of an object; of a cache's item, with its key.
+    /// Bytes of an object; for a cache, of an item with its key.
     pub object_bytes: usize,
-    /// Accesses to memory, each of which needs to know what the one before it found: 1 where the place is known.
+    /// Memory accesses, each of which depends on the one before; 1 if the place is known.
     pub accesses: usize,
-    /// The part of the accesses that change nothing, from 0 to 1.
+    /// Share of accesses that change nothing, from 0 to 1.
     pub read_share: f64,
-    /// Clients: threads of other hosts, each with a connection where there are any.
+    /// Clients: threads on other hosts, each with a connection of its own if the design has connections.
     pub peers: usize,
-    /// Locks.
+    /// Number of locks.
     pub locks: usize,
-    /// What the clients' processors do beside.
+    /// Other load on the clients' processors.
     pub client_cpu: Load,
-    /// What the server's do.
+    /// Other load on the server's processors.
     pub server_cpu: Load,
-    /// What is to be best.
+    /// What to optimise.
     pub goal: Goal,
-    /// Whether others READ 4 MB at a time from the same server.
+    /// Whether another client keeps 4 MB of READs in flight from the same server.
     pub bulk: bool,
-    /// Whether the server may take several requests and post their answers together, as code that answers one at a time cannot (atc16 3.1).
+    /// Whether the server may take several requests and post their answers together, which code that answers one at a
+    /// time cannot do (atc16 3.1).
     pub batches: bool,
 }
 
-/// Bytes of all clients' objects that are on their way, which the simulating machine has to hold.
+/// Most bytes of objects in flight, over all clients, which the simulating machine has to hold.
 pub(super) const OUTSTANDING_BYTES: usize = 256 << 20;
-/// Bytes of a key of a cache.
+/// Bytes of a cache's key.
 pub const KEY: usize = 16;
-/// The longest object.
+/// Longest object, in bytes.
 pub const OBJECT_MAX: usize = 1 << 20;
-/// The longest chain of accesses.
+/// Most accesses in a chain.
 pub const ACCESSES_MAX: usize = 8;
-/// The most clients.
+/// Most clients.
 pub const PEERS_MAX: usize = 10_000;
-/// The most locks.
+/// Most locks.
 pub const LOCKS_MAX: usize = 1 << 16;
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Cache, Self::Sequencer, Self::Locks, Self::Reads];
 
-    /// As options and files have it.
+    /// Name in options and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cache => "cache",
@@ -89,10 +90,10 @@ impl Kind {
 }
 
 impl Goal {
-    /// All of them.
+    /// All goals.
     pub const ALL: [Self; 2] = [Self::Latency, Self::Throughput];
 
-    /// As options and files have it.
+    /// Name in options and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -102,10 +103,10 @@ impl Goal {
 }
 
 impl Load {
-    /// All of them.
+    /// All loads.
     pub const ALL: [Self; 2] = [Self::Idle, Self::Busy];
 
-    /// As options and files have it.
+    /// Name in options and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -115,7 +116,8 @@ impl Load {
 }
 
 impl Workload {
-    /// The usual one of a kind: a cache of small items that are read nineteen times out of twenty, one counter, 4,096 locks, single reads.
+    /// The usual workload of a kind: a cache of small items that are read nineteen times out of twenty, one counter,
+    /// 4,096 locks, or single reads.
     pub fn of(kind: Kind) -> Self {
         Self {
             kind,
@@ -136,7 +138,7 @@ impl Workload {
         }
     }
 
-    /// What cannot be: the field, and why. The smallest object of a cache has a key and a byte.
+    /// Returns a field with a value that is not allowed, and why. A cache's smallest object has a key and a byte.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         let between = |field, value: usize, least: usize, most: usize| {
             let is_in = (least..=most).contains(&value);
@@ -158,7 +160,8 @@ impl Workload {
             (
                 "object_bytes",
                 format!(
-                    "object_bytes cannot be {bytes} of {peers} peers: up to {most}, since no more than 256 MB on their way are simulated"
+                    "object_bytes cannot be {bytes} for {peers} peers: up to {most}, since no more than 256 MB in \
+                     flight are simulated"
                 ),
             )
         };
@@ -174,7 +177,7 @@ impl Workload {
             .or_else(|| self.idle_field())
     }
 
-    /// A field that means nothing for the kind, and is not as usual.
+    /// Returns a field that means nothing for the kind and yet differs from the usual value.
     fn idle_field(&self) -> Option<(&'static str, String)> {
         let usual = Self::of(self.kind);
         let fields = [
@@ -186,7 +189,7 @@ impl Workload {
         Some((idle, format!("{idle} means nothing for {}: leave it out", self.kind.name())))
     }
 
-    /// Bytes of a call's request that reads.
+    /// Bytes of the request of a call that reads.
     pub fn request_len(&self) -> usize {
         match self.kind {
             Kind::Cache | Kind::Reads => KEY,
@@ -194,7 +197,7 @@ impl Workload {
         }
     }
 
-    /// Bytes of one that changes something.
+    /// Bytes of the request of a call that changes something.
     pub fn change_len(&self) -> usize {
         match self.kind {
             Kind::Cache | Kind::Reads => self.object_bytes + 8,
@@ -211,7 +214,7 @@ impl Workload {
         }
     }
 
-    /// Whether a datagram can carry all that calls say.
+    /// Whether datagrams can carry all requests and answers.
     pub fn fits_datagrams(&self, profile: &Profile, header: usize) -> bool {
         let longest = self.answer_len().max(if self.read_share < 1.0 { self.change_len() } else { 0 });
         longest + header <= profile.link.mtu

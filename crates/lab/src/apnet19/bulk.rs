@@ -1,4 +1,4 @@
-//! Transfers of 4 MB, one after the other (4.3).
+//! Transfers of 4 MB, one after the other (apnet19 4.3).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,15 +10,15 @@ use sinew_sim::{Actor, Doing, SimCq, SimQp};
 /// Bytes of a transfer.
 pub const BULK: usize = 4 << 20;
 
-/// How it is moved.
+/// Direction of a transfer.
 pub enum Transfer {
-    /// Into this buffer, while no READ has it.
+    /// By READ into this buffer, which is none while a READ has it.
     Read(Option<MessageBuffer>),
-    /// From this one.
+    /// By WRITE from this buffer.
     Write(Frozen),
 }
 
-/// Who moves them.
+/// A process that makes transfers.
 pub struct Bulk {
     qp: SimQp,
     cq: SimCq,
@@ -26,12 +26,12 @@ pub struct Bulk {
     transfer: Transfer,
     completions: Vec<Completion>,
     is_moving: bool,
-    /// Bytes that all of them moved.
+    /// Bytes moved by all such processes.
     moved: Rc<RefCell<u64>>,
 }
 
 impl Bulk {
-    /// One that has moved nothing.
+    /// A process that has moved nothing yet.
     pub fn new(qp: SimQp, cq: SimCq, remote: RemoteMemory, transfer: Transfer, moved: Rc<RefCell<u64>>) -> Self {
         Self { qp, cq, remote, transfer, completions: Vec::new(), is_moving: false, moved }
     }

@@ -1,4 +1,4 @@
-//! Who fetches objects.
+//! Client processes, which fetch objects.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,23 +16,23 @@ use sinew_sim::{Actor, Doing, SimClock, SimCq, SimQp};
 use super::server::{REQUEST, SIGNAL_EVERY, SLOT};
 use super::ways::{Kind, Notice, Way};
 
-/// Completions that are taken in a turn: others' turns go on meanwhile.
+/// Most completions taken in one turn, since others' turns go on meanwhile.
 const BURST: usize = 4;
-/// Bytes of what is asked for first, where several dependent accesses lead to an object.
+/// Bytes of each access but the last, if several dependent accesses lead to an object.
 const POINTER: usize = 8;
 
-/// What the clients of a run found together.
+/// What the clients of a run fetched together.
 #[derive(Debug)]
 pub struct Tally {
     from_ns: u64,
-    /// Objects.
+    /// Objects fetched.
     pub done: u64,
-    /// How long each took, from before it was asked for until it was seen.
+    /// Time from before an object was requested until it was seen, in ns.
     pub latency: Histogram<u64>,
 }
 
 impl Tally {
-    /// One of objects that are seen from `from_ns` on.
+    /// A tally of the objects that are seen from `from_ns` on.
     pub fn new(from_ns: u64) -> Self {
         Self { from_ns, done: 0, latency: histogram() }
     }
@@ -47,25 +47,25 @@ impl Tally {
 
 /// A connection to a server process.
 pub struct Link {
-    /// READs over RC, or WRITEs over UC; none where requests are datagrams.
+    /// Queue pair for READs over RC or WRITEs over UC; none if requests are datagrams.
     pub qp: Option<SimQp>,
-    /// The objects, or where requests are written to.
+    /// Memory that holds the objects, or that requests are written to.
     pub remote: RemoteMemory,
-    /// Whom datagrams go to, and come from.
+    /// Server that datagrams go to and come from.
     pub to: Option<Destination>,
-    /// When each request was made that is not answered. A server answers in order.
+    /// Times at which the unanswered requests were made. A server answers in order.
     asked_ns: VecDeque<u64>,
     count: u64,
 }
 
 impl Link {
-    /// One that nothing was asked of.
+    /// A connection without requests.
     pub fn new(qp: Option<SimQp>, remote: RemoteMemory, to: Option<Destination>) -> Self {
         Self { qp, remote, to, asked_ns: VecDeque::new(), count: 0 }
     }
 }
 
-/// A get that goes by READs.
+/// A get by READs.
 #[derive(Clone, Copy, Debug)]
 struct Get {
     link: usize,
@@ -73,23 +73,23 @@ struct Get {
     asked_ns: u64,
 }
 
-/// What a client is made of.
+/// Parts that a client is made of.
 pub struct Parts {
     pub kind: Kind,
     /// Bytes of an object.
     pub len: usize,
-    /// Gets of a link that are under way.
+    /// Gets in flight of each link.
     pub window: usize,
     pub links: Vec<Link>,
-    /// Answers come here, and requests go out where they are datagrams.
+    /// Queue pair for answers, and for requests if they are datagrams.
     pub datagrams: Option<SimQp>,
     pub cq: SimCq,
-    /// For what READs and answers bring.
+    /// Buffers for the results of READs and for answers.
     pub targets: Vec<MessageBuffer>,
     pub clock: SimClock,
-    /// What it costs to ask for an interrupt.
+    /// Time that it takes to request an interrupt, in ns.
     pub arm_ns: u64,
-    /// Before this it does nothing.
+    /// Time at which it begins; it sleeps until then.
     pub begins_ns: u64,
     pub tally: Rc<RefCell<Tally>>,
 }
@@ -104,7 +104,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that has made no request. Its receives are posted.
+    /// A client that has made no request, and whose receives are posted.
     pub fn new(mut parts: Parts) -> Self {
         if let Some(datagrams) = &mut parts.datagrams {
             for _ in 0..parts.window * parts.links.len() {
@@ -115,7 +115,7 @@ impl Client {
         Self { parts, gets: Vec::new(), completions: Vec::new(), datagrams_sent: 0, has_begun: false }
     }
 
-    /// Begins all gets.
+    /// Begins the gets of all windows.
     fn begin(&mut self) {
         for link in 0..self.parts.links.len() {
             for _ in 0..self.parts.window {
@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// The next READ of a get.
+    /// Posts the next READ of a get.
     fn read(&mut self, number: usize) {
         let Way::Read { accesses } = self.parts.kind.way else { return };
         let Get { link, access, .. } = self.gets[number];
@@ -145,7 +145,7 @@ impl Client {
         qp.as_mut().expect("READs are connected").post(request).expect("there is room");
     }
 
-    /// Asks for an object by a request.
+    /// Requests an object.
     fn ask(&mut self, link: usize) {
         let Parts { links, datagrams, window, clock, .. } = &mut self.parts;
         let Link { qp, remote, to, asked_ns, count } = &mut links[link];
@@ -203,7 +203,7 @@ impl Client {
                 datagrams.post_buffer(0, target).expect("there is room");
                 self.ask(link);
             }
-            // What tells that requests have left.
+            // Completions of requests that have been sent.
             _ => {}
         }
     }

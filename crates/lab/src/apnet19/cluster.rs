@@ -1,4 +1,4 @@
-//! Clients on hosts, a host with servers, and what the paper lets compete with them.
+//! Client hosts, a host with servers, and the load that the paper puts beside them.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -17,7 +17,7 @@ use super::server::{self, Asker, SLOT, Server};
 use super::ways::{Kind, Notice, Way};
 use crate::nics::cluster::NicCluster;
 
-/// What is run.
+/// An experiment to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// How objects are fetched.
@@ -28,17 +28,17 @@ pub struct Plan {
     pub clients: usize,
     /// Server processes, each on a core of its own of one host.
     pub servers: usize,
-    /// Gets under way of each client at each server.
+    /// Gets in flight of each client at each server.
     pub window: usize,
     /// Whether a program that computes competes for every core.
     pub competes: bool,
-    /// Of so many client hosts each moves 4 MB after 4 MB beside.
+    /// Client hosts that also make transfers of 4 MB, one after the other.
     pub bulk: usize,
-    /// For the time at which each process begins.
+    /// Seed for the time at which each process begins.
     pub seed: u64,
-    /// What is not measured, and what is.
+    /// Time before the measurement.
     pub warm_up_ns: u64,
-    /// As above.
+    /// Time that is measured.
     pub measured_ns: u64,
 }
 
@@ -59,7 +59,7 @@ impl Plan {
         }
     }
 
-    /// Sixteen clients of eight server processes (4.1, Throughput). `window` is for each connection.
+    /// Sixteen clients of eight server processes (4.1, Throughput). `window` is the window of each connection.
     pub fn throughput(kind: Kind, len: usize, window: usize) -> Self {
         Self {
             clients: 16,
@@ -71,7 +71,7 @@ impl Plan {
         }
     }
 
-    /// The same with a program that competes for every core, for several of its slices.
+    /// The same beside a program that competes for every core, measured for `slices` of its time slices.
     #[must_use]
     pub fn competing(self, slices: u64, profile: &Profile) -> Self {
         let slice_ns = profile.core.time_slice_ns;
@@ -79,34 +79,34 @@ impl Plan {
     }
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Objects, in millions a second.
+    /// Objects per second, in millions.
     pub mops: f64,
-    /// How long each took.
+    /// Mean time of a get.
     pub mean_ns: f64,
-    /// 90 in a hundred took no longer.
+    /// 90th percentile of the times.
     pub p90_ns: u64,
-    /// The part of the time that the link from the servers' host was busy.
+    /// Share of the time that the link from the servers' host was busy, from 0 to 1.
     pub link: f64,
-    /// What bulk transfers had of it, in Gb/s.
+    /// Rate of the bulk transfers, in Gb/s.
     pub bulk_gbps: f64,
 }
 
-/// The paper's cluster with frames as long as it allows.
+/// The paper's cluster, with the longest frames that it allows.
 pub fn profile() -> Profile {
     let mut profile = Profile::built_in("cx3-roce10").expect("it is built in");
     profile.link.mtu = 4096;
     profile
 }
 
-/// A queue pair that was made and not connected.
+/// A queue pair that is not connected yet.
 fn pair(thread: &SimThread, config: QpConfig, cq: &SimCq) -> SimQp {
     thread.queue_pair(&config, cq, cq).expect("a queue pair")
 }
 
-/// Datagrams of both directions.
+/// A queue pair for datagrams in both directions, and its address.
 fn datagrams(thread: &SimThread, depth: usize, cq: &SimCq) -> (SimQp, QpAddress) {
     let config = QpConfig { send_depth: depth, receive_depth: depth, inline_max: 256, ..QpConfig::new(Transport::Ud) };
     let mut qp = pair(thread, config, cq);
@@ -115,7 +115,7 @@ fn datagrams(thread: &SimThread, depth: usize, cq: &SimCq) -> (SimQp, QpAddress)
     (qp, address)
 }
 
-/// Places of a queue pair for datagrams beside its window: what is not known to have left.
+/// Places of a queue pair beyond its window, for datagrams that may not have left.
 const SLACK: usize = 64;
 
 struct Run<'a> {
@@ -128,7 +128,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// A process begins at any time of the program's that competes with it.
+    /// Time at which a process begins: any point of the competing program's slices, if there is one.
     fn begins_ns(&mut self) -> u64 {
         if self.plan.competes { self.generator.below(2 * self.profile.core.time_slice_ns) } else { 0 }
     }
@@ -143,9 +143,10 @@ impl Run<'_> {
         self.nics.cluster.share_core(actor, share);
     }
 
-    /// A transfer of 4 MB after the other between a client's host and the servers'.
+    /// Adds transfers of 4 MB, one after the other, between a client's host and the servers'.
     fn add_bulk(&mut self, host: usize, moved: &Rc<RefCell<u64>>) {
-        // As the objects go: READs compete with READs, and answers with what the servers' host sends.
+        // Transfers go the way of the objects: READs compete with READs, and answers with WRITEs from the servers'
+        // host.
         let reads = matches!(self.plan.kind.way, Way::Read { .. });
         let (near, far) = if reads { (host, 0) } else { (0, host) };
         let ends = [near, far].map(|host| {
@@ -173,7 +174,7 @@ impl Run<'_> {
     }
 }
 
-/// The ends of a client, before its servers know them.
+/// A client's end, before its servers know it.
 struct Near {
     device: SimVerbs,
     domain: SimDomain,
@@ -183,7 +184,7 @@ struct Near {
     links: Vec<Link>,
 }
 
-/// Runs a plan on hosts with such NICs.
+/// Runs a plan on hosts with NICs of a profile.
 pub fn run(profile: &Profile, plan: &Plan) -> Found {
     let nics = NicCluster::new(profile, 1 + plan.clients, plan.seed);
     let clock = nics.clock();
@@ -252,7 +253,7 @@ pub fn run(profile: &Profile, plan: &Plan) -> Found {
     }
 }
 
-/// A server process of all clients.
+/// Adds a server process for all clients.
 fn serve(run: &mut Run<'_>, clients: &mut [Near], connected: QpConfig) {
     let Plan { kind, len, window, .. } = *run.plan;
     let device = run.nics.open(0);
@@ -263,7 +264,7 @@ fn serve(run: &mut Run<'_>, clients: &mut [Near], connected: QpConfig) {
     let arena = domain.arena(clients.len() * window * 1024 + (1 << 20)).expect("an arena");
     let requests = clients.len() * window + SLACK;
     let cq = thread.completion_queue(2 * (requests + 256)).expect("a queue");
-    // What clients' connections end in tells the process nothing.
+    // The process learns nothing from the server's ends of the clients' connections.
     let silent = thread.completion_queue(clients.len() * (connected.send_depth + 1)).expect("a queue");
     let mut ours = (!matches!(kind.way, Way::Read { .. })).then(|| datagrams(&thread, requests + 128, &cq));
     let mut askers = Vec::new();

@@ -1,16 +1,16 @@
-//! Figure 4: throughput and tail latency on cores that a program competes for.
+//! Figure 4: throughput and tail latency on cores for which a program competes.
 
 use super::Sweep;
 use super::cluster::{self, Plan};
 use super::ways::{Kind, SIZES, THROUGHPUT};
 use crate::experiment::{Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 4.
 pub struct Fig4;
 
-/// Gets under way of each client at each server process: as Figure 2.
+/// Gets in flight of each client at each server process, as in Figure 2.
 const WINDOW: usize = 2;
-/// Slices of the program that are measured.
+/// Time slices of the program that are measured.
 const SLICES: u64 = 4;
 
 fn sweep(kinds: &[Kind], sizes: &[usize], progress: &mut dyn FnMut(f64)) -> Sweep {
@@ -34,16 +34,18 @@ impl Experiment for Fig4 {
     }
 
     fn setup(&self) -> &'static str {
-        "As Figure 2, with 16 gets of each client, while a program that computes competes for each core of all hosts, in slices of 12 ms that begin at \
-         different times."
+        "As Figure 2, with 16 gets in flight of each client, while a computing program competes for each core of all \
+         hosts, in slices of 12 ms that begin at different times."
     }
 
     fn remark(&self) -> &'static str {
-        "The paper says that a single compound read is significantly faster than two dependent READs here. In the model it is not: servers that poll have half of \
-         their cores, and READs need no core of the servers. (With cores that are only twice as slow as cx3's, as was estimated before they were calibrated, it is.) An \
-         account of what processes ran, as Linux's CFS keeps it, changes little: clients that sleep use less than half of their cores, but with 16 B, where READ-Intr has 3 % \
-         less than READ-Poll and READ-Intr-2 to -4 lose a tenth. Tail latencies at 4 KB are about those of Figure 2, as the paper says: fewer than a tenth of gets meet \
-         a lost slice."
+        "The paper says that a single compound read is significantly faster than two dependent READs here. In the \
+         model it is not: servers that poll have half of their cores, and READs need no core of the servers. (With \
+         cores that are only twice as slow as those of cx3, which was the estimate before they were calibrated, it \
+         is.) Keeping account of what processes ran, as Linux's CFS does, changes little: clients that sleep use less \
+         than half of their cores, except at 16 B, where READ-Intr is 3 % slower than READ-Poll and READ-Intr-2 to -4 \
+         lose a tenth. Tail latencies at 4 KB are about those of Figure 2, as the paper says: fewer than a tenth of \
+         the gets meet a lost slice."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -75,8 +77,8 @@ mod tests {
             for kind in kinds {
                 assert!(mops(READ_INTR, len) >= 0.995 * mops(kind, len), "{len} B: {}", kind.name);
             }
-            // "If other applications are competing for the CPU, we would expect the throughput of two-sided verbs and polling to drop more than one-sided verbs and
-            // interrupts, and this is the case" (4.2).
+            // "If other applications are competing for the CPU, we would expect the throughput of two-sided verbs and
+            // polling to drop more than one-sided verbs and interrupts, and this is the case" (4.2).
             for kind in [READ_POLL, WRITE_SEND, SEND_SEND] {
                 assert!(kept(READ_INTR, len) >= 0.99 * kept(kind, len), "{len} B: {}", kind.name);
             }
@@ -86,8 +88,9 @@ mod tests {
         // "However, at small message sizes, the throughput of using interrupts and polling is similar" (4.2).
         let ratio = mops(READ_POLL, 64) / mops(READ_INTR, 64);
         assert!((0.9..1.1).contains(&ratio), "{ratio}");
-        // "the latency of transfers in Figure 4b does not differ significantly from Figure 2b. However, because both of these figure show a significant increase in
-        // tail latency when large message sizes are used, we conclude that jumbo frames should not be used" (4.2).
+        // "the latency of transfers in Figure 4b does not differ significantly from Figure 2b. However, because both of
+        // these figure show a significant increase in tail latency when large message sizes are used, we conclude that
+        // jumbo frames should not be used" (4.2).
         for kind in kinds {
             let ratio = beside.get(kind, 4096).p90_ns as f64 / alone.get(kind, 4096).p90_ns as f64;
             assert!((0.5..2.0).contains(&ratio), "{}: {ratio}", kind.name);

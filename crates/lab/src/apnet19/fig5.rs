@@ -5,10 +5,10 @@ use super::cluster::{self, Plan};
 use super::ways::{Kind, SIZES, THROUGHPUT};
 use crate::experiment::{Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 5.
 pub struct Fig5;
 
-/// Client hosts that have a transfer under way.
+/// Client hosts with a transfer in flight.
 const BULK: usize = 4;
 
 fn sweep(kinds: &[Kind], sizes: &[usize], bulk: usize, progress: &mut dyn FnMut(f64)) -> Sweep {
@@ -35,12 +35,13 @@ impl Experiment for Fig5 {
     }
 
     fn setup(&self) -> &'static str {
-        "As Figure 2, with 16 gets of each client, and beside them four transfers of 4 MB from the servers' host, each of which is followed by the next: by READ where \
-         objects are read, and by WRITE of the servers' host where it answers. The paper does not say how many there were, or how they were made."
+        "As Figure 2, with 16 gets in flight of each client, and beside them four streams of 4 MB transfers, one after \
+         the other, from the servers' host: by READ if objects are read, and by WRITE of the servers' host if it \
+         answers. The paper does not say how many transfers there were, or how they were made."
     }
 
     fn remark(&self) -> &'static str {
-        "A unit of the modelled NIC ends a message before it begins with another, which is the worst that a NIC can do."
+        "A unit of the modelled NIC completes a message before it begins another, which is the worst that a NIC can do."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -64,8 +65,9 @@ mod tests {
         let beside = sweep(&THROUGHPUT, &sizes, BULK, &mut |_| {});
         for kind in THROUGHPUT {
             for len in sizes {
-                // "Although CPU contention does not significantly impact the performance of some verbs, RNIC contention significantly hurts the throughput of small
-                // messages for all verbs" (4.3). "RDMA applications performing longer transfers (4 MB) starve latency sensitive applications" (1).
+                // "Although CPU contention does not significantly impact the performance of some verbs, RNIC contention
+                // significantly hurts the throughput of small messages for all verbs" (4.3). "RDMA applications
+                // performing longer transfers (4 MB) starve latency sensitive applications" (1).
                 let (with, without) = (beside.get(kind, len), alone.get(kind, len));
                 assert!(with.mops < 0.25 * without.mops, "{}, {len} B: {} of {}", kind.name, with.mops, without.mops);
                 // "competing applications do not fairly share the RNIC" (4.3).

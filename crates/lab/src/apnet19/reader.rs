@@ -1,4 +1,4 @@
-//! The adaptive reader that the paper asks for (5), as its load and its objects change.
+//! The adaptive reader that the paper asks for (apnet19 5), while its load and its objects change.
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -13,10 +13,10 @@ use sinew_sim::{Actor, Competitor, CoreShare, Doing, IdleCount, SimClock, SimVer
 use crate::experiment::{Against, Experiment, Row};
 use crate::nics::cluster::NicCluster;
 
-/// See the module.
+/// Experiment for the adaptive reader.
 pub struct AdaptiveReader;
 
-/// What is to be read, and whether a program that computes competes for the cores of both hosts.
+/// What is read, and whether a computing program competes for the cores of both hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     is_busy: bool,
@@ -24,7 +24,7 @@ pub struct Case {
     accesses: u32,
 }
 
-/// All eight, each of which differs from the last in one thing.
+/// All eight cases, each of which differs from the one before in one respect.
 pub const CASES: [Case; 8] = {
     const fn case(is_busy: bool, len: u32, accesses: u32) -> Case {
         Case { is_busy, len, accesses }
@@ -41,18 +41,18 @@ pub const CASES: [Case; 8] = {
     ]
 };
 
-/// From a change until it counts which way is chosen.
+/// Time after a change in which gets are not counted.
 const SETTLING_NS: u64 = 10_000_000;
-/// What is measured then.
+/// Time after that in which they are.
 const MEASURED_NS: u64 = 48_000_000;
-/// A core that polls in vain looks so often.
+/// Time between two looks of a core that polls and finds nothing, in ns.
 const LOOKS_NS: u64 = 2_000;
-/// Bytes of a hop: the place of the next access.
+/// Bytes of a hop, which is the place of the next access.
 const HOP_LEN: u32 = RemoteMemory::BYTES as u32;
 
 type Next = Box<dyn Fn(u32, &[u8]) -> Option<RemoteMemory>>;
 
-/// Where the next access goes; looking there costs whoever looks itself.
+/// Returns where the next access goes. If a clock is given, reading that costs its owner the time of a memory access.
 fn next(clock: Option<SimClock>, memory_ns: u64) -> Next {
     Box::new(move |_, bytes| {
         if let Some(clock) = &clock {
@@ -62,31 +62,31 @@ fn next(clock: Option<SimClock>, memory_ns: u64) -> Next {
     })
 }
 
-/// What a thread can tell of its sleeps, as systems count how long a processor is idle.
+/// Sleeps of a thread, and the idle time of its core, as systems count it.
 #[derive(Default)]
 struct Sleep {
     since_ns: Option<u64>,
-    /// Once the actor has a core.
+    /// Set once the actor has a core.
     idle: Rc<OnceCell<IdleCount>>,
     told_ns: u64,
 }
 
 impl Sleep {
-    /// The thread is awake: how long it slept, and how long its core was idle meanwhile, if it slept.
+    /// Ends a sleep. Returns how long the thread slept and how long its core was idle meanwhile, in ns, if it slept.
     fn end(&mut self, now_ns: u64) -> Option<(u64, u64)> {
         let slept_ns = now_ns - self.since_ns.take()?;
         let idle_ns = self.idle.get()?.ns();
         Some((slept_ns, idle_ns - std::mem::replace(&mut self.told_ns, idle_ns)))
     }
 
-    /// It sleeps from now on.
+    /// Begins a sleep.
     fn begin(&mut self, now_ns: u64) {
         self.since_ns = Some(now_ns);
     }
 }
 
 struct Reading {
-    /// It sleeps until then, whatever comes: the slices of the program that competes begin there.
+    /// Until then it sleeps, whatever comes: the competing program's slices begin there.
     rests_until_ns: Rc<Cell<u64>>,
     sleep: Sleep,
     reader: Reader<SimVerbs, Next, SeededGenerator>,
@@ -130,7 +130,7 @@ impl Actor for Reading {
 }
 
 struct Serving {
-    /// As the reader's.
+    /// Same as the reader's.
     rests_until_ns: Rc<Cell<u64>>,
     sleep: Sleep,
     server: Server<SimVerbs, Next>,
@@ -149,7 +149,7 @@ impl Actor for Serving {
             self.server.slept(slept_ns, idle_ns, now_ns);
         }
         let turn = self.server.turn(now_ns);
-        // The object itself, which is in no cache.
+        // Reading the object itself, which is in no cache.
         self.clock.spend_ns(self.memory_ns * turn.requests as u64);
         match turn.step {
             _ if turn.found => Doing::Work,
@@ -170,10 +170,10 @@ impl Case {
     }
 }
 
-/// Profiles that are run.
+/// NIC profiles that are run.
 const NICS: [&str; 2] = ["cx3-roce10", "cx3"];
 
-/// What the reader reaches of the best fixed choice, in each case, and what each fixed choice does.
+/// Rates of the reader and of each fixed choice, in each case.
 struct Compared {
     adaptive: Vec<f64>,
     fixed: Vec<Vec<f64>>,
@@ -209,16 +209,21 @@ impl Experiment for AdaptiveReader {
     }
 
     fn setup(&self) -> &'static str {
-        "A reader on one host gets objects of a server on another, one at a time: of 32 B or 4 KB, after 1 or 4 dependent accesses, on idle cores or beside a program \
-         that computes on both. After each sleep both are told how long their core was idle, as a system counts it. One case follows the other in one run: 10 ms after each change gets are counted for 48 ms. The reader chooses itself, or \
-         has one of its four choices throughout."
+        "A reader on one host gets objects from a server on another, one at a time: of 32 B or 4 KB, after 1 or 4 \
+         dependent accesses, on idle cores or with a computing program on both. After each sleep, both are told how \
+         long their core was idle, as a system counts it. The cases follow each other in one run: after each change, \
+         gets are counted for 48 ms, beginning after 10 ms. The reader chooses itself, or keeps to one of its four \
+         choices throughout."
     }
 
     fn remark(&self) -> &'static str {
-        "A slice of 12 ms is lost in one get of a thousand, so the reader keeps what is lost apart from what a get takes: half of the time to who polls, so that it sleeps where that \
-         takes less than twice as long. Slices fall differently when the choice changes, by which 48 ms may hold a few more or fewer. That a program comes or goes a thread \
-         that sleeps learns from how idle its core was meanwhile; one that is not told of that polls again within 200 ms. A class of gets that is new to a reader that polls beside \
-         a program is not slept for before the next slice is lost, which can be 24 ms, and there are other orders of the cases in which one is met 20 % short, or once by half."
+        "One get in a thousand loses a slice of 12 ms, so the reader accounts for these losses apart from the time of \
+         a get: polling loses half of the time, so it sleeps where that takes less than twice as long. Slices fall \
+         differently when the choice changes, so that 48 ms may hold a few more or fewer. A thread that sleeps learns \
+         that a program comes or goes from how idle its core was meanwhile; one that is not told this polls again \
+         within 200 ms. A reader that polls beside a program, and meets a class of gets that is new to it, does not \
+         sleep for them before it loses the next slice, which can be 24 ms later. In some other orders of the cases it \
+         stays 20 % below the best in one of them, or once 50 %."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -251,7 +256,8 @@ impl Experiment for AdaptiveReader {
     }
 }
 
-/// Thousands of gets a second in each case, one case after the other, made as `forced` says or as the reader chooses.
+/// Thousands of gets per second in each case, one case after the other. The way of reading is `forced`, or the reader's
+/// own choice.
 pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f64> {
     let mut nics = NicCluster::new(profile, 2, 1);
     let clock = nics.clock();
@@ -259,7 +265,7 @@ pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f
     let far_domain = far.protection_domain().expect("a domain");
     let memory = far_domain.expose(1 << 16, Access::READ).expect("memory");
     let limits = Limits { accesses_max: 8, len_max: 4096 };
-    // Hops that lead to each other, and to the object before them.
+    // Hops that lead to each other, and finally to the object.
     let place = |offset: usize, len: u32| RemoteMemory {
         len: len.into(),
         ..memory.remote().at(offset as u64).expect("inside")
@@ -267,7 +273,7 @@ pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f
     let object = |nth: usize, case: &Case| {
         let mut start = place(0, case.len);
         for hop in 1..case.accesses as usize {
-            // Each case has its own, since gets of the last are under way.
+            // Each case has hops of its own, since gets of the last case are in flight.
             let at = 4096 + 64 * (8 * nth + hop);
             memory.write(at, &start.to_bytes()).expect("inside");
             start = place(at, HOP_LEN);
@@ -359,7 +365,7 @@ mod tests {
         }
     }
 
-    /// Cases in another order, and what is to be near the best in it.
+    /// Runs cases in another order, and returns those in which the reader stayed below 90 % of the best choice.
     fn follows(order: &[usize]) -> Vec<String> {
         let cases: Vec<Case> = order.iter().map(|at| CASES[*at]).collect();
         let mut short = Vec::new();
@@ -374,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_program_that_comes_and_goes_is_followed_by_who_polls_and_by_who_sleeps() {
-        // The second goes from sleep to polling and back.
+        // The second order leads from sleep to polling and back.
         let orders: [&[usize]; 4] =
             [&[4, 3, 7, 0, 5, 2, 4, 2], &[1, 6, 1, 6, 1], &[7, 5, 4, 3, 2, 1, 0, 6], &[5, 0, 4, 1, 7, 3, 4, 1]];
         let short: Vec<String> = orders.into_iter().flat_map(follows).collect();

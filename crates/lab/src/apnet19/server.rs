@@ -1,4 +1,4 @@
-//! Who answers requests for objects, and lends memory to READs.
+//! Server processes, which answer requests for objects and expose memory to READs.
 
 use sinew_fabric::Clock;
 use sinew_fabric::verbs::{Completion, CompletionQueue, Destination, Opcode, Operation, QueuePair, Request, Source};
@@ -6,37 +6,37 @@ use sinew_mem::Frozen;
 use sinew_sim::nic::Core;
 use sinew_sim::{Actor, Doing, SimClock, SimCq, SimExposed, SimQp};
 
-/// Bytes between the slots that requests are written to: a line each.
+/// Distance between the slots that requests are written to, in bytes: one line each.
 pub const SLOT: usize = 64;
-/// Bytes of a request: a number, and a key.
+/// Bytes of a request: a number and a key.
 pub const REQUEST: usize = 16;
-/// Of so many requests that nobody awaits, one is signaled.
+/// One in this many sends, whose completions nobody awaits, is signalled.
 pub const SIGNAL_EVERY: usize = 16;
 
-/// Who asks by WRITE.
+/// A client that sends requests.
 pub struct Asker {
-    /// Where answers go.
+    /// Destination of answers.
     pub to: Destination,
-    /// The first of its slots, in bytes of memory, and how many it has.
+    /// Offset in bytes of the first of its slots in memory, and their number.
     pub slots: (usize, usize),
 }
 
-/// What a server is made of.
+/// Parts that a server is made of.
 pub struct Parts {
-    /// Objects, which READs fetch, or slots of requests.
+    /// Objects, which READs fetch, or slots for requests.
     pub memory: SimExposed,
     pub askers: Vec<Asker>,
-    /// Answers go out here, and requests come in where they are datagrams; none where there are only READs.
+    /// Queue pair for answers, and for requests if they are datagrams; none if there are only READs.
     pub datagrams: Option<SimQp>,
     pub cq: SimCq,
     pub object: Frozen,
-    /// Whether the request to send it holds it.
+    /// Whether the object is sent inline.
     pub is_inline: bool,
-    /// Whether it sleeps until a request interrupts.
+    /// Whether it sleeps until a request interrupts it.
     pub sleeps: bool,
     pub clock: SimClock,
     pub core: Core,
-    /// Before this it does nothing.
+    /// Time at which it begins; it sleeps until then.
     pub begins_ns: u64,
 }
 
@@ -46,7 +46,7 @@ pub struct Server {
     completions: Vec<Completion>,
     /// Requests of each asker that were taken.
     taken: Vec<u64>,
-    /// Who is looked at next.
+    /// Asker that is looked at next.
     next: usize,
     sent: usize,
 }
@@ -58,10 +58,10 @@ impl Server {
         Self { parts, completions: Vec::new(), taken, next: 0, sent: 0 }
     }
 
-    /// Fetches the object, and sends it.
+    /// Fetches the object and sends it.
     fn answer(&mut self, to: Destination) {
         let Parts { datagrams, object, is_inline, clock, core, .. } = &mut self.parts;
-        // Where it lies no cache knows. The NIC fetches a long one, which the core need not touch but for its header.
+        // Its place is in no cache. The NIC fetches a long object, of which the core touches only the header.
         clock.spend_ns(core.memory_ns);
         let source = if *is_inline {
             clock.spend_ns(core.copy_line_ns * object.len().div_ceil(64) as u64);
@@ -76,7 +76,8 @@ impl Server {
         datagrams.post(Request { signaled, ..Request::new(0, operation) }).expect("there is room");
     }
 
-    /// Looks at the slots of one asker after the other until there is a request, which is answered. Whether there was one.
+    /// Looks at the slots of one asker after the other until it finds a request, which it answers. Returns whether it
+    /// found one.
     fn look(&mut self) -> bool {
         for _ in 0..self.parts.askers.len() {
             let at = self.next;
@@ -97,7 +98,7 @@ impl Server {
         false
     }
 
-    /// Takes completions: requests that came as datagrams, which are answered, and what tells that answers have left. Whether there were any.
+    /// Takes completions: of datagram requests, which it answers, and of answers sent. Returns whether there were any.
     fn poll(&mut self, max: usize) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
         let found = self.parts.cq.poll(&mut completions, max);
@@ -133,7 +134,7 @@ impl Actor for Server {
             return Doing::Asleep;
         }
         if self.look() {
-            // Now and then it hears that answers have left.
+            // Completions of answers are taken now and then.
             if self.sent.is_multiple_of(SIGNAL_EVERY) {
                 self.poll(4);
             }

@@ -1,4 +1,4 @@
-//! Small requests beside transfers of 4 MB of the same process (4.3), with a fair share for each and without.
+//! Small requests beside transfers of 4 MB of the same process (apnet19 4.3), with a fair share for each and without.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,13 +16,14 @@ use super::bulk::BULK;
 use crate::experiment::{Against, Experiment, Row};
 use crate::nics::cluster::NicCluster;
 
-/// See the module.
+/// Experiment with fair shares.
 pub struct FairShare;
 
-/// Bytes of a small request, and of what surrounds it on the link (RoCE version 2, an RC WRITE or the answer to a READ), at most.
+/// Bytes of a small request (`SMALL`), and most bytes that surround it on the link (`AROUND`: RoCE version 2, an RC
+/// WRITE or the answer to a READ).
 const SMALL: usize = 256;
 const AROUND: usize = 98;
-/// Small requests, and transfers, that are under way or wait.
+/// Small requests, and transfers, that are in flight or wait.
 const SMALL_WINDOW: usize = 32;
 const BULK_WINDOW: usize = 2;
 const SMALL_CLASS: ClassId = ClassId(0);
@@ -30,22 +31,22 @@ const BULK_CLASS: ClassId = ClassId(1);
 const WARM_UP_NS: u64 = 4_000_000;
 const MEASURED_NS: u64 = 100_000_000;
 
-/// NICs that are run, and from one small request to the next: 0, where they come as fast as the core can make them. On the fast link that would leave none
-/// of the core for transfers.
+/// NICs that are run, each with the time in ns from one small request to the next; 0 if the core makes them as fast as
+/// it can. On the fast link that would leave transfers nothing of the core.
 pub const NICS: [(&str, u64); 2] = [("cx3-roce10", 0), ("cx3", 500)];
 
-/// What a process does.
+/// Load of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     /// Small requests alone.
     Alone,
-    /// Transfers beside them, all of which go to the NIC at once.
+    /// Transfers beside them, all handed to the NIC at once.
     Unscheduled,
-    /// Transfers beside them, each with a share of equal weight.
+    /// Transfers beside them, both scheduled with equal weights.
     Scheduled,
 }
 
-/// Bytes that ended, of each class.
+/// Rate of each class.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moved {
     /// Millions of small requests a second.
@@ -63,13 +64,13 @@ struct Process {
     remote: RemoteMemory,
     has_bulk: bool,
     has_begun: bool,
-    /// Small requests that can be made, when the next is, and how long after the last.
+    /// Small requests that can be made now, the time at which the next is due, and the time between two.
     spare: usize,
     next_ns: u64,
     pace_ns: u64,
     clock: SimClock,
     ended: Vec<Done>,
-    /// Small requests and transfers that are over.
+    /// Small requests and transfers that completed.
     done: Rc<RefCell<[u64; 2]>>,
 }
 
@@ -119,7 +120,7 @@ impl Actor for Process {
     }
 }
 
-/// Bounds of a share: some microseconds of the link are outstanding, in chunks that are a part of that.
+/// Limits of a share: some microseconds of the link are outstanding, in chunks that are a fraction of that.
 fn limits(profile: &Profile) -> Limits {
     let chunk_len = if profile.link.rate_gbps > 20.0 { 16 << 10 } else { 4 << 10 };
     Limits {
@@ -143,7 +144,7 @@ pub fn run(profile: &Profile, pace_ns: u64, reads: bool, beside: Beside) -> Move
     let config = QpConfig { send_depth: 1024, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
     let cq = thread.completion_queue(4096).expect("a queue");
     let far_cq = far_thread.completion_queue(4096).expect("a queue");
-    // Enough for the chunks of all transfers.
+    // Enough memory for the chunks of all transfers.
     let arena = domain.arena(256 << 20).expect("an arena");
     let limits = match beside {
         Beside::Scheduled => limits(profile),
@@ -197,14 +198,14 @@ pub fn run(profile: &Profile, pace_ns: u64, reads: bool, beside: Beside) -> Move
     }
 }
 
-/// What a process got in each way to run it, and what is fair.
+/// Rates of a process in each kind of run, and the fair ones.
 struct Compared {
     alone: Moved,
     unscheduled: Moved,
     scheduled: Moved,
-    /// The lesser of what small requests come to alone and half of the link.
+    /// The lesser of the rate of small requests alone and that of half of the link.
     fair_small_mops: f64,
-    /// What the link has left for transfers then.
+    /// What the scheduled small requests leave of the link for transfers, in Gb/s.
     rest_gbps: f64,
 }
 
@@ -236,9 +237,11 @@ impl Experiment for FairShare {
     }
 
     fn setup(&self) -> &'static str {
-        "A process makes requests of 256 B, 32 at a time (on the link of 56 Gb/s two million a second), and transfers of 4 MB, two at a time, to another host, all by WRITE \
-         or all by READ, on a queue pair for each: small requests alone, both handed to the NIC as they come, and both by a share with equal weights, which cuts \
-         transfers into chunks and lets some microseconds of the link be outstanding."
+        "A process makes requests of 256 B, 32 at a time (two million per second on the 56 Gb/s link), and transfers \
+         of 4 MB, two at a time, to another host, all by WRITE or all by READ, on a queue pair for each. There are \
+         runs with small requests alone, with both handed to the NIC as they come, and with both scheduled by a share \
+         with equal weights, which cuts transfers into chunks and keeps only some microseconds of the link \
+         outstanding."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -288,7 +291,7 @@ mod tests {
                 let what = format!("{name}, reads {reads}: {scheduled:?}, unscheduled {unscheduled:?}");
                 assert!(scheduled.small_mops >= 0.8 * fair_small_mops, "{what}, fair {fair_small_mops}");
                 assert!(scheduled.bulk_gbps >= 0.8 * rest_gbps, "{what}, rest {rest_gbps}");
-                // Without it they starve.
+                // Without a share, small requests starve.
                 assert!(unscheduled.small_mops < 0.5 * fair_small_mops, "{what}");
             }
         }

@@ -1,11 +1,11 @@
-//! The ways to fetch an object that the paper compares (2.2, 4.1).
+//! The ways to fetch an object that the paper compares (apnet19 2.2, 4.1).
 
-/// What crosses the network.
+/// Messages of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// READs, each of which the next depends on: of 8 bytes, but the last, which is of the object.
+    /// READs, each of which depends on the one before: of 8 bytes each, except for the last, which is of the object.
     Read {
-        /// How many.
+        /// Number of READs.
         accesses: usize,
     },
     /// A request by WRITE over UC and an answer by SEND over UD: a compound read.
@@ -14,27 +14,27 @@ pub enum Way {
     SendSend,
 }
 
-/// How processes learn of what happened.
+/// How processes notice completions and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// They sleep until a completion interrupts.
     Interrupts,
     /// The client polls its completion queue, and the server its memory.
     Polling,
-    /// The client polls the memory that an unsignaled READ brings the object to.
+    /// The client polls the memory to which an unsignalled READ brings the object.
     PollingTargets,
 }
 
 /// A way as the paper's figures name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// As figures have it.
+    /// Name in the figures.
     pub name: &'static str,
-    /// In rows' names.
+    /// Part of rows' names.
     pub id: &'static str,
-    /// What crosses the network.
+    /// Messages of a get.
     pub way: Way,
-    /// How that is noticed.
+    /// How they are noticed.
     pub notice: Notice,
 }
 
@@ -44,26 +44,26 @@ const fn read(name: &'static str, id: &'static str, accesses: usize, notice: Not
 
 /// A READ whose completion interrupts.
 pub const READ_INTR: Kind = read("READ-Intr", "read_intr", 1, Notice::Interrupts);
-/// Two dependent ones.
+/// Two dependent READs whose completions interrupt.
 pub const READ_INTR_2: Kind = read("READ-Intr-2", "read_intr_2", 2, Notice::Interrupts);
-/// Three.
+/// Three dependent READs whose completions interrupt.
 pub const READ_INTR_3: Kind = read("READ-Intr-3", "read_intr_3", 3, Notice::Interrupts);
-/// Four.
+/// Four dependent READs whose completions interrupt.
 pub const READ_INTR_4: Kind = read("READ-Intr-4", "read_intr_4", 4, Notice::Interrupts);
 /// A READ whose target is polled.
 pub const READ_POLL: Kind = read("READ-Poll", "read_poll", 1, Notice::PollingTargets);
-/// A READ whose completion is polled for.
+/// A READ whose completion is polled.
 pub const READ_SIG: Kind = read("READ-Sig", "read_sig", 1, Notice::Polling);
-/// A compound read of which both sides poll.
+/// A compound read with polling on both sides.
 pub const WRITE_SEND: Kind =
     Kind { name: "WRITE/SEND-Poll", id: "write_send", way: Way::WriteSend, notice: Notice::Polling };
-/// A compound read of which both sides sleep.
+/// A compound read with sleeping on both sides.
 pub const SEND_SEND: Kind =
     Kind { name: "SEND/SEND-Intr", id: "send_send", way: Way::SendSend, notice: Notice::Interrupts };
 
-/// Those of Figures 1 and 3.
+/// Kinds in Figures 1 and 3.
 pub const LATENCY: [Kind; 5] = [READ_INTR, READ_POLL, READ_SIG, WRITE_SEND, SEND_SEND];
-/// Those of Figures 2 and 4.
+/// Kinds in Figures 2 and 4.
 pub const THROUGHPUT: [Kind; 7] = [READ_INTR, READ_POLL, READ_INTR_2, READ_INTR_3, READ_INTR_4, WRITE_SEND, SEND_SEND];
-/// Bytes of objects.
+/// Sizes of objects, in bytes.
 pub const SIZES: [usize; 6] = [16, 64, 128, 256, 1024, 4096];

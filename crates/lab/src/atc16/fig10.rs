@@ -1,14 +1,15 @@
-//! Figure 10: what atomics do to a store.
+//! Figure 10: effect of atomics on a key-value store.
 
 use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::services::store::{Kind, StoreFound, StoreRun};
 
-/// See the module.
+/// Experiment for Figure 10.
 pub struct Fig10;
 
 const PUT_PERCENT: [f64; 6] = [0.0, 10.0, 25.0, 50.0, 75.0, 100.0];
-/// NICs, with what 10 % of PUTs cost in the paper, and what PUTs alone leave, both in percent of the rate of GETs alone.
+/// NICs, each with the percentage of the rate of GETs alone that 10 % of PUTs cost in the paper, and the percentage
+/// that PUTs alone leave.
 const NICS: [(&str, [f64; 2]); 2] = [("cx3", [72.0, 4.0]), ("cib", [31.0, 12.0])];
 
 impl Experiment for Fig10 {
@@ -25,10 +26,11 @@ impl Experiment for Fig10 {
     }
 
     fn setup(&self) -> &'static str {
-        "28 or 56 clients with 16 requests each on seven hosts, and the real store: a GET is one READ, a PUT a compare-and-swap, a WRITE and another \
-         compare-and-swap; where keys are, clients have seen before. The paper emulates a PUT by the two atomics. A record has two places for its \
-         value; values have 8 B, so that its READ is no longer than the paper's. It holds 16,384 items rather than 16 million, so that a few PUTs find a lock \
-         held."
+        "28 or 56 clients with 16 requests each on seven hosts, and the real store: a GET is one READ, and a PUT is a \
+         compare-and-swap, a WRITE and another compare-and-swap; clients already know where keys are. The paper \
+         emulates a PUT by the two atomics. A record has two places for its value; values have 8 B, so that the READ \
+         of a record is no longer than the paper's. The store holds 16,384 items rather than 16 million, so a few PUTs \
+         find a lock held."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -58,13 +60,14 @@ impl Experiment for Fig10 {
 }
 
 fn run(nic: &str, put_percent: f64) -> StoreFound {
-    // Until each client has been through its keys once, and then for as many requests as take several times the latency.
+    // Until each client has used all its keys once, and then long enough for requests that take several times the
+    // latency.
     let (warm_up_ns, measured_ns) = match put_percent {
         puts if puts < 5.0 => (1_000_000, 300_000),
         puts if puts < 20.0 => (2_000_000, 1_000_000),
         _ => (8_000_000, 3_000_000),
     };
-    // As many as are needed.
+    // As many clients as it takes to saturate the NIC.
     let clients = if nic == "cib" { 56 } else { 28 };
     let run = StoreRun { hosts: 7, clients, value_len: 8, window: 16, keys: 16_384, ..StoreRun::sigcomm14(Kind::Drtm) };
     StoreRun { get_percent: 100.0 - put_percent, warm_up_ns, measured_ns, ..run }.run(&profile(nic))

@@ -1,4 +1,4 @@
-//! Figure 11b: what batches and queue pairs do for a core that sends datagrams.
+//! Figure 11b: effect of batches and queue pairs on the rate of a core that sends datagrams.
 
 use sinew_harness::load::verbs::{Carrier, Op};
 
@@ -6,7 +6,7 @@ use super::profile;
 use crate::experiment::{Against, Experiment, Row};
 use crate::nics::rates;
 
-/// See the module.
+/// Experiment for Figure 11b.
 pub struct Fig11;
 
 const NICS: [(&str, &str); 3] = [("cib", "Connect-IB"), ("cx3", "ConnectX-3"), ("cx", "ConnectX")];
@@ -26,9 +26,10 @@ impl Experiment for Fig11 {
     }
 
     fn setup(&self) -> &'static str {
-        "One thread sends datagrams of 60 bytes, whose elements have two lines: one by one, or in batches of 16, on one queue pair or several. The \
-         paper says that batches with one queue pair are slower than none, that two queue pairs double the rate of batches on all clusters, and that \
-         four make 2 to 3.2 times as much; without batches queue pairs change nothing."
+        "One thread sends datagrams of 60 bytes, whose work queue elements have two lines: one by one, or in batches \
+         of 16, on one queue pair or several. The paper says that batches with one queue pair are slower than none, \
+         that two queue pairs double the rate of batches on all clusters, and that four bring 2 to 3.2 times as much; \
+         without batches, queue pairs change nothing."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -1,4 +1,4 @@
-//! Figure 12: inbound READs and WRITEs by their size.
+//! Figure 12: inbound READs and WRITEs by size.
 
 use sinew_harness::load::verbs::{Carrier, Op};
 
@@ -6,13 +6,13 @@ use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 
-/// See the module.
+/// Experiment for Figure 12.
 pub struct Fig12;
 
 const SIZES: [usize; 5] = [32, 64, 128, 256, 512];
-/// From this part of the link's time on, the link is what limits.
+/// Share of the link's time from which on the link is the limit.
 const SATURATED: f64 = 0.8;
-/// A NIC, and the payload from which on the link limits READs.
+/// NICs, each with its title and the payload in bytes from which on the link limits READs.
 const PAPER: [(&str, &str, f64); 3] =
     [("cib", "Connect-IB", 64.0), ("cx3", "ConnectX-3", 256.0), ("cx", "ConnectX", 128.0)];
 
@@ -30,8 +30,8 @@ impl Experiment for Fig12 {
     }
 
     fn setup(&self) -> &'static str {
-        "64 threads of eight hosts ask one host with a modelled NIC. The link limits READs from the first size on with which it is busy for four fifths of \
-         the time."
+        "64 threads of eight hosts make requests to one host with a modelled NIC. The link counts as the limit of \
+         READs from the first size at which it is busy for four fifths of the time."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -71,16 +71,18 @@ mod tests {
         let rows = Fig12.run(&mut |_| {});
         for (nic, _, transition) in PAPER {
             let of = |name: &str| found_of(&rows, &format!("{nic}.{name}"));
-            // "For READs, the transition point is approximately 128 bytes, 256 bytes, and 64 bytes for CX, CX3, and CIB" (5.3.1).
+            // "For READs, the transition point is approximately 128 bytes, 256 bytes, and 64 bytes for CX, CX3, and
+            // CIB" (5.3.1).
             assert_eq!(of("read.transition"), transition, "{nic}");
-            // Before it the NIC limits, whatever the size.
+            // Below it the NIC is the limit, whatever the size.
             assert!(
                 (of("fig12.read32") / of(&format!("fig12.read{}", transition as usize / 2)) - 1.0).abs() < 0.1,
                 "{nic}"
             );
-            // Beyond it the link does.
+            // Above it the link is.
             let sizes = SIZES.map(|size| of(&format!("fig12.read{size}")));
-            // Not asserted of ConnectX: in the time that is measured its units take what waits for PCI Express from then on, as many of all sizes.
+            // This is not asserted for ConnectX: while it is measured, its units still take what already waits for PCI
+            // Express, at the same rate for all sizes.
             assert!(nic == "cx" || sizes[SIZES.len() - 1] < 0.75 * sizes[0], "{nic}: {sizes:?}");
             assert!(of("fig12.write32") >= 0.99 * of("fig12.read32"), "{nic}");
         }

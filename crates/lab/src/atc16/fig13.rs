@@ -4,7 +4,7 @@ use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::windows;
 
-/// See the module.
+/// Experiment for Figure 13.
 pub struct Fig13;
 
 const WINDOWS: [usize; 9] = [4, 8, 16, 32, 64, 128, 256, 512, 1024];
@@ -23,8 +23,9 @@ impl Experiment for Fig13 {
     }
 
     fn setup(&self) -> &'static str {
-        "Threads on all cores of a host issue windows of 8-byte READs or WRITEs over RC, each to a host of its own, and wait for all of a window before they \
-         issue the next. Reads by PCIe are those of elements that were fetched again."
+        "Threads on all cores of a host issue windows of 8-byte READs or WRITEs over RC, each to a host of its own, \
+         and wait for a whole window to complete before they issue the next. The reads over PCIe are those of work \
+         queue elements that are fetched again."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -44,7 +45,7 @@ impl Experiment for Fig13 {
                     rows.push(Row::model(&id, metric, found.rate_mops, "M/s").case(&case));
                     let metric = format!("windows of {window}, elements fetched again");
                     rows.push(Row::model(format!("{id}.misses"), metric, found.misses_mops, "M/s").case(&case));
-                    // A rate that is higher by a trifle is none.
+                    // A rate that is higher by less than 0.5 % counts as equal.
                     if reads && found.rate_mops > best.0 * 1.005 {
                         best = (found.rate_mops, window);
                     }
@@ -66,16 +67,19 @@ mod tests {
     fn reads_are_dearer_the_larger_their_windows_and_connect_ib_keeps_up_with_writes() {
         let (cib, cx3) = (profile("cib"), profile("cx3"));
         let reads = WINDOWS.map(|window| windows::run(&cib, true, window));
-        // "on CIB, both READ throughput and PCIe read rate increases as N increases" (5.3.2). In the model the throughput does up to 128, and loses 6 % from there.
+        // "on CIB, both READ throughput and PCIe read rate increases as N increases" (5.3.2). In the model, throughput
+        // increases up to 128, and loses 6 % beyond that.
         assert!(reads[..6].is_sorted_by(|a, b| a.rate_mops <= 1.01 * b.rate_mops), "{reads:?}");
         assert!(reads[6..].iter().all(|found| found.rate_mops > 0.9 * reads[5].rate_mops), "{reads:?}");
         assert!(reads.is_sorted_by(|a, b| a.misses_mops <= 1.01 * b.misses_mops), "{reads:?}");
         assert!(reads[0].misses_mops == 0.0 && reads[WINDOWS.len() - 1].misses_mops > 0.0, "{reads:?}");
-        // "CIB's NIC can handle the CPU's peak WQE injection rate for WRITEs and never suffers cache misses" (5.3.2). In the model it does from 256 on.
+        // "CIB's NIC can handle the CPU's peak WQE injection rate for WRITEs and never suffers cache misses" (5.3.2).
+        // In the model there are misses from 256 on.
         for window in WINDOWS.into_iter().take_while(|window| *window <= 128) {
             assert_eq!(windows::run(&cib, false, window).misses_mops, 0.0, "{window}");
         }
-        // "N = 16 and N = 512 maximize READ throughput on CX3 and CIB respectively" (5.3.2): on ConnectX-3 longer windows bring nothing.
+        // "N = 16 and N = 512 maximize READ throughput on CX3 and CIB respectively" (5.3.2): longer windows gain
+        // nothing on ConnectX-3.
         let [best, long] = [16, 512].map(|window| windows::run(&cx3, true, window).rate_mops);
         assert!(long < 1.01 * best, "{long} and {best}");
     }

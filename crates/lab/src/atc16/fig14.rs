@@ -1,10 +1,10 @@
-//! Figure 14: atomics on more and more counters.
+//! Figure 14: atomics on a growing number of counters.
 
 use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::atomics;
 
-/// See the module.
+/// Experiment for Figure 14.
 pub struct Fig14;
 
 const COUNTERS: [u64; 7] = [1, 4, 16, 64, 256, 1024, 4096];
@@ -23,8 +23,8 @@ impl Experiment for Fig14 {
     }
 
     fn setup(&self) -> &'static str {
-        "64 clients on eight hosts add to counters of one host that each chooses at random, eight at a time. Known are one counter and 4,096; what lies \
-         between follows from the locks, which are chosen by the address."
+        "64 clients on eight hosts add to counters of one host that each chooses at random, eight at a time. The rates \
+         of one counter and of 4,096 are known; those between follow from the locks, which are chosen by the address."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

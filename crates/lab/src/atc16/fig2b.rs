@@ -1,21 +1,21 @@
-//! Figure 2: what crosses PCI Express, by MMIO and by DMA, and what follows for work queue elements.
+//! Figure 2: bytes that cross PCI Express by MMIO and by DMA, and the limits that follow for work queue elements.
 
 use sinew_sim::pcie::{Generation, PcieLink};
 
 use super::{given, profile};
 use crate::experiment::{Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 2.
 pub struct Fig2b;
 
-/// Bytes that a core sends to the NIC, with both sides of the ends of lines and of completions.
+/// Bytes that a core sends to the NIC, on both sides of the boundaries of lines and of completions.
 const SIZES: [usize; 11] = [4, 32, 64, 65, 96, 128, 129, 160, 192, 224, 256];
 
-/// A generation: how its rows' names begin, and the paper's bandwidth and headers.
+/// PCI Express generations, each with its rows' prefix, and the paper's bandwidth of a lane and lengths of headers.
 const PAPER: [(&str, Generation, f64, f64, f64); 2] =
     [("pcie.gen2", Generation::Gen2, 500.0, 24.0, 20.0), ("pcie.gen3", Generation::Gen3, 984.6, 26.0, 22.0)];
 
-/// The elements of Appendix A: so many, of so many bytes.
+/// The work queue elements of Appendix A: their number, and the length of each in bytes.
 const WQES: (usize, usize) = (10, 65);
 
 impl Experiment for Fig2b {
@@ -32,13 +32,14 @@ impl Experiment for Fig2b {
     }
 
     fn setup(&self) -> &'static str {
-        "Nothing is run: bytes and limits follow from the sizes of PCI Express's packets, as `sinew model pcie` has them. Figure 2b's link is that of a Connect-IB: \
-         PCIe 3.0, whose completions carry 128 bytes."
+        "Nothing is run: bytes and limits follow from the sizes of PCI Express's packets, as `sinew model pcie` \
+         computes them. Figure 2b's link is that of a Connect-IB: PCIe 3.0, with completions that carry 128 bytes."
     }
 
     fn remark(&self) -> &'static str {
-        "Rows of Figure 2a are inputs of the model, and the limits and Appendix A's sums follow from them: that they are the paper's shows that the arithmetic \
-         is, and nothing else. Figure 2b is a drawing, of whose curves the text has no figures."
+        "Rows of Figure 2a are inputs of the model, and the limits and Appendix A's sums follow from them: agreement \
+         shows that the arithmetic is the paper's, and nothing else. Figure 2b is a drawing; the text has no figures \
+         for its curves."
     }
 
     fn run(&self, _: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -68,7 +69,7 @@ impl Experiment for Fig2b {
     }
 }
 
-/// What follows for work queue elements.
+/// Rows with the limits that follow for work queue elements.
 fn limits(link: PcieLink) -> Vec<Row> {
     let (count, len) = WQES;
     let bytes = |traffic: sinew_sim::pcie::Traffic| traffic.to_device.bytes as f64;

@@ -4,12 +4,12 @@ use super::profile;
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::sequencer::{Design, SequencerFound, SequencerRun};
 
-/// See the module.
+/// Experiment for Figure 8.
 pub struct Fig8;
 
-/// Clients, and the calls that each has on their way.
+/// Clients, and calls in flight of each.
 const LOADS: [(usize, usize); 6] = [(10, 1), (35, 1), (70, 1), (70, 2), (70, 4), (70, 8)];
-/// Loads are alike whose rates differ by no more than this part.
+/// Loads count as alike if their rates differ by less than this share.
 const ALIKE: f64 = 0.15;
 
 impl Experiment for Fig8 {
@@ -26,8 +26,8 @@ impl Experiment for Fig8 {
     }
 
     fn setup(&self) -> &'static str {
-        "Spec-S0 on ten cores of a host with a modelled Connect-IB; its answers to a burst have a doorbell together, or one each. The text says by \
-         how much batches raise the latency at most (1 us); the figure's curves it does not have."
+        "Spec-S0 on ten cores of a host with a modelled Connect-IB; its answers to a burst share a doorbell, or have \
+         one each. The text says how much batches add to the latency at most (1 us); it has no figures for the curves."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -1,4 +1,4 @@
-//! Figure 9: HERD's cache with batches and without.
+//! Figure 9: HERD's cache, with batches and without.
 
 use sinew_sim::nic::Profile;
 
@@ -6,14 +6,15 @@ use super::{BEST_OF_WINDOWS, WINDOWS, baseline, batched, profile};
 use crate::experiment::{Experiment, Row};
 use crate::services::cache::{CacheFound, CacheRun};
 
-/// See the module.
+/// Experiment for Figure 9.
 pub struct Fig9;
 
 const CORES: usize = 14;
 /// Client threads, on eight hosts (4.3.1).
 const CLIENTS: usize = 128;
 
-/// How rows' names end, what is run, and of the paper: a core's rate, the highest, and cores that beat a store which clients READ.
+/// Lines of the figure: the suffix of its rows' names, its name, whether it batches, and from the paper a core's rate,
+/// the peak, and the number of cores that beat a store which clients READ.
 const LINES: [(&str, &str, bool, [f64; 3]); 2] =
     [("base", "HERD", false, [6.7, 72.8, 12.0]), ("batch", "HERD, batches", true, [12.3, 98.3, 7.0])];
 
@@ -31,9 +32,10 @@ impl Experiment for Fig9 {
     }
 
     fn setup(&self) -> &'static str {
-        "128 clients on eight hosts with a modelled Connect-IB each, keys of 16 B and values of 32 B, and the real cache: 4,096 keys for each worker \
-         rather than eight million, with each access to its table charged as one that no cache has, and prefetched as the code does. The rate that \
-         a store has at most whose clients READ twice is worked out as in the paper: half of the NIC's inbound READs."
+        "128 clients on eight hosts with a modelled Connect-IB each, keys of 16 B and values of 32 B, and the real \
+         cache: 4,096 keys for each worker rather than eight million, with each access to its table charged as a miss \
+         of all caches, and prefetched as the code does. The highest rate of a store whose clients READ twice is \
+         computed as in the paper: half of the NIC's inbound READs."
     }
 
     fn remark(&self) -> &'static str {
@@ -67,7 +69,8 @@ impl Experiment for Fig9 {
     }
 }
 
-/// Millions of requests a second of a store whose clients READ twice for each, at most: half of the inbound READs.
+/// Most requests per second, in millions, of a store whose clients READ twice for each: half of the NIC's inbound
+/// READs.
 fn two_reads_mops(profile: &Profile) -> f64 {
     let units = profile.units;
     units.responders as f64 * 1e3 / (units.packet_ns + units.dma_read_ns) / 2.0

@@ -1,17 +1,18 @@
-//! Table 1: what transports allow, and how long work queue elements are.
+//! Table 1: verbs that transports allow, and lengths of work queue elements.
 
 use sinew_fabric::verbs::{Transport, Verb};
 
 use super::{given, profile};
 use crate::experiment::{Experiment, Row};
 
-/// See the module.
+/// Experiment for Table 1.
 pub struct Table1;
 
-/// What the table has a column for.
+/// Verbs that have a column in the table.
 const VERBS: [Verb; 3] = [Verb::Send, Verb::Write, Verb::Read];
 
-/// A transport: how its rows' names end, what it is called, and the paper's verbs and bytes.
+/// Transports: the suffix of the rows' names, the name, and from the paper the number of verbs and the bytes of an
+/// element's header.
 const PAPER: [(&str, &str, Transport, f64, f64); 3] = [
     ("rc", "RC", Transport::Rc, 3.0, 36.0),
     ("uc", "UC", Transport::Uc, 2.0, 36.0),
@@ -32,11 +33,12 @@ impl Experiment for Table1 {
     }
 
     fn setup(&self) -> &'static str {
-        "Nothing is run: verbs are those of SEND, WRITE and READ that the library allows over a transport, bytes those that a modelled Connect-IB was told."
+        "Nothing is run: the verbs are those of SEND, WRITE and READ that the library allows over a transport, and the \
+         bytes are inputs of the modelled Connect-IB."
     }
 
     fn remark(&self) -> &'static str {
-        "All rows are inputs of the model: they show that it was told what the paper has, and nothing else."
+        "All rows are inputs of the model: they show that its inputs are the paper's, and nothing else."
     }
 
     fn run(&self, _: &mut dyn FnMut(f64)) -> Vec<Row> {

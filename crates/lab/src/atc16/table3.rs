@@ -4,15 +4,15 @@ use super::{WINDOWS, baseline, batched, multi_queue, profile};
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::sequencer::{Design, SequencerFound, SequencerRun};
 
-/// See the module.
+/// Experiment for Table 3 and Figure 7.
 pub struct Table3;
 
 /// Client processes (4.2).
 const CLIENTS: usize = 70;
-/// Cores at which the curves are drawn: the hosts have 14.
+/// Numbers of cores at which the curves are drawn; the hosts have 14.
 const CORES: [usize; 6] = [1, 2, 4, 6, 10, 14];
 
-/// A line of the figure: how its rows' names end, what it is called, and what serves.
+/// A line of the figure: the suffix of its rows' names, its name, and the server's design.
 type Line = (&'static str, &'static str, Design);
 
 fn lines() -> [Line; 4] {
@@ -24,7 +24,7 @@ fn lines() -> [Line; 4] {
     ]
 }
 
-/// Millions of calls a second in the paper: the row's name, the line, cores.
+/// Rates of the paper: the row's name, the line, the number of cores, millions of calls per second, and the place.
 const RATES: [(&str, &str, usize, f64, &str); 5] = [
     ("seq.core.base", "base", 1, 7.0, "4.2"),
     ("seq.core.batch", "batch", 1, 16.6, "4.2"),
@@ -33,10 +33,11 @@ const RATES: [(&str, &str, usize, f64, &str); 5] = [
     ("seq.10core", "multiq", 10, 84.0, "4.2"),
 ];
 
-const REMARK: &str = "The paper does not say how many requests each client had on their way: each point has the shortest window of 2, 4, 8 and 16 that \
-    comes within 5 % of the best, by which batches are longer or shorter. The baseline's peak is what the shared word allows, which moves from core to core: it is \
-    calibrated on that. Queue pairs are bound to units by turns, so that with some numbers of cores a few units have one \
-    more than others, and hold up who shares them: curves have dents.";
+const REMARK: &str = "The paper does not say how many requests each client had in flight: each point has the shortest \
+    window of 2, 4, 8 and 16 that comes within 5 % of the best, and batches are longer or shorter with it. The \
+    baseline's peak is limited by the shared word, which moves from core to core: it is calibrated on that. Queue \
+    pairs are bound to units in turn, so that with some numbers of cores a few units have one more than others, and \
+    hold up those that share them: the curves have dents.";
 
 impl Experiment for Table3 {
     fn id(&self) -> &'static str {
@@ -52,9 +53,9 @@ impl Experiment for Table3 {
     }
 
     fn setup(&self) -> &'static str {
-        "70 clients on five hosts with a modelled Connect-IB each, and the real servers, clients and drivers of this repository's sequencers. A host's \
-         two ports are one link of twice the rate; workers have a queue pair for each all the same. The counter that workers share is a word that moves \
-         from core to core."
+        "70 clients on five hosts with a modelled Connect-IB each, and the real servers, clients and drivers of this \
+         repository's sequencers. A host's two ports are one link of twice the rate; workers still have a queue pair \
+         for each port. The counter that workers share is a word that moves from core to core."
     }
 
     fn remark(&self) -> &'static str {
@@ -125,10 +126,11 @@ mod tests {
         let cib = profile("cib");
         let of =
             |line: usize, cores| SequencerRun { window: 8, ..SequencerRun::atc16(lines()[line].2, cores) }.run(&cib);
-        // A core, a core's queue pairs, and what neither limits (4.2).
+        // The limits are a core, then a core's queue pairs, and then neither of these (4.2).
         let [base, batch, multi] = [0, 1, 2].map(|line| of(line, 1).mops);
         assert!(base < 8.0 && (14.0..18.0).contains(&batch) && multi > 1.3 * batch, "{base} {batch} {multi}");
-        // "throughput drops because the response batch size are smaller" (4.2): batches are smaller with more cores.
+        // "throughput drops because the response batch size are smaller" (4.2). In the model, too, batches are smaller
+        // with more cores.
         let (six, ten) = (of(2, 6), of(2, 10));
         assert!(ten.batch < six.batch && six.mops > 70.0, "{six:?} {ten:?}");
         let atomics = atomics().mops;

@@ -1,4 +1,4 @@
-//! Table 4: what modes of verbs reach on Connect-IB.
+//! Table 4: rates that modes of verbs reach on Connect-IB.
 
 use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan, Work};
 use sinew_sim::nic::Profile;
@@ -7,7 +7,7 @@ use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::{atomics, rates};
 
-/// See the module.
+/// Experiment for Table 4.
 pub struct Table4;
 
 impl Experiment for Table4 {
@@ -24,8 +24,8 @@ impl Experiment for Table4 {
     }
 
     fn setup(&self) -> &'static str {
-        "A host with a modelled Connect-IB, and eight others. Requests come from, or go to, as many threads and queue pairs as suit the NIC best. Batches \
-         have 16 requests. The rate is what the one host's NIC does."
+        "A host with a modelled Connect-IB, and eight others. Requests come from, or go to, as many threads and queue \
+         pairs as suit the NIC best. Batches have 16 requests. The rate is that of the one host's NIC."
     }
 
     fn plans(&self) -> Vec<(Row, VerbsPlan)> {
@@ -57,17 +57,17 @@ impl Experiment for Table4 {
     }
 }
 
-/// What a rate is of.
+/// What a rate counts.
 enum How {
     /// Requests that the host sends.
     Out(VerbsPlan),
     /// Requests that it takes.
     In(VerbsPlan),
-    /// Fetch-and-add on so many counters.
+    /// Fetch-and-add on this many counters.
     Counters(u64),
 }
 
-/// The rows: their names, what they are called, the paper's rate, and what it is of.
+/// The rows: name, title, the paper's rate in M/s, and what it counts.
 fn lines() -> [(&'static str, &'static str, f64, How); 11] {
     let of = rates::plan;
     let (send, read, write) = (Op::Send, Op::Read, Op::Write);
@@ -102,7 +102,7 @@ mod tests {
         let rows = Table4.run(&mut |_| {});
         for row in &rows {
             let ratio = row.ratio().expect("all have a figure of the paper's");
-            // Outbound READs are predicted, and 15 % short.
+            // Outbound READs are a prediction, which is 15 % short.
             let room = if row.id == "cib.read.out" { 0.2 } else { 0.15 };
             assert!((ratio - 1.0).abs() < room, "{}: {ratio}", row.id);
         }

@@ -6,10 +6,10 @@ use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 
-/// See the module.
+/// Experiment for Table 5.
 pub struct Table5;
 
-/// A NIC; RECV header-only and regular, SEND header-only and regular, in millions a second.
+/// NICs with the paper's rates in M/s: RECV header-only and regular, SEND header-only and regular.
 const PAPER: [(&str, &str, [f64; 4]); 3] = [
     ("cib", "Connect-IB", [122.0, 82.0, 157.0, 101.6]),
     ("cx3", "ConnectX-3", [34.0, 21.8, 32.1, 26.0]),
@@ -30,8 +30,8 @@ impl Experiment for Table5 {
     }
 
     fn setup(&self) -> &'static str {
-        "A host with a modelled NIC, and eight others. Datagrams of no bytes with an immediate, or of 32 bytes, in batches of 16, to and from as many threads \
-         as suit the NIC best."
+        "A host with a modelled NIC, and eight others. Datagrams without payload but with an immediate, or of 32 \
+         bytes, in batches of 16, go to and from as many threads as suit the NIC best."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

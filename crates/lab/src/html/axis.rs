@@ -1,6 +1,6 @@
-//! Axes: where their marks are, and how a place on them is written.
+//! Axes: the places of their marks, and how places are written.
 
-/// Marks of an axis from 0 to at least `most`, some five of them at round numbers; the last is where the axis ends.
+/// Marks of an axis from 0 to at least `most`: about five, at round numbers. The last is the end of the axis.
 pub fn marks(most: f64) -> Vec<f64> {
     if !(most.is_finite() && most > 0.0) {
         return vec![0.0, 1.0];
@@ -16,7 +16,7 @@ pub fn marks(most: f64) -> Vec<f64> {
     (0..=count as u32).map(|mark| f64::from(mark) * step).collect()
 }
 
-/// A mark's number: no more digits than it needs.
+/// The number at a mark, with no more digits than it needs.
 pub fn label(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
@@ -28,7 +28,7 @@ pub fn label(value: f64) -> String {
     }
 }
 
-/// A part of a length, for CSS: 0 to 100 %.
+/// A part of a length for CSS, from 0 to 100 %.
 pub fn percent(part: f64) -> String {
     let part = if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 };
     format!("{:.2}%", part * 100.0)

@@ -1,4 +1,4 @@
-//! Bars that lie, in pairs: the paper's figure, and the one that was found.
+//! Horizontal bars in pairs: the paper's value, and the one that was found.
 
 use super::axis::{label, marks, percent};
 use super::{escaped, push};
@@ -7,15 +7,15 @@ use sinew_harness::units::figure;
 /// A pair of bars.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
-    /// Which.
+    /// Name of the pair.
     pub name: String,
-    /// The paper's.
+    /// The paper's value.
     pub paper: Option<f64>,
-    /// What was found.
+    /// The value that was found.
     pub found: Option<f64>,
 }
 
-/// Bars on one axis, of which `unit` is the name.
+/// Bars on one axis, which `unit` names.
 pub fn bars(unit: &str, bars: &[Bar]) -> String {
     let values = bars.iter().flat_map(|bar| [bar.paper, bar.found]).flatten();
     let marks = marks(values.filter(|value| value.is_finite()).fold(0.0, f64::max));

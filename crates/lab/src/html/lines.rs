@@ -3,37 +3,38 @@
 use super::axis::{label, marks, percent};
 use super::{escaped, push};
 
-/// Units of a panel's drawing, which is stretched to the panel.
+/// Size of a panel's drawing, which is stretched to the panel.
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 100.0;
 
-/// What a panel shows.
+/// Content of a panel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
-    /// Of what.
+    /// Name of the panel.
     pub name: String,
-    /// The name of its upright axis.
+    /// Name of its vertical axis.
     pub unit: &'static str,
     /// The values in words.
     pub summary: String,
-    /// A value for each time: one line; or the lowest, a middle and the highest, which are a band and a line in it.
+    /// One value for each time in each line: a single line; or the lowest, the middle and the highest, drawn as a band
+    /// with a line in it.
     pub lines: Vec<Vec<f64>>,
 }
 
-/// A time that is different from others.
+/// A stretch of time that is marked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shade {
-    /// Why.
+    /// Reason why it is marked.
     pub name: String,
-    /// From when.
+    /// Its beginning, in the unit of the times.
     pub from: f64,
-    /// Until when.
+    /// Its end, in the unit of the times.
     pub to: f64,
-    /// Whether it is a fault, and not what is not counted.
+    /// Whether it is a fault; else it is time that is not counted.
     pub is_fault: bool,
 }
 
-/// Panels over the same times, of which `time` names the axis.
+/// Panels over the same times; `time` names their axis.
 pub fn panels(time: &str, times: &[f64], panels: &[Panel], shades: &[Shade]) -> String {
     let end = times.iter().copied().filter(|time| time.is_finite()).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
     let mut text = String::from("<div class=\"panels\">");

@@ -1,4 +1,4 @@
-//! Rows against the paper: how many times its figure each is, on one logarithmic axis with a band of 20 %.
+//! Rows against the paper: each as a multiple of the paper's value, on one logarithmic axis with a band of 20 %.
 
 use super::axis::percent;
 use super::{escaped, push};
@@ -6,22 +6,22 @@ use super::{escaped, push};
 /// A row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dot {
-    /// What it is a figure of.
+    /// Name of the quantity.
     pub name: String,
-    /// How many times the paper's figure was found.
+    /// The value that was found over the paper's.
     pub ratio: f64,
-    /// How that is written.
+    /// Text beside the mark.
     pub shown: String,
-    /// Whether it is as it should be, where that can be said.
+    /// Whether the row is as it should be, if that can be said.
     pub is_good: Option<bool>,
 }
 
-/// Where rows agree: a fifth less to a fifth more.
+/// Ratios that count as agreement: from a fifth less to a fifth more.
 pub const BAND: [f64; 2] = [0.8, 1.2];
-/// Marks that an axis may have. What is beyond the last is drawn at the edge, and its number says where it is.
+/// Marks that an axis may have. A ratio beyond the last is drawn at the edge, and its number says where it is.
 const MARKS: [f64; 9] = [0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
-/// All of them on one axis, with the band where it says anything.
+/// Draws all rows on one axis, with the band if it means anything for them.
 pub fn ratios(dots: &[Dot], has_band: bool) -> String {
     let known = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
     let of = |start: f64, pick: fn(f64, f64) -> f64| dots.iter().map(|dot| dot.ratio).filter(known).fold(start, pick);
@@ -29,7 +29,7 @@ pub fn ratios(dots: &[Dot], has_band: bool) -> String {
     let first = MARKS.iter().rposition(|mark| *mark <= least).unwrap_or(0);
     let last = MARKS.iter().position(|mark| *mark >= most).unwrap_or(MARKS.len() - 1);
     let (from, to) = (MARKS[first].ln(), MARKS[last].ln());
-    // A ratio of 0 is at the edge, and no number nowhere.
+    // A ratio of 0 is drawn at the edge, and so is one that is no number.
     let place = |ratio: f64| if ratio > 0.0 { percent((ratio.ln() - from) / (to - from)) } else { percent(0.0) };
     let (left, right) = (place(BAND[0]), place(BAND[1]));
     let class = if has_band { "ratios band" } else { "ratios" };

@@ -1,4 +1,4 @@
-//! Atomics on counters that are chosen at random (atc16 5.4).
+//! Atomics on randomly chosen counters (atc16 5.4).
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use sinew_sim::{Actor, Doing, SimCq, SimQp};
 
 use super::cluster::{Lender, NicCluster};
 
-/// Requests of a client that are not over.
+/// Requests in flight of each client.
 const WINDOW: usize = 8;
 
 struct Client {
@@ -44,7 +44,7 @@ impl Actor for Client {
     }
 }
 
-/// Millions of atomics a second that clients on eight hosts make on so many counters of one host.
+/// Atomics per second, in millions, that clients on eight hosts make on `counters` counters of one host.
 pub fn rate_mops(profile: &Profile, counters: u64, clients: usize, measured_ns: u64) -> f64 {
     const HOSTS: usize = 8;
     const WARM_UP_NS: u64 = 50_000;

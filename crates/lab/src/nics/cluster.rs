@@ -1,4 +1,4 @@
-//! Hosts with NICs at one switch, and actors on their cores.
+//! Hosts with NICs at one switch, with actors on their cores.
 
 use sinew_fabric::Clock;
 use sinew_fabric::verbs::Device;
@@ -9,17 +9,17 @@ use sinew_sim::{
     SwitchSpec, Topology,
 };
 
-/// Hosts with a NIC each, all of one kind.
+/// Hosts with one NIC each, all of one kind.
 pub struct NicCluster {
     /// The cluster.
     pub cluster: Cluster,
     names: usize,
 }
 
-/// Bytes of a packet on a link, at most: a payload with headers.
+/// Longest packet on a link, in bytes: a payload with headers.
 const FRAME_MAX: usize = 4096 + 200;
 
-/// The topology of hosts with such NICs at one switch, which loses nothing.
+/// Topology of hosts at one lossless switch, with a profile's links.
 pub fn topology(profile: &Profile, hosts: usize) -> Topology {
     let link = profile.link;
     let mut topology = Topology::default();
@@ -44,7 +44,7 @@ pub fn topology(profile: &Profile, hosts: usize) -> Topology {
 }
 
 impl NicCluster {
-    /// So many hosts with such NICs.
+    /// A cluster of `hosts` hosts with NICs of a profile.
     pub fn new(profile: &Profile, hosts: usize, seed: u64) -> Self {
         let network = Network::new(topology(profile, hosts), seed).expect("the topology is good");
         for host in 0..hosts {
@@ -53,7 +53,7 @@ impl NicCluster {
         Self { cluster: Cluster::new(&network), names: 0 }
     }
 
-    /// The NIC of a host, as another actor has it.
+    /// Opens a host's NIC for one more actor.
     pub fn open(&mut self, host: usize) -> SimVerbs {
         self.names += 1;
         let name = format!("actor {}", self.names);
@@ -73,13 +73,13 @@ impl NicCluster {
         (network.nic_stats(host).expect("it has one"), network.nic_use(host).expect("it has one"))
     }
 
-    /// The time.
+    /// The cluster's clock.
     pub fn clock(&self) -> SimClock {
         self.cluster.clock()
     }
 }
 
-/// An actor that turns a load driver for one slice after another, each as long as the last: `tell` has what came of each.
+/// An actor that drives a load for one slice after another, all of one length, and hands the results of each to `tell`.
 pub struct Driver<L> {
     load: L,
     clock: SimClock,
@@ -89,7 +89,7 @@ pub struct Driver<L> {
 }
 
 impl<L: Load> Driver<L> {
-    /// A driver of slices of so long.
+    /// A driver with slices of `slice_ns`.
     pub fn new(load: L, clock: SimClock, slice_ns: u64, tell: impl FnMut(Slice) + 'static) -> Self {
         Self { load, clock, slice_ns, began: false, tell: Box::new(tell) }
     }
@@ -101,9 +101,9 @@ impl<L: Load> Actor for Driver<L> {
         if !std::mem::replace(&mut self.began, true) {
             self.load.begin(now_ns, now_ns + self.slice_ns).expect("the driver has what it needs");
         }
-        match self.load.turn(now_ns).expect("the modelled NICs do what verbs do") {
+        match self.load.turn(now_ns).expect("requests succeed on modelled NICs") {
             State::Busy => Doing::Work,
-            // A completion wakes it. The end of the slice does not.
+            // A completion wakes it; the end of the slice does not.
             State::Idle => Doing::IdleUntil(now_ns + self.slice_ns),
             State::Over => {
                 (self.tell)(self.load.end());
@@ -114,7 +114,7 @@ impl<L: Load> Actor for Driver<L> {
     }
 }
 
-/// Who lends memory and looks at nothing.
+/// An actor that only lends its memory.
 pub struct Lender;
 
 impl Actor for Lender {

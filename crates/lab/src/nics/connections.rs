@@ -1,4 +1,4 @@
-//! READs on connections that are chosen at random (nsdi19 4.1.2).
+//! READs on randomly chosen connections (nsdi19 4.1.2).
 
 use sinew_fabric::SeededGenerator;
 use sinew_fabric::verbs::{
@@ -11,15 +11,15 @@ use sinew_sim::{Actor, Doing, SimCq, SimQp};
 
 use super::cluster::{Lender, NicCluster};
 
-/// READs of a thread that are not over.
+/// READs in flight of each thread.
 const WINDOW: usize = 32;
-/// READs of a connection that can be not over: more than fall on one as a rule.
+/// Most READs in flight on a connection; chance hardly ever puts more on one.
 const DEPTH: usize = 8;
-/// Hosts that are asked.
+/// Hosts that are read from.
 const ASKED: usize = 4;
 
 struct Client {
-    /// Connections, what they read, and how many READs each has on its way.
+    /// Connections, each with the memory that it reads and its READs in flight.
     connections: Vec<(SimQp, RemoteMemory, usize)>,
     cq: SimCq,
     targets: Vec<MessageBuffer>,
@@ -35,7 +35,7 @@ impl Actor for Client {
             self.connections[completion.id as usize].2 -= 1;
             self.targets.extend(completion.buffers.pop());
         }
-        // One in a turn, since others' turns go on meanwhile.
+        // Only one is posted in a turn, since others' turns go on meanwhile.
         if let Some(target) = self.targets.pop() {
             did += 1;
             let index = self.generator.below(self.connections.len() as u64) as usize;
@@ -52,7 +52,7 @@ impl Actor for Client {
     }
 }
 
-/// Millions of READs of 16 bytes a second that the threads of one host make on so many connections to others.
+/// READs of 16 bytes per second, in millions, that the threads of one host make on `connections` connections to others.
 pub fn read_mops(profile: &Profile, connections: usize) -> f64 {
     const WARM_UP_NS: u64 = 100_000;
     const MEASURED_NS: u64 = 200_000;

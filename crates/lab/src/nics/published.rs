@@ -1,10 +1,10 @@
-//! What papers have of modelled NICs, beside the model.
+//! Published figures of modelled NICs, and whether the model was calibrated on them.
 
 use sinew_sim::nic::Profile;
 
 use crate::experiment::{Against, Row};
 
-/// Rows that say the same as others: what one was calibrated on, the other is too.
+/// Rows that mean the same figure: a profile that was calibrated on one was calibrated on the other, too.
 const SAME: [(&str, &str); 5] = [
     ("seq.atomics", "cib.atomics.z1"),
     ("cib.recv0", "cib.ud_recv.batch_ho"),
@@ -13,7 +13,7 @@ const SAME: [(&str, &str); 5] = [
     ("cib.send1", "cib.ud_send.batch"),
 ];
 
-/// Whether a profile was calibrated on a row, or estimated in view of it, so that the row shows nothing.
+/// Tells whether a profile was calibrated on a row, or estimated in view of it: then the row shows nothing.
 fn against(profile: &Profile, id: &str) -> Against {
     let mut known = profile.calibrations();
     known.extend(profile.in_view());
@@ -22,7 +22,8 @@ fn against(profile: &Profile, id: &str) -> Against {
 }
 
 impl Row {
-    /// What the paper says of a NIC, and where, if it does: it is held against the model unless the NIC's profile was calibrated on it.
+    /// Sets the paper's value and its place, if there is a value. It counts as a prediction unless the NIC's profile
+    /// was calibrated on it.
     #[must_use]
     pub(crate) fn published(self, profile: &Profile, place: &'static str, paper: impl Into<Option<f64>>) -> Self {
         match paper.into() {

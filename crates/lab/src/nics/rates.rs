@@ -1,27 +1,28 @@
-//! The most that NICs do: rates with the threads, queue pairs and windows that suit them best, as those who measure real ones tune them.
+//! Peak rates of NICs, with the threads, queue pairs and windows that suit them best, as real ones are tuned for
+//! measurements.
 
 use sinew_harness::load::verbs::{Carrier, Form, Op, VerbsPlan, Work};
 use sinew_sim::nic::Profile;
 
 use super::verbs::{Found, Threads, run};
 
-/// How long each is measured.
+/// Time that each run is measured.
 const MEASURED_NS: u64 = 60_000;
 /// Hosts at the other end.
 const OTHERS: usize = 8;
 
-/// Requests of one kind, as many as a doorbell starts.
+/// A plan for requests of one kind, with `doorbell` requests per doorbell.
 pub fn plan(op: Op, carrier: Carrier, size: usize, doorbell: usize) -> VerbsPlan {
     let inline = matches!(op, Op::Send | Op::Write) && size <= 256 && size > 0;
     VerbsPlan { doorbell, inline, signal: 16, window: 32, ..VerbsPlan::new(Work::Load(op), carrier, size) }
 }
 
-/// SENDs of datagrams without bytes, which carry an immediate.
+/// A plan for datagram SENDs without payload, which carry an immediate.
 pub fn header_only(doorbell: usize) -> VerbsPlan {
     VerbsPlan { header_only: true, inline: false, ..plan(Op::Send, Carrier::Ud, 8, doorbell) }
 }
 
-/// The best of what some queue pairs a thread, and windows, come to.
+/// The best run over numbers of threads, of queue pairs for each thread, and of windows.
 fn best(of: impl Fn(usize, usize, usize) -> Found, threads: &[usize], by: fn(&Found) -> f64) -> Found {
     let mut best: Option<Found> = None;
     for threads in threads {
@@ -35,7 +36,7 @@ fn best(of: impl Fn(usize, usize, usize) -> Found, threads: &[usize], by: fn(&Fo
     best.expect("something was tried")
 }
 
-/// The most requests of a kind that one host's NIC sends, in millions a second.
+/// The run in which one host's NIC sends the most requests of a kind.
 pub fn outbound(profile: &Profile, plan: &VerbsPlan) -> Found {
     let cores = profile.core.count;
     let of = |threads, qps, window| {
@@ -44,26 +45,26 @@ pub fn outbound(profile: &Profile, plan: &VerbsPlan) -> Found {
     best(of, &[cores, cores / 2, 4], |found| found.sent_mops)
 }
 
-/// The most requests of a kind that one host's NIC takes from others, in millions a second. As many threads are asked as the host has cores, where they
-/// have to do anything.
+/// A run in which one host's NIC takes requests of a kind from others. If the host's threads have any work with them,
+/// there are as many as it has cores; else there is one.
 pub fn inbound(profile: &Profile, plan: &VerbsPlan) -> Found {
     let asked = if plan.takes_receives() { profile.core.count } else { 1 };
     let threads = Threads::inbound(8 * OTHERS, OTHERS, asked);
     run(profile, &VerbsPlan { window: 16, ..plan.clone() }, threads, MEASURED_NS)
 }
 
-/// Short messages that come back.
+/// A plan for short messages that come back.
 pub fn echo_plan(form: Form, carrier: Carrier, size: usize) -> VerbsPlan {
     VerbsPlan { window: 4, signal: 64, inline: true, ..VerbsPlan::new(Work::Echo(form), carrier, size) }
 }
 
-/// The most messages that one host's NIC sends back, in millions a second: so many threads answer requests of 12 threads
-/// on 12 hosts, whose queue pairs the NIC remembers.
+/// A run in which one host's NIC sends messages back: `threads` threads answer the requests of 12 threads on 12 hosts,
+/// whose queue pairs fit in the NIC's cache.
 pub fn echoes(profile: &Profile, form: Form, carrier: Carrier, size: usize, threads: usize) -> Found {
     run(profile, &echo_plan(form, carrier, size), Threads::inbound(12, 12, threads), MEASURED_NS)
 }
 
-/// The most that one thread sends with so many queue pairs, in millions a second.
+/// Most requests per second that one thread sends with `qps` queue pairs, in millions.
 pub fn of_one_core(profile: &Profile, plan: &VerbsPlan, qps: usize) -> f64 {
     let found = run(profile, &VerbsPlan { qps, ..plan.clone() }, Threads::outbound(1, OTHERS), MEASURED_NS);
     found.sent_mops

@@ -1,4 +1,5 @@
-//! The programs of modelled NICs on a real fabric: two threads of this machine, with the drivers that the simulated hosts have.
+//! The programs of modelled NICs on a real fabric: two threads of this machine, with the drivers that simulated hosts
+//! use.
 
 use std::sync::mpsc;
 use std::thread;
@@ -14,19 +15,19 @@ use sinew_mem::atomic::{AtomicBool, Ordering};
 
 use crate::experiment::{Against, Experiment, Row};
 
-/// How long each of the slices is, of which the first is not counted.
+/// Length of a slice. The first slice is not counted.
 const SLICE: Duration = Duration::from_millis(40);
-/// Slices that count: the median of them is told.
+/// Slices that count; the result is their median.
 const SLICES: usize = 5;
-/// How long messages that are on their way have to come.
+/// Time that messages still in flight have to arrive.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What an experiment measures on a device, by a thread that asks and one that is asked: rows with what was measured, which say
-/// `what` carried the verbs, and are not held against the paper.
+/// Measures an experiment's plans on a device, with a thread that asks and one that is asked. Its rows say that `what`
+/// carried the verbs, and are not held against the paper.
 ///
 /// # Errors
 ///
-/// The device lacks what a plan asks for, or does it wrong.
+/// The device lacks what a plan needs, or does it wrong.
 pub fn run<D: Device>(
     device: &D,
     what: &'static str,
@@ -46,7 +47,7 @@ pub fn run<D: Device>(
     found.collect()
 }
 
-/// Says that all is over, also when it is because something went wrong.
+/// When dropped, tells the other thread that the run is over, even after a failure.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -55,7 +56,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Requests a second of a thread to another, in millions.
+/// Requests per second from one thread to another, in millions.
 fn rate_mops<D: Device>(device: &D, plan: &VerbsPlan, cpus: [usize; 2], interrupt: Interrupt) -> anyhow::Result<f64> {
     check_device(plan, device.attributes())?;
     let domain = device.protection_domain()?;
@@ -68,11 +69,11 @@ fn rate_mops<D: Device>(device: &D, plan: &VerbsPlan, cpus: [usize; 2], interrup
         let asked = threads.spawn(move || -> anyhow::Result<()> {
             machine::pin(Some(cpus[1]))?;
             let (mut responder, ours) = Responder::new(device, domain, plan, plan.qps)?;
-            // Whoever has gone says why.
+            // If the other thread has gone, it reports the reason.
             let _ = to_asker.send(ours);
             let Ok(theirs) = from_asker.recv() else { return Ok(()) };
             responder.connect(&theirs)?;
-            // Relaxed: the numbers of what was made come by the channel.
+            // Relaxed: what was made comes through the channel.
             while !is_over.load(Ordering::Relaxed) {
                 if responder.turn()? == 0 {
                     std::hint::spin_loop();
@@ -81,7 +82,7 @@ fn rate_mops<D: Device>(device: &D, plan: &VerbsPlan, cpus: [usize; 2], interrup
             let Ok(made) = is_made.recv() else { return Ok(()) };
             let since = Instant::now();
             let found = responder.check(&made, || since.elapsed() < PATIENCE)?;
-            ensure!(found.wrong == 0, "{} requests did not leave, or bring, what they must", found.wrong);
+            ensure!(found.wrong == 0, "{} requests left, or brought back, wrong data", found.wrong);
             ensure!(found.lost == 0 || plan.carrier != Carrier::Rc, "{} messages were lost", found.lost);
             Ok(())
         });

@@ -1,4 +1,4 @@
-//! Requests of one kind between modelled NICs, made and answered by the drivers that measure real ones.
+//! Requests of one kind between modelled NICs, made and answered by the drivers that measure real NICs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,57 +11,57 @@ use sinew_sim::{Actor, Doing, SimClock, SimVerbs};
 
 use super::cluster::{Driver, NicCluster};
 
-/// Threads that ask, and threads that are asked, and on how many hosts.
+/// Numbers of asking and of asked threads, and of their hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {
     /// Threads that ask.
     pub askers: usize,
-    /// Hosts that they are on.
+    /// Hosts of the asking threads.
     pub asking_hosts: usize,
     /// Threads that are asked.
     pub asked: usize,
-    /// Hosts that those are on.
+    /// Hosts of the asked threads.
     pub asked_hosts: usize,
-    /// Whether each asks all, and not one in turn.
+    /// Whether each asks all of them; else each asks one, in turn.
     pub all_to_all: bool,
 }
 
 impl Threads {
-    /// Threads of one host, each of which asks a thread of another host.
+    /// Threads on one host, each of which asks a thread of another host.
     pub fn outbound(threads: usize, hosts: usize) -> Self {
         Self { askers: threads, asking_hosts: 1, asked: threads, asked_hosts: hosts, all_to_all: false }
     }
 
-    /// Threads of many hosts, which ask threads of one.
+    /// Threads on many hosts, which ask threads on one.
     pub fn inbound(threads: usize, hosts: usize, asked: usize) -> Self {
         Self { askers: threads, asking_hosts: hosts, asked, asked_hosts: 1, all_to_all: false }
     }
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Requests a second that the asking NICs together sent, in millions.
+    /// Requests per second that all asking NICs sent, in millions.
     pub sent_mops: f64,
-    /// Packets of requests a second that the asked NICs together took, in millions.
+    /// Request packets per second that all asked NICs took, in millions.
     pub received_mops: f64,
-    /// Messages a second that the asked NICs sent back, in millions.
+    /// Messages per second that all asked NICs sent back, in millions.
     pub answered_mops: f64,
-    /// How long they took, where they were timed.
+    /// Latencies, if they were timed.
     pub latency: Slice,
-    /// The first asking host's NIC, over all.
+    /// NIC of the first asking host, over the whole run.
     pub asking: (NicStats, NicUse),
-    /// The first asked host's.
+    /// NIC of the first asked host, over the whole run.
     pub asked: (NicStats, NicUse),
-    /// What they did in the time that was measured.
+    /// What the first asking host's NIC did while it was measured.
     pub asking_delta: NicStats,
-    /// As above.
+    /// What the first asked host's NIC did while it was measured.
     pub asked_delta: NicStats,
-    /// That time.
+    /// Time that was measured.
     pub measured_ns: u64,
 }
 
-/// Answers requests, and lends memory.
+/// An actor that answers requests and lends memory.
 struct Answering {
     responder: Responder<SimVerbs>,
     clock: SimClock,
@@ -74,19 +74,19 @@ impl Actor for Answering {
         if self.polls_memory {
             self.clock.spend_ns(self.look_ns);
         }
-        let found = self.responder.turn().expect("the modelled NICs do what verbs do");
+        let found = self.responder.turn().expect("requests succeed on modelled NICs");
         if found > 0 { Doing::Work } else { Doing::Idle }
     }
 }
 
-/// Before this, nothing is measured.
+/// Time before the measurement.
 pub const WARM_UP_NS: u64 = 60_000;
 
-/// Runs a plan for so long between NICs of one kind.
+/// Runs a plan between NICs of one kind, measured for `measured_ns`.
 pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u64) -> Found {
     let mut nics = NicCluster::new(profile, threads.asking_hosts + threads.asked_hosts, 1);
     let clock = nics.clock();
-    // Which thread is asked by which, as many times as there are queue pairs.
+    // Threads that an asking thread asks. Each is asked on as many links as there are queue pairs.
     let asked_by = |asker: usize| -> Vec<usize> {
         if threads.all_to_all { (0..threads.asked).collect() } else { vec![asker % threads.asked] }
     };
@@ -107,7 +107,7 @@ pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u
     for thread in 0..threads.asked {
         let device = nics.open(threads.asking_hosts + thread % threads.asked_hosts);
         let domain = device.protection_domain().expect("a domain");
-        // Links in the order of those who ask.
+        // Links in the order of the asking threads.
         let asking: Vec<(usize, usize)> = asks
             .iter()
             .enumerate()
@@ -129,7 +129,7 @@ pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u
     for ((device, mut requester, _), addresses) in askers.into_iter().zip(answers) {
         requester.connect(&addresses).expect("a connection");
         let done = Rc::clone(&done);
-        // What is timed is told at the end of a slice.
+        // Latencies are reported at the end of a slice.
         let slice_ns = if plan.window == 1 { measured_ns / 2 } else { u64::MAX / 4 };
         let driver = Driver::new(requester, clock.clone(), slice_ns, move |slice| done.borrow_mut().add(&slice));
         nics.add(&device, driver);

@@ -10,12 +10,12 @@ use sinew_sim::{Actor, Doing, SimCq, SimQp};
 
 use super::cluster::{Lender, NicCluster};
 
-/// What came of it, in millions a second.
+/// Rates of a run, in millions per second.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// Requests.
     pub rate_mops: f64,
-    /// Work queue elements that were fetched again.
+    /// Work queue elements that the NIC fetched again.
     pub misses_mops: f64,
 }
 
@@ -29,7 +29,7 @@ struct Client {
     remote: RemoteMemory,
     reads: bool,
     window: usize,
-    /// Requests of this window that are not over, and of them those that are not posted.
+    /// Requests of the current window that are not complete, and those that are not posted yet.
     left: usize,
     to_post: usize,
 }
@@ -45,7 +45,7 @@ impl Actor for Client {
         if self.left == 0 {
             (self.left, self.to_post) = (self.window, self.window);
         }
-        // A few in a turn, since others' turns go on meanwhile.
+        // Only a few are posted in a turn, since others' turns go on meanwhile.
         let now = self.to_post.min(POSTS_PER_TURN);
         if now > 0 {
             for _ in 0..now {
@@ -65,7 +65,7 @@ impl Actor for Client {
     }
 }
 
-/// Windows of 8-byte READs, or WRITEs, over RC from all cores of a host, each to a host of its own.
+/// Runs windows of 8-byte READs or WRITEs over RC from all cores of a host, each core to a host of its own.
 pub fn run(profile: &Profile, reads: bool, window: usize) -> Found {
     const WARM_UP_NS: u64 = 100_000;
     const MEASURED_NS: u64 = 300_000;

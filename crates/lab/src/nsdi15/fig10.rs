@@ -1,4 +1,4 @@
-//! Figure 10, as far as no network card is needed: the lookups of the applications, and frames through them.
+//! Figure 10 without a network card: the lookups of the applications, and frames through them.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use sinew_harness::lookups::{Ipv4, Ipv6, Names, Stations, TRACE};
 use super::{beside, forms, frames, measured, pinned, processor};
 use crate::experiment::{Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 10.
 pub struct Fig10;
 
-/// Routes of IPv4 and IPv6, stations, prefixes of names.
+/// Numbers of IPv4 and IPv6 routes, of stations, of prefixes of names, and of keys.
 #[derive(Clone, Copy)]
 struct Sizes {
     ipv4: usize,
@@ -23,7 +23,7 @@ struct Sizes {
 
 const SIZES: Sizes = Sizes { ipv4: 527_961, ipv6: 200_000, stations: 60_000_000, names: 10_000_000, keys: TRACE };
 
-/// What is looked up: name, words, and the paper's packets a second of a core, plain and with G-Opt.
+/// Lookups: name, title, and the paper's packets per second of one core in millions, plain and with G-Opt.
 const LOOKUPS: [(&str, &str, f64, f64); 4] = [
     ("ipv4", "IPv4", 16.0 / 1.59, 16.0),
     ("ipv6", "IPv6", 2.2, 8.4),
@@ -44,12 +44,12 @@ fn run_of(sizes: Sizes, slice: Duration, progress: &mut dyn FnMut(f64)) -> Vec<[
     found.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// Frames that are drawn ahead, at most.
+/// Most frames that are drawn in advance.
 const FRAMES: usize = 1 << 20;
-/// What the paper's echo, which looks nothing up, does with one core.
+/// Rate of the paper's echo, which looks nothing up, on one core, in M/s.
 const ECHO: f64 = 17.5;
 
-/// Rates of frames: of echo, and of the applications in the order of [`LOOKUPS`].
+/// Rates of frames: echo, and then the applications in the order of [`LOOKUPS`].
 fn frames_of(sizes: Sizes, slice: Duration, progress: &mut dyn FnMut(f64)) -> [[Option<f64>; 3]; 5] {
     let count = sizes.keys.min(FRAMES);
     let echo = pinned(|| Some(frames(forwarding::echo(count).ok()?, slice)));
@@ -79,13 +79,17 @@ impl Experiment for Fig10 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine, on one core, without a network card: random addresses among 527,961 routes of IPv4 whose lengths are spread about as BGP's; addresses of 200,000 random IPv6 prefixes of 48 to 64 bits; 60 million stations of a \
-         switch; names of 36 bytes with one of 10 million prefixes of two or three components. One after the other and interleaved, 32 at once, by turns: medians of seven slices of 60 ms. Then frames in bursts of 32 through the same tables' applications, \
-         headers, neighbours and all, each written anew before."
+        "Measured on this machine, on one core, without a network card. Lookups are of random addresses among 527,961 \
+         IPv4 routes with about the lengths of BGP's; of addresses in 200,000 random IPv6 prefixes of 48 to 64 bits; \
+         of 60 million stations of a switch; and of names of 36 bytes with one of 10 million prefixes of two or three \
+         components. They are made one after the other, and interleaved, 32 at once, in turn: medians of seven slices \
+         of 60 ms. Then frames pass in bursts of 32 through the applications over the same tables, headers, neighbours \
+         and all; each frame is written anew before it does."
     }
 
     fn remark(&self) -> &'static str {
-        "The paper's figures are of whole packets through a NIC: they are beside these for their order, and their errors mean nothing."
+        "The paper's figures are for whole packets through a NIC: they stand beside these to show the order, and the \
+         differences mean nothing."
     }
 
     fn measures_on(&self) -> Vec<usize> {

@@ -1,4 +1,4 @@
-//! Figure 11: how long frames take through a forwarder, at little and at much load.
+//! Figure 11: latency of frames through a forwarder, at low and at high load.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use sinew_harness::machine::{Pair, default_pair};
 use super::{WIDTH, beside, measured};
 use crate::experiment::{Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 11.
 pub struct Fig11;
 
-/// Routes of IPv4 and IPv6, and frames that are drawn ahead.
+/// Numbers of IPv4 and IPv6 routes, and of frames drawn in advance.
 #[derive(Clone, Copy)]
 struct Sizes {
     ipv4: usize,
@@ -21,10 +21,10 @@ struct Sizes {
 }
 
 const SIZES: Sizes = Sizes { ipv4: 527_961, ipv6: 200_000, frames: 1 << 18 };
-/// Parts of the most that passes.
+/// Loads, as shares of the peak rate.
 const PARTS: [f64; 3] = [0.1, 0.5, 0.9];
 const NAMES: [(&str, &str); 3] = [("echo", "echo"), ("ipv4", "IPv4"), ("ipv6", "IPv6")];
-/// What the paper prints, in microseconds: echo at little load and at the most.
+/// The paper's latencies of echo in us, at low load and at the peak.
 const ECHO_LOW: f64 = 19.5;
 const ECHO_PEAK: f64 = 29.0;
 
@@ -91,12 +91,15 @@ impl Experiment for Fig11 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine, on two cores, without a network card: one sends frames over a cable in shared memory and receives them from four, the other forwards them, interleaved: echo, IPv4 with 527,961 routes, IPv6 with 200,000. \
-         First as many as pass with 256 in flight, for 300 ms; then 10, 50 and 90 % of that, where a frame's time counts from when it was due."
+        "Measured on this machine, on two cores, without a network card: one core sends frames over a cable in shared \
+         memory and receives them from four cables, and the other forwards them, interleaved: echo, IPv4 with 527,961 \
+         routes, and IPv6 with 200,000. First as many as pass with 256 in flight, for 300 ms; then 10, 50 and 90 % of \
+         that, where a frame's time counts from when it was due."
     }
 
     fn remark(&self) -> &'static str {
-        "The paper's clients are other hosts, whose NICs and stacks are in its 19.5 us and 29 us: these are the forwarder's own share and the cable's."
+        "The paper's clients are other hosts, whose NICs and stacks are part of its 19.5 us and 29 us: these figures \
+         are the forwarder's own share and the cable's."
     }
 
     fn measures_on(&self) -> Vec<usize> {

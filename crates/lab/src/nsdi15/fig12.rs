@@ -7,12 +7,12 @@ use sinew_harness::patterns::{Patterns, Sizes, Way};
 use super::{Side, measured, pinned, processor, rates};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 12.
 pub struct Fig12;
 
 const SEED: u64 = 1;
 
-/// Rates in Gbps, in the order of [`Way::ALL`]; none where the automata cannot be made.
+/// Rates in Gbps, in the order of [`Way::ALL`]; none if the automata cannot be made.
 fn run_of(sizes: Sizes, slice: Duration) -> [Option<f64>; Way::ALL.len()] {
     let Ok(mut patterns) = Patterns::new(sizes, SEED) else { return Default::default() };
     let of = |way| move |patterns: &mut Patterns, slice| patterns.gbps(way, slice).ok();
@@ -34,13 +34,17 @@ impl Experiment for Fig12 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine, on one core, without network I/O: 23,331 patterns drawn from a seed, in 450 automata, some 13 states for each, of 512 bytes. Payloads of 64 to 1,460 bytes, nine of ten of the words that patterns are made \
-         of, one of 50 with a whole pattern put in. Payload after payload; eight at once in the order in which they came; in batches of 8,192 sorted by automaton and length, eight at once; and by the aho-corasick crate's DFA. Medians of seven slices of 60 ms; the hits of \
+        "Measured on this machine, on one core, without network I/O: 23,331 patterns drawn from a seed, in 450 \
+         automata with some 13 states of 512 bytes for each pattern. Payloads have 64 to 1,460 bytes: nine of ten \
+         consist of the words that patterns are made of, and one of 50 has a whole pattern put in. They are searched \
+         one after the other; eight at once in the order in which they came; in batches of 8,192 sorted by automaton \
+         and length, eight at once; and by the aho-corasick crate's DFA. Medians of seven slices of 60 ms; the hits of \
          each payload are compared."
     }
 
     fn remark(&self) -> &'static str {
-        "The paper has Snort's rules and DARPA's traffic, which are not ours to have: words that both patterns and payloads are made of take automata deep, as that traffic would not."
+        "The paper has Snort's rules and DARPA's traffic, which are not available here: payloads made of the same \
+         words as the patterns lead deep into the automata, as that traffic would not."
     }
 
     fn measures_on(&self) -> Vec<usize> {

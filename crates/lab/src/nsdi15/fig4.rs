@@ -1,4 +1,4 @@
-//! Figure 4: what is offloaded, done by a core: chains of dependent accesses and chains of hashes.
+//! Figure 4: the work that the paper offloads, done by a core: chains of dependent accesses and chains of hashes.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use sinew_harness::lookups::{Chase, Form, Hashes, Lookups, Trace};
 use super::{beside, measured, pinned, processor, rates};
 use crate::experiment::{Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 4.
 pub struct Fig4;
 
-/// Numbers of the permutation: 1 GB.
+/// Length of the permutation in numbers: 1 GB.
 const LEN: usize = 1 << 28;
 /// Headers of a batch.
 const HEADERS: usize = 8192;
 const DEPTHS: [usize; 8] = [1, 2, 3, 4, 6, 8, 10, 12];
 
-/// Rates in headers a second: plain, as in the paper (all chains step by step), and interleaved.
+/// Rates in millions of headers per second: plain, as in the paper (all chains step by step), and interleaved.
 fn headers<L: Lookups>(lookups: L, slice: Duration) -> [Option<f64>; 3] {
     let weight = lookups.weight() as f64;
     let of = |form, width| move |trace: &mut Trace<L>, slice| trace.mops(form, width, slice).ok();
@@ -27,7 +27,7 @@ fn headers<L: Lookups>(lookups: L, slice: Duration) -> [Option<f64>; 3] {
     rates.map(|rate| rate.map(|rate| rate / weight))
 }
 
-/// Of each depth: with accesses, and with hashes.
+/// Rates for each depth: with accesses, and with hashes.
 type Found = Vec<(usize, [Option<f64>; 3], [Option<f64>; 3])>;
 
 fn run_of(len: usize, slice: Duration) -> Found {
@@ -49,12 +49,15 @@ impl Experiment for Fig4 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine, on one core: each of many headers follows a random permutation of 1 GB D times, or is hashed D times one after the other (CityHash32 of 4 bytes). One header after the other, step by step for \
-         32 headers at once (of accesses with a prefetch), and, of accesses, interleaved. Medians of seven slices of 60 ms. The GPU's lines are not run."
+        "Measured on this machine, on one core: each of many headers follows a random permutation of 1 GB D times, or \
+         is hashed D times in sequence (CityHash32 of 4 bytes). Headers are processed one after the other; 32 at once, \
+         step by step (with a prefetch for accesses); and, for accesses, interleaved. Medians of seven slices of 60 \
+         ms. The GPU's lines are not run."
     }
 
     fn remark(&self) -> &'static str {
-        "The paper plots these lines and prints no figure of them, but that three hashes take some 40 ns on one of its cores."
+        "The paper plots these lines and prints no figures for them, except that three hashes take some 40 ns on one \
+         of its cores."
     }
 
     fn measures_on(&self) -> Vec<usize> {

@@ -1,4 +1,4 @@
-//! Figure 8: what the interleaver brings, and group prefetching by hand.
+//! Figure 8: speed-up by the interleaver, and by group prefetching by hand.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use sinew_harness::lookups::{Chase, Ipv6, Numbers, TRACE};
 use super::{forms, measured, pinned, processor};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 8.
 pub struct Fig8;
 
-/// Entries of the tables: numbers in the cuckoo table, numbers of the permutation, routes.
+/// Sizes of the tables: numbers in the cuckoo table, numbers of the permutation and routes; and keys looked up.
 #[derive(Clone, Copy)]
 struct Sizes {
     numbers: usize,
@@ -22,11 +22,11 @@ struct Sizes {
 const SIZES: Sizes = Sizes { numbers: 40_000_000, chase: 1 << 28, routes: 200_000, keys: TRACE };
 const DEPTH: usize = 100;
 
-/// What is measured: name, words, and the paper's speed-up.
+/// Tables: name, title, and the paper's speed-up.
 const TABLES: [(&str, &str, f64); 3] =
     [("cuckoo", "2-8 cuckoo table", 2.6), ("pointer", "pointer chasing, D = 100", 6.6), ("ipv6", "IPv6 lookup", 2.0)];
 
-/// Rates of each, plain, interleaved and grouped; none where there is no memory.
+/// Rates for each table: plain, interleaved and grouped; none if there is no memory.
 fn run_of(sizes: Sizes, slice: Duration, progress: &mut dyn FnMut(f64)) -> Vec<[Option<f64>; 3]> {
     let mut found = Vec::new();
     found.push(pinned(|| Some(forms(Numbers::new(sizes.numbers).ok()?, sizes.keys, slice))));
@@ -52,12 +52,15 @@ impl Experiment for Fig8 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine, on one core: a cuckoo table of 40 million numbers, a permutation of 1 GB, and 200,000 random IPv6 prefixes of 48 to 64 bits, on huge pages where there are any. Lookups are made one after the other, by \
-         the interleaver, and with group prefetching by hand, 32 at once, by turns: medians of seven slices of 60 ms. Every result is compared."
+        "Measured on this machine, on one core: a cuckoo table of 40 million numbers, a permutation of 1 GB, and \
+         200,000 random IPv6 prefixes of 48 to 64 bits, on huge pages if there are any. Lookups are made one after the \
+         other, by the interleaver, and with group prefetching by hand, 32 at once, in turn: medians of seven slices \
+         of 60 ms. Every result is compared."
     }
 
     fn remark(&self) -> &'static str {
-        "Speed-ups are of another machine: a core with a larger window overlaps more of the plain lookups by itself, so that less is left to bring."
+        "The speed-ups are for another machine: a core with a larger window overlaps more of the plain lookups by \
+         itself, so there is less left to gain."
     }
 
     fn measures_on(&self) -> Vec<usize> {

@@ -1,4 +1,4 @@
-//! Table 1: random accesses of a core.
+//! Table 1: rate of random accesses of one core.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use sinew_harness::lookups::{Chase, Lookups};
 use super::{Side, beside, measured, pinned, processor, rates};
 use crate::experiment::{Experiment, Row};
 
-/// See the module.
+/// Experiment for Table 1.
 pub struct Table1;
 
-/// Numbers of the permutation: 1 GB.
+/// Length of the permutation in numbers: 1 GB.
 const LEN: usize = 1 << 28;
 const DEPTH: usize = 10;
-/// Chains at once.
+/// Chains that are followed at once.
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// The paper's: 595 M/s of eight cores.
+/// The paper's rate of one core in M/s: eight cores have 595.
 const PAPER_CORE: f64 = 595.0 / 8.0;
 
 struct Chains {
@@ -64,8 +64,9 @@ impl Experiment for Table1 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine, on one core: B chains follow a random permutation of 1 GB, on huge pages where there are any, each D = 10 times, all chains step by step. The paper's loop leaves it to the \
-         processor to overlap the accesses; beside it the same with a prefetch. Medians of seven slices of 60 ms."
+        "Measured on this machine, on one core: B chains follow a random permutation of 1 GB, on huge pages if there \
+         are any, D = 10 times each, all chains step by step. The paper's loop leaves it to the processor to overlap \
+         the accesses; beside it is the same loop with a prefetch. Medians of seven slices of 60 ms."
     }
 
     fn measures_on(&self) -> Vec<usize> {
@@ -82,7 +83,7 @@ impl Experiment for Table1 {
             {
                 let row = measured(format!("gopt.random.{id}.{batch}"), format!("accesses, B = {batch}"), rate, "M/s");
                 let row = row.case(case);
-                // The paper's best is of 16 chains.
+                // The paper's best rate is with 16 chains.
                 let of_paper = (batch, id) == (16, "plain");
                 rows.push(if of_paper {
                     beside(row, "Table 1", PAPER_CORE, "a core of an E5-2680 of which all eight run")

@@ -1,11 +1,11 @@
-//! Figure 1: READs on more and more connections.
+//! Figure 1: READs on a growing number of connections.
 
 use sinew_sim::nic::Profile;
 
 use crate::experiment::{Experiment, Row};
 use crate::nics::connections;
 
-/// See the module.
+/// Experiment for Figure 1.
 pub struct Fig1;
 
 const CONNECTIONS: [usize; 6] = [100, 1000, 2000, 3000, 4000, 5000];

@@ -1,4 +1,4 @@
-//! Figure 4: how many small calls one thread makes.
+//! Figure 4: rate of small calls of one thread.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,14 +10,14 @@ use crate::experiment::{Against, Experiment, Row};
 use crate::programs::{Found, SHORT, Sender, Server, nsdi19, percentile, sink, start};
 use crate::small_calls::SmallCalls;
 
-/// See the module.
+/// Experiment for Figure 4.
 pub struct Fig4;
 
 const MS: u64 = 1_000_000;
 
-/// Calls of a batch; millions of calls per second of a thread, where the text has them.
+/// Calls per batch, and millions of calls per second of a thread if the text has them.
 const PAPER: [(usize, Option<f64>); 3] = [(3, Some(4.96)), (5, None), (11, None)];
-/// Microseconds of a lone call between two hosts of a rack (Table 2).
+/// Latency of a lone call between two hosts of a rack, in us (Table 2).
 const LONE_US: f64 = 3.7;
 
 impl Experiment for Fig4 {
@@ -34,9 +34,10 @@ impl Experiment for Fig4 {
     }
 
     fn setup(&self) -> &'static str {
-        "Eleven hosts of the simulated CX4 cluster with a thread each, which keeps batches of calls of 32 B going to random others, 60 calls in \
-         all, and answers theirs, with congestion control. The rate with batches of 3, and the latency of a lone call (Table 2), are what the \
-         simulator's costs were calibrated by: they show that, and nothing else. The text has no figure for the other batches on CX4."
+        "Eleven hosts of the simulated CX4 cluster with a thread each, which keeps 60 calls of 32 B in flight, in \
+         batches to random others, and answers theirs, with congestion control. The simulator's costs were calibrated \
+         on the rate with batches of 3 and the latency of a lone call (Table 2): these rows show that, and nothing \
+         else. The text has no figures for the other batches on CX4."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -76,7 +77,8 @@ fn in_batches_of(batch: usize, measured_ns: u64) -> SmallCalls {
     SmallCalls { nodes: 11, threads: 1, batch, window: 60, rate_gbps: Some(25.0), warm_up_ns: MS / 5, measured_ns }
 }
 
-/// Median latency of one call of 32 B at a time from a host to the first, in microseconds. (Racks take the hosts in turn.)
+/// Median latency in us of a client on host `from` that makes one call of 32 B at a time to the first host. (Racks take
+/// the hosts in turn.)
 pub(super) fn lone_us(topology: Topology, from: usize) -> Option<f64> {
     let network = Network::new(topology, 1).expect("the topology is the paper's");
     let mut cluster = Cluster::new(&network);

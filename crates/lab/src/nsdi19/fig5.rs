@@ -1,17 +1,17 @@
-//! Figure 5: small calls on a hundred nodes, with more and more threads.
+//! Figure 5: small calls on a hundred nodes, with a growing number of threads.
 
 use sinew_sim::Topology;
 
 use crate::experiment::{Against, Experiment, Row};
 use crate::small_calls::{Outcome, SmallCalls};
 
-/// See the module.
+/// Experiment for Figure 5.
 pub struct Fig5;
 
 const MS: u64 = 1_000_000;
 const NODES: usize = 100;
 
-/// A figure of the paper, for so many threads a node.
+/// A value of the paper, for a number of threads per node.
 struct Published {
     threads: usize,
     id: &'static str,
@@ -26,7 +26,7 @@ const PAPER: [Published; 5] = [
     Published { threads: 10, id: "erpc.node10.retransmissions", value: 1_700.0 },
 ];
 
-/// Threads of each node; milliseconds that are counted.
+/// Threads per node, and milliseconds that are counted.
 const RUNS: [(usize, u64); 3] = [(1, 5), (2, 5), (10, 20)];
 
 impl Experiment for Fig5 {
@@ -43,13 +43,14 @@ impl Experiment for Fig5 {
     }
 
     fn setup(&self) -> &'static str {
-        "All hundred hosts of the simulated CX4 cluster, with one to ten threads each. Every thread has a session to every other one, keeps 20 \
-         batches of three calls of 32 B going on random ones, and answers theirs, with congestion control. What the paper has for the 99.99th \
-         percentile and for retransmissions are upper bounds. Latencies are from a batch's beginning."
+        "All hundred hosts of the simulated CX4 cluster, with one to ten threads each. Every thread has a session to \
+         every other one, keeps 20 batches of three calls of 32 B in flight on random sessions, and answers others' \
+         calls, with congestion control. The paper's figures for the 99.99th percentile and for retransmissions are \
+         upper bounds. Latencies count from the beginning of a batch."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
-        // A run takes as long as its packets.
+        // A run takes as long as its packets take to simulate.
         let weight = |(threads, measured_ms): (usize, u64)| threads as f64 * (measured_ms as f64 + threads as f64);
         let all: f64 = RUNS.into_iter().map(weight).sum();
         let (mut rows, mut done) = (Vec::new(), 0.0);
@@ -125,7 +126,8 @@ mod tests {
         };
         let run = || calls.run(Topology::cx4(), &mut |_| ());
         let outcome = run();
-        // A packet has 122 bytes on the link, and a node sends two for each of its calls, but for those within it.
+        // A packet has 122 bytes on the link, and a node sends two for each of its calls, except for calls within the
+        // node.
         let (rate, limit) = (calls.rate_mops(&outcome), 25e3 / 8.0 / 122.0 / 2.0 * 23.0 / 20.0);
         assert!((0.95..1.02).contains(&(rate / limit)), "{rate} of {limit}");
         assert_eq!((outcome.failed, outcome.retransmissions), (0, 0));

@@ -1,4 +1,4 @@
-//! Figure 6: how large requests have to be to fill a link.
+//! Figure 6: bandwidth of large requests.
 
 use sinew_rpc::Config;
 use sinew_sim::Costs;
@@ -6,16 +6,16 @@ use sinew_sim::Costs;
 use super::large_calls::{LargeCalls, singly};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 6.
 pub struct Fig6;
 
-/// From this length on, in bytes, 6.4 has a share of the bandwidth of RDMA writes.
+/// Length in bytes from which on section 6.4 states a share of the bandwidth of RDMA writes.
 const LARGE: usize = 32 << 10;
-/// That share: at least.
+/// That share, at least, in percent.
 const PAPER_PERCENT: f64 = 70.0;
-/// Bytes of requests.
+/// Lengths of requests, in bytes.
 const LENS: [usize; 8] = [512, 2 << 10, 8 << 10, LARGE, 128 << 10, 512 << 10, 2 << 20, 8 << 20];
-/// As many as no message needs.
+/// More credits than any message needs.
 const WRITE_CREDITS: u16 = 4_096;
 
 impl Experiment for Fig6 {
@@ -32,10 +32,11 @@ impl Experiment for Fig6 {
     }
 
     fn setup(&self) -> &'static str {
-        "One thread keeps one request going to another over simulated 100 Gbps InfiniBand, with 32 credits and a credit return for each packet, \
-         and is answered with 32 B. Beside it is what the same wires carry where nothing costs any core's time and nothing waits for credits: one RDMA \
-         write at a time could do no better. The text has no figure for single lengths, but that from 32 kB on requests have 70 % of the \
-         bandwidth of RDMA writes, at least: the last row has the smallest of those shares."
+        "One thread keeps one request in flight to another over simulated 100 Gbps InfiniBand, with 32 credits and a \
+         credit return for each packet, and is answered with 32 B. Beside it is what the same wires carry if nothing \
+         costs any core's time and nothing waits for credits: one RDMA write at a time could do no better. The text \
+         has no figures for single lengths, but says that requests from 32 kB on have at least 70 % of the bandwidth \
+         of RDMA writes: the last row has the smallest of those shares."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -1,4 +1,4 @@
-//! The end of section 6.5: calls that want to be fast, beside an incast.
+//! The end of section 6.5: latency-sensitive calls beside an incast.
 
 use sinew_rpc::{Config, Congestion};
 use sinew_sim::{HostId, Topology};
@@ -8,16 +8,16 @@ use crate::experiment::{Against, Experiment, Row};
 use crate::programs::nsdi19;
 use crate::workload::{self, Group, Sizes, Workload};
 
-/// See the module.
+/// Experiment for the incast with background traffic.
 pub struct IncastBackground;
 
 const MS: u64 = 1_000_000;
-/// Before anything is counted: the first bursts of all clients must be over.
+/// Time before anything is counted: the first bursts of all clients have to be over.
 const WARM_UP_NS: u64 = 20 * MS;
 const INCAST: usize = 100;
 const INCAST_LEN: usize = 8 << 20;
 const BACKGROUND_LEN: usize = 64 << 10;
-/// 99th percentile of the fast calls' latency, in microseconds.
+/// The paper's 99th percentile of the latency-sensitive calls, in us.
 const PAPER_P99_US: f64 = 274.0;
 
 impl Experiment for IncastBackground {
@@ -34,9 +34,10 @@ impl Experiment for IncastBackground {
     }
 
     fn setup(&self) -> &'static str {
-        "A 100-way incast of requests of 8 MB on the simulated CX4 cluster; each host but the victim also calls random others, one call of 64 kB each way \
-         at a time. Where the paper has one thread for that at each host, there is one for calls and one for those of others here. The hundredth client \
-         of the incast shares a host. Counted are 10 ms, after 20 ms for the first bursts to be over."
+        "A 100-way incast of requests of 8 MB on the simulated CX4 cluster; each host but the victim also calls random \
+         others, one call at a time with 64 kB each way. The paper has one thread for that at each host; here there is \
+         one for calls and one for the answers to others' calls. The hundredth client of the incast shares a host. The \
+         figures cover 10 ms, after 20 ms in which the first bursts pass."
     }
 
     fn remark(&self) -> &'static str {
@@ -81,7 +82,7 @@ impl Experiment for IncastBackground {
     }
 }
 
-/// The incast, and those beside it.
+/// The incast, and the calls beside it.
 fn beside_an_incast(congestion: Option<Congestion>, warm_up_ns: u64, duration_ns: u64) -> Workload {
     let hosts = Topology::cx4().hosts.len();
     let others: Vec<HostId> = (1..hosts).map(HostId).collect();

@@ -1,4 +1,4 @@
-//! One thread's large requests to another over 100 Gbps InfiniBand (6.4).
+//! Large requests from one thread to another over 100 Gbps InfiniBand (nsdi19 6.4).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,28 +9,28 @@ use sinew_sim::{Cluster, Costs, HostId, LinkFaults, LinkId, Network, PortConfig,
 use crate::programs::{Found, Sender, Server, nsdi19, sink, start};
 
 const MS: u64 = 1_000_000;
-/// The session opens, and the first request leaves, before packets are lost.
+/// Time before packets are lost, in which the session opens and the first request leaves.
 const WARM_UP_NS: u64 = 2 * MS;
 
-/// As published: one credit return a packet (5.1).
+/// Configuration as published: one credit return per packet (5.1).
 pub fn singly() -> Config {
     Config { tuning: Tuning { cumulative_credits: false, ..Tuning::default() }, ..nsdi19() }
 }
 
-/// One request at a time.
+/// A client that makes one large request at a time.
 pub struct LargeCalls {
-    /// Bytes of each.
+    /// Bytes of each request.
     pub len: usize,
     pub config: Config,
     pub of_client: Costs,
     pub of_server: Costs,
-    /// The chance of each packet to be lost.
+    /// Probability that a packet is lost.
     pub loss: f64,
     pub measured_ms: u64,
 }
 
 impl LargeCalls {
-    /// Gigabits of requests per second.
+    /// Runs it. Returns the rate of requests in Gb/s.
     pub fn gbps(self) -> f64 {
         let network = Network::new(Topology::cx5(), 1).expect("the topology is the paper's");
         let mut cluster = Cluster::new(&network);
@@ -43,9 +43,9 @@ impl LargeCalls {
             Sender::new(rpc, clock, "server", self.len, 1, &found)
         });
         cluster.run_until(WARM_UP_NS);
-        // All packets of both hosts pass the client's link.
+        // All packets of both hosts pass over the client's link.
         (0..2).for_each(|direction| network.set_faults(LinkId(1), direction, LinkFaults::losing(self.loss)));
-        // From the end of a request to that of another.
+        // The measured time begins and ends when a request completes.
         let next_end_ns = |cluster: &mut Cluster| {
             let calls = found.borrow().calls;
             while found.borrow().calls == calls {

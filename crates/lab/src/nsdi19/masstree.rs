@@ -1,40 +1,43 @@
-//! Section 7.2: an ordered index whose scans run in workers, or in dispatch.
+//! Section 7.2: an ordered index whose scans run in workers or in dispatch threads.
 
 use sinew_sim::nic::Profile;
 
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::index::{IndexFound, IndexRun};
 
-/// See the module.
+/// Experiment for section 7.2.
 pub struct Masstree;
 
-/// Instructions of a GET of this project's index of eight-byte keys, and of a sum over 128 of them (callgrind).
+/// Instructions of a GET in this project's index of eight-byte keys (`GET`), and of a sum over 128 keys (`SCAN`), by
+/// callgrind.
 const GET_INSTRUCTIONS: f64 = 1_200.0;
 const SCAN_INSTRUCTIONS: f64 = 15_700.0;
-/// Lines that are in no cache, of a million keys: the leaf, a key and a value of a GET; of a scan the first two lines of each of 13 leaves, after
-/// which the hardware foresees the others.
+/// Lines that miss all caches, with a million keys. A GET misses the leaf, a key and a value. A scan misses the first
+/// two lines of each of 13 leaves; the hardware prefetches the others.
 const GET_MISSES: f64 = 3.0;
 const SCAN_MISSES: f64 = 26.0;
-/// Instructions in a nanosecond of the paper's processor: 2.1 GHz (Xeon E5-2450), and 1.5 in a cycle, which is an estimate.
+/// Instructions per ns of the paper's processor: 2.1 GHz (Xeon E5-2450), times 1.5 per cycle, which is an estimate.
 const INSTRUCTIONS_PER_NS: f64 = 2.1 * 1.5;
-/// The profile's access to memory.
+/// Time of an access to memory, as in the profile.
 const MEMORY_NS: f64 = 90.0;
-/// What two hyper-threads of a core do together, in multiples of what one does alone: an estimate. One of two takes 2 / 1.3 times as long to
-/// compute, and as long as alone to wait for memory.
+/// Work that two hyper-threads of a core do together, in multiples of what one does alone: an estimate. Each of the two
+/// takes 2 / 1.3 times as long to compute, and as long as alone to wait for memory.
 const HYPER_THREADS: f64 = 1.3;
-/// What a call costs a thread that has a core to itself, beside the index: an estimate from above, since `nsdi19-nics` has 5 M/s of calls and of
-/// answers to others' in this time.
+/// CPU time of a call on a thread that has a core to itself, beside the index. It is an estimate from above: in this
+/// time, `nsdi19-nics` makes a call and answers another's, at 5 M/s.
 const CALL_NS: f64 = 200.0;
-/// Taking a job from a queue that another core has written, and the answer back: four lines from core to core, of 70 ns each.
+/// Time to take a job from a queue that another core has written and to return the answer: four lines from core to
+/// core, of 70 ns each.
 const JOB_NS: u64 = 280;
 
-/// Nanoseconds that so many instructions and misses take a thread that computes `shared` times as long as one with a core to itself.
+/// Time in ns for instructions and misses on a thread that computes `shared` times as long as one with a core to
+/// itself.
 fn cost_ns(instructions: f64, misses: f64, shared: f64) -> f64 {
     shared * instructions / INSTRUCTIONS_PER_NS + misses * MEMORY_NS
 }
 
 impl Masstree {
-    /// The paper's server: 14 threads that answer and 2 that scan, or 16 that do both.
+    /// The paper's server under load: 14 threads that answer and 2 that scan, or 16 that do both.
     fn loaded(workers: usize) -> IndexRun {
         let shared = 2.0 / HYPER_THREADS;
         IndexRun {
@@ -44,7 +47,7 @@ impl Masstree {
             threads: 8,
             window: 2,
             scan_share: 0.01,
-            // What hyper-threads lose on the call itself is charged here, too.
+            // What sharing a core adds to the call itself is charged here, too.
             get_ns: (cost_ns(GET_INSTRUCTIONS, GET_MISSES, shared) + (shared - 1.0) * CALL_NS) as u64,
             scan_ns: cost_ns(SCAN_INSTRUCTIONS, SCAN_MISSES, shared) as u64,
             job_ns: JOB_NS,
@@ -55,7 +58,7 @@ impl Masstree {
         }
     }
 
-    /// One client, one GET at a time: nobody shares a core.
+    /// One client that makes one GET at a time, with no core shared.
     fn lone() -> IndexRun {
         let get_ns = cost_ns(GET_INSTRUCTIONS, GET_MISSES, 1.0) as u64;
         IndexRun { hosts: 1, threads: 1, window: 1, scan_share: 0.0, get_ns, measured_ns: 200_000, ..Self::loaded(2) }
@@ -80,16 +83,19 @@ impl Experiment for Masstree {
     }
 
     fn setup(&self) -> &'static str {
-        "A server of sinew's ordered index on the modelled CX3, with 14 dispatch and 2 worker threads, or 16 dispatch threads; 64 client threads on 8 hosts \
-         with two requests on their way each, 99 % of them GETs and 1 % sums over 128 keys. The index is scc's tree and not Masstree. A GET has \
-         1,200 instructions and three misses, a scan 15,700 and 26; the paper's processor is taken to do 1.5 instructions in each cycle of 2.1 GHz, and to wait 90 ns for a miss. \
-         Two hyper-threads that share a core are taken to do 1.3 times the work of one: under load, computing takes a thread 2 / 1.3 times as long, and waiting as long as \
-         alone. The index has 20,000 keys here, which changes no cost."
+        "A server of sinew's ordered index on the modelled CX3, with 14 dispatch and 2 worker threads, or 16 dispatch \
+         threads; 64 client threads on 8 hosts with two requests in flight each, 99 % of them GETs and 1 % sums over \
+         128 keys. The index is scc's tree, not Masstree. A GET has 1,200 instructions and three misses, a scan 15,700 \
+         and 26; the paper's processor is assumed to execute 1.5 instructions in each cycle of 2.1 GHz, and to wait 90 \
+         ns for a miss. Two hyper-threads that share a core are assumed to do 1.3 times the work of one: under load, a \
+         thread takes 2 / 1.3 times as long to compute, and as long as alone to wait. The index has 20,000 keys here, \
+         which changes no cost."
     }
 
     fn remark(&self) -> &'static str {
-        "Scans in dispatch disturb GETs less than the paper's did (a 99th percentile of 18 us for 26): a scan takes 8 times as long as a GET with its call here, and \
-         the paper does not say how long its scans took. With scans in workers the percentile is 0.64 of that, where 0.6 was aimed at."
+        "Scans in dispatch disturb GETs less than the paper's did (a 99th percentile of 18 us instead of 26): a scan \
+         takes 8 times as long as a GET with its call here, and the paper does not say how long its scans took. With \
+         scans in workers the percentile is 0.64 of that, where 0.6 was the aim."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -130,7 +136,7 @@ mod tests {
         };
         assert!((of("p50") / 2.7 - 1.0).abs() < 0.2, "{rows:#?}");
         assert!((of("gets") / 14.3 - 1.0).abs() < 0.25, "{rows:#?}");
-        // 0.64 here; the paper's are 12 and 26 us, from scans that take longer beside its GETs.
+        // It is 0.64 here. The paper's values are 12 and 26 us, with scans that take longer in proportion to its GETs.
         assert!(of("p99") < 0.7 * of("p99.noworker"), "{rows:#?}");
         assert!((of("p99") / 12.0 - 1.0).abs() < 0.2, "{rows:#?}");
     }

@@ -1,16 +1,16 @@
-//! Table 2 and Figure 4 again, on modelled NICs: calls as datagrams of verbs.
+//! Table 2 and Figure 4 on modelled NICs: calls as datagrams of verbs.
 
 use sinew_sim::nic::Profile;
 
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::rpc::RpcRun;
 
-/// See the module.
+/// Experiment for Table 2 and Figure 4.
 pub struct ModelledNics;
 
-/// Clusters, with the median latency of a call in microseconds (Table 2).
+/// Clusters, each with the median latency of a call in us (Table 2).
 const LATENCIES: [(&str, f64); 3] = [("cx3", 2.1), ("cx4", 3.7), ("cx5", 2.3)];
-/// Millions of calls a second of a thread, in batches of three (6.2, Figure 4).
+/// Millions of calls per second of a thread, in batches of three (6.2, Figure 4).
 const RATE: f64 = 4.96;
 
 impl Experiment for ModelledNics {
@@ -27,9 +27,10 @@ impl Experiment for ModelledNics {
     }
 
     fn setup(&self) -> &'static str {
-        "Calls of 32 B over UD queue pairs of modelled NICs, one for each endpoint: a lone one between two hosts, and those of eleven hosts with a thread \
-         each, as in nsdi19-fig4. Cores are charged by the NICs' profiles for verbs, and for the rest by what is left of the simulator's costs. Neither \
-         latencies of calls nor rates chose a parameter of these NICs; READs' latencies did."
+        "Calls of 32 B over UD queue pairs of modelled NICs, one for each endpoint: a lone call between two hosts, and \
+         the calls of eleven hosts with a thread each, as in nsdi19-fig4. Cores are charged for verbs by the NICs' \
+         profiles, and otherwise by what is left of the simulator's costs. No parameter of these NICs was chosen by \
+         latencies or rates of calls; READs' latencies were used."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -1,4 +1,4 @@
-//! Table 3: what the optimisations for the common case are worth.
+//! Table 3: gains by the optimisations for the common case.
 
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread;
@@ -13,7 +13,7 @@ use sinew_shm::{Hub, ShmPort};
 use crate::experiment::{Against, Experiment, Row};
 use crate::programs::nsdi19;
 
-/// See the module.
+/// Experiment for Table 3.
 pub struct Table3;
 
 const MS: u64 = 1_000_000;
@@ -21,19 +21,19 @@ const ECHO: RequestType = RequestType::new(1);
 const LEN: usize = 32;
 const BATCH: usize = 3;
 const WINDOW: usize = 60;
-/// Each call goes to one of them by chance: with twice the slots that the window needs few calls wait.
+/// Each call goes to a random one of these sessions: with twice the slots that the window needs, few calls wait.
 const SESSIONS: usize = 15;
-/// Each configuration is run so often, by turns.
+/// Runs of each configuration; the configurations take turns.
 const ROUNDS: usize = 15;
 const WARM_UP_NS: u64 = 10 * MS;
 const MEASURED_NS: u64 = 40 * MS;
-/// Sessions are open by then, or never.
+/// Time in which the sessions open, or never will.
 const OPEN_NS: u64 = 5_000 * MS;
-/// The link that congestion control takes the ring for: the CX4 cluster's.
+/// Rate of the link that congestion control assumes, that of the CX4 cluster, in Gb/s; the real carrier is a ring.
 const RATE_GBPS: f64 = 25.0;
 
-/// What is switched off, one after the other: its name, the paper's rate in M/s and its loss in %, and how it is done; none where
-/// there is nothing to switch.
+/// A step that switches off one more optimisation: its name, its title, the paper's rate in M/s and loss in %, and the
+/// change; none if there is nothing to switch.
 type Step = (&'static str, &'static str, f64, f64, Option<fn(&mut Config)>);
 const STEPS: [Step; 7] = [
     ("baseline", "with congestion control", 4.96, 9.0, Some(|config| config.congestion = Some(congestion()))),
@@ -44,10 +44,10 @@ const STEPS: [Step; 7] = [
     ("prealloc", "- preallocated responses", 3.55, 12.6, Some(|config| config.tuning.preallocated_responses = false)),
     ("zerocopy", "- 0-copy request processing", 3.05, 14.0, Some(|config| config.tuning.zero_copy_requests = false)),
 ];
-/// Without congestion control, in M/s.
+/// The paper's rate without congestion control, in M/s.
 const PAPER_NO_CONTROL: f64 = 5.44;
 
-/// Timely, for which no round trip is long: one that takes milliseconds met a thread that did not run, and no queue.
+/// Timely that considers no round trip long: one that takes milliseconds met a thread that did not run, not a queue.
 fn congestion() -> Congestion {
     let never = TimelyConfig { low_ns: 60_000 * MS, high_ns: 120_000 * MS, ..TimelyConfig::default() };
     Congestion::new(RATE_GBPS, Algorithm::Timely(never))
@@ -67,10 +67,11 @@ impl Experiment for Table3 {
     }
 
     fn setup(&self) -> &'static str {
-        "Measured on this machine: two threads, each on a processor of its own, call each other through rings in private memory, 32 B in batches of 3, 60 calls \
-         of each going on; the rate is that of one thread's calls. Optimisations are switched off one after the other and stay off. The configurations \
-         take turns, 15 times 40 ms each; medians. The rings have no multi-packet receive queue. Losses can be held against the paper's, rates are of other \
-         machines."
+        "Measured on this machine: two threads, each on a processor of its own, call each other through rings in \
+         private memory, with 32 B in batches of 3 and 60 calls of each in flight; the rate is that of one thread's \
+         calls. Optimisations are switched off one after the other and stay off. The configurations take turns, 15 \
+         times 40 ms each; the results are medians. The rings have no multi-packet receive queue. Losses can be \
+         compared with the paper's; rates are for other machines."
     }
 
     fn measures_on(&self) -> Vec<usize> {
@@ -111,12 +112,12 @@ impl Experiment for Table3 {
     }
 }
 
-/// Those of the two threads, where there are so many.
+/// Processors of the two threads, if there are two.
 fn processors() -> Option<[usize; 2]> {
     available_cpus().first_chunk().copied()
 }
 
-/// The median rate of each configuration, in M/s; none where there are no two processors, or no memory.
+/// Median rate of each configuration, in M/s; none if there are fewer than two processors, or no memory.
 fn rates(configs: &[Config], rounds: usize, measured_ns: u64, progress: &mut dyn FnMut(f64)) -> Vec<Option<f64>> {
     let Some(cpus) = processors() else { return vec![None; configs.len()] };
     let mut rates = vec![Vec::new(); configs.len()];
@@ -133,7 +134,7 @@ fn rates(configs: &[Config], rounds: usize, measured_ns: u64, progress: &mut dyn
     rates.into_iter().map(median).collect()
 }
 
-/// Calls a second of each of two threads, in M/s.
+/// Calls per second of each of the two threads on average, in M/s.
 fn rate(config: &Config, cpus: [usize; 2], measured_ns: u64) -> Option<f64> {
     let hub = Hub::new();
     let nexus = Nexus::builder().config(config.clone()).handle(ECHO, |call: Call| {
@@ -164,14 +165,14 @@ fn rate(config: &Config, cpus: [usize; 2], measured_ns: u64) -> Option<f64> {
 /// One of the two threads.
 struct Side {
     rpc: Rpc<ShmPort, HostClock>,
-    /// Tells the other thread that this one has come as far. Whoever gives up drops it.
+    /// Tells the other thread that this one has reached the meeting point. It is dropped if this thread gives up.
     to_other: Sender<()>,
     from_other: Receiver<()>,
     random: u64,
 }
 
 impl Side {
-    /// Its rate, in M/s; none when it could not be measured.
+    /// Runs this side. Returns its rate in M/s; none if it could not be measured.
     fn run(mut self, other: &str, measured_ns: u64) -> Option<f64> {
         self.meet()?;
         let sessions = self.connect(other)?;
@@ -180,10 +181,10 @@ impl Side {
         let mut idle = (0..WINDOW).map(|_| buffer(&self.rpc)).collect::<Option<Vec<_>>>()?;
         let clock = HostClock::new();
         let warm_ns = clock.now_ns() + WARM_UP_NS;
-        // When counting began, and what there was by then.
+        // When counting began, and the number of calls by then.
         let mut counted_from: Option<(u64, u64)> = None;
         let (mut calls, mut now_ns, mut turns) = (0u64, 0, 0u32);
-        // At least one call comes back, however little of the time others leave the two.
+        // At least one call completes, however little time others leave the two.
         while counted_from.is_none_or(|(from_ns, before)| now_ns < from_ns + measured_ns || calls == before) {
             while idle.len() >= BATCH {
                 for (request, response) in idle.drain(idle.len() - BATCH..) {
@@ -207,12 +208,12 @@ impl Side {
         }
         let (from_ns, before) = counted_from?;
         let rate = (calls - before) as f64 * 1e3 / (now_ns - from_ns) as f64;
-        // The other still wants answers.
+        // The other side still needs answers.
         self.meet()?;
         Some(rate)
     }
 
-    /// Goes on answering until the other thread is as far.
+    /// Answers calls until the other thread has come to the same point.
     fn meet(&mut self) -> Option<()> {
         self.to_other.send(()).ok()?;
         loop {

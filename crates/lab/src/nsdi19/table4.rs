@@ -1,4 +1,4 @@
-//! Table 4: large requests of one thread, while packets are lost.
+//! Table 4: large requests of one thread while packets are lost.
 
 use sinew_rpc::{Config, Recovery, Timeout};
 use sinew_sim::Costs;
@@ -6,14 +6,14 @@ use sinew_sim::Costs;
 use super::large_calls::{LargeCalls, singly};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Table 4.
 pub struct Table4;
 
 const LEN: usize = 8 << 20;
-/// The row by which the cost of copying was calibrated.
+/// The row on which the cost of copying was calibrated.
 const CALIBRATED: &str = "erpc.large";
 
-/// How lost packets are made up for; what a row's name has behind it, and what it says.
+/// A way to recover lost packets, with the suffix and the description of its rows.
 #[derive(Clone, Copy)]
 struct Mode {
     recovery: Recovery,
@@ -23,7 +23,7 @@ struct Mode {
     with: &'static str,
 }
 
-/// Go-back-N and 5 ms.
+/// The paper's way: go-back-N, and a time-out of 5 ms.
 const PAPERS: Mode = Mode {
     recovery: Recovery::GoBackN,
     timeout: Timeout::Fixed,
@@ -53,7 +53,7 @@ const BOTH: Mode = Mode {
     ..SELECTIVE
 };
 
-/// The chance of each packet to be lost, as it is written; the paper's Gbps; milliseconds that are measured.
+/// Probability that a packet is lost, the same as text, the paper's Gbps, and milliseconds that are measured.
 const LOSSES: [(f64, &str, f64, u64); 5] = [
     (1e-7, "1e-7", 73.0, 250),
     (1e-6, "1e-6", 71.0, 1_000),
@@ -61,7 +61,7 @@ const LOSSES: [(f64, &str, f64, u64); 5] = [
     (1e-4, "1e-4", 18.0, 3_000),
     (1e-3, "1e-3", 2.5, 8_000),
 ];
-/// What the paper did not have.
+/// Cases that the paper does not have.
 const OTHERS: [(f64, &str, Mode, u64); 6] = [
     (1e-4, "1e-4", SELECTIVE, 250),
     (1e-3, "1e-3", SELECTIVE, 250),
@@ -85,12 +85,13 @@ impl Experiment for Table4 {
     }
 
     fn setup(&self) -> &'static str {
-        "One thread keeps one request of 8 MB going to another over simulated 100 Gbps InfiniBand, with 32 credits and a credit return for each \
-         packet. Packets are lost with the same chance in both directions. The bandwidth without losses is what the cost of copying was calibrated \
-         by. There is no congestion control: these round trips, of 14 us, are below the 50 us from which nsdi19's does anything. The more losses, \
-         the longer it runs, from a quarter of a second of virtual time, of whose million packets 1e-7 most likely loses none, to eight seconds. From \
-         1e-5 on rows have some fifty losses and more behind them. The paper had go-back-N and a time-out of 5 ms; the other rows have selective \
-         retransmission, a time-out that follows the round trips (0.1 ms at least), or both."
+        "One thread keeps one request of 8 MB in flight to another over simulated 100 Gbps InfiniBand, with 32 credits \
+         and a credit return for each packet. Packets are lost with the same probability in both directions. The cost \
+         of copying was calibrated on the bandwidth without losses. There is no congestion control: these round trips, \
+         of 14 us, are below the 50 us from which nsdi19's acts. The more losses, the longer the run: from a quarter \
+         of a second of virtual time, in which 1e-7 most likely loses none of a million packets, to eight seconds. \
+         From 1e-5 on, rows rest on some fifty losses and more. The paper had go-back-N and a time-out of 5 ms; the \
+         other rows have selective retransmission, a time-out that follows the round trips (at least 0.1 ms), or both."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -4,10 +4,10 @@ use super::{ALGORITHMS, BETTER_THAN_THE_PAPER, NO_CONTROL, Named, PAPERS_TIMELY}
 use crate::experiment::{Against, Experiment, Row};
 use crate::incast::{Incast, RATE_GBPS};
 
-/// See the module.
+/// Experiment for Table 5.
 pub struct Table5;
 
-/// Clients; whether with congestion control; total Gbps, median and 99th percentile of the round trips in microseconds.
+/// Clients; whether there is congestion control; total Gbps, and median and 99th percentile of the round trips in us.
 const PAPER: [(usize, bool, [f64; 3]); 6] = [
     (20, true, [21.8, 39.0, 67.0]),
     (20, false, [23.1, 202.0, 204.0]),
@@ -31,8 +31,9 @@ impl Experiment for Table5 {
     }
 
     fn setup(&self) -> &'static str {
-        "Clients of the simulated CX4 cluster send requests of 8 MB to one server, one at a time each, with 32 credits. The round trips are those \
-         that clients measure: one of each run of packets, not each packet's. The hundredth client shares a host."
+        "Clients of the simulated CX4 cluster send requests of 8 MB to one server, one at a time each, with 32 \
+         credits. The round trips are those that clients measure, which are one for each run of packets, not one for \
+         each packet. The hundredth client shares a host."
     }
 
     fn remark(&self) -> &'static str {
@@ -51,7 +52,7 @@ impl Experiment for Table5 {
                 runs.push((clients, NO_CONTROL.0, NO_CONTROL.1.to_owned(), None, Some(paper)));
             }
         }
-        // What congestion control costs who is alone.
+        // Cost of congestion control for a client that is alone.
         runs.extend(
             ALGORITHMS.map(|(suffix, name, congestion)| {
                 (1, suffix, format!("with {name}"), Some(congestion(RATE_GBPS)), None)
@@ -108,7 +109,7 @@ mod tests {
                 assert!(is_good, "{clients}{suffix}.{metric}: {ratio}");
             }
         }
-        // One configuration for all: 100 clients find short queues, and who is alone has the link.
+        // One configuration serves all: 100 clients find short queues, and a client that is alone has the link.
         for suffix in ["", ".swift"] {
             assert!(of(&format!("100{suffix}.p99")).0 < 300.0 && of(&format!("1{suffix}.bw")).0 > 0.9 * RATE_GBPS);
         }

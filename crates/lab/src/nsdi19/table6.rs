@@ -1,4 +1,4 @@
-//! Table 6: a PUT that three members keep.
+//! Table 6: PUTs to a store with three replicas.
 
 use hdrhistogram::Histogram;
 use sinew_sim::nic::Profile;
@@ -6,26 +6,27 @@ use sinew_sim::nic::Profile;
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::replica::{ReplicaFound, ReplicaRun};
 
-/// See the module.
+/// Experiment for Table 6.
 pub struct Table6;
 
-/// What a PUT costs beside calls, in instructions: at the leader, and at another member.
+/// Cost of a PUT beside its calls, in instructions: at the leader, and at another member.
 type Cost = [f64; 2];
 const NOTHING: Cost = [0.0; 2];
-/// Raft's engine (`cargo xtask cost --row "Raft engine"`).
+/// Cost of Raft's engine (`cargo xtask cost --row "Raft engine"`).
 const ENGINE: Cost = [12_005.0, 6_498.0];
-/// All of a member (`cargo xtask cost --row "replicated PUT"`), less an estimate of what the RPC layer has of it: 2,000 for four calls and an answer, and 1,000 for two answers.
+/// Cost of a whole member (`cargo xtask cost --row "replicated PUT"`), without an estimate of the RPC layer's part:
+/// 2,000 for four calls and an answer, and 1,000 for two answers.
 const MEMBER: Cost = [41_000.0, 24_000.0];
-/// Messages that a member takes for a PUT: the leader the request, and of two followers an acknowledgement of the entry and one of how far the log is decided; another
-/// member the entry, and how far the log is decided.
+/// Messages that a member takes for a PUT. The leader takes the request, and from each of two followers an
+/// acknowledgement of the entry and one of the commit index; another member takes the entry and the commit index.
 const MESSAGES: Cost = [5.0, 2.0];
-/// Instructions in a nanosecond of the paper's processor: 2.6 GHz (Xeon E5-2697 v3), and 1.5 in a cycle, which is an estimate.
+/// Instructions per ns of the paper's processor: 2.6 GHz (Xeon E5-2697 v3), times 1.5 per cycle, which is an estimate.
 const INSTRUCTIONS_PER_NS: f64 = 2.6 * 1.5;
-/// Lines of memory that a PUT of MICA's waits for: the bucket and the item.
+/// Lines of memory that a PUT to MICA waits for: the bucket and the item.
 const PUT_MISSES: u64 = 2;
 
 impl Table6 {
-    /// The paper's workload, with a cost of each message at a member.
+    /// The paper's workload, with a cost for each message at a member.
     fn workload(cost: Cost) -> ReplicaRun {
         ReplicaRun {
             members: 3,
@@ -58,16 +59,19 @@ impl Experiment for Table6 {
     }
 
     fn setup(&self) -> &'static str {
-        "Three members of sinew's replicated store, in memory, and one client that puts one key after the other, on four hosts with the modelled CX5. Keys of 16 B \
-         are drawn from a million, values have 64 B. A member's core pays for the call, and for two lines of memory of the table when the PUT is \
-         applied. At first, Raft costs nothing. Then what a PUT costs a member is spread evenly over the messages that it takes: \
-         12,005 instructions of the engine at the leader and 6,498 at another, or some 41,000 and 24,000 of all that is above the RPC layer, at 2.6 GHz and 1.5 instructions in a cycle, \
-         which is an estimate. The leader takes five messages and another member two, of which two and one have to be done before a PUT is answered. The \
-         leader's time runs from when it takes the request until a majority has the entry."
+        "Three members of sinew's replicated store, in memory, and one client that puts one key after the other, on \
+         four hosts with the modelled CX5. Keys of 16 B are drawn from a million; values have 64 B. A member's core is \
+         charged for the call, and for two lines of the table's memory when the PUT is applied. At first, Raft costs \
+         nothing. Then the cost of a PUT at a member is spread evenly over the messages that it takes: 12,005 \
+         instructions of the engine at the leader and 6,498 at another member, or some 41,000 and 24,000 for \
+         everything above the RPC layer, at 2.6 GHz and 1.5 instructions per cycle, which is an estimate. The leader \
+         takes five messages and another member two, of which two and one have to be done before a PUT is answered. \
+         The leader's time runs from when it takes the request until a majority has the entry."
     }
 
     fn remark(&self) -> &'static str {
-        "The paper's Raft is another one, written in C, whose cost it does not say; its rows are held against those without a cost. Percentiles have no jitter of hosts in them."
+        "The paper's Raft is another one, written in C, and the paper does not state its cost; its figures are \
+         compared with the rows without a cost. The percentiles contain no jitter of hosts."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -95,7 +99,7 @@ impl Experiment for Table6 {
                 Some(("Table 6", 6.3)),
                 us(&found.client_ns, 0.99),
             );
-            // Three per cent more than ZabFPGA's 3.0 us.
+            // That is three per cent more than ZabFPGA's 3.0 us.
             row("leader.p50", "a commit at the leader, median", Some(("7.1.2", 3.1)), us(&found.leader_ns, 0.5));
         }
         rows

@@ -1,4 +1,4 @@
-//! Figure 1: single operations of more and more threads.
+//! Figure 1: single operations with a growing number of threads.
 
 use sinew_remote_memory::engine::{Mode, Unlimited};
 
@@ -6,19 +6,19 @@ use super::threads::{Found, Plan, run};
 use super::{profile, row};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 1.
 pub struct Fig1;
 
-/// Threads that write.
+/// Numbers of threads that write.
 pub const THREADS: [usize; 7] = [1, 2, 4, 6, 8, 10, 12];
-/// Requests that each has on their way.
+/// Requests in flight of each thread.
 pub const DEPTH: usize = 64;
-/// What each writes: short messages, of which the NIC has more than enough to do, and pages, of which PCI Express has.
+/// Bytes of each write, and their name: short messages, which saturate the NIC, and pages, which saturate PCI Express.
 pub const SIZES: [(usize, &str); 2] = [(64, "64 B"), (4096, "4 KB")];
 
-/// Threads that write, each by so many queue pairs of its own.
+/// A plan with threads that write, each over `queue_pairs` queue pairs of its own.
 pub fn plan(threads: usize, queue_pairs: usize, len: usize) -> Plan {
-    // What is in flight takes as long as so many bytes take on the link, and is there several times while it is measured.
+    // Everything in flight takes as long as its bytes take on the link; it passes several times while it is measured.
     let measured_ns = 1_000_000 + (threads * DEPTH * len) as u64;
     Plan {
         threads,
@@ -38,7 +38,7 @@ fn single(threads: usize, len: usize) -> Found {
     run(&profile(), &plan(threads, 1, len), Unlimited)
 }
 
-/// Whose rate is the highest.
+/// The number of threads with the highest rate, and that rate.
 pub fn peak<'a>(found: impl IntoIterator<Item = (usize, &'a Found)>) -> (usize, f64) {
     let all = found.into_iter().map(|(threads, found)| (threads, found.kiops));
     all.max_by(|one, other| one.1.total_cmp(&other.1)).expect("some were run")
@@ -58,17 +58,23 @@ impl Experiment for Fig1 {
     }
 
     fn setup(&self) -> &'static str {
-        "Two hosts with a modelled ConnectX-3 each. Threads of one WRITE to random places of the other's memory, each by an engine and with one queue pair of its own, \
-         64 requests at a time. Nothing merges, and nothing holds them back. The paper does not say how long its operations were, or how many each thread had on \
-         its way; its threads shared the queue pair, which those of an engine never do."
+        "Two hosts with a modelled ConnectX-3 each. Threads of one host WRITE to random places of the other's memory, \
+         each by an engine and with one queue pair of its own, 64 requests at a time. Nothing merges, and nothing \
+         limits them. The paper does not say how long its operations were, or how many each thread had in flight; its \
+         threads shared the queue pair, which those of an engine never do."
     }
 
     fn remark(&self) -> &'static str {
-        "The model does not have the paper's fall. Of short messages the rate stands still from four threads on, within three percent of its highest, while more and more is in flight and takes \
-         longer: the NIC is the bottleneck by itself, for the reason that the paper gives. More elements wait in it than it has room for (256, an estimate of the profile), and each that it has forgotten \
-         takes a requester 29 ns more, of 180: all forgotten, it makes 14.4 M/s, and none, 16.0 (Figure 8). But when four threads reach the peak a part is forgotten already. Six threads are worse \
-         than their neighbours for another reason: two of four requesters have two queue pairs each, and whoever turns first takes what others submitted, also to a requester that has more to do. With pages PCI Express is \
-         full; a forgotten element is 1.8 % of a page's bytes there, and in the model no unit waits for it. What does make the rate fall is the state of queue pairs, of which Figure 8 has more."
+        "The model does not have the paper's fall. For short messages the rate stands still from four threads on, \
+         within three percent of its highest, while more and more is in flight and takes longer: the NIC alone is the \
+         bottleneck, for the reason that the paper gives. More elements wait in it than its cache has room for (256, \
+         an estimate of the profile), and each evicted element takes a requester 29 ns more, of 180: if all are \
+         evicted the NIC makes 14.4 M/s, and if none is, 16.0 (Figure 8). But when four threads reach the peak, some \
+         are evicted already. Six threads are worse than their neighbours for another reason: two of four requesters \
+         have two queue pairs each, and the thread that turns first takes what others submitted, even to a requester \
+         that has more to do. With pages PCI Express is full; an evicted element is 1.8 % of a page's bytes there, and \
+         in the model no unit waits for it. What does make the rate fall is the state of queue pairs, which Figure 8 \
+         shows."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -113,11 +119,12 @@ mod tests {
     fn what_is_in_flight_beyond_the_peak_only_takes_longer() {
         let found = [1, 2, 4, 12].map(|threads| single(threads, 64));
         let [one, two, four, twelve] = &found;
-        // "At first, IOPS increases when the number of threads increase" (III-A). It does not drop then, as the paper's does: it stands still.
+        // "At first, IOPS increases when the number of threads increase" (III-A). Then it stands still; it does not
+        // drop, as the paper's does.
         assert!(one.kiops < two.kiops && two.kiops < four.kiops, "{} {} {}", one.kiops, two.kiops, four.kiops);
         assert!((0.9..1.01).contains(&(twelve.kiops / four.kiops)), "{} {}", twelve.kiops, four.kiops);
-        // "When IOPS reaches peak point with 4 I/O threads, both RDMA I/O completion time and the number of in-flight ops are still increasing. This shows NIC becomes
-        // bottleneck" (III-A).
+        // "When IOPS reaches peak point with 4 I/O threads, both RDMA I/O completion time and the number of in-flight
+        // ops are still increasing. This shows NIC becomes bottleneck" (III-A).
         for (less, more) in found.iter().zip(&found[1..]) {
             assert!(less.in_flight_bytes < more.in_flight_bytes, "{} {}", less.in_flight_bytes, more.in_flight_bytes);
         }

@@ -1,4 +1,4 @@
-//! Figure 2: policies of polling, with clusters of requests.
+//! Figure 2: polling policies, with clusters of requests.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -19,23 +19,23 @@ use super::{profile, row};
 use crate::experiment::{Against, Experiment, Row};
 use crate::nics::cluster::NicCluster;
 
-/// See the module.
+/// Experiment for Figure 2.
 pub struct Fig2;
 
 /// Bytes of a request.
 const LEN: usize = 4096;
-/// Estimate: what a completion takes to be handled.
+/// Time to handle a completion: an estimate.
 const HANDLE_NS: u64 = 200;
-/// Estimate: how long after the end of a cluster the next one begins.
+/// Time from the end of a cluster to the beginning of the next: an estimate.
 const GAP_NS: u64 = 1000;
 const WARM_UP_NS: u64 = 200_000;
 const MEASURED_NS: u64 = 5_000_000;
-/// Sizes of clusters that are tried to find the smallest with which busy polling has the highest rate.
+/// Cluster sizes that are tried, to find the smallest with which busy polling has the highest rate.
 const CLUSTERS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
-/// What passes for the highest rate: the last few percent take ever larger clusters.
+/// Share of the highest rate that counts as the highest: the last few percent take ever larger clusters.
 const HIGHEST: f64 = 0.95;
 
-/// Policies, with names of rows and of the paper.
+/// Policies, each with the name in rows and the paper's name.
 pub const POLICIES: [(&str, &str, PollerConfig); 5] = [
     ("busy", "Busy", PollerConfig::SPIN),
     ("event", "Event", PollerConfig::EVENT),
@@ -44,17 +44,17 @@ pub const POLICIES: [(&str, &str, PollerConfig); 5] = [
     ("adaptive", "Adaptive", PollerConfig::RDMABOX),
 ];
 
-/// Who posts clusters.
+/// A thread that posts clusters.
 struct Issuer {
     qp: SimQp,
     remote: RemoteMemory,
     source: Frozen,
     cluster: u64,
     posted: u64,
-    /// Requests that are over.
+    /// Requests that are complete.
     done: Arc<AtomicU64>,
     clock: SimClock,
-    /// When the next cluster begins, once the last is over.
+    /// When the next cluster begins, if the last one is complete.
     next_ns: Option<u64>,
 }
 
@@ -79,18 +79,18 @@ impl Actor for Issuer {
     }
 }
 
-/// What came of a policy.
+/// Result of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Requests, in thousands a second.
+    /// Requests per second, in thousands.
     pub kiops: f64,
-    /// Interrupts for each request.
+    /// Interrupts per request.
     pub interrupts: f64,
-    /// The part of a core that was used.
+    /// Share of a core that was used, from 0 to 1.
     pub cpu: f64,
 }
 
-/// Runs clusters of so many requests.
+/// Runs clusters of `cluster` requests.
 fn run(profile: &Profile, config: PollerConfig, cluster: usize) -> Found {
     let mut nics = NicCluster::new(profile, 2, 1);
     let clock = nics.clock();
@@ -157,7 +157,7 @@ fn run(profile: &Profile, config: PollerConfig, cluster: usize) -> Found {
     }
 }
 
-/// The part of a core that polling took, with its interrupts.
+/// Share of a core that polling and its interrupts took.
 fn cpu(config: PollerConfig, after: &PollerStats, before: &PollerStats, interrupts_ns: f64) -> f64 {
     if config == PollerConfig::Busy {
         return 1.0;
@@ -165,7 +165,8 @@ fn cpu(config: PollerConfig, after: &PollerStats, before: &PollerStats, interrup
     ((after.cpu_ns() - before.cpu_ns()) as f64 + interrupts_ns) / MEASURED_NS as f64
 }
 
-/// The sizes of small, medium and large clusters: one; the median; and the smallest with which busy polling has the highest rate (III-B).
+/// Sizes of small, medium and large clusters: one request; the median; and the smallest with which busy polling has the
+/// highest rate (III-B).
 fn clusters(profile: &Profile) -> [(&'static str, usize); 3] {
     let rates = CLUSTERS.map(|cluster| run(profile, PollerConfig::SPIN, cluster).kiops);
     let highest = rates.iter().copied().fold(0.0, f64::max);
@@ -187,13 +188,17 @@ impl Experiment for Fig2 {
     }
 
     fn setup(&self) -> &'static str {
-        "Two hosts with a modelled ConnectX-3 each. A thread posts a cluster of WRITEs of 4 KB, one doorbell each, waits until all are over, and 1 us later posts the next. Another \
-         polls the completion queue by the real poller, with MAX_RETRY 120 and MAX_POLL_WC 16, and takes 0.2 us to handle each. Small clusters are of one request, large ones the smallest with \
-         which busy polling has 95 % of its highest rate, medium ones the median, as in the paper. A turn in vain takes 50 ns, and an interrupt 5 us, both estimates."
+        "Two hosts with a modelled ConnectX-3 each. A thread posts a cluster of WRITEs of 4 KB, one doorbell each, \
+         waits until all have completed, and 1 us later posts the next. Another thread polls the completion queue with \
+         the real poller, MAX_RETRY 120 and MAX_POLL_WC 16, and takes 0.2 us to handle each completion. Small clusters \
+         are of one request, large ones are the smallest with which busy polling has 95 % of its highest rate, and \
+         medium ones are the median, as in the paper. A turn that finds nothing takes 50 ns, and an interrupt 5 us, \
+         both estimates."
     }
 
     fn remark(&self) -> &'static str {
-        "What adaptive polling has over naive hybrid polling with lone requests hangs on 120 turns taking longer than a round trip and the gap: 6 us here."
+        "The advantage of adaptive polling over naive hybrid polling with lone requests depends on 120 turns taking \
+         longer than a round trip and the gap: 6 us here."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -232,7 +237,8 @@ mod tests {
         let profile = profile();
         for (size, cluster) in clusters(&profile) {
             let [busy, event, batch, hybrid, adaptive] = POLICIES.map(|(_, _, config)| run(&profile, config, cluster));
-            // "It shows best performance over other two similar approaches in all workload pattern" (III-B); and as busy polling (IV-B).
+            // "It shows best performance over other two similar approaches in all workload pattern" (III-B); and it is
+            // as good as busy polling (IV-B).
             assert!(adaptive.kiops >= 0.95 * busy.kiops, "{size}: {} of {}", adaptive.kiops, busy.kiops);
             for (name, rival) in [("event", event), ("event batch", batch), ("hybrid", hybrid)] {
                 assert!(
@@ -241,7 +247,8 @@ mod tests {
                     adaptive.kiops,
                     rival.kiops
                 );
-                // "it shows the highest number of interrupts and context switching compared to others" (III-B), of Event Batch, without the plain event mode.
+                // "it shows the highest number of interrupts and context switching compared to others" (III-B), said of
+                // Event Batch; the plain event mode is left out.
                 assert!(
                     batch.interrupts >= 0.95 * hybrid.interrupts,
                     "{size}: {} {}",
@@ -249,7 +256,8 @@ mod tests {
                     hybrid.interrupts
                 );
             }
-            // "there are unnecessary massive number of interrupts and context switching occurred in small and medium cases" of Hybrid (III-B).
+            // "there are unnecessary massive number of interrupts and context switching occurred in small and medium
+            // cases" (III-B), said of Hybrid.
             if size != "large" {
                 assert!(adaptive.interrupts < 0.5 * hybrid.interrupts, "{size}: {adaptive:?} {hybrid:?}");
             }

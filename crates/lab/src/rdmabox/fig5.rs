@@ -1,4 +1,4 @@
-//! Figure 5: registering the caller's memory, against copying to memory that is registered.
+//! Figure 5: registering the caller's memory, against copying to registered memory.
 
 use std::hint::black_box;
 
@@ -9,23 +9,23 @@ use sinew_sim::nic::Registration;
 use super::{profile, row};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 5.
 pub struct Fig5;
 
 const PAGE: usize = 4096;
-/// Bytes that are registered, or copied: powers of two up to this, which processes may pin as a rule.
+/// Longest memory that is registered or copied, in bytes; processes may usually pin as much. Lengths are powers of two.
 const LEN_MAX: usize = 4 << 20;
-/// Times that each is measured on this machine, by turns.
+/// Measurements of each on this machine; the two take turns.
 const ROUNDS: usize = 31;
 
-/// What a simulated host needs to register so many bytes, and to copy them, in nanoseconds.
+/// Time in ns that a simulated host takes to register `len` bytes, and to copy them.
 fn modelled(registration: &Registration, len: usize) -> [f64; 2] {
     let pages = len.div_ceil(PAGE) as u64;
     let registers_ns = registration.call_ns + pages * registration.page_ns;
     [registers_ns as f64, len as f64 / registration.copy_bytes_per_ns]
 }
 
-/// From how many bytes on, in pages, registering takes no longer than copying.
+/// Least number of bytes, in whole pages, that take no longer to register than to copy.
 fn threshold(takes_ns: impl Fn(usize) -> [f64; 2]) -> Option<usize> {
     (PAGE..=16 << 20).step_by(PAGE).find(|len| {
         let [registers_ns, copies_ns] = takes_ns(*len);
@@ -37,7 +37,8 @@ fn sizes() -> impl Iterator<Item = usize> {
     (0..).map(|power| PAGE << power).take_while(|len| *len <= LEN_MAX)
 }
 
-/// What this machine needs to pin the pages of so many bytes and to let them go, and to copy them, all of them in memory; none where it may pin no such memory.
+/// Time in ns that this machine takes to pin and unpin the pages of `len` bytes, and to copy the bytes, all of them in
+/// memory; none if it may not pin them.
 fn measured(len: usize) -> Option<[f64; 2]> {
     let clock = HostClock::new();
     let source = vec![1u8; len];
@@ -64,7 +65,7 @@ impl Experiment for Fig5 {
     }
 
     fn title(&self) -> &'static str {
-        "Registering memory, against copying to memory that is registered"
+        "Registering memory, against copying to registered memory"
     }
 
     fn source(&self) -> &'static str {
@@ -72,13 +73,16 @@ impl Experiment for Fig5 {
     }
 
     fn setup(&self) -> &'static str {
-        "What a host with a modelled ConnectX-3 is charged in user space for registering memory and for copying it, from its profile; nothing is run. Beside it what this machine needs to pin the pages \
-         and to let them go, which is the system's part of a registration and not the NIC's, and to copy the bytes; medians of 31. Pages are in memory already."
+        "The charges of a host with a modelled ConnectX-3, in user space, for registering memory and for copying it, \
+         from its profile; nothing is run. Beside them are the times that this machine takes to pin and unpin the \
+         pages, which is the system's part of a registration and not the NIC's, and to copy the bytes; medians of 31. \
+         The pages are in memory already."
     }
 
     fn remark(&self) -> &'static str {
-        "That the two lines cross at 928 KB is how the profile's page was calibrated, and proves nothing. Of the kernel's registration by physical addresses (Figure 5a) the text has \
-         no figure but that it is always cheaper than a copy."
+        "That the two lines cross at 928 KB is how the profile's cost of a page was calibrated, and proves nothing. \
+         For the kernel's registration by physical addresses (Figure 5a) the text has no figure; it only says that it \
+         is always cheaper than a copy."
     }
 
     fn run(&self, _: &mut dyn FnMut(f64)) -> Vec<Row> {

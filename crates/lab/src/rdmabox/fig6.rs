@@ -1,4 +1,4 @@
-//! Figures 6 and 7: throughput, and the 99th percentile of latency, of a database with each way to batch.
+//! Figures 6 and 7: throughput, and 99th percentile of the latency, of a database with each way to batch.
 
 use sinew_remote_memory::engine::{Mode, Unlimited};
 
@@ -8,13 +8,13 @@ use super::threads;
 use super::{gain, profile, row};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 6.
 pub struct Fig6;
 
-/// Of the same runs.
+/// Experiment for Figure 7, with the runs of Figure 6.
 pub struct Fig7;
 
-/// What was found with each way.
+/// Results for each workload and way.
 struct Sweep(Vec<(Workload, &'static str, Found)>);
 
 impl Sweep {
@@ -39,7 +39,7 @@ impl Sweep {
         &self.0.iter().find(is_it).expect("it was run").2
     }
 
-    /// What the one way gains over the other, in both workloads: the less, and the more.
+    /// Gain of one way over the other in both workloads: the lesser, and the greater.
     fn gains(&self, one: &str, other: &str) -> [f64; 2] {
         let of = |workload| gain(self.get(workload, one).kops, self.get(workload, other).kops);
         let [etc, sys] = Workload::ALL.map(of);
@@ -57,7 +57,7 @@ impl Sweep {
     }
 }
 
-/// What the text has of Figure 6: names of rows, the ways, and the gains.
+/// Gains that the text has of Figure 6: row name, the two ways, and the least and greatest gain in percent.
 const GAINS: [(&str, &str, &str, [f64; 2]); 6] = [
     ("box.merge_pre", "merge_pre", "single_pre", [23.6, 24.4]),
     ("box.merge_dyn", "merge_dyn", "single_dyn", [11.2, 11.5]),
@@ -67,14 +67,14 @@ const GAINS: [(&str, &str, &str, [f64; 2]); 6] = [
     ("box.doorbell_dyn", "hybrid_dyn", "door_dyn", [7.5, 13.4]),
 ];
 
-/// Ways to batch where the NIC is the bottleneck: names of rows, and of people.
+/// Ways to batch where the NIC is the bottleneck: name in rows, name for people, and mode.
 const MODES: [(&str, &str, Mode); 4] = [
     ("single", "Single", Mode::Single),
     ("merge", "Merge", Mode::Merge),
     ("doorbell", "Doorbell", Mode::Doorbell),
     ("hybrid", "Hybrid", Mode::Hybrid),
 ];
-/// Threads of Figure 1 whose short messages are more than the NIC has room for.
+/// Threads of Figure 1 whose short messages saturate the NIC.
 const SHORT_THREADS: usize = 12;
 
 /// Short messages of Figure 1's threads, which follow each other as often as Table I's pages do.
@@ -119,17 +119,21 @@ impl Experiment for Fig6 {
     }
 
     fn setup(&self) -> &'static str {
-        "As Table I; SYS writes five times as many blocks. Nothing but Table I's column of Merge with preMR was looked at: all gains are predictions. Last, short messages of \
-         Figure 1's threads that follow each other as often as those pages: there the NIC is the bottleneck."
+        "As Table I; SYS writes five times as many blocks. Only Table I's column of Merge with preMR was used: all \
+         gains are predictions. The last rows are short messages of Figure 1's threads that follow each other as often \
+         as those pages: there the NIC is the bottleneck."
     }
 
     fn remark(&self) -> &'static str {
-        "The model does not have the paper's gains: all ways are within a few percent of each other. What batching saves is work of the NIC and of cores, a tenth of a \
-         microsecond for a request, and a page takes 0.6 us on the link alone; the NIC's requesters are busy for a tenth of the time. So what made single operations slow on the paper's hosts is not in \
-         the model of the NIC: it gives no figure of its kernel's way to post and to complete, or of the rates at which its figures were taken. \
-         All of Table I, 54 GB that are read and 40 GB that are written, keeps the modelled link busy for 8 s. \
-         Where the NIC is the bottleneck, with short messages of many threads, merging gains what it saves of operations, and doorbells lose: the NIC fetches each element of a chain, which takes a \
-         requester 29 ns of 180, so hybrid gains less than merging alone. That is the other way round in the paper."
+        "The model does not have the paper's gains: all ways are within a few percent of each other. Batching saves \
+         work of the NIC and of cores, a tenth of a microsecond per request, and a page takes 0.6 us on the link \
+         alone; the NIC's requesters are busy for a tenth of the time. So what made single operations slow on the \
+         paper's hosts is not in the model of the NIC: the paper has no figures for its kernel's way to post and to \
+         complete, or for the rates at which its figures were taken. All of Table I, 54 GB read and 40 GB written, \
+         keeps the modelled link busy for 8 s. Where the NIC is the bottleneck, with short messages of many threads, \
+         merging gains what it saves in operations, and doorbells lose: the NIC fetches each element of a chain, which \
+         takes a requester 29 ns of 180, so hybrid gains less than merging alone. In the paper it is the other way \
+         round."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -166,12 +170,13 @@ impl Experiment for Fig7 {
     }
 
     fn setup(&self) -> &'static str {
-        "The runs of Figure 6. A fault is from when its thread began to compute until all that it waits for has come."
+        "The runs of Figure 6. A fault lasts from when its thread began to compute until everything that it waits for has come."
     }
 
     fn remark(&self) -> &'static str {
-        "The text says that batching does no harm, and so it is; that latency is shorter with it, as the paper's figure has it, is not seen, as with Figure 6. Every hundredth fault, and more, has blocks of a \
-         megabyte before it."
+        "The text says that batching does no harm, and the model agrees; as with Figure 6, it does not have the \
+         shorter latency that the paper's figure shows. Every hundredth fault, and more, has blocks of a megabyte \
+         before it."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -198,7 +203,7 @@ mod tests {
             // "our merging-and-chaining does not have negative impact on application latency" (V-A).
             assert!(tail_us(hybrid) < 1.15 * tail_us(single), "{workload:?}: {} {}", tail_us(hybrid), tail_us(single));
             assert!(hybrid.kops > 0.97 * single.kops, "{workload:?}: {} {}", hybrid.kops, single.kops);
-            // What the remark says: the NIC has time.
+            // The remark says so: the NIC has time left.
             assert!(single.busy[2] < 0.2, "{workload:?}: {:?}", single.busy);
         }
     }
@@ -206,11 +211,14 @@ mod tests {
     #[test]
     fn merging_counts_where_the_nic_is_the_bottleneck() {
         let [single, merge, doorbell, hybrid] = MODES.map(|(_, _, mode)| short(mode));
-        // "Merging-on-MR shows better performance than Single I/O. This is because the number of RDMA I/O is reduced by batching" (V-A).
+        // "Merging-on-MR shows better performance than Single I/O. This is because the number of RDMA I/O is reduced by
+        // batching" (V-A).
         assert!(merge.operations < 0.9 && merge.kiops > 1.1 * single.kiops, "{merge:?} {single:?}");
-        // "Performance of doorbell batch is slightly lower than merging-on-MR because it does not reduce the number of RDMA I/O to NIC" (V-A).
+        // "Performance of doorbell batch is slightly lower than merging-on-MR because it does not reduce the number of
+        // RDMA I/O to NIC" (V-A).
         assert!(doorbell.operations == 1.0 && doorbell.kiops < merge.kiops, "{doorbell:?} {merge:?}");
-        // Hybrid is better than single and than doorbells (V-A); that it is better than merging alone, too, is not seen.
+        // Hybrid is better than single operations and than doorbells (V-A). It is not seen to be better than merging
+        // alone, too.
         assert!(hybrid.kiops > single.kiops && hybrid.kiops > doorbell.kiops, "{hybrid:?}");
     }
 }

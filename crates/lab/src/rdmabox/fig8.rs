@@ -1,4 +1,4 @@
-//! Figure 8: with and without admission control.
+//! Figure 8: throughput with and without admission control.
 
 use sinew_remote_memory::engine::{Admission, FindingWindow, Mode, StaticWindow, Unlimited};
 
@@ -8,12 +8,12 @@ use super::threads::{Found, Plan, run};
 use super::{gain, profile, row};
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Figure 8.
 pub struct Fig8;
 
 /// Queue pairs of each thread: the paper's best number, and an engine's default.
 const QUEUE_PAIRS: usize = 4;
-/// Queue pairs that are tried, by as few threads as need no admission control.
+/// Numbers of queue pairs that are tried, with so few threads that no admission control is needed.
 const TRIED: [usize; 4] = [1, 2, 4, 8];
 const TRIED_THREADS: usize = 2;
 
@@ -21,16 +21,17 @@ fn with(admission: impl Admission + 'static, threads: usize, len: usize) -> Foun
     run(&profile(), &plan(threads, QUEUE_PAIRS, len), admission)
 }
 
-/// Threads of an engine that merges and chains.
+/// Numbers of threads whose engines merge and chain.
 const HYBRID_THREADS: [usize; 4] = [2, 4, 8, 12];
 
-/// Short messages by an engine that merges and chains, which the paper's regulator is part of; they follow each other as often as Table I's pages do.
+/// Short messages by engines that merge and chain, as the paper's do, beside its regulator; they follow each other as
+/// often as Table I's pages do.
 fn hybrid(admission: impl Admission + 'static, threads: usize) -> Found {
     let plan = Plan { mode: Mode::Hybrid, adjacent: Adjacent::CALIBRATED.pages, ..plan(threads, QUEUE_PAIRS, 64) };
     run(&profile(), &plan, admission)
 }
 
-/// What the window that is found as in the paper does where waiting requests merge.
+/// Rows for the window that is found as in the paper, where waiting requests merge.
 fn hybrid_rows() -> Vec<Row> {
     let free = Sweep::of(&HYBRID_THREADS, |threads| hybrid(Unlimited, threads));
     let window = free.window();
@@ -52,7 +53,7 @@ fn hybrid_rows() -> Vec<Row> {
     rows.into_iter().map(|row| row.case("64 B, merged and chained")).collect()
 }
 
-/// As many elements as the NIC has room for.
+/// Bytes of as many requests as the NIC's cache has room for work queue elements.
 fn cached(len: usize) -> u64 {
     (profile().caches.wqes * len) as u64
 }
@@ -61,7 +62,7 @@ fn finding(len: usize) -> FindingWindow {
     FindingWindow::new(16 * len as u64, len as u64, 1 << 30)
 }
 
-/// What was found for each number of threads.
+/// Results for each number of threads.
 struct Sweep(Vec<(usize, Found)>);
 
 impl Sweep {
@@ -73,7 +74,8 @@ impl Sweep {
         peak(self.0.iter().map(|(threads, found)| (*threads, found)))
     }
 
-    /// In-flight bytes at the peak: "we measure the in-flight byte size at the peak point and use it as a window size" (V-A).
+    /// In-flight bytes at the peak: "we measure the in-flight byte size at the peak point and use it as a window size"
+    /// (V-A).
     fn window(&self) -> u64 {
         let (at, _) = self.peak();
         self.0.iter().find(|(threads, _)| *threads == at).map_or(0.0, |(_, found)| found.in_flight_bytes) as u64
@@ -98,19 +100,26 @@ impl Experiment for Fig8 {
     }
 
     fn setup(&self) -> &'static str {
-        "As Figure 1, with four queue pairs for each thread: the paper's threads shared four. Windows are of bytes in flight over all threads: as many as there were at the \
-         peak without control, which is how the paper found its 7 MB; as many as the elements that the NIC has room for have; and one that finds itself \
-         (it begins with 16 requests). Requests are single ones to random places, as in Figure 1; last, short ones that are merged and chained, and follow each other as often as Table I's pages do."
+        "As Figure 1, with four queue pairs for each thread: the paper's threads shared four. Windows limit the bytes \
+         in flight over all threads. One window is the bytes that were in flight at the peak without control, which is \
+         how the paper found its 7 MB; one is the bytes of as many elements as the NIC's cache has room for; and one \
+         finds itself (it begins with 16 requests). Requests are single ones to random places, as in Figure 1; the \
+         last rows are short ones that are merged and chained, and follow each other as often as Table I's pages do."
     }
 
     fn remark(&self) -> &'static str {
-        "Without control, more than eight threads with four queue pairs each fall to a quarter: 48 queue pairs are more than the 35 whose state the NIC remembers, which is \
-         calibrated on another paper: an engine's default is too many for so many threads. A window keeps the rate, since fewer engines have something in flight at a time, and those that have, more of it. What it adds to \
-         the highest rate is less than the paper's 29.9 %: forgotten elements cost no more than that in the model, and of pages nothing. What was in flight at the peak is more than the NIC has room for \
-         already, so the window that is found as in the paper keeps the rate and hardly raises it. The window that finds itself rests too early with short messages: as long as all of it goes to the engine \
-         that turns first, a little more of it brings nothing, and a lot more is not tried. With pages it is right. \
-         Where requests merge, those that the window holds back merge more, as the paper says: of 12 threads, who without it are so many that nothing gathers. Its gain of the highest rate is below \
-         zero there: what gathers is chained, too, and the NIC fetches each element of a chain (Figure 6)."
+        "Without control, the rate of more than eight threads with four queue pairs each falls to a quarter: 48 queue \
+         pairs are more than the 35 whose state the NIC can cache, which is calibrated on another paper: an engine's \
+         default is too many for so many threads. A window keeps the rate, since fewer engines have something in \
+         flight at a time, and those that have, more of it. It adds less to the highest rate than the paper's 29.9 %: \
+         evicted elements cost no more than that in the model, and nothing with pages. At the peak, more was in flight \
+         already than the NIC's cache has room for, so the window found as in the paper keeps the rate and hardly \
+         raises it. The window that finds itself stops growing too early with short messages: as long as all of it \
+         goes to the engine that turns first, a slightly larger one brings nothing, and a much larger one is not \
+         tried. With pages it is right. If requests can merge, those that the window holds back merge more, as the \
+         paper says: with 12 threads, which without it are so many that nothing gathers. Its gain of the highest rate \
+         is negative there: requests that gather are chained, too, and the NIC fetches each element of a chain (Figure \
+         6)."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -196,12 +205,13 @@ mod tests {
             let held = Sweep::of(&[2, 6, 12], |threads| with(StaticWindow { bytes: window }, threads, 64));
             let (free, held) = (rates(&free), rates(&held));
             assert!(held[0] >= 0.99 * free[0], "below the peak: {held:?} with {window} B, {free:?} without");
-            // "In-flight bytes become stable with the traffic regulator and the highest performance is improved" (V-A): it is not less, and does not fall.
+            // "In-flight bytes become stable with the traffic regulator and the highest performance is improved" (V-A).
+            // Here it is not less, and does not fall.
             assert!(
                 held[1] >= 0.95 * free[1] && held[2] >= 0.95 * free[1],
                 "{held:?} with {window} B, {free:?} without"
             );
-            assert!(free[2] < 0.5 * free[1], "48 queue pairs are more than the NIC remembers: {free:?}");
+            assert!(free[2] < 0.5 * free[1], "48 queue pairs are more than the NIC can cache: {free:?}");
         }
         let with_room = with(StaticWindow { bytes: cached(64) }, 12, 64);
         assert!(with_room.kiops > 1.05 * free.peak().1 && with_room.wqe_misses < 0.01);

@@ -1,4 +1,4 @@
-//! Figure 9: policies of polling, with more and more peers.
+//! Figure 9: polling policies, with a growing number of peers.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -19,32 +19,35 @@ use super::watcher::{Parts, SharedCore, Watcher};
 use crate::experiment::{Experiment, Row};
 use crate::nics::cluster::NicCluster;
 
-/// See the module.
+/// Experiment for Figure 9.
 pub struct Fig9;
 
 /// Cores of a host (VI-A): two processors of eight.
 const CORES: usize = 16;
-/// Threads of the application: so that four cores are left, "CPU overhead until 4 busy polling threads does not affect the performance" (V-B).
+/// Threads of the application. They leave four cores: "CPU overhead until 4 busy polling threads does not affect the
+/// performance" (V-B).
 const THREADS: usize = 12;
-/// Estimate: how long a thread computes between two requests, on average.
+/// Mean time that a thread computes between two requests: an estimate.
 const COMPUTE_NS: u64 = 20_000;
-/// Estimate in view of Figure 9: what a completion takes to be handled, to its end: a request's pages are released, and its thread is woken. With half of it one watcher would be enough for all.
+/// Time to handle a completion to its end, with a request's pages released and its thread woken: an estimate made in
+/// view of Figure 9. With half of it, one watcher would be enough for all.
 const HANDLE_NS: u64 = 4000;
-/// Longer ones, with as many peers as there are cores: what is done for a block of 128 KB is done for 32 pages.
+/// Longer times to handle a completion, tried with as many peers as there are cores: the work for a block of 128 KB is
+/// that for 32 pages.
 const LONGER_NS: [u64; 2] = [8000, 16_000];
 const LEN: usize = 4096;
 const WARM_UP_NS: u64 = 30_000_000;
 const MEASURED_NS: u64 = 100_000_000;
-/// Peers that are tried.
+/// Numbers of peers that are tried.
 const PEERS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// Who polls what.
+/// A way to poll: the policy, and the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
     id: &'static str,
     name: &'static str,
     config: PollerConfig,
-    /// Completion queues, each with its own watcher; none: one for each peer.
+    /// Number of completion queues, each with a watcher of its own; none if there is one for each peer.
     shared: Option<usize>,
 }
 
@@ -52,7 +55,7 @@ const fn way(id: &'static str, name: &'static str, config: PollerConfig, shared:
     Way { id, name, config, shared }
 }
 
-/// The paper's.
+/// The paper's ways.
 const WAYS: [Way; 7] = [
     way("event", "Event", PollerConfig::EVENT, None),
     way("busy", "Busy", PollerConfig::SPIN, None),
@@ -63,13 +66,13 @@ const WAYS: [Way; 7] = [
     way("adaptive", "AdaptivePoll", PollerConfig::RDMABOX, None),
 ];
 
-/// A channel to a peer, which all threads post to.
+/// A channel to a peer, to which all threads post.
 struct Channel {
     qp: RefCell<SimQp>,
     remote: RemoteMemory,
 }
 
-/// A thread of the application: it computes, writes to a peer, and sleeps until that is over.
+/// A thread of the application: it computes, writes to a peer, and sleeps until the write completes.
 struct Thread {
     number: u64,
     channels: Rc<Vec<Channel>>,
@@ -112,12 +115,12 @@ impl Actor for Thread {
     }
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Copy, Debug)]
 struct Found {
-    /// Requests, in thousands a second.
+    /// Requests per second, in thousands.
     kops: f64,
-    /// Cores that polling took, with interrupts and what is done for completions.
+    /// Cores that polling took, with interrupts and the handling of completions.
     cores: f64,
 }
 
@@ -177,7 +180,7 @@ fn run(profile: &Profile, way: Way, peers: usize, handle_ns: u64) -> Found {
             };
             let device = nics.open(0);
             let actor = nics.add(&device, thread);
-            // Who polls all the time on its core has half of it when it wants it.
+            // A watcher that polls all the time gets half of its core when it wants it.
             let has_watcher = (CORES..THREADS + queues).any(|watcher| watcher % CORES == number);
             let competes = has_watcher && way.config == PollerConfig::Busy;
             let competitor = competes.then(|| Competitor::with_slice_ns(profile.core.time_slice_ns));
@@ -188,7 +191,7 @@ fn run(profile: &Profile, way: Way, peers: usize, handle_ns: u64) -> Found {
     let counted = Rc::new(Cell::new(0u64));
     let mut stats = Vec::new();
     for (number, (device, cq)) in watching.iter().zip(cqs).enumerate() {
-        // The free cores first.
+        // Free cores are used first.
         let core = (THREADS + number) % CORES;
         let (handled, now) = (Rc::clone(&counted), clock.clone());
         let (done, wakers) = (done.clone(), wakers.clone());
@@ -244,17 +247,22 @@ impl Experiment for Fig9 {
     }
 
     fn setup(&self) -> &'static str {
-        "A host with a modelled ConnectX-3 and 16 cores, and so many peers with one queue pair each. Twelve threads of an application compute for 20 us on average, WRITE 4 KB to a random \
-         peer, and sleep until the completion was handled, which takes 4 us. Completion queues, one for each peer or shared ones, are polled by the real poller, on the four free cores first and then on \
-         cores of the application. There who polls all the time has half of the core when it wants it, and gives way to a thread that has just slept; interrupts, and what is done then, go before \
-         the application. Times but the NIC's are estimates."
+        "A host with a modelled ConnectX-3 and 16 cores, and peers with one queue pair each. Twelve threads of an \
+         application compute for 20 us on average, WRITE 4 KB to a random peer, and sleep until the completion was \
+         handled, which takes 4 us. Completion queues, either one for each peer or shared ones, are polled by the real \
+         poller, on the four free cores first and then on cores of the application. There a watcher that polls all the \
+         time gets half of the core when it wants it, and gives way to a thread that has just slept; interrupts and \
+         their handling go before the application. All times but the NIC's are estimates."
     }
 
     fn remark(&self) -> &'static str {
-        "That four busy threads harm nobody follows from the cores that are left free, and that one shared queue is too few from how long a completion takes. The other orderings of the \
-         text follow, but for two: several shared queues do help here, since nothing but their threads is serialised, and two or four of them are better than adaptive polling, which takes \
-         more of the application's cores than they do. Neither time of a completion that was tried has all orderings: with 8 us adaptive polling is better than two shared queues and not than four; with 16 us \
-         it is better than four, but busy polling is better than either, since a completion then keeps a core longer than the application computes."
+        "That four busy threads harm nobody follows from the number of free cores, and that one shared queue is too \
+         few from the time of a completion. The other orderings of the text follow, with two exceptions: several \
+         shared queues do help here, since nothing but their threads is serialised, and two or four of them are better \
+         than adaptive polling, which takes more of the application's cores than they do. Neither of the longer times \
+         of a completion gives all orderings: with 8 us adaptive polling is better than two shared queues but not than \
+         four; with 16 us it is better than four, but busy polling is better than either, since a completion then \
+         keeps a core longer than the application computes."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -313,11 +321,12 @@ mod tests {
         assert!(event.kops > 1.1 * busy.kops, "{} {}", event.kops, busy.kops);
         // "SCQ(1) shows worse performance than Event mode with many peer connections" (V-B).
         assert!(shared.kops < 0.95 * event.kops, "{} {}", shared.kops, event.kops);
-        // "Adaptive polling gives higher throughput than SCQ in many connections", "better performance and lower CPU overhead than N Busy Polling case" (V-B).
+        // "Adaptive polling gives higher throughput than SCQ in many connections", "better performance and lower CPU
+        // overhead than N Busy Polling case" (V-B).
         assert!(adaptive.kops > 1.05 * shared.kops && adaptive.kops > 1.1 * busy.kops, "{}", adaptive.kops);
         assert!(adaptive.cores < 0.5 * busy.cores, "{} {}", adaptive.cores, busy.cores);
-        // "Although Adaptive polling has slightly higher CPU overhead than Event-based approaches, we observe that this CPU overhead does not affect application performance"
-        // (V-B).
+        // "Although Adaptive polling has slightly higher CPU overhead than Event-based approaches, we observe that this
+        // CPU overhead does not affect application performance" (V-B).
         assert!(adaptive.cores > event.cores && adaptive.kops > 0.95 * event.kops.max(batch.kops));
     }
 }

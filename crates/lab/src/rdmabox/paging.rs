@@ -1,4 +1,5 @@
-//! A database whose pages lie in a donor's memory, as far as the network sees it: threads that compute, read pages that are missing, and write others out.
+//! A database whose pages lie in a donor's memory, as the network sees it: threads compute, read missing pages, and
+//! write others out.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,13 +19,14 @@ use super::threads::{Charged, Ground, MEMORY, since};
 pub const PAGE: usize = 4096;
 /// Bytes of a block that is written out (V-A).
 pub const BLOCK: usize = 128 << 10;
-/// Pages that are read together: Linux's default readahead of swap (`vm.page-cluster` is 3).
+/// Pages that are read together: Linux's default swap readahead (`vm.page-cluster` is 3).
 const PAGES: usize = 8;
 /// Blocks that are written together: Linux's clusters of swap space, of 256 pages.
 const BLOCKS: usize = 8;
-/// Requests of a thread at most.
+/// Most requests of a thread.
 const DEPTH: usize = PAGES + BLOCKS;
-/// How long a thread computes until it looks whether its engine has something to do for others, as an interrupt would have it do.
+/// Time that a thread computes between two checks whether its engine has work for others; the checks stand for
+/// interrupts.
 const SLICE_NS: u64 = 1000;
 
 /// Two workloads of YCSB (V-A).
@@ -37,10 +39,10 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// Both.
+    /// Both workloads.
     pub const ALL: [Self; 2] = [Self::Etc, Self::Sys];
 
-    /// As figures have it.
+    /// Name in the figures.
     pub fn name(self) -> &'static str {
         match self {
             Self::Etc => "ETC",
@@ -48,7 +50,8 @@ impl Workload {
         }
     }
 
-    /// Read pages for each written block: Table I's 13.2 M and 308 K, and a fifth of that where there are five times as many writes.
+    /// Pages read for each block written: 13.2 M and 308 K in Table I, and a fifth of that for five times as many
+    /// writes.
     fn pages_for_a_block(self) -> u64 {
         match self {
             Self::Etc => 43,
@@ -57,25 +60,25 @@ impl Workload {
     }
 }
 
-/// Where operations have their bytes (IV-A).
+/// Where the bytes of operations are (IV-A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
-    /// In memory that was registered beforehand, and are copied (preMR).
+    /// Copied to or from memory that was registered in advance (preMR).
     Copied,
-    /// Where they are, which is registered for each operation (dynMR).
+    /// Left in place, where they are registered for each operation (dynMR).
     InPlace,
 }
 
 /// A way to batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// In rows' names.
+    /// Part of rows' names.
     pub id: &'static str,
-    /// As figures have it.
+    /// Name in the figures.
     pub name: &'static str,
-    /// What becomes of requests that gathered.
+    /// What is done with requests that have gathered.
     pub mode: Mode,
-    /// Where their bytes are.
+    /// Where the requests' bytes are.
     pub bytes: Bytes,
 }
 
@@ -94,43 +97,44 @@ pub const WAYS: [Way; 7] = [
     way("hybrid_dyn", "Hybrid dynMR", Mode::Hybrid, Bytes::InPlace),
 ];
 
-/// What is run.
+/// A run of the database.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// What is read and written.
     pub workload: Workload,
-    /// How it is batched.
+    /// How requests are batched.
     pub way: Way,
     /// Threads, each on a core of its own.
     pub threads: usize,
-    /// How long each computes between two faults, on average.
+    /// Mean time that each thread computes between two faults.
     pub compute_ns: u64,
-    /// What follows what.
+    /// How often requests are adjacent.
     pub adjacent: Adjacent,
-    /// For all that is random.
+    /// Seed for everything random.
     pub seed: u64,
-    /// What is not measured, and what is.
+    /// Time before the measurement.
     pub warm_up_ns: u64,
-    /// As above.
+    /// Time that is measured.
     pub measured_ns: u64,
 }
 
-/// How often, in a thousand, what is read or written together follows what comes before it.
+/// Chance in a thousand that a page or block lies right behind the one before it, among those that are read or written
+/// together.
 #[derive(Clone, Copy, Debug)]
 pub struct Adjacent {
-    /// Pages that are read.
+    /// For pages that are read.
     pub pages: u64,
-    /// Blocks that are written.
+    /// For blocks that are written.
     pub blocks: u64,
 }
 
 impl Adjacent {
-    /// So that merging with preMR leaves as many operations as in Table I.
+    /// Such that merging with preMR leaves as many operations as in Table I.
     pub const CALIBRATED: Self = Self { pages: 146, blocks: 140 };
 }
 
 impl Plan {
-    /// The database with all that Table I and Figures 6 and 7 have in common.
+    /// The database with the parameters that Table I and Figures 6 and 7 share.
     pub fn new(workload: Workload, way: Way) -> Self {
         Self {
             workload,
@@ -145,21 +149,21 @@ impl Plan {
     }
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Faults with what the thread computed between them, in thousands a second.
+    /// Faults per second, in thousands, with the computing between them.
     pub kops: f64,
-    /// How long each took.
+    /// Time of each fault, in ns.
     pub latency: Histogram<u64>,
     /// What the engines did.
     pub stats: EngineStats,
-    /// The parts of the time that the links to and from the host were busy, and its NIC's requesters.
+    /// Shares of the time for which the link to the host, the link from it and its NIC's requesters were busy.
     pub busy: [f64; 3],
 }
 
 impl Found {
-    /// Operations for each read, and each write.
+    /// Operations per read, and per write.
     pub fn operations(&self) -> [f64; 2] {
         let EngineStats { reads, writes, read_ops, write_ops, .. } = self.stats;
         [(read_ops, reads), (write_ops, writes)].map(|(ops, requests)| ops as f64 / requests.max(1) as f64)
@@ -174,7 +178,7 @@ struct Tally {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It has so much to compute.
+    /// It computes for this many ns more.
     Computes(u64),
     Faults,
     Waits,
@@ -190,7 +194,7 @@ struct Thread {
     block: Slice,
     phase: Phase,
     began_ns: u64,
-    /// Requests that are not over.
+    /// Requests that are not complete.
     awaited: usize,
     finished: Vec<Finished>,
     tally: Rc<RefCell<Tally>>,
@@ -203,7 +207,8 @@ impl Thread {
         }
     }
 
-    /// So many places of this length from `from` on, each of which follows the one before it so often.
+    /// Chooses `count` places of `len` bytes in the half of the memory at `from`, each of which follows the one before
+    /// it `adjacent` times in a thousand.
     fn places(&mut self, from: usize, len: usize, count: usize, adjacent: u64) -> Vec<u64> {
         let (first, slots) = (from as u64, (MEMORY / 2 / len) as u64);
         let mut places: Vec<u64> = Vec::with_capacity(count);
@@ -268,7 +273,8 @@ impl Actor for Thread {
                 self.phase = Phase::Computes(left_ns - slice_ns);
                 Doing::Work
             }
-            // What is submitted in one turn is posted in the next, so that others have time to bring theirs (Figure 4).
+            // Requests submitted in one turn are posted in the next, so that other threads have time to add theirs
+            // (Figure 4).
             Phase::Faults => {
                 self.fault();
                 self.phase = Phase::Waits;
@@ -295,14 +301,14 @@ impl Actor for Thread {
     }
 }
 
-/// Runs a plan on hosts with such NICs.
+/// Runs a plan on hosts with NICs of a profile.
 pub fn run(profile: &Profile, plan: &Plan) -> Found {
-    // What engines copy has room for all threads' requests in flight.
+    // The memory that engines copy to has room for all threads' requests in flight.
     let memory = plan.threads * BLOCKS * 2 * (BLOCK + 4096) + (4 << 20);
     let mut ground = Ground::new(profile, Unlimited, plan.seed, plan.threads, memory);
     let tally = Rc::new(RefCell::new(Tally { from_ns: plan.warm_up_ns, done: 0, latency: histogram() }));
     for number in 0..plan.threads {
-        // Copies are of any length, as the paper's are.
+        // A copy may be of any length, as in the paper.
         let config = EngineConfig { mode: plan.way.mode, copied_piece_max: BLOCK, ..EngineConfig::default() };
         let engine = ground.engine(number, 4, config);
         let foreign = Arena::private((DEPTH + 2) * (PAGE + 512) * 2 + 2 * BLOCK + (1 << 21)).expect("an arena");

@@ -1,13 +1,13 @@
-//! Table I: how many operations requests become.
+//! Table I: number of operations that requests become.
 
 use super::paging::{Found, Plan, WAYS, Way, Workload, run};
 use super::profile;
 use crate::experiment::{Against, Experiment, Row};
 
-/// See the module.
+/// Experiment for Table I.
 pub struct Table1;
 
-/// The table: how ways' rows begin, and what each has, in millions of reads and in thousands of writes.
+/// The table: the way, millions of READs and thousands of WRITEs.
 const TABLE: [(&str, f64, f64); 6] = [
     ("single_pre", 13.2, 308.0),
     ("merge_pre", 11.5, 272.0),
@@ -17,7 +17,7 @@ const TABLE: [(&str, f64, f64); 6] = [
     ("hybrid_dyn", 11.0, 280.0),
 ];
 
-/// The columns that rows are known by elsewhere.
+/// Ways whose rows have a shorter name elsewhere.
 const KNOWN: [(&str, &str); 3] = [("single_pre", "single"), ("merge_pre", "merged"), ("hybrid_dyn", "hybrid")];
 
 fn find(id: &str) -> Way {
@@ -42,15 +42,18 @@ impl Experiment for Table1 {
     }
 
     fn setup(&self) -> &'static str {
-        "Eight threads of a host with a modelled ConnectX-3 compute for 20 us on average, read eight missing pages of 4 KB, and write eight blocks of 128 KB out now and then: \
-         43 pages for each block, as in Table I. Real engines carry them to a donor's memory. How often a page, or block, follows the one before it is calibrated on \
-         the column of Merge with preMR; what of the paper's 13.2 M reads and 308 K writes is left is said in its numbers. preMR copies each request's bytes, and its core pays for that; dynMR registers, as \
-         in the kernel, where the paper gives no cost: it is charged nothing."
+        "Eight threads of a host with a modelled ConnectX-3 compute for 20 us on average, read eight missing pages of \
+         4 KB, and now and then write out eight blocks of 128 KB: 43 pages for each block, as in Table I. Real engines \
+         carry them to a donor's memory. The frequency with which a page or block follows the one before it is \
+         calibrated on the column of Merge with preMR; results are scaled to the paper's 13.2 M reads and 308 K \
+         writes. preMR copies each request's bytes, which its core is charged for; dynMR registers them, as in the \
+         kernel, for which the paper gives no cost: it is charged nothing."
     }
 
     fn remark(&self) -> &'static str {
-        "Single and doorbell batching leave all requests by the way they work. With dynMR as much is merged as with preMR here: what is merged is what one thread submits together, and that is \
-         the same. In the paper more reads, and fewer writes, were merged with dynMR."
+        "By the way they work, single and doorbell batching leave all requests. With dynMR as much is merged as with \
+         preMR here: requests that one thread submits together are merged, and those are the same. In the paper more \
+         reads, and fewer writes, were merged with dynMR."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -59,7 +62,7 @@ impl Experiment for Table1 {
             progress(nth as f64 / TABLE.len() as f64);
             let way = find(id);
             let [of_reads, of_writes] = found(way).operations();
-            // What each way leaves is of the same requests.
+            // Each way has the same requests to begin with.
             let against = match id {
                 "single_pre" | "single_dyn" | "door_dyn" | "merge_pre" => Against::Calibrated,
                 _ => Against::Same,
@@ -89,7 +92,7 @@ mod tests {
             let (way, (_, reads, writes)) = (find(id), TABLE.into_iter().find(|row| row.0 == id).unwrap());
             let found = found(way);
             let [of_reads, of_writes] = found.operations();
-            // Within a twentieth: the calibrated column, and those that follow from it.
+            // Within a twentieth, for the calibrated column and for those that follow from it.
             assert!((of_reads * 13.2 / reads - 1.0).abs() < 0.05, "{id}: {of_reads} of {reads}");
             assert!((of_writes * 308.0 / writes - 1.0).abs() < 0.05, "{id}: {of_writes} of {writes}");
             // "doorbell batching part in the hybrid does not reduce the RDMA I/O" (Table I).

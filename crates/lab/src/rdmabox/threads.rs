@@ -1,7 +1,7 @@
-//! Threads of one host that write to and read from a donor's memory, each by an engine of its own.
+//! Threads of one host that write to and read from a donor's memory, each with an engine of its own.
 //!
-//! The engine is the one that real fabrics have. What its code costs beside verbs is charged here: each time that a thread takes the lock of what all share,
-//! and each request that it puts into the queue.
+//! The engine is the one for real fabrics. The cost of its own code, other than verbs, is charged here: for each time
+//! that a thread takes the lock of the shared state, and for each request that it puts into the queue.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -23,57 +23,59 @@ use sinew_sim::{Actor, Doing, SimClock, SimDomain, SimExposed, SimVerbs};
 use crate::nics::cluster::NicCluster;
 use crate::services::charges::SharedWord;
 
-/// Estimate: a request's way through the queue, beside the lock: some hundred instructions.
+/// Time for a request's way through the queue, beside the lock: an estimate, some hundred instructions.
 pub const REQUEST_NS: u64 = 30;
 
-/// Estimate: a turn of a thread that polls in vain and looks into the queue, where others' requests wait for the window.
+/// Time of a turn in which a thread finds nothing and looks into the queue, where others' requests wait for the window:
+/// an estimate.
 const VAIN_NS: u64 = 50;
 
-/// What is run.
+/// A run of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Threads, each on a core of its own.
     pub threads: usize,
-    /// Queue pairs of each.
+    /// Queue pairs of each thread.
     pub queue_pairs: usize,
-    /// Requests that each has on its way, or in the queue.
+    /// Requests of each thread that are in flight or in the queue.
     pub depth: usize,
-    /// Bytes of each.
+    /// Bytes of each request.
     pub len: usize,
     /// Whether they write; else they read.
     pub writes: bool,
-    /// What becomes of requests that gathered.
+    /// What is done with requests that have gathered.
     pub mode: Mode,
-    /// How often, in a thousand, a request follows the one that its thread made before it; the others are anywhere.
+    /// Chance in a thousand that a request lies right behind the one that its thread made before; the others have
+    /// random places.
     pub adjacent: u64,
-    /// For addresses.
+    /// Seed for the places.
     pub seed: u64,
-    /// What is not measured, and what is.
+    /// Time before the measurement.
     pub warm_up_ns: u64,
-    /// As above.
+    /// Time that is measured.
     pub measured_ns: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Requests, in thousands a second.
+    /// Requests per second, in thousands.
     pub kiops: f64,
-    /// How long requests took, from being submitted to being over.
+    /// Time from a request's submission to its completion, in ns.
     pub latency: Histogram<u64>,
     /// Bytes in flight, on average.
     pub in_flight_bytes: f64,
-    /// The part of work queue elements that the NIC had forgotten when their turn came.
+    /// Share of work queue elements that the NIC had evicted before their turn came.
     pub wqe_misses: f64,
-    /// How often it had to fetch the state of a queue pair, for each element.
+    /// Fetches of a queue pair's state per element.
     pub state_misses: f64,
     /// How busy the asking host's NIC was.
     pub usage: NicUse,
-    /// Operations for each request.
+    /// Operations per request.
     pub operations: f64,
 }
 
-/// What all threads count.
+/// Counts of all threads.
 pub struct Tally {
     from_ns: u64,
     done: u64,
@@ -82,27 +84,27 @@ pub struct Tally {
     bytes: u64,
 }
 
-/// The hosts, and what threads of the asking one share.
+/// The two hosts, and what the asking host's threads share.
 pub struct Ground {
-    /// The hosts: the first asks, the second lends.
+    /// The hosts: the first asks, and the second lends.
     pub nics: NicCluster,
-    /// The clock.
+    /// The cluster's clock.
     pub clock: SimClock,
     donor: (SimVerbs, SimDomain),
     memory: SimExposed,
     shared: Arc<Shared>,
     lock: Rc<RefCell<SharedWord>>,
-    /// What each thread has: its handle, domain and memory, which all others' domains know.
+    /// Device handle and domain of each thread; each domain knows the memory of all threads.
     threads: Vec<(SimVerbs, SimDomain)>,
     arenas: Vec<Arena>,
     keep: Vec<Box<dyn Any>>,
 }
 
-/// Bytes of the donor's memory. Addresses of the modelled translation caches are the only thing that depends on it.
+/// Bytes of the donor's memory. Only the addresses in the modelled translation caches depend on it.
 pub const MEMORY: usize = 256 << 20;
 
 impl Ground {
-    /// Two hosts with such NICs, so many threads with memory of their own, and the donor's.
+    /// Two hosts with NICs of a profile: `threads` threads with `memory` bytes each, and the donor.
     pub fn new(
         profile: &Profile,
         admission: impl Admission + 'static,
@@ -130,20 +132,20 @@ impl Ground {
         Self { nics, clock, donor, memory, shared, lock, threads, arenas, keep: Vec::new() }
     }
 
-    /// What the engines share.
+    /// State that the engines share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// A thread's memory.
+    /// Memory of a thread.
     pub fn arena(&self, number: usize) -> &Arena {
         &self.arenas[number]
     }
 
-    /// A thread's engine.
+    /// Makes the engine of a thread.
     pub fn engine(&mut self, number: usize, queue_pairs: usize, config: EngineConfig) -> Charged {
         let (device, domain) = &self.threads[number];
-        // Its own memory is where it copies to.
+        // An engine copies to the first arena, which is the thread's own.
         let mut arenas = self.arenas.clone();
         arenas.swap(0, number);
         let path_config = VerbsPathConfig { queue_pairs, depth: 1024, ..VerbsPathConfig::default() };
@@ -159,7 +161,7 @@ impl Ground {
         }
     }
 
-    /// Has a thread's actor run.
+    /// Starts the actor of a thread.
     pub fn add(&mut self, number: usize, actor: impl Actor + 'static) {
         self.nics.add(&self.threads[number].0, actor);
     }
@@ -178,19 +180,19 @@ impl Charged {
     ///
     /// # Panics
     ///
-    /// When there is no room, or it lies beyond the memory.
+    /// When there is no room, or when the request lies outside the memory.
     pub fn submit(&mut self, request: Request) {
         self.clock.spend_ns(REQUEST_NS);
         self.lock.borrow_mut().change(self.core);
         self.engine.submit(request).expect("there is room, and it lies in the memory");
     }
 
-    /// Whether it has nothing that it must be turned for.
+    /// Whether it has nothing to be turned for.
     pub fn is_idle(&self) -> bool {
         self.engine.is_idle()
     }
 
-    /// Turns the engine, and takes what is over. Returns whether there was anything to do.
+    /// Turns the engine and takes what has completed. Returns whether there was anything to do.
     pub fn turn(&mut self, finished: &mut Vec<Finished>) -> bool {
         let busy = self.engine.turn(self.clock.now_ns());
         if busy {
@@ -201,7 +203,7 @@ impl Charged {
     }
 }
 
-/// A thread that has as many requests on their way as it may, at random pages.
+/// A thread that keeps as many requests in flight as it may.
 struct Thread {
     plan: Plan,
     engine: Charged,
@@ -210,10 +212,10 @@ struct Thread {
     shared: Arc<Shared>,
     targets: Vec<MessageBuffer>,
     source: Slice,
-    /// When each request was submitted, by its tag.
+    /// Time at which each request was submitted, by its tag.
     asked_ns: Vec<u64>,
     free: Vec<u64>,
-    /// Behind the last request.
+    /// Address behind the last request.
     next: u64,
     finished: Vec<Finished>,
     tally: Rc<RefCell<Tally>>,
@@ -223,7 +225,7 @@ struct Thread {
 impl Thread {
     fn place(&mut self) -> u64 {
         let len = self.plan.len as u64;
-        // Without a draw where nothing follows.
+        // Nothing is drawn if no request is to follow another.
         let follows = self.plan.adjacent > 0 && self.random.below(1000) < self.plan.adjacent;
         let at = match follows && self.next + len <= MEMORY as u64 {
             true => self.next,
@@ -269,7 +271,8 @@ impl Thread {
 
 impl Actor for Thread {
     fn turn(&mut self) -> Doing {
-        // What is submitted in one turn is posted in the next, so that others have time to bring theirs (Figure 4).
+        // Requests submitted in one turn are posted in the next, so that other threads have time to add theirs (Figure
+        // 4).
         if std::mem::take(&mut self.is_fresh) && self.submit() {
             return Doing::Work;
         }
@@ -280,14 +283,14 @@ impl Actor for Thread {
             return Doing::Work;
         }
         if self.shared.live() as u64 * self.plan.len as u64 > self.shared.in_flight_bytes() {
-            // The window may open by what others have finished.
+            // The window may open when others' requests complete.
             return Doing::IdleUntil(self.clock.now_ns() + VAIN_NS);
         }
         Doing::Idle
     }
 }
 
-/// Runs a plan on hosts with such NICs.
+/// Runs a plan on hosts with NICs of a profile.
 pub fn run(profile: &Profile, plan: &Plan, admission: impl Admission + 'static) -> Found {
     let memory = (plan.depth + 2) * (plan.len + 512) * 2 + (1 << 21);
     let mut ground = Ground::new(profile, admission, plan.seed, plan.threads, memory);
@@ -334,7 +337,7 @@ pub fn run(profile: &Profile, plan: &Plan, admission: impl Admission + 'static) 
     }
 }
 
-/// What engines did from one moment to another.
+/// What engines did between two moments.
 pub fn since(now: &EngineStats, before: &EngineStats) -> EngineStats {
     let mut stats = *now;
     stats.reads -= before.reads;

@@ -1,4 +1,4 @@
-//! Who polls a completion queue by a policy, and handles what comes.
+//! An actor that polls a completion queue by a policy, and handles completions.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,48 +8,50 @@ use sinew_fabric::{Clock, Poller, PollerConfig, PollerStats, Step};
 use sinew_sim::nic::Core;
 use sinew_sim::{Actor, Doing, SimClock, SimCq};
 
-/// Estimate: what a turn of the loop costs beside the look itself, in a kernel: a lock that keeps interrupts out, an indirect call, and the loop.
+/// Time of a turn of the loop in a kernel, beside the look itself: an estimate for a lock that keeps interrupts out, an
+/// indirect call, and the loop.
 pub const TURN_NS: u64 = 40;
 
 /// A core that an application's thread and a watcher share.
 #[derive(Debug, Default)]
 pub struct SharedCore {
-    /// Until when the application computes. Who never sleeps gives way to it: a thread that slept goes before one that did not.
+    /// Time until which the application computes. A watcher that never sleeps gives way to it: a thread that has slept
+    /// goes before one that has not.
     pub computes_until_ns: Cell<u64>,
-    /// What interrupts, and what they had done, took from the application and it has not made up for.
+    /// Time that interrupts and their handling took from the application, for which it has not made up yet.
     pub taken_ns: Cell<u64>,
 }
 
-/// What a watcher is made of.
+/// Parts that a watcher is made of.
 pub struct Parts {
-    /// The policy.
+    /// The polling policy.
     pub config: PollerConfig,
-    /// What it polls.
+    /// The completion queue that it polls.
     pub cq: SimCq,
     /// The clock.
     pub clock: SimClock,
-    /// Its core.
+    /// Costs of its core.
     pub core: Core,
-    /// What a completion takes to be handled.
+    /// Time to handle a completion.
     pub handle_ns: u64,
-    /// The core, where an application computes on it, too.
+    /// Its core, if an application computes on it, too.
     pub shared: Option<Rc<SharedCore>>,
-    /// Hears of each completion, by its request's number.
+    /// Is told of each completion, by its request's number.
     pub told: Box<dyn FnMut(u64)>,
 }
 
-/// See the module.
+/// Actor that polls a completion queue.
 pub struct Watcher {
     parts: Parts,
     poller: Poller,
     completions: Vec<Completion>,
-    /// Since when it sleeps, if it does.
+    /// Time since which it sleeps, if it does.
     asleep_ns: Option<u64>,
     stats: Rc<RefCell<PollerStats>>,
 }
 
 impl Watcher {
-    /// One that sleeps, or polls, as its policy says, and where to look for what it did.
+    /// A watcher by a policy, and the statistics that it keeps.
     pub fn new(parts: Parts) -> (Self, Rc<RefCell<PollerStats>>) {
         let stats = Rc::new(RefCell::new(PollerStats::default()));
         let poller = Poller::new(parts.config);
@@ -67,7 +69,7 @@ impl Actor for Watcher {
         let begun_ns = clock.now_ns();
         let asleep_ns = self.asleep_ns.take();
         if let Some(asleep_ns) = asleep_ns {
-            // What was left in the queue interrupts as soon as that is asked for.
+            // Completions that were left in the queue interrupt as soon as an interrupt is requested.
             clock.spend_ns(core.interrupt_ns.saturating_sub(begun_ns - asleep_ns));
             self.poller.woken(clock.now_ns());
         } else if let Some(shared) = shared

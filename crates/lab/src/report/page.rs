@@ -1,4 +1,4 @@
-//! The report: one HTML file, whose first page says how far the paper and what was found agree.
+//! The report: one HTML file, whose first page says how far the paper and the results agree.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,14 @@ pub fn html(results: &[Done<'_>]) -> String {
     page("Published figures, run again", &body)
 }
 
-/// Rows of valid experiments that are held against the paper in one way.
+/// Rows of valid experiments that are compared with the paper in one way.
 fn held<'a>(results: &'a [Done<'_>], how: fn(Against) -> bool) -> Vec<&'a Row> {
     let valid = results.iter().filter(|done| done.complaint.is_none());
     valid.flat_map(|done| &done.rows).filter(|row| row.ratio().is_some() && how(row.against)).collect()
 }
 
-/// The headline, a plot of all rows that run what the paper ran, the table of contents, and plots of others that the paper has.
+/// The headline, a plot of all rows that run what the paper ran, the table of contents, and plots of the other rows
+/// that the paper has.
 fn front(results: &[Done<'_>]) -> String {
     let is_points = |row: &&Row| matches!(row.error(), Some(Error::Points(_)));
     let same = held(results, |against| against == Against::Same);
@@ -32,7 +33,8 @@ fn front(results: &[Done<'_>]) -> String {
     let calibrated = held(results, |against| against == Against::Calibrated);
     let others = held(results, |against| matches!(against, Against::Other(_)));
     let mut text = paragraph(
-        "Figures of published papers, beside what this code does: on simulated clusters, and on this machine where an experiment says so.",
+        "Figures of published papers, beside those of this code: on simulated clusters, and on this machine where an \
+         experiment says so.",
     );
     text.push_str(&headline(&same, &bounds));
     text.push_str(&papers(results));
@@ -46,8 +48,8 @@ fn front(results: &[Done<'_>]) -> String {
     }
     text.push_str(&plot_of(
         "Rows that run what the paper ran",
-        "Each row is a figure of the paper; its mark says how many times that was found here. The axis is logarithmic: the middle line is what the \
-         paper says, the band 20 % around it.",
+        "Each row is a figure of the paper; its mark shows the value found here as a multiple of the paper's. The axis \
+         is logarithmic: the middle line is the paper's value, with a band of 20 % around it.",
         &same,
         true,
     ));
@@ -65,12 +67,14 @@ fn front(results: &[Done<'_>]) -> String {
         ),
         (
             "Rows that are percentages themselves",
-            "What counts is the difference in percentage points, which stands beside each row: of small percentages the ratio says little.",
+            "What counts is the difference in percentage points, which stands beside each row: the ratio of small \
+             percentages says little.",
             &points,
         ),
         (
             "Calibrated rows",
-            "The model was set by these figures, or they follow from the set-up: they show that, and no agreement.",
+            "The model was calibrated on these figures, or they follow from the set-up: that shows the calibration, \
+             not agreement.",
             &calibrated,
         ),
     ] {
@@ -80,7 +84,8 @@ fn front(results: &[Done<'_>]) -> String {
         let rows: Vec<&Row> = others.iter().copied().filter(|row| other(row) == Some(what)).collect();
         text.push_str(&plot_of(
             &format!("Rows beside figures of {what}"),
-            "The paper has no figure for what was run here. The distance is no error; the experiments below say where it comes from.",
+            "The paper has no figure for what was run here. The difference is no error; the experiments below say \
+             where it comes from.",
             &rows,
             false,
         ));
@@ -96,7 +101,7 @@ fn plot_of(head: &str, sentence: &str, rows: &[&Row], has_band: bool) -> String 
     format!("<h3>{}</h3>{}{}", escaped(head), paragraph(sentence), ratios(&dots, has_band))
 }
 
-/// What a row stands beside, if that is another thing.
+/// The other thing beside whose value a row stands, if there is one.
 fn other(row: &Row) -> Option<&'static str> {
     if let Against::Other(what) = row.against { Some(what) } else { None }
 }
@@ -108,7 +113,7 @@ fn dot(row: &Row) -> Option<Dot> {
         Against::AtMost | Against::AtLeast => Some(keeps(row, ratio)),
         _ => None,
     };
-    // What the heading says of all of them is not said again.
+    // The heading says for all rows what is left out here.
     let shown = match (row.against, row.error()) {
         (Against::Other(_), _) => format!("{} x", figure(ratio)),
         (Against::Calibrated, Some(Error::Part(part))) => format!("{:+.1} %", part * 100.0),
@@ -122,7 +127,7 @@ fn keeps(row: &Row, ratio: f64) -> bool {
     if row.against == Against::AtMost { ratio <= 1.0 } else { ratio >= 1.0 }
 }
 
-/// How many rows agree, the median and the worst error, and how many bounds are kept.
+/// The number of rows that agree, the median and the worst error, and the number of bounds that are kept.
 fn headline(same: &[&Row], bounds: &[&Row]) -> String {
     let errors = same.iter().filter_map(|row| match row.error() {
         Some(Error::Part(part)) => Some((part, *row)),
@@ -144,15 +149,15 @@ fn headline(same: &[&Row], bounds: &[&Row]) -> String {
         figures.push(("of the paper's bounds are kept", format!("{kept} of {}", bounds.len())));
     }
     if figures.is_empty() {
-        return paragraph("None of these rows runs just what the paper ran: the experiments say what they show.");
+        return paragraph("None of these rows runs exactly what the paper ran: the experiments say what they show.");
     }
     tiles(&figures)
 }
 
-/// Errors above this are counted.
+/// Error above which a row is counted as far off.
 const FAR: f64 = 0.3;
 
-/// How far each paper's rows are from the model that predicts them; calibrated ones are counted apart.
+/// How far each paper's rows are from the model's predictions. Calibrated rows are counted apart.
 fn papers<'a>(results: &'a [Done<'_>]) -> String {
     let names: BTreeSet<&str> = results.iter().map(|done| done.experiment.paper()).collect();
     let line = |name: &&str| {
@@ -178,11 +183,12 @@ fn papers<'a>(results: &'a [Done<'_>]) -> String {
         return String::new();
     }
     let heads = ["paper", "predictions", "median error", "worst", "over 30 %", "calibrated, not counted"];
-    let sentence = "Predictions are rows that run what the paper ran, in which nothing was set by the paper's figure; percentages are left out.";
+    let sentence = "Predictions are rows that run what the paper ran, with no parameter set by the paper's figure; \
+        percentages are left out.";
     format!("<h3>Each paper</h3>{}{}", paragraph(sentence), table(&heads, &lines))
 }
 
-/// An experiment: what it runs, plots of what was found, the figures, and why they differ from the paper's.
+/// A section for an experiment: what it runs, plots of the results, the figures, and why they differ from the paper's.
 fn section(index: usize, done: &Done<'_>) -> String {
     let Done { experiment: it, rows, complaint } = done;
     let mut text = format!("<h2 id=\"e{index}\">{}</h2>", escaped(it.title()));
@@ -204,7 +210,7 @@ fn section(index: usize, done: &Done<'_>) -> String {
         let of_unit = rows.iter().filter(|row| row.unit == unit && (row.paper.is_some() || row.found().is_some()));
         let pairs: Vec<Bar> =
             of_unit.map(|row| Bar { name: row.name(), paper: row.paper, found: row.found() }).collect();
-        // A figure that is alone is told by the table.
+        // A single figure is left to the table.
         if pairs.len() > 1 {
             text.push_str(&plot(unit, &pairs, rows));
         }
@@ -217,8 +223,8 @@ fn plot(unit: &str, pairs: &[Bar], rows: &[Row]) -> String {
     let found = if rows.iter().any(|row| row.measured.is_some()) { "measured on this machine" } else { "the model" };
     let (has_paper, more) = (pairs.iter().any(|pair| pair.paper.is_some()), more_or_less(unit));
     let sentence = match has_paper {
-        true => format!("All figures in {}, the paper's and what was found; {more}.", in_words(unit)),
-        false => format!("All figures in {}, for which the paper has none; {more}.", in_words(unit)),
+        true => format!("All figures in {}: the paper's, and those found here; {more}.", in_words(unit)),
+        false => format!("All figures in {}; the paper has none for them; {more}.", in_words(unit)),
     };
     let paper = if has_paper { "<i class=\"paper\"></i>the paper" } else { "" };
     let key = format!("<p class=\"key\">{paper}<i class=\"found\"></i>{found}</p>");
@@ -231,7 +237,7 @@ fn heading(unit: &str) -> String {
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// A unit for those who read no abbreviations.
+/// Name of a unit in full.
 fn in_words(unit: &str) -> String {
     match unit {
         "us" => "microseconds",
@@ -249,7 +255,7 @@ fn more_or_less(unit: &str) -> &'static str {
     match unit {
         "us" => "shorter bars are quicker",
         "Gbps" | "M/s" => "longer bars are faster",
-        "%" => "of what was there before the step, or of what could be had",
+        "%" => "relative to the value before the step, or to what was possible",
         _ => "counts",
     }
 }
@@ -344,12 +350,12 @@ mod tests {
         assert_eq!(
             front.matches("class=\"ratios").count(),
             4,
-            "what can be held against the paper in another way is apart"
+            "rows that compare with the paper in another way have plots of their own"
         );
         assert!(front.contains("Rows beside figures of its Timely") && front.contains("9.00 x<"));
         let of_paper = "<td>one</td><td>3</td><td>20.0 %</td><td>-30.0 % (far)</td><td>0</td><td>1</td>";
         assert!(front.contains(of_paper), "{front}");
-        // What was measured while others worked says nothing.
+        // Values measured while other programs ran mean nothing.
         let page = report(rows, Some("busy"));
         assert!(!page.contains("class=\"ratios") && page.contains("None of these rows"), "{page}");
     }

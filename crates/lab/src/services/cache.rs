@@ -15,17 +15,17 @@ use sinew_store::cache::{Cache, CacheConfig, Put};
 use super::charges::{Accesses, Charged};
 use super::{Driven, Found, Hosts, Serving, Windowed, Working};
 
-/// Requests that a client draws ahead.
+/// Requests that a client draws in advance.
 const TRACE: usize = 4096;
-/// A driver that has nothing looks again after so long.
+/// Time after which a driver that was idle looks again.
 const LOOK_NS: u64 = 100_000;
-/// When a run must be over.
+/// Latest end of a run.
 const END_NS: u64 = 1_000_000_000;
 
-/// What is run.
+/// A run of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheRun {
-    /// How workers work.
+    /// Configuration of the workers.
     pub worker: WorkerConfig,
     /// Workers, each with a core and a partition of the keys.
     pub workers: usize,
@@ -33,45 +33,46 @@ pub struct CacheRun {
     pub hosts: usize,
     /// Clients, spread over them.
     pub clients: usize,
-    /// Requests that a client has on their way, whichever workers they go to.
+    /// Requests in flight of each client, over all workers.
     pub window: usize,
     /// Keys, over all partitions.
     pub keys: usize,
-    /// How often each is asked for.
+    /// Distribution of requests over the keys.
     pub distribution: Distribution,
-    /// GETs among a hundred requests.
+    /// Percentage of GETs.
     pub get_percent: f64,
     /// Bytes of a value.
     pub value_len: usize,
     /// Time that is counted.
     pub measured_ns: u64,
-    /// Another one is another run.
+    /// Seed of the run.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct CacheFound {
-    /// Millions of requests a second.
+    /// Requests per second, in millions.
     pub mops: f64,
-    /// Nanoseconds that one took, on the average.
+    /// Mean time of a request, in ns.
     pub mean_ns: f64,
-    /// Nanoseconds that 5 and 95 % took at most.
+    /// 5th and 95th percentiles of the times.
     pub percentiles_ns: [u64; 2],
     /// Requests that each worker answered.
     pub answered: Vec<u64>,
-    /// Answers of a doorbell.
+    /// Mean number of answers per doorbell.
     pub batch: f64,
-    /// GETs of a hundred that found their key.
+    /// Percentage of GETs that found their key.
     pub hit_percent: f64,
     /// How busy the server's NIC was.
     pub usage: NicUse,
-    /// What the network did.
+    /// Hash of everything that the network did.
     pub trace_hash: u64,
 }
 
 impl CacheRun {
-    /// HERD as sigcomm14 has it: six workers, 51 clients on 17 hosts with four requests on their way each, items of 48 B (5.1).
+    /// HERD as in sigcomm14: six workers, 51 clients on 17 hosts with four requests in flight each, items of 48 B
+    /// (5.1).
     pub fn sigcomm14() -> Self {
         Self {
             worker: WorkerConfig::herd(),
@@ -88,7 +89,7 @@ impl CacheRun {
         }
     }
 
-    /// Two memory accesses of a GET or a PUT: bucket and item.
+    /// A GET or a PUT accesses memory twice: bucket and item.
     const ACCESSES: Accesses = Accesses { first: 1, second: 1, unforeseen: 0 };
 
     fn workload(&self, seed: u64) -> Workload {
@@ -102,7 +103,7 @@ impl CacheRun {
         }
     }
 
-    /// The partitions, filled.
+    /// Services of the filled partitions.
     fn services(&self) -> Vec<CacheService> {
         let partitions = Partitions::new(self.workers);
         let item = 16 + KEY_LEN + self.value_len.next_multiple_of(8);
@@ -130,7 +131,7 @@ impl CacheRun {
         caches.into_iter().enumerate().map(service).collect()
     }
 
-    /// Runs it with each of these windows; what came of the one with the highest rate.
+    /// Runs it with each of some windows, and returns the run with the highest rate.
     pub fn best(&self, profile: &Profile, windows: &[usize]) -> CacheFound {
         let runs = windows.iter().map(|window| Self { window: *window, ..*self }.run(profile));
         runs.max_by(|a, b| a.mops.total_cmp(&b.mops)).expect("there are windows")

@@ -1,14 +1,17 @@
-//! What a worker's core pays for beside verbs.
+//! Costs of a worker's core other than verbs.
 //!
-//! | what | costs | source |
-//! | --- | --- | --- |
-//! | a look at a slot | `look_ns` | the profile |
-//! | bytes of a request, copied out, and of an answer | `copy_line_ns` for 64 of them | the profile |
-//! | an access to a table's memory | `memory_ns` after it was prefetched, or as much as is left of that; [`MISSES_MAX`] at a time | the profile; sigcomm14 4.1.1 |
-//! | a word that several cores change | `contended_ns` where another core changed it last, one at a time; else `look_ns` | the profile |
+//! All times are the profile's:
 //!
-//! Tables are small where they are simulated, and each access is charged as one that no cache has: those of the papers had gigabytes. The time
-//! of the code itself is charged nowhere: what a request costs a core beside these, the profiles' `post_ns` and `completion_ns` include.
+//! - a look at a slot: `look_ns`;
+//! - bytes of a request, copied out, and of an answer: `copy_line_ns` for 64 of them;
+//! - an access to a table's memory: what is left of `memory_ns` since it was prefetched, with at most [`MISSES_MAX`] in
+//!   progress at a time (sigcomm14 4.1.1);
+//! - a word that several cores change: `contended_ns` if another core changed it last, one change at a time; else
+//!   `look_ns`.
+//!
+//! Tables are small in simulations, and each access is charged as a miss of all caches: the papers' tables had
+//! gigabytes. The time of the code itself is not charged: the profiles' `post_ns` and `completion_ns` include a
+//! request's other costs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,27 +22,28 @@ use sinew_herd::{Request, Response, Service};
 use sinew_sim::SimClock;
 use sinew_sim::nic::Core;
 
-/// Cache misses that a core has under way at most: its line fill buffers (Intel's optimisation manual, of Sandy Bridge and Haswell).
+/// Most cache misses that a core has in progress: its line fill buffers (Intel's optimisation manual, for Sandy Bridge
+/// and Haswell).
 pub const MISSES_MAX: usize = 10;
 /// Slots of a word's calendar that are kept.
 const SLOTS_KEPT: u64 = 4096;
 
-/// A core's way to memory.
+/// A core's path to memory.
 #[derive(Debug)]
 pub struct Memory {
     clock: SimClock,
     memory_ns: u64,
-    /// When each of the misses under way ends, oldest first.
+    /// When each of the misses in progress ends, oldest first.
     ends_ns: VecDeque<u64>,
 }
 
 impl Memory {
-    /// Of a core like this.
+    /// The path of a core with these costs.
     pub fn new(clock: SimClock, core: &Core) -> Self {
         Self { clock, memory_ns: core.memory_ns, ends_ns: VecDeque::with_capacity(MISSES_MAX) }
     }
 
-    /// Prefetches so many lines; when all are there. One that finds all buffers taken waits for the oldest.
+    /// Prefetches lines, and returns when all have arrived. A line that finds all buffers taken waits for the oldest.
     pub fn prefetch(&mut self, lines: usize) -> u64 {
         let now_ns = self.clock.now_ns();
         let mut end_ns = now_ns;
@@ -55,7 +59,7 @@ impl Memory {
         end_ns
     }
 
-    /// Waits until then.
+    /// Spends the time until `until_ns`.
     pub fn wait(&self, until_ns: u64) {
         self.clock.spend_ns(until_ns.saturating_sub(self.clock.now_ns()));
     }
@@ -63,25 +67,25 @@ impl Memory {
 
 /// A word that several cores change, one after the other.
 ///
-/// Turns run one after another, each to its end, so changes do not come in the order of time: each takes the first time from its own on that no
-/// other has taken.
+/// Turns run one after another, each to its end, so changes do not come in the order of time: each takes the first free
+/// slot from its own time on.
 #[derive(Debug)]
 pub struct SharedWord {
     clock: SimClock,
     contended_ns: u64,
     look_ns: u64,
-    /// Who has the word in each stretch of `contended_ns`.
+    /// Owner of the word in each slot of `contended_ns`.
     taken: BTreeMap<u64, usize>,
 }
 
 impl SharedWord {
-    /// Of cores like this.
+    /// A word shared by cores with these costs.
     pub fn new(clock: SimClock, core: &Core) -> Rc<RefCell<Self>> {
         let (contended_ns, look_ns) = (core.contended_ns.max(1), core.look_ns);
         Rc::new(RefCell::new(Self { clock, contended_ns, look_ns, taken: BTreeMap::new() }))
     }
 
-    /// A core changes it: the core that is at work, which has this number, spends what that takes.
+    /// Changes the word from the core with this number, which is the core at work, and spends the time that it takes.
     pub fn change(&mut self, core: usize) {
         let now_ns = self.clock.now_ns();
         let mut slot = now_ns / self.contended_ns;
@@ -95,7 +99,7 @@ impl SharedWord {
         self.taken.insert(slot, core);
         let begins_ns = now_ns.max(slot * self.contended_ns);
         self.clock.spend_ns(begins_ns + self.contended_ns - now_ns);
-        // Nobody's turn is that much behind another's.
+        // No turn is that far behind another.
         let old = slot.saturating_sub(SLOTS_KEPT);
         while let Some(first) = self.taken.first_entry().filter(|first| *first.key() < old) {
             first.remove();
@@ -103,42 +107,42 @@ impl SharedWord {
     }
 }
 
-/// How many accesses to memory the steps of a service have.
+/// Memory accesses in the steps of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accesses {
-    /// Lines that the first step prefetches and the second reads.
+    /// Lines that the first step prefetches, and the second reads.
     pub first: usize,
-    /// Lines that the second prefetches and the third reads.
+    /// Lines that the second step prefetches, and the third reads.
     pub second: usize,
-    /// Lines that the third reads, one after the other, without having prefetched them.
+    /// Lines that the third step reads one after the other, without a prefetch.
     pub unforeseen: usize,
 }
 
-/// A service that pays.
+/// A service whose costs are charged to its core.
 pub struct Charged<S> {
     inner: S,
     clock: SimClock,
     core: Core,
     accesses: Accesses,
     memory: Memory,
-    /// The word that a batch changes once, and the number of the core.
+    /// The word that each batch changes once, and the number of the core.
     word: Option<(Rc<RefCell<SharedWord>>, usize)>,
 }
 
 impl<S> Charged<S> {
-    /// A service on a core like this.
+    /// A service on a core with these costs.
     pub fn new(inner: S, clock: SimClock, core: Core, accesses: Accesses) -> Self {
         let memory = Memory::new(clock.clone(), &core);
         Self { inner, clock, core, accesses, memory, word: None }
     }
 
-    /// It changes this word, too, from the core with this number.
+    /// Charges each batch with a change of this word by the core with this number.
     #[must_use]
     pub fn with_word(self, word: &Rc<RefCell<SharedWord>>, core: usize) -> Self {
         Self { word: Some((Rc::clone(word), core)), ..self }
     }
 
-    /// The service itself.
+    /// Returns the inner service.
     pub fn inner(&mut self) -> &mut S {
         &mut self.inner
     }
@@ -149,7 +153,7 @@ impl<S> Charged<S> {
 }
 
 impl<S: Service> Service for Charged<S> {
-    /// With when its prefetched lines are there.
+    /// The inner job, and when its prefetched lines have arrived.
     type Job = (S::Job, u64);
 
     fn prefetch(&mut self, request: &Request<'_>) -> Self::Job {

@@ -7,10 +7,10 @@ use sinew_fabric::Clock;
 use sinew_harness::load::{Load, Slice, State};
 use sinew_sim::{Actor, Cluster, Doing, SimClock};
 
-/// One that is over looks after its peers so often.
+/// Time between two looks of a finished driver at its peers.
 const TENDING_NS: u64 = 200;
 
-/// What drivers found together.
+/// Results of all drivers.
 #[derive(Debug, Default)]
 pub struct Found {
     slices: Vec<Slice>,
@@ -19,11 +19,11 @@ pub struct Found {
 }
 
 impl Found {
-    /// Lets time pass until all drivers are done, by `end_ns` at the latest.
+    /// Lets time pass until all drivers are done.
     ///
     /// # Panics
     ///
-    /// When they are not, or one found something wrong: experiments are run on clusters that work.
+    /// When one is not done by `end_ns`, or has failed: experiments run on clusters that work.
     pub fn wait(found: &Rc<RefCell<Self>>, cluster: &mut Cluster, end_ns: u64) {
         let is_over = |found: &RefCell<Self>| {
             let found = found.borrow();
@@ -34,22 +34,22 @@ impl Found {
         assert_eq!((&found.error, ended), (&None, Ok(true)), "{} drivers are not done", found.left);
     }
 
-    /// Millions of requests in a second, over all drivers.
+    /// Requests per second, in millions, over all drivers.
     pub fn mops(&self) -> f64 {
         self.slices.iter().map(Slice::mops).sum()
     }
 
-    /// What a driver found wrong first, if one did.
+    /// The first failure of a driver, if there was one.
     pub fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
 
-    /// What each driver came to, as they ended.
+    /// Result of each driver, in the order in which they ended.
     pub fn slices(&self) -> &[Slice] {
         &self.slices
     }
 
-    /// All slices together, but for their time.
+    /// Sum of all slices, except for their time.
     pub fn sum(&self) -> Slice {
         let mut sum = Slice::new();
         self.slices.iter().for_each(|slice| sum.add(slice));
@@ -61,23 +61,23 @@ impl Found {
 pub struct Driven<L> {
     load: L,
     clock: SimClock,
-    /// The slices that it is driven for: the last counts, the others warm up.
+    /// Lengths of the slices that it is driven for: the last counts, the others warm up.
     slices_ns: Vec<u64>,
     begun: usize,
-    /// What it lets pass until it looks again, although nothing has come.
+    /// Time after which it looks again although nothing has come.
     look_ns: u64,
     found: Rc<RefCell<Found>>,
     at_end: Option<AtEnd<L>>,
-    /// Whether it goes on looking after its peers when it is over, and whether it is.
+    /// Whether it goes on tending its peers once it is done, and whether it is done.
     stays: bool,
     is_over: bool,
 }
 
-/// What is done with a driver that is over.
+/// What is done with a driver at its end.
 type AtEnd<L> = Box<dyn FnOnce(&mut L)>;
 
 impl<L: Load> Driven<L> {
-    /// A driver that is to be driven for slices, of which the last counts.
+    /// A driver for some slices, of which the last counts.
     pub fn new(load: L, clock: SimClock, slices_ns: &[u64], look_ns: u64, found: &Rc<RefCell<Found>>) -> Self {
         found.borrow_mut().left += 1;
         let found = Rc::clone(found);
@@ -94,13 +94,13 @@ impl<L: Load> Driven<L> {
         }
     }
 
-    /// Has something done with the driver when it is over.
+    /// Has something done with the driver at its end.
     #[must_use]
     pub fn at_end(self, look: impl FnOnce(&mut L) + 'static) -> Self {
         Self { at_end: Some(Box::new(look)), ..self }
     }
 
-    /// Has it look after its peers when it is over: others' calls may wait for it.
+    /// Makes it tend its peers after its end, since others' calls may wait for it.
     #[must_use]
     pub fn staying(self) -> Self {
         Self { stays: true, ..self }

@@ -1,4 +1,4 @@
-//! A server's host and those of its clients.
+//! The host of a server, and those of its clients.
 
 use sinew_sim::nic::{NicUse, Profile};
 use sinew_sim::{Cluster, HostId, Network, SimClock, SimVerbs};
@@ -7,9 +7,9 @@ use crate::nics::cluster;
 
 /// Hosts with a NIC each, at one switch. The first is the server's.
 pub struct Hosts {
-    /// Their network.
+    /// The hosts' network.
     pub network: Network,
-    /// What runs on them.
+    /// The actors on the hosts.
     pub cluster: Cluster,
     profile: Profile,
     clients: usize,
@@ -17,7 +17,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// A server and so many hosts of clients, all with this NIC, and with its switch and cables.
+    /// A server's host and `clients` hosts of clients, with NICs, switch and cables of a profile.
     ///
     /// # Panics
     ///
@@ -33,29 +33,29 @@ impl Hosts {
         Self { network, cluster, profile: profile.clone(), clients, opened: 0 }
     }
 
-    /// Their NICs, and cores.
+    /// Profile of the hosts' NICs and cores.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// The clock.
+    /// The network's clock.
     pub fn clock(&self) -> SimClock {
         self.network.clock()
     }
 
-    /// The server's NIC, for one actor.
+    /// Opens the server's NIC for one actor.
     pub fn server(&mut self) -> SimVerbs {
         self.open(0)
     }
 
-    /// The NIC of a client's host, for the actor with this number: clients are spread evenly.
+    /// Opens the NIC of a client's host for the actor with this number; clients are spread evenly.
     pub fn client(&mut self, number: usize) -> SimVerbs {
         self.open(1 + number % self.clients)
     }
 
     /// How busy the server's NIC was.
     pub fn usage(&self) -> NicUse {
-        self.network.nic_use(HostId(0)).expect("it has one")
+        self.network.nic_use(HostId(0)).expect("the server has a NIC")
     }
 
     fn open(&mut self, host: usize) -> SimVerbs {

@@ -1,4 +1,5 @@
-//! An ordered index over datagrams of modelled NICs (nsdi19 7.2): [`sinew_kv::ordered`] on [`UdPort`](sinew_fabric::verbs::port::UdPort)s.
+//! An ordered index over datagrams of modelled NICs (nsdi19 7.2): [`sinew_kv::ordered`] on
+//! [`UdPort`](sinew_fabric::verbs::port::UdPort)s.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,56 +16,56 @@ use super::rpc::{Endpoint, open};
 use super::{Driven, Found, Hosts};
 use crate::programs::turn;
 
-/// A driver that has nothing looks again after so long.
+/// Time after which a driver that was idle looks again.
 const LOOK_NS: u64 = 10_000;
-/// When a run must be over.
+/// Latest end of a run.
 const END_NS: u64 = 1_000_000_000;
-/// Jobs that wait for a worker at most.
+/// Most jobs that wait for a worker.
 const QUEUE: usize = 4096;
 
-/// What is run.
+/// A run of the index.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexRun {
     /// Threads of the server that answer GETs.
     pub dispatch: usize,
-    /// Threads of the server that scan; with none, scans run in dispatch.
+    /// Threads of the server that scan; if there are none, scans run in dispatch.
     pub workers: usize,
     /// Hosts of clients.
     pub hosts: usize,
-    /// Client threads of each.
+    /// Client threads of each host.
     pub threads: usize,
-    /// Requests of each thread on their way.
+    /// Requests in flight of each thread.
     pub window: usize,
-    /// The part of the requests that are sums over scans.
+    /// Share of requests that are sums over scans, from 0 to 1.
     pub scan_share: f64,
-    /// What a GET costs a thread beside the call.
+    /// CPU time of a GET, not counting the call.
     pub get_ns: u64,
-    /// What a scan costs a thread beside the call.
+    /// CPU time of a scan, not counting the call.
     pub scan_ns: u64,
-    /// What it costs a worker to take a job from its queue.
+    /// CPU time that a worker takes to take a job from its queue.
     pub job_ns: u64,
-    /// Keys of the index. A GET costs what is said whatever they are.
+    /// Keys of the index. Their number does not change the cost of a GET.
     pub keys: u64,
     /// Keys of a scan.
     pub scan_len: u32,
     /// Time that is counted.
     pub measured_ns: u64,
-    /// Another one is another run.
+    /// Seed of the run.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct IndexFound {
-    /// Millions of GETs in a second, over all clients.
+    /// GETs per second, in millions, over all clients.
     pub gets_mops: f64,
-    /// Nanoseconds that half of the GETs took at most.
+    /// Median time of the GETs.
     pub median_ns: u64,
-    /// Nanoseconds that 99 % of the GETs took at most.
+    /// 99th percentile of the times.
     pub p99_ns: u64,
     /// How busy the server's NIC was.
     pub usage: NicUse,
-    /// What the network did.
+    /// Hash of everything that the network did.
     pub trace_hash: u64,
 }
 
@@ -114,7 +115,7 @@ impl IndexRun {
         }
         let opened = hosts.cluster.run_while(END_NS, |_| ready.get() == clients);
         assert_eq!(opened, Ok(true), "sessions are not open");
-        // All begin at once, with their next turns.
+        // All begin at once, in their next turns.
         let begun_ns = hosts.network.now_ns();
         hosts.cluster.run_until(begun_ns + 2 * LOOK_NS);
         Found::wait(&found, &mut hosts.cluster, END_NS);
@@ -129,7 +130,7 @@ impl IndexRun {
         }
     }
 
-    /// Handlers that pay for what they do before they do it.
+    /// Registers handlers that charge their costs before they run.
     fn serving(&self, hosts: &mut Hosts, service: &Service, config: Config) -> NexusBuilder {
         let (get_ns, scan_ns, clock) = (self.get_ns, self.scan_ns, hosts.clock());
         let points = service.points();
@@ -166,7 +167,7 @@ impl Actor for Dispatch {
     }
 }
 
-/// A client thread: opens its sessions, waits for the others', and asks.
+/// A client thread: it opens its sessions, waits for the others', and then makes requests.
 struct Client {
     run: IndexRun,
     clients: usize,
@@ -192,7 +193,7 @@ impl Actor for Client {
             self.ready.set(self.ready.get() + 1);
         }
         if self.ready.get() < self.clients {
-            // Others may be ready meanwhile.
+            // Others may become ready meanwhile.
             return if doing == Doing::Work { doing } else { Doing::IdleUntil(self.clock.now_ns() + LOOK_NS) };
         }
         let IndexRun { window, keys, scan_share, scan_len, measured_ns, seed, .. } = self.run;

@@ -1,7 +1,10 @@
-//! Services and their clients on modelled NICs: the code that serves and loads real fabrics, as actors of a simulated cluster.
+//! Services and their clients on modelled NICs: the code that serves and loads real fabrics, as actors of a simulated
+//! cluster.
 //!
-//! [`Hosts`] is a server's host and those of its clients, each with a NIC. What runs on them is a [`cache`] of HERD's, a [`sequencer`], an [`index`], members
-//! of a [`replica`], a [`store`] that clients READ, or [remote procedure calls](rpc) over datagrams. Verbs charge their cores themselves; what a worker does beside them is [`charges`].
+//! [`Hosts`] is a server's host and those of its clients, each with a NIC. The services are HERD's [`cache`],
+//! sequencers ([`sequencer`]), an ordered [`index`], a replicated store ([`replica`]), stores that clients READ
+//! ([`store`]), and remote procedure calls over datagrams ([`rpc`]). Verbs charge their cores themselves; [`charges`]
+//! holds the other costs of a worker's core.
 
 pub mod cache;
 pub mod charges;

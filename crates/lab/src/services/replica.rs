@@ -1,4 +1,5 @@
-//! A replicated key-value store over datagrams of modelled NICs (nsdi19 7.1): [`sinew_replica`] on [`UdPort`](sinew_fabric::verbs::port::UdPort)s.
+//! A replicated key-value store over datagrams of modelled NICs (nsdi19 7.1): [`sinew_replica`] on
+//! [`UdPort`](sinew_fabric::verbs::port::UdPort)s.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,42 +21,42 @@ use super::Hosts;
 use super::rpc::{Endpoint, open, open_charged};
 use crate::programs::wait;
 
-/// When a run must be over.
+/// Latest end of a run.
 const END_NS: u64 = 10_000_000_000;
-/// A PUT that is not answered in this time has failed.
+/// Time after which a PUT without an answer has failed.
 const PATIENCE_NS: u64 = 1_000_000_000;
-/// Histograms tell values apart that differ by a thousandth.
+/// Precision of the histograms in decimal digits: a thousandth.
 const DIGITS: u8 = 3;
 
-/// What is run: members of a cluster, each on a host of its own, and one client, which puts keys that it draws.
+/// A run: members of a cluster, each on a host of its own, and one client that puts random keys.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaRun {
-    /// Members.
+    /// Number of members.
     pub members: usize,
     /// Keys to draw from.
     pub keys: u64,
-    /// Bytes of a value. Keys have 16.
+    /// Bytes of a value. Keys have 16 bytes.
     pub value_len: usize,
     /// PUTs before those that count.
     pub warm_up: u64,
     /// PUTs that count.
     pub puts: u64,
-    /// What a core spends on each message that it takes, beside the call: the leader's, and that of another member.
+    /// CPU time of each message that is received, not counting the call, at the leader and at another member.
     pub message_ns: [u64; 2],
     /// Lines of memory that applying a PUT waits for.
     pub put_misses: u64,
-    /// Another one is another run.
+    /// Seed of the run.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct ReplicaFound {
-    /// Nanoseconds of PUTs, as their client saw them.
+    /// Times of PUTs as their client saw them, in ns.
     pub client_ns: Histogram<u64>,
-    /// Nanoseconds of PUTs at the leader: from when it takes the request until a majority has the entry.
+    /// Times of PUTs at the leader, in ns: from when it takes the request until a majority has the entry.
     pub leader_ns: Histogram<u64>,
-    /// What the network did.
+    /// Hash of everything that the network did.
     pub trace_hash: u64,
 }
 
@@ -129,8 +130,9 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, PATIENCE_NS, DIGITS).expect("the bounds make sense")
 }
 
-/// A store that pays for its memory, and notes how long the leader's PUTs take: whoever is asked looks at a command first, and that is the leader once its client
-/// knows who leads.
+/// A store that charges its core for memory, and notes how long the leader's PUTs take. The time of a PUT begins when
+/// its command is checked, which the member that is asked does first: that is the leader, once the client knows who
+/// leads.
 #[derive(Debug)]
 struct Timed {
     store: KvStore,
@@ -173,9 +175,9 @@ impl StateMachine for Timed {
 
 struct Server {
     host: Host<Endpoint, Timed, SimDisk>,
-    /// What a message costs the leader, and another.
+    /// CPU time of a message at the leader, and at another member.
     costs_ns: [u64; 2],
-    /// What it costs now.
+    /// CPU time of a message in the member's current role.
     message_ns: Rc<Cell<u64>>,
 }
 
@@ -189,12 +191,12 @@ impl Actor for Server {
     }
 }
 
-/// Puts one key after the other.
+/// A client that puts one key after the other.
 struct Putter {
     run: ReplicaRun,
     client: Client<Endpoint>,
     keys: SeededGenerator,
-    /// Of the PUT that is under way; the first is 1.
+    /// Number of the PUT in flight; the first is 1.
     number: u64,
     begun_ns: u64,
     command: Vec<u8>,

@@ -16,18 +16,18 @@ use sinew_sim::{Actor, Costs, Doing, SimClock, SimDomain, SimVerbs};
 use super::{Driven, Found, Hosts};
 use crate::programs::turn;
 
-/// A driver that has nothing looks again after so long.
+/// Time after which a driver that was idle looks again.
 const LOOK_NS: u64 = 10_000;
-/// When a run must be over.
+/// Latest end of a run.
 const END_NS: u64 = 1_000_000_000;
 /// Bytes of a call (nsdi19 6.1 and 6.2).
 const SIZE: usize = 32;
 
-/// What the protocol costs a core, beside verbs.
+/// A layer that charges the protocol's costs beside verbs to its core.
 pub(super) struct Protocol {
     clock: SimClock,
     costs: Costs,
-    /// What a program does with each packet that it receives.
+    /// CPU time that the program spends on each packet that it receives.
     packet_ns: Rc<Cell<u64>>,
 }
 
@@ -52,16 +52,16 @@ impl Layer for Protocol {
 /// An endpoint on a modelled NIC.
 pub(super) type Endpoint = Rpc<Layered<UdPort<SimDomain>, Protocol>, SimClock>;
 
-/// Opens an endpoint on a queue pair of its own, of a device of `hosts`.
+/// Opens an endpoint of `hosts` on a queue pair of its own.
 ///
 /// # Panics
 ///
-/// When the NIC does not take it: experiments stay within its limits.
+/// When the NIC refuses it: experiments stay within its limits.
 pub(super) fn open(hosts: &mut Hosts, device: &SimVerbs, nexus: &Nexus) -> Endpoint {
     open_charged(hosts, device, nexus, Rc::default())
 }
 
-/// The same; each packet that it receives costs its core `packet_ns` beside the protocol.
+/// Same as [`open`], but each packet received costs the core `packet_ns` beside the protocol.
 pub(super) fn open_charged(hosts: &mut Hosts, device: &SimVerbs, nexus: &Nexus, packet_ns: Rc<Cell<u64>>) -> Endpoint {
     let config = UdPortConfig { arena_bytes: 64 << 20, ..UdPortConfig::default() };
     let port = UdPort::open(device, &config).expect("the NIC takes it");
@@ -70,33 +70,33 @@ pub(super) fn open_charged(hosts: &mut Hosts, device: &SimVerbs, nexus: &Nexus, 
     Rpc::new(nexus, port, clock, Box::new(SeededGenerator::new(hosts.network.random())))
 }
 
-/// What is run: hosts with an endpoint each, which call each other and answer.
+/// A run: hosts with one endpoint each, which call each other and answer.
 #[derive(Clone, Copy, Debug)]
 pub struct RpcRun {
-    /// Hosts.
+    /// Number of hosts.
     pub hosts: usize,
-    /// Endpoints that call, from the first on; each calls all others at random.
+    /// Endpoints that call, from the first on. Each call goes to another endpoint at random.
     pub callers: usize,
-    /// Calls of each on their way.
+    /// Calls in flight of each caller.
     pub window: usize,
     /// Calls that begin together.
     pub batch: usize,
     /// Time that is counted.
     pub measured_ns: u64,
-    /// Another one is another run.
+    /// Seed of the run.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct RpcFound {
-    /// Millions of calls a second of each endpoint that calls.
+    /// Calls per second of each caller, in millions.
     pub mops: f64,
-    /// Nanoseconds that half of the calls took at most.
+    /// Median time of the calls.
     pub median_ns: u64,
     /// How busy the first host's NIC was.
     pub usage: NicUse,
-    /// What the network did.
+    /// Hash of everything that the network did.
     pub trace_hash: u64,
 }
 
@@ -106,7 +106,7 @@ impl RpcRun {
         Self { hosts: 2, callers: 1, window: 1, batch: 1, measured_ns: 200_000, seed: 1 }
     }
 
-    /// Eleven hosts with a thread each, 60 calls of each on their way, in batches of three (nsdi19 6.2).
+    /// Eleven hosts with a thread each and 60 calls in flight of each, in batches of three (nsdi19 6.2).
     pub fn small_calls() -> Self {
         Self { hosts: 11, callers: 11, window: 60, batch: 3, measured_ns: 500_000, seed: 1 }
     }
@@ -137,7 +137,7 @@ impl RpcRun {
         for (index, (place, mut rpc)) in endpoints.into_iter().enumerate() {
             let peers = if index < self.callers { self.hosts } else { 0 };
             let mut wanted = 0;
-            // Each begins with another, so that they do not draw the same.
+            // Each begins with a different peer, so that they do not all draw the same.
             for peer in (0..peers).map(|nth| (index + nth) % self.hosts).filter(|peer| *peer != index) {
                 rpc.begin_connect(&addresses[peer]).expect("it is an address");
                 wanted += 1;
@@ -157,7 +157,7 @@ impl RpcRun {
         let callers = self.callers;
         let opened = hosts.cluster.run_while(END_NS, |_| ready.get() == callers);
         assert_eq!(opened, Ok(true), "sessions are not open");
-        // All begin at once, with their next turns.
+        // All begin at once, in their next turns.
         let begun_ns = hosts.network.now_ns();
         hosts.cluster.run_until(begun_ns + 2 * LOOK_NS);
         Found::wait(&found, &mut hosts.cluster, END_NS);
@@ -171,10 +171,11 @@ impl RpcRun {
     }
 }
 
-/// An endpoint on a core of its own: opens its sessions, waits for the others', and calls. It answers all the time.
+/// An endpoint on a core of its own: it opens its sessions, waits for the others', and calls. It answers calls
+/// throughout.
 struct Caller {
     run: RpcRun,
-    /// Until it calls.
+    /// The endpoint, until it calls.
     rpc: Option<Endpoint>,
     wanted: usize,
     open: Vec<SessionId>,
@@ -207,7 +208,7 @@ impl Actor for Caller {
             return Doing::Work;
         }
         match doing {
-            // Others may be ready meanwhile.
+            // Others may become ready meanwhile.
             Doing::Idle if self.wanted > 0 => Doing::IdleUntil(self.clock.now_ns() + LOOK_NS),
             doing => doing,
         }

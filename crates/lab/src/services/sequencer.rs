@@ -18,68 +18,69 @@ use sinew_sim::{Actor, Doing, PortId, SimClock, SimThread};
 use super::charges::{Accesses, Charged, SharedWord};
 use super::{Driven, Found, Hosts, Serving, Working};
 
-/// A driver that has nothing looks again after so long.
+/// Time after which a driver that was idle looks again.
 const LOOK_NS: u64 = 100_000;
-/// Between two looks of a server that found nothing.
+/// Time between two looks of a server that found nothing.
 const POLL_NS: u64 = 100;
-/// When a run must be over.
+/// Latest end of a run.
 const END_NS: u64 = 1_000_000_000;
 /// Bytes of a client's arena.
 const ARENA: usize = 1 << 20;
 
-/// What serves.
+/// Design of the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Design {
-    /// HERD's calls, by such workers.
+    /// HERD's calls, by workers with this configuration.
     Herd(WorkerConfig),
-    /// The same, as echoes: nobody is charged for the word that workers share, but each call has so many accesses to memory (sigcomm14 4.1.1).
+    /// HERD's calls, as echoes: no shared word is charged, but each call makes these accesses to memory (sigcomm14
+    /// 4.1.1).
     Echo(WorkerConfig, Accesses),
-    /// Spec-S0. Each core has so many queue pairs; its answers have a doorbell for all of a burst, or one each.
+    /// Spec-S0.
     Spec {
-        /// Queue pairs of a core: one for each port of the NIC.
+        /// Queue pairs of each core: one for each port of the NIC.
         queue_pairs: usize,
-        /// One doorbell for all answers of a burst.
+        /// Whether there is one doorbell for all answers of a burst; else there is one for each.
         is_batched: bool,
     },
-    /// Fetch-and-add.
+    /// Fetch-and-add by the clients.
     Atomics,
 }
 
-/// What is run.
+/// A run of a sequencer.
 #[derive(Clone, Copy, Debug)]
 pub struct SequencerRun {
-    /// What serves.
+    /// Design of the server.
     pub design: Design,
-    /// Cores that serve.
+    /// Cores of the server.
     pub workers: usize,
     /// Hosts of clients.
     pub hosts: usize,
     /// Clients, spread over them.
     pub clients: usize,
-    /// Calls of a client on their way.
+    /// Calls in flight of each client.
     pub window: usize,
     /// Time that is counted.
     pub measured_ns: u64,
-    /// Another one is another run.
+    /// Seed of the run.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct SequencerFound {
-    /// Millions of calls a second.
+    /// Calls per second, in millions.
     pub mops: f64,
-    /// Nanoseconds that one took, on the average.
+    /// Mean time of a call, in ns.
     pub mean_ns: f64,
-    /// Answers of a turn that answered any; 0 where nobody does.
+    /// Mean number of answers in a turn that answered any; 0 if the server answers nothing.
     pub batch: f64,
-    /// How many numbers were handed out.
+    /// Numbers that were handed out.
     pub numbers: u64,
-    /// One more than the greatest of them.
+    /// The greatest number plus one.
     pub end: u64,
     /// How busy the server's NIC was.
     pub usage: NicUse,
-    /// What the network did.
+    /// Hash of everything that the network did.
     pub trace_hash: u64,
 }
 
@@ -93,13 +94,13 @@ struct Setting<'a> {
 }
 
 impl SequencerRun {
-    /// atc16's: 70 clients on five hosts (4.2).
+    /// atc16's run: 70 clients on five hosts (4.2).
     pub fn atc16(design: Design, workers: usize) -> Self {
         Self { design, workers, hosts: 5, clients: 70, window: 16, measured_ns: 200_000, seed: 1 }
     }
 
-    /// Runs it with each of these windows, the shortest first; what came of the shortest that has nearly the highest rate: a longer one would only make batches
-    /// longer.
+    /// Runs it with each of some windows, the shortest first. Returns the run with the shortest window that comes close
+    /// to the highest rate: a longer one would only make batches longer.
     pub fn best(&self, profile: &Profile, windows: &[usize]) -> SequencerFound {
         const NEARLY: f64 = 0.95;
         let runs: Vec<_> = windows.iter().map(|window| Self { window: *window, ..*self }.run(profile)).collect();
@@ -253,7 +254,7 @@ impl Setting<'_> {
     }
 }
 
-/// A core of Spec-S0's.
+/// A core of a Spec-S0 server.
 struct SpecWorking {
     servers: Vec<SpecServer<SimThread>>,
     clock: SimClock,

@@ -15,17 +15,18 @@ use sinew_sim::{Actor, Doing, SimClock, SimVerbs};
 
 use super::{Driven, Found, Hosts, Windowed};
 
-/// Requests that a client draws ahead. DrTM-KV's learn where each of their keys is while they warm up, and go through them again and again.
+/// Requests that a client draws in advance. DrTM-KV's clients learn the places of their keys while they warm up, and
+/// repeat the same requests again and again.
 const TRACE: usize = 4096;
 const TRACE_DRTM: usize = 256;
-/// Between two looks of an owner that found nothing.
+/// Time between two looks of an owner that found nothing.
 const POLL_NS: u64 = 500;
-/// When a run must be over.
+/// Latest end of a run.
 const END_NS: u64 = 10_000_000_000;
-/// An owner looks after its clients every so many turns.
+/// Turns after which an owner looks after its clients.
 const TENDING: u32 = 1 << 14;
 
-/// Which store.
+/// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Pilaf-em-OPT.
@@ -34,24 +35,24 @@ pub enum Kind {
     Farm,
     /// FaRM-em-VAR.
     FarmVar,
-    /// DrTM-KV, with a table. Clients know where each key is.
+    /// DrTM-KV, with a real table. Clients know the places of the keys.
     Drtm,
 }
 
-/// What is run.
+/// A run of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreRun {
-    /// Which store.
+    /// The store.
     pub kind: Kind,
     /// Hosts of clients.
     pub hosts: usize,
     /// Clients, spread over them.
     pub clients: usize,
-    /// Requests of a client on their way.
+    /// Requests in flight of each client.
     pub window: usize,
-    /// Keys.
+    /// Number of keys.
     pub keys: usize,
-    /// GETs among a hundred requests.
+    /// Percentage of GETs.
     pub get_percent: f64,
     /// Bytes of a value.
     pub value_len: usize,
@@ -59,29 +60,29 @@ pub struct StoreRun {
     pub warm_up_ns: u64,
     /// Time that is counted.
     pub measured_ns: u64,
-    /// Another one is another run.
+    /// Seed of the run.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct StoreFound {
-    /// Millions of requests a second.
+    /// Requests per second, in millions.
     pub mops: f64,
-    /// Nanoseconds that one took, on the average.
+    /// Mean time of a request, in ns.
     pub mean_ns: f64,
-    /// Nanoseconds that 5 and 95 % took at most.
+    /// 5th and 95th percentiles of the times.
     pub percentiles_ns: [u64; 2],
-    /// What clients did.
+    /// Operations of all clients.
     pub ops: Ops,
     /// How busy the server's NIC was.
     pub usage: NicUse,
-    /// What the network did.
+    /// Hash of everything that the network did.
     pub trace_hash: u64,
 }
 
 impl StoreRun {
-    /// sigcomm14's: 51 clients on 17 hosts, items of 48 B (5.1).
+    /// sigcomm14's run: 51 clients on 17 hosts, items of 48 B (5.1).
     pub fn sigcomm14(kind: Kind) -> Self {
         Self {
             kind,
@@ -186,7 +187,7 @@ fn add(sum: &mut Ops, did: &Ops) {
     sum.retries += did.retries;
 }
 
-/// The owner of a table, on a core of its own, which polls.
+/// The owner of a table, which polls on a core of its own.
 struct Owning<O> {
     owner: O,
     clock: SimClock,

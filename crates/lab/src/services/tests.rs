@@ -1,4 +1,4 @@
-//! Services on modelled NICs are services.
+//! Services on modelled NICs work as they do on real ones.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ fn cx3() -> Profile {
     Profile::built_in("cx3").unwrap()
 }
 
-/// A cache of one worker that is charged, with one client.
+/// A cache with one charged worker and one client.
 fn cache(
     hosts: &mut Hosts,
     layout: Layout,
@@ -44,7 +44,7 @@ fn cache(
     let (joining, hello) = Client::prepare(&device, &device.protection_domain().unwrap(), client).unwrap();
     let (_, welcome) = server.admit(&hello).unwrap();
     worker.hear_news();
-    // The client's connection goes with the server.
+    // Dropping the server would drop the client's connection.
     std::mem::forget(server);
     (worker, device, CacheClient::new(joining.join(&welcome).unwrap()))
 }
@@ -176,7 +176,7 @@ fn a_client_hears_that_its_worker_was_killed() {
     assert_eq!(serving.answered.get(), answered);
 }
 
-/// Has an actor do something once; what it spent.
+/// Has an actor do something once, and returns the time that it spent.
 fn spent_ns(hosts: &mut Hosts, work: impl FnMut() + 'static) -> u64 {
     struct Once<F>(F);
     impl<F: FnMut()> Actor for Once<F> {
@@ -217,7 +217,7 @@ fn a_word_goes_from_core_to_core_one_at_a_time_and_is_cheap_for_who_is_alone() {
     let alone = Rc::clone(&word);
     let cheap_ns = spent_ns(&mut hosts, move || (0..10).for_each(|_| alone.borrow_mut().change(0)));
     assert_eq!(cheap_ns, 10 * core.look_ns);
-    // Four cores by turns, in one turn of an actor: each change waits for the one before.
+    // Four cores take turns within one turn of an actor: each change waits for the one before.
     let others = Rc::clone(&word);
     let dear_ns = spent_ns(&mut hosts, move || (0..100).for_each(|nth| others.borrow_mut().change(nth % 4)));
     let each_ns = dear_ns as f64 / 100.0 / core.contended_ns as f64;

@@ -1,13 +1,13 @@
-//! A client with fewer requests on their way than it could have.
+//! A client that keeps fewer requests in flight than it could.
 
 use sinew_harness::load::store::Asks;
 use sinew_kv::one_sided::Outcome;
 
-/// A client that has so many requests on their way, whoever they go to.
+/// A client with a window over all servers together.
 pub struct Windowed<A> {
     /// The client.
     pub client: A,
-    /// Requests on their way at most.
+    /// Most requests in flight.
     pub window: usize,
 }
 

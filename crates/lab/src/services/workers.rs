@@ -7,33 +7,34 @@ use sinew_fabric::Clock;
 use sinew_herd::{Service, Worker, WorkerConfig};
 use sinew_sim::{Actor, Doing, SimClock, SimVerbs};
 
-/// Between two looks of a worker that found nothing for a whole round, at least.
+/// Least time between two looks of a worker that found nothing in a whole round.
 const POLL_NS: u64 = 100;
 
-/// What workers did, as others see it.
+/// What workers have done, for others to see.
 #[derive(Debug, Default)]
 pub struct Serving {
-    /// Requests that were answered.
+    /// Requests answered.
     pub answered: Cell<u64>,
-    /// Turns that answered any.
+    /// Turns that answered any requests.
     pub batches: Cell<u64>,
 }
 
-/// A worker on a core of its own, which polls: it wakes by itself, since a WRITE wakes one actor, and all workers look at one region.
+/// A worker that polls on a core of its own. It wakes by itself, since a WRITE wakes only one actor, and all workers
+/// look at one region.
 pub struct Working<S: Service> {
     worker: Worker<SimVerbs, S>,
     clock: SimClock,
     look_ns: u64,
-    /// Clients that are looked at in a turn.
+    /// Clients that it looks at in a turn.
     clients: usize,
-    /// Clients that were looked at in vain since something was found.
+    /// Clients that it has looked at since it last found a request.
     in_vain: usize,
     serving: Rc<Serving>,
 }
 
 impl<S: Service> Working<S> {
-    /// A worker with these settings. Those who answer one by one look at one client in a turn, so that each answer leaves when it is due; others
-    /// at all.
+    /// A worker with this configuration. One that answers requests singly looks at one client per turn, so that each
+    /// answer leaves when it is due; others look at all.
     pub fn new(
         mut worker: Worker<SimVerbs, S>,
         config: &WorkerConfig,

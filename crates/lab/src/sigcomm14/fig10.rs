@@ -1,4 +1,4 @@
-//! Figure 10: rates by the length of values.
+//! Figure 10: rates by length of values.
 
 use sinew_herd::WorkerConfig;
 
@@ -7,13 +7,13 @@ use crate::experiment::{Experiment, Row};
 use crate::services::cache::CacheRun;
 use crate::services::store::StoreRun;
 
-/// See the module.
+/// Experiment for Figure 10.
 pub struct Fig10;
 
 const VALUES: [usize; 9] = [4, 16, 32, 44, 64, 128, 256, 512, 1000];
-/// From this length on HERD's answers are not inline (5.3).
+/// Length of a value from which on HERD's answers are not inline (5.3), in bytes.
 const NOT_INLINE: usize = 144;
-/// Before a value in an answer.
+/// Bytes before the value in an answer.
 const HEAD: usize = 8;
 
 impl Experiment for Fig10 {
@@ -34,8 +34,8 @@ impl Experiment for Fig10 {
     }
 
     fn remark(&self) -> &'static str {
-        "The text has no figures of the curves. It says that HERD delivers over 26 Mops up to items of 60 B, that FaRM-em's rate falls with the length of its \
-         READs, and that all are alike for large values."
+        "The text has no figures for the curves. It says that HERD delivers over 26 Mops up to items of 60 B, that \
+         FaRM-em's rate falls with the length of its READs, and that all are alike for large values."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -5,7 +5,7 @@ use crate::experiment::{Experiment, Row};
 use crate::services::cache::CacheRun;
 use crate::services::store::StoreRun;
 
-/// See the module.
+/// Experiment for Figure 11.
 pub struct Fig11;
 
 const CLIENTS: [usize; 6] = [2, 9, 18, 27, 36, 51];
@@ -30,8 +30,9 @@ impl Experiment for Fig11 {
     }
 
     fn remark(&self) -> &'static str {
-        "More clients, with four requests each, are more load. The text has one point of the curves, HERD's at 26 Mops, which 36 clients are said to reach; with \
-         51 the same rate takes longer, since the others wait."
+        "The load grows with the number of clients, which have four requests each. The text has one point of the \
+         curves, HERD's at 26 Mops, which it says 36 clients reach; with 51 the rate is the same and latency is \
+         higher, since the others wait."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -1,18 +1,18 @@
-//! Figure 12: how many clients HERD serves.
+//! Figure 12: number of clients that HERD serves at its peak rate.
 
 use super::{SETUP, apt, herd};
 use crate::experiment::{Experiment, Row};
 use crate::services::cache::CacheRun;
 
-/// See the module.
+/// Experiment for Figure 12.
 pub struct Fig12;
 
 const CLIENTS: [usize; 8] = [40, 100, 180, 260, 340, 420, 500, 700];
-/// HERD's own, and another (5.5).
+/// Windows: HERD's own, and another (5.5).
 const WINDOWS: [usize; 2] = [4, 16];
-/// Hosts of clients at most, with three clients each until then.
+/// Most hosts of clients; up to that number, each has three clients.
 const HOSTS_MAX: usize = 186;
-/// Of the highest rate: what counts as that.
+/// Share of the highest rate that counts as the peak.
 const PEAK: f64 = 0.95;
 
 impl Experiment for Fig12 {
@@ -33,9 +33,11 @@ impl Experiment for Fig12 {
     }
 
     fn remark(&self) -> &'static str {
-        "Clients at the peak rate are those with 95 % of the highest. The paper takes the decline for misses in the NIC's caches. The model's NIC remembers 512 \
-         connections of others, an estimate between the 256 that cost nothing and the 1,600 that cost little (sigcomm14 3.3), so its decline begins at some 500 clients, and is linear from \
-         there. What made 300 of them dear in the paper is missing; 256 connections would have it, and would be chosen by this very row."
+        "Clients at the peak rate are those with 95 % of the highest. The paper attributes the decline to misses in \
+         the NIC's caches. The model's NIC caches 512 connections of others, an estimate between the 256 that cost \
+         nothing and the 1,600 that cost little (sigcomm14 3.3), so its decline begins at some 500 clients, and is \
+         linear from there. What made 300 of them expensive in the paper is missing; 256 connections would show it, \
+         but would be chosen by this very row."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

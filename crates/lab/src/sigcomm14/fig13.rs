@@ -1,10 +1,10 @@
-//! Figure 13: rates by the server's cores.
+//! Figure 13: rates by number of the server's cores.
 
 use super::{SETUP, apt, herd};
 use crate::experiment::{Against, Experiment, Row};
 use crate::services::cache::CacheRun;
 
-/// See the module.
+/// Experiment for Figure 13.
 pub struct Fig13;
 
 const CORES: usize = 7;
@@ -27,7 +27,7 @@ impl Experiment for Fig13 {
     }
 
     fn remark(&self) -> &'static str {
-        "PUTs of the emulated designs, which the figure has too, are not run: here one worker serves them, as HERD's calls."
+        "PUTs of the emulated designs, which are in the figure, too, are not run: here one worker serves them, as HERD's calls."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

@@ -1,4 +1,4 @@
-//! Figure 14: skew.
+//! Figure 14: load of the cores under skew.
 
 use sinew_harness::workload::Distribution;
 
@@ -6,10 +6,11 @@ use super::{SETUP, apt, herd};
 use crate::experiment::{Experiment, Row};
 use crate::services::cache::{CacheFound, CacheRun};
 
-/// See the module.
+/// Experiment for Figure 14.
 pub struct Fig14;
 
-/// The fewer there are, the more of all requests are for the most popular one: the paper's are 480 million.
+/// Number of keys. The fewer there are, the larger is the most popular key's share of requests; the paper has 480
+/// million.
 const KEYS: usize = 1_000_000;
 
 impl Experiment for Fig14 {
@@ -30,8 +31,8 @@ impl Experiment for Fig14 {
     }
 
     fn remark(&self) -> &'static str {
-        "A million keys rather than 480 million, by a Zipf law with 0.99: the most popular key has a greater part of the requests than in the paper. \
-         What no cache has is charged for popular keys, too."
+        "There are a million keys rather than 480 million, with a Zipf exponent of 0.99: the most popular key has a \
+         larger share of requests than in the paper. Accesses to popular keys are charged as cache misses, too."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -76,7 +77,7 @@ mod tests {
     #[test]
     fn skew_loads_cores_unevenly_and_costs_little() {
         let [uniform, zipf] = [Distribution::Uniform, Distribution::Zipf].map(|distribution| run(distribution, 20_000));
-        // With so few keys, one of them has a tenth of the requests.
+        // With so few keys, the most popular one has a tenth of the requests.
         assert!(zipf.mops > 0.9 * uniform.mops, "{} {}", zipf.mops, uniform.mops);
         assert!(spread(&uniform) < 1.1 && spread(&zipf) > 1.2, "{uniform:?} {zipf:?}");
     }

@@ -6,7 +6,7 @@ use super::apt;
 use crate::experiment::{Experiment, Row};
 use crate::nics::verbs::{Threads, run};
 
-/// See the module.
+/// Experiment for Figure 2.
 pub struct Fig2;
 
 const SIZES: [usize; 6] = [4, 16, 32, 64, 128, 256];
@@ -26,8 +26,8 @@ impl Experiment for Fig2 {
     }
 
     fn setup(&self) -> &'static str {
-        "One thread has one request on its way to another host with a modelled ConnectX-3: a READ, a WRITE, an inline WRITE, each signaled, or an echo by \
-         WRITEs that are not."
+        "One thread has one request in flight to another host with a modelled ConnectX-3: a READ, a WRITE, an inline \
+         WRITE, each signaled, or an echo by unsignaled WRITEs."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

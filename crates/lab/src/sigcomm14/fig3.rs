@@ -1,4 +1,4 @@
-//! Figures 3 and 4: inbound and outbound verbs.
+//! Figures 3 and 4: rates of inbound and outbound verbs.
 
 use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan};
 use sinew_sim::nic::Profile;
@@ -7,7 +7,7 @@ use super::apt;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 
-/// See the module.
+/// Experiment for Figures 3 and 4.
 pub struct Fig3;
 
 const SIZES: [usize; 6] = [16, 32, 64, 128, 256, 512];
@@ -26,7 +26,8 @@ impl Experiment for Fig3 {
     }
 
     fn setup(&self) -> &'static str {
-        "A host with a modelled ConnectX-3 is asked by 64 threads of eight others, or asks them with as many threads and queue pairs as suit it best."
+        "A host with a modelled ConnectX-3 takes requests of 64 threads of eight others, or makes requests to them \
+         with as many threads and queue pairs as suit it best."
     }
 
     fn plans(&self) -> Vec<(Row, VerbsPlan)> {
@@ -53,14 +54,15 @@ impl Experiment for Fig3 {
     }
 }
 
-/// Whether the host asks or is asked.
+/// Whether the host's NIC takes requests or sends them.
 #[derive(Clone, Copy)]
 enum Way {
     In,
     Out,
 }
 
-/// A line of the figures: how its rows' names go on, what it is called, its requests, and what the paper says of 32 B.
+/// A line of the figures: part of its rows' names, its title, its requests, and the paper's rate for 32 B if the text
+/// has it.
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
@@ -118,10 +120,11 @@ mod tests {
         };
         for row in rows.iter().filter(|row| row.paper.is_some()) {
             let ratio = row.ratio().expect("it was found");
-            // Outbound READs are predicted, and 13 % short.
+            // Outbound READs are a prediction, which is 13 % short.
             assert!((ratio - 1.0).abs() < 0.15, "{}: {ratio}", row.id);
         }
-        // "For up to 128 byte payloads, WRITEs achieve 35 Mops, which is about 34% higher than the maximum READ throughput" (3.2.2).
+        // "For up to 128 byte payloads, WRITEs achieve 35 Mops, which is about 34% higher than the maximum READ
+        // throughput" (3.2.2).
         for size in [16, 32, 64, 128] {
             assert!((of("write.in", size) / 35.0 - 1.0).abs() < 0.1, "{size} B: {}", of("write.in", size));
         }
@@ -130,8 +133,8 @@ mod tests {
             assert!(of("write.out", size) > 1.1 * of("read.out", size), "{size} B");
         }
         assert!(of("send.out", 16) > 1.05 * of("read.out", 16));
-        // "For large sizes, the throughput of all WRITE and SEND variants is less than for READs, but it is never less than 50%" (3.2.2): in the model
-        // not less than 45 %.
+        // "For large sizes, the throughput of all WRITE and SEND variants is less than for READs, but it is never less
+        // than 50%" (3.2.2). In the model it is not less than 45 %.
         for size in [256, 512] {
             for kind in ["write.out", "send.out"] {
                 let ratio = of(kind, size) / of("read.out", size);

@@ -1,4 +1,4 @@
-//! Figure 5: echoes.
+//! Figure 5: rates of echoes.
 
 use sinew_harness::load::verbs::{Carrier, Form, VerbsPlan};
 use sinew_sim::nic::Profile;
@@ -7,10 +7,10 @@ use super::apt;
 use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 
-/// See the module.
+/// Experiment for Figure 5.
 pub struct Fig5;
 
-/// Threads that answer: as many as suit the NIC.
+/// Threads that answer: the number that suits the NIC best.
 const THREADS: usize = 8;
 
 impl Experiment for Fig5 {
@@ -27,9 +27,9 @@ impl Experiment for Fig5 {
     }
 
     fn setup(&self) -> &'static str {
-        "12 threads of 12 hosts have 16 messages each on their way to eight threads of one host with a modelled ConnectX-3, which send them back: by inline \
-         and mostly unsignaled WRITEs over UC, by WRITE there and SEND over UD back, or by SENDs over UD. Of SENDs over UC, which the paper has, it says that \
-         the rate is similar."
+        "12 threads of 12 hosts have 16 messages each in flight to eight threads of one host with a modelled \
+         ConnectX-3, which send them back: by inline and mostly unsignaled WRITEs over UC, by WRITE there and SEND \
+         over UD back, or by SENDs over UD. The paper also has SENDs over UC, and says that their rate is similar."
     }
 
     fn plans(&self) -> Vec<(Row, VerbsPlan)> {
@@ -48,7 +48,7 @@ impl Experiment for Fig5 {
     }
 }
 
-/// The row's name, what it is called, form, transport, bytes, and the paper's rate.
+/// A case: row name, title, form, transport, bytes, and the paper's rate in M/s.
 type Case = (&'static str, &'static str, Form, Carrier, usize, f64);
 
 const CASES: [Case; 4] = [
@@ -77,7 +77,8 @@ mod tests {
         let of = |name: &str| found_of(&rows, &format!("herd14.echo.{name}"));
         // "it gives the performance of WRITE-based ECHOs" (3.2.2).
         assert!((of("ws") / of("ww") - 1.0).abs() < 0.1);
-        // "our method of WRITE based requests and SEND-based responses provides better throughput than purely SEND-based ECHOs" (3.2.2).
+        // "our method of WRITE based requests and SEND-based responses provides better throughput than purely
+        // SEND-based ECHOs" (3.2.2).
         assert!(of("ss") < 0.95 * of("ws"));
         assert!(of("ww16") > of("ww"));
     }

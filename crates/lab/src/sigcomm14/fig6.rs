@@ -1,4 +1,4 @@
-//! Figure 6: all-to-all, and many connections.
+//! Figure 6: rates with all-to-all traffic, and with many connections.
 
 use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan};
 use sinew_sim::nic::Profile;
@@ -8,13 +8,14 @@ use crate::experiment::{Experiment, Row};
 use crate::nics::rates;
 use crate::nics::verbs::{Threads, run};
 
-/// See the module.
+/// Experiment for Figure 6.
 pub struct Fig6;
 
 const SIDES: [usize; 5] = [1, 4, 8, 12, 16];
 const MEASURED_NS: u64 = 100_000;
 
-/// So many threads of one host and as many hosts, each with all of the other side: WRITEs out of the one host, and into it.
+/// Rates of WRITEs out of one host and into it, in M/s, where `side` threads of it and as many other hosts each have a
+/// connection with all of the other side.
 fn all_to_all(nic: &Profile, side: usize) -> (f64, f64) {
     let plan = VerbsPlan { window: 4, signal: 4, ..rates::plan(Op::Write, Carrier::Uc, 32, 1) };
     let outbound = Threads { asked: side, asked_hosts: side, all_to_all: true, ..Threads::outbound(side, side) };
@@ -36,8 +37,9 @@ impl Experiment for Fig6 {
     }
 
     fn setup(&self) -> &'static str {
-        "N threads of a host with a modelled ConnectX-3 and N other hosts have a connection each with all of the other side: N times N queue pairs. In another \
-         run 1,600 clients of 16 hosts WRITE to one thread: as many of them at a time as these hosts have cores, since schedulers give each some milliseconds."
+        "N threads of a host with a modelled ConnectX-3 and N other hosts each have a connection with all of the other \
+         side: N times N queue pairs. In another run 1,600 clients of 16 hosts WRITE to one thread: as many of them at \
+         a time as these hosts have cores, since schedulers give each some milliseconds."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -81,8 +83,8 @@ mod tests {
         let nic = apt();
         let peak = rates::outbound(&nic, &rates::plan(Op::Write, Carrier::Uc, 32, 1)).sent_mops;
         let [(out, into), (out_1, _), (out_8, _)] = [16, 1, 8].map(|side| all_to_all(&nic, side));
-        // "for N = 16, there are 256 active queue pairs at RNIC_S and the server-to-clients throughput degrades to 21% of the maximum outbound WRITE
-        // throughput" (3.3).
+        // "for N = 16, there are 256 active queue pairs at RNIC_S and the server-to-clients throughput degrades to 21%
+        // of the maximum outbound WRITE throughput" (3.3).
         assert!((out / peak - 0.21).abs() < 0.05, "{out} of {peak}");
         assert!(out < out_8 && out_1 < peak, "{out_1}, {out_8}, {out}");
         // "Clients-to-server throughput is high even for N = 16" (3.3).

@@ -1,4 +1,4 @@
-//! Figure 7: prefetching.
+//! Figure 7: effect of prefetching.
 
 use sinew_herd::WorkerConfig;
 
@@ -7,13 +7,13 @@ use crate::experiment::{Experiment, Row};
 use crate::services::charges::Accesses;
 use crate::services::sequencer::{Design, SequencerRun};
 
-/// See the module.
+/// Experiment for Figure 7.
 pub struct Fig7;
 
 const CORES: std::ops::RangeInclusive<usize> = 1..=6;
-/// Accesses to memory of a call.
+/// Memory accesses of each call.
 const ACCESSES: [usize; 2] = [2, 8];
-/// Of the highest rate: what counts as that.
+/// Share of the highest rate that counts as the peak.
 const PEAK: f64 = 0.95;
 
 impl Experiment for Fig7 {
@@ -30,9 +30,10 @@ impl Experiment for Fig7 {
     }
 
     fn setup(&self) -> &'static str {
-        "51 clients on 17 hosts with a modelled ConnectX-3 each, with four calls each. Echoes are calls of 8 B answers, whose work queue elements are as \
-         long as those of 32 B, and each answer waits for two or eight lines that no cache has: prefetched when the request is found, as HERD does, at \
-         most ten at a time, or read one after the other. Cores for the peak are those with 95 % of the highest rate."
+        "51 clients on 17 hosts with a modelled ConnectX-3 each, with four calls each. Echoes are calls with answers \
+         of 8 B, whose work queue elements are as long as those of 32 B, and each answer waits for two or eight lines \
+         that miss all caches: prefetched when the request is found, as HERD does, at most ten at a time, or read one \
+         after the other. The cores for the peak are those with 95 % of the highest rate."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {

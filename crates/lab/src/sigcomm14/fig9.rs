@@ -1,16 +1,16 @@
-//! Figure 9: the systems' rates for items of 48 B.
+//! Figure 9: rates of the systems for items of 48 B.
 
 use super::{EMULATED, SETUP, apt, emulated, herd};
 use crate::experiment::{Experiment, Row};
 use crate::services::cache::CacheRun;
 use crate::services::store::StoreRun;
 
-/// See the module.
+/// Experiment for Figure 9.
 pub struct Fig9;
 
-/// Percent of GETs, and how rows' names end.
+/// Percentages of GETs, each with the suffix of its rows' names.
 const MIXES: [(f64, &str); 4] = [(100.0, "get"), (95.0, "read"), (50.0, "write"), (0.0, "put")];
-/// Of the emulated designs' GETs (5.3).
+/// The paper's rates of the emulated designs with GETs alone, in M/s (5.3).
 const GETS: [f64; 3] = [9.9, 17.2, 11.4];
 
 impl Experiment for Fig9 {
@@ -31,8 +31,9 @@ impl Experiment for Fig9 {
     }
 
     fn remark(&self) -> &'static str {
-        "FaRM-em is faster than the paper's: both are said to fill the link (5.3), which the model's READs of 288 B do at 21 M/s with their headers, 54 of \
-         54.5 Gb/s. What keeps a real link from that, as credits that come back late, is missing."
+        "FaRM-em is faster than the paper's: both are said to fill the link (5.3), which the model's READs of 288 B do \
+         at 21 M/s with their headers, 54 of 54.5 Gb/s. Whatever keeps a real link from that, such as credits that \
+         come back late, is missing in the model."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -84,7 +85,7 @@ mod tests {
         let [pilaf, _, farm_var] =
             EMULATED.map(|(_, _, kind)| emulated(StoreRun { get_percent: 100.0, ..StoreRun::sigcomm14(kind) }).mops);
         assert!((8.5..11.5).contains(&pilaf) && (10.0..14.0).contains(&farm_var), "{pilaf} {farm_var}");
-        // "over 2X higher than FaRM-KV and Pilaf" (5): the model has twice FaRM-em-VAR's.
+        // "over 2X higher than FaRM-KV and Pilaf" (5): the model has about twice the rate of FaRM-em-VAR.
         assert!(reads > 2.0 * pilaf && reads > 1.9 * farm_var, "{reads}");
     }
 }

@@ -1,4 +1,4 @@
-//! What members answer calls with: at once, by workers, or by the program, for which handlers leave them.
+//! Handlers of members, which answer calls at once, by workers, or by the program, for which they keep them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::messages::{Asked, BURST, DEFERRED, DEFERRED_BURST, POLLED, WORK, WORK
 use super::scenario::Scenario;
 use crate::programs::Endpoint;
 
-/// What a worker spends on a call, in nanoseconds; and of so many calls it answers all but one.
+/// Times that a worker may spend on a call, in ns; and the number of calls of which it leaves one without an answer.
 const WORKER_NS: [u64; 4] = [0, 2_000, 30_000, 300_000];
 const WORKER_ANSWERS: u64 = 16;
 
@@ -27,7 +27,7 @@ pub fn run(request: &[u8], client: ClientId, host: usize, ledger: &Shared) -> As
     asked
 }
 
-/// A member's handlers. Those of workers need some.
+/// Makes a member's handlers. Those that use workers are added if there are workers.
 pub fn nexus(
     scenario: &Scenario,
     host: usize,
@@ -69,7 +69,7 @@ fn work(call: DeferredCall, host: usize, ledger: &Shared, clock: &SimClock) {
     }
 }
 
-/// Calls that handlers keep for the program, and what they ask for.
+/// Calls that handlers keep for the program, each with what it asks for.
 pub type Inbox = Rc<RefCell<Vec<(Asked, DeferredCall)>>>;
 
 /// Registers the handlers that keep calls.
@@ -78,7 +78,7 @@ pub fn keep(rpc: &mut Endpoint, host: usize, ledger: &Shared) -> Inbox {
     let (to, of) = (Rc::clone(&inbox), ledger.clone());
     let one_by_one = rpc.handle(DEFERRED, move |call: Call<'_>| {
         let asked = run(call.request(), call.client(), host, &of);
-        // Without memory for it, its client hears so.
+        // If there is no memory to keep a call, its client is told.
         to.borrow_mut().extend(call.defer().ok().map(|kept| (asked, kept)));
     });
     let (to, of) = (Rc::clone(&inbox), ledger.clone());

@@ -1,14 +1,15 @@
-//! Seeds that every `cargo test` runs.
+//! Seeds that every run of `cargo test` tries.
 
 use sinew_rpc::{Algorithm, Recovery, Timeout};
 
 use super::scenario::{Fault, Scenario};
 
-/// A seed that failed goes here, in front, with what was wrong. (Where what it drew is drawn otherwise later, it is any other seed; what it
-/// found is a test of its own by then.) Behind them are seeds that between them draw what a test below asks for.
+/// A seed that failed is put here, in front, with what was wrong. (If it later comes to draw other things, it is a seed
+/// like any other; what it found has a test of its own by then.) Behind these are seeds that between them draw
+/// everything that a test below asks for.
 const KEPT: &[u64] = &[101, 102, 104, 106, 107, 122];
 
-/// What a scenario has of what is to be drawn.
+/// Names the features of a scenario.
 fn drawn(scenario: &Scenario) -> Vec<&'static str> {
     let mut drawn = Vec::new();
     for (_, fault) in &scenario.faults {

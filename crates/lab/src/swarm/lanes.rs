@@ -7,29 +7,29 @@ use sinew_rpc::{CallOptions, LaneId, RequestType, SessionId};
 
 use crate::programs::Endpoint;
 
-/// So many lanes that were closed are remembered, to see that nothing comes of them.
+/// Closed lanes that are remembered, to check that nothing completes on them.
 const CLOSED_MAX: usize = 8;
 
 struct Lane {
     id: LaneId,
-    /// Its calls that are not over.
+    /// Its calls in flight.
     calls: BTreeSet<u64>,
 }
 
-/// See the module.
+/// Open and recently closed lanes of a member.
 pub struct Lanes {
     open: Vec<Lane>,
     closed: Vec<LaneId>,
 }
 
 impl Lanes {
-    /// Opens so many.
+    /// Opens `lanes` lanes.
     pub fn new(rpc: &mut Endpoint, lanes: usize) -> Self {
         let open = |_| Lane { id: rpc.open_lane(), calls: BTreeSet::new() };
         Self { open: (0..lanes).map(open).collect(), closed: Vec::new() }
     }
 
-    /// One of them, or as often the main one.
+    /// Draws the main lane or one of the others.
     pub fn draw(&self, generator: &mut SeededGenerator) -> LaneId {
         let at = generator.below(2 * self.open.len() as u64 + 1) as usize;
         self.open.get(at).map_or(LaneId::MAIN, |lane| lane.id)
@@ -39,25 +39,26 @@ impl Lanes {
         self.open.iter().any(|lane| lane.id == id)
     }
 
-    /// A call begins. Those of the main lane need not be known.
+    /// Notes that a call begins. Calls on the main lane are not tracked.
     pub fn begin(&mut self, id: LaneId, call: u64) {
         if let Some(lane) = self.open.iter_mut().find(|lane| lane.id == id) {
             lane.calls.insert(call);
         }
     }
 
-    /// A call is over.
+    /// Notes that a call has completed.
     pub fn end(&mut self, id: LaneId, call: u64) {
         if let Some(lane) = self.open.iter_mut().find(|lane| lane.id == id) {
             lane.calls.remove(&call);
         }
     }
 
-    /// Closes one of them and opens another in its place. Returns the closed one and the calls that it had.
+    /// Closes one of the lanes and opens another in its place. Returns the closed lane with the calls that it had, or
+    /// none if there are no lanes.
     ///
     /// # Errors
     ///
-    /// What is wrong with the lanes.
+    /// A description of what is wrong with the lanes.
     pub fn replace(
         &mut self,
         rpc: &mut Endpoint,
@@ -67,7 +68,7 @@ impl Lanes {
         let Some(lane) = self.open.get_mut(at) else { return Ok(None) };
         let id = lane.id;
         if !rpc.close_lane(id) || rpc.close_lane(id) {
-            return Err(format!("{id:?} cannot be closed once"));
+            return Err(format!("{id:?} cannot be closed, or can be closed twice"));
         }
         lane.id = rpc.open_lane();
         let calls = std::mem::take(&mut lane.calls);
@@ -82,11 +83,11 @@ impl Lanes {
         Ok(Some((id, calls)))
     }
 
-    /// Looks whether something comes of lanes that were closed.
+    /// Checks that nothing arrives for lanes that were closed.
     ///
     /// # Errors
     ///
-    /// What comes.
+    /// A description of what arrived.
     pub fn look(&self, rpc: &mut Endpoint) -> Result<(), String> {
         for id in &self.closed {
             if let Some(over) = rpc.poll_lane(*id) {
@@ -99,17 +100,17 @@ impl Lanes {
         Ok(())
     }
 
-    /// Sees that no call is taken for the lane that was closed last.
+    /// Checks that no call is accepted for the lane that was closed last.
     ///
     /// # Errors
     ///
-    /// One is.
+    /// A description of the failure, when a call is accepted.
     pub fn call_closed(&self, rpc: &mut Endpoint, session: SessionId) -> Result<(), String> {
         let Some(id) = self.closed.last() else { return Ok(()) };
         let (Ok(request), Ok(response)) = (rpc.alloc(0), rpc.alloc(0)) else { return Ok(()) };
         let options = CallOptions::tag(0).lane(*id);
         match rpc.enqueue_request(session, RequestType::new(0), request, response, options) {
-            Ok(_) => Err(format!("{id:?} takes a call, and is closed")),
+            Ok(_) => Err(format!("{id:?} accepts a call, although it is closed")),
             Err(_) => Ok(()),
         }
     }

@@ -1,32 +1,33 @@
-//! What is known of every call, on all hosts.
+//! The ledger: everything that is known of every call, on all hosts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sinew_rpc::{Cause, ClientId, Execution, LaneId};
 
-/// See the module.
+/// Knowledge of all calls of a run.
 #[derive(Debug, Default)]
 pub struct Ledger {
     calls: BTreeMap<u64, Known>,
-    /// The hosts of clients, as the hosts that they call know them.
+    /// Host of each client, by the server that knows the client under this name.
     clients: BTreeMap<(usize, ClientId), usize>,
     next: u64,
     outstanding: u64,
     pub answered: u64,
     pub failed: u64,
-    /// Calls that handlers kept, and those of them that were then seen to be waited for no more.
+    /// Calls that handlers kept, and those of them that servers then saw abandoned.
     pub kept: u64,
     pub abandoned: u64,
-    /// Calls of lanes that were closed meanwhile.
+    /// Calls whose completion must not be reported, since their lanes were closed or their callers dropped them.
     pub silenced: u64,
-    /// No call may fail any more.
+    /// Whether calls may no longer fail.
     pub must_succeed: bool,
-    /// The first thing that was wrong.
+    /// Description of the first thing that went wrong.
     pub wrong: Option<String>,
 }
 
-/// The ledger of a run. Handlers must be able to go to other threads, though these do not.
+/// The shared ledger of a run. It is behind a mutex because handlers must be able to move to other threads, although
+/// these do not.
 #[derive(Clone, Debug, Default)]
 pub struct Shared(Arc<Mutex<Ledger>>);
 
@@ -36,52 +37,52 @@ impl Shared {
     }
 }
 
-/// How long a call's client waits for its end.
+/// How long the client of a call waits for its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// For ever.
     Endless,
-    /// Until a deadline. No clock of a host says before this time, which is the cluster's, that it has passed.
+    /// Until a deadline. No host's clock passes the deadline before this time of the cluster's clock, in ns.
     Until(u64),
-    /// Until it cancels.
+    /// Until it cancels the call.
     Cancels,
 }
 
-/// A moment, of which one can tell later whether a packet that was sent then must have arrived.
+/// A moment in time that lets one tell later whether a packet that was sent then must have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// On the cluster's clock.
+    /// Time on the cluster's clock.
     pub time_ns: u64,
-    /// Packets that were lost until then, in the whole cluster.
+    /// Packets lost in the whole cluster until then.
     pub lost: u64,
 }
 
-/// What is known of a call.
+/// Knowledge of one call.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     client: usize,
     server: usize,
-    /// Where its completion belongs.
+    /// Lane on which it must complete.
     lane: LaneId,
     patience: Patience,
     runs: u32,
     completions: u32,
-    /// Its client was told that it did not run.
+    /// Whether its client was told that it did not run.
     must_not_run: bool,
-    /// Its client is no more.
+    /// Whether its client has crashed.
     is_orphan: bool,
-    /// When its client cancelled it, or closed its lane.
+    /// When its client cancelled it, closed its lane or dropped it.
     stopped: Option<Moment>,
-    /// Nobody is to hear of it any more.
+    /// Whether its completion must not be reported.
     is_silenced: bool,
-    /// Its server let it go without an answer.
+    /// Whether its server dropped it without an answer.
     is_dropped: bool,
-    /// Its server was told that nobody waits for it.
+    /// Whether its server was told that its client no longer waits.
     is_abandoned: bool,
 }
 
 impl Known {
-    /// Whether its client waits for it, at this time.
+    /// Whether its client waits for it at this time.
     fn is_waited_for(&self, time_ns: u64) -> bool {
         let is_late = matches!(self.patience, Patience::Until(end_ns) if time_ns >= end_ns);
         self.completions == 0 && !self.is_orphan && self.stopped.is_none() && !is_late
@@ -89,7 +90,7 @@ impl Known {
 }
 
 impl Ledger {
-    /// A call begins; its number is unlike any other.
+    /// Notes that a call begins, and returns its unique number.
     pub fn begin(&mut self, client: usize, server: usize, lane: LaneId, patience: Patience) -> u64 {
         self.next += 1;
         self.outstanding += 1;
@@ -117,15 +118,15 @@ impl Ledger {
         }
     }
 
-    /// The host of a client of `server`'s, once that has run a call of the client's.
+    /// Host of a client of `server`, once the server has run a call of that client.
     pub fn host_of(&self, server: usize, client: ClientId) -> Option<usize> {
         self.clients.get(&(server, client)).copied()
     }
 
-    /// A server runs a call of a client's.
+    /// Notes that a server runs a call of a client.
     pub fn run(&mut self, call: u64, server: usize, client: ClientId) {
         let Some(known) = self.calls.get_mut(&call) else {
-            return self.complain(|| format!("call {call} is run and was never made"));
+            return self.complain(|| format!("call {call} is run although it was never made"));
         };
         let host = *self.clients.entry((server, client)).or_insert(known.client);
         if host != known.client {
@@ -145,19 +146,19 @@ impl Ledger {
         }
     }
 
-    /// Whether the client of a call will stop waiting for it, whatever its server does.
+    /// Whether the client of a call will stop waiting for it, whatever the server does.
     pub fn is_impatient(&self, call: u64) -> bool {
         self.calls.get(&call).is_some_and(|known| known.patience != Patience::Endless)
     }
 
-    /// Its client waits no longer for a call, and will hear so.
+    /// Notes that the client cancels a call, of whose completion it will be told.
     pub fn cancel(&mut self, call: u64, now: Moment) {
         if let Some(known) = self.calls.get_mut(&call) {
             known.stopped.get_or_insert(now);
         }
     }
 
-    /// Its client waits no longer for a call, and must hear no more of it.
+    /// Notes that the client stops waiting for a call and must not be told of its completion.
     pub fn silence(&mut self, call: u64, now: Moment) {
         let Some(known) = self.calls.get_mut(&call) else { return };
         known.stopped.get_or_insert(now);
@@ -166,12 +167,12 @@ impl Ledger {
         self.silenced += 1;
     }
 
-    /// When the client of a call stopped waiting, if that is still there to have said so.
+    /// When the client of a call stopped waiting, unless it has crashed and could not say so.
     pub fn stopped(&self, call: u64) -> Option<Moment> {
         self.calls.get(&call).filter(|known| !known.is_orphan).and_then(|known| known.stopped)
     }
 
-    /// A server sees that nobody waits for a call that it keeps; its client may still be there.
+    /// Notes that a server finds a call abandoned that it keeps; `is_there` says that its client is still there.
     pub fn abandon(&mut self, call: u64, is_there: bool, time_ns: u64) {
         self.abandoned += 1;
         let Some(known) = self.calls.get_mut(&call) else { return };
@@ -182,18 +183,18 @@ impl Ledger {
         }
     }
 
-    /// A server lets go of a call without an answer.
+    /// Notes that a server drops a call without an answer.
     pub fn drop_unanswered(&mut self, call: u64) {
         if let Some(known) = self.calls.get_mut(&call) {
             known.is_dropped = true;
         }
     }
 
-    /// A call of a lane is over; `is_right` says whether the answer was the right one.
+    /// Notes that a call completes on a lane. `is_right` says whether the answer was right.
     pub fn complete(&mut self, call: u64, lane: LaneId, result: Result<bool, (Cause, Execution)>) {
         let must_succeed = self.must_succeed;
         let Some(known) = self.calls.get_mut(&call) else {
-            return self.complain(|| format!("call {call} completes and was never made"));
+            return self.complain(|| format!("call {call} completes although it was never made"));
         };
         known.completions += 1;
         if result.is_err_and(|(_, execution)| execution != Execution::MayHaveRun) {
@@ -201,7 +202,7 @@ impl Ledger {
         }
         let known = *known;
         if known.is_silenced {
-            return self.complain(|| format!("call {call} completes though its lane was closed: {known:?} {result:?}"));
+            return self.complain(|| format!("call {call} completes although it was silenced: {known:?} {result:?}"));
         }
         self.outstanding -= u64::from(known.completions == 1 && !known.is_orphan);
         if known.completions > 1 {
@@ -217,7 +218,7 @@ impl Ledger {
                     self.complain(|| format!("call {call} has the wrong answer, or was not run: {known:?} {is_right}"));
                 }
                 if known.is_dropped || known.is_abandoned {
-                    self.complain(|| format!("call {call} has an answer that nobody can have given: {known:?}"));
+                    self.complain(|| format!("call {call} has an answer that its server cannot have given: {known:?}"));
                 }
             }
             Err((cause, execution)) => {
@@ -229,20 +230,20 @@ impl Ledger {
                 }
                 let ended_itself = matches!(cause, Cause::DeadlinePassed | Cause::Cancelled);
                 if ended_itself && known.patience == Patience::Endless {
-                    self.complain(|| format!("call {call} ends as nobody wanted: {known:?} {cause:?}"));
+                    self.complain(|| format!("call {call} ends, but had no limit: {known:?} {cause:?}"));
                 }
                 let was_dropped = cause == Cause::HandlerDropped;
                 if was_dropped && !known.is_dropped {
                     self.complain(|| format!("call {call} was not dropped: {known:?} {cause:?}"));
                 }
                 if must_succeed && !ended_itself && !was_dropped {
-                    self.complain(|| format!("call {call} fails though all is well: {known:?} {cause:?}"));
+                    self.complain(|| format!("call {call} fails although all faults have ended: {known:?} {cause:?}"));
                 }
             }
         }
     }
 
-    /// A host lost its memory: its calls end with it.
+    /// Notes that a host has lost its memory: its calls are gone with it.
     pub fn crashed(&mut self, client: usize) {
         for known in self.calls.values_mut().filter(|known| known.client == client && !known.is_orphan) {
             self.outstanding -= u64::from(known.completions == 0 && !known.is_silenced);
@@ -250,16 +251,16 @@ impl Ledger {
         }
     }
 
-    /// Calls that are not over, of clients that are there.
+    /// Calls in flight whose clients are still there.
     pub fn outstanding(&self) -> u64 {
         self.outstanding
     }
 
-    /// For people: what is not over.
+    /// Describes the calls in flight, for people.
     pub fn left(&self, members: &str) -> String {
         let is_left = |known: &Known| known.completions == 0 && !known.is_orphan && !known.is_silenced;
         let left = self.calls.iter().filter(|(_, known)| is_left(known));
         let some: Vec<String> = left.take(5).map(|(call, known)| format!("call {call}: {known:?}")).collect();
-        format!("{} calls are not over, as {}; {members}", self.outstanding, some.join(", "))
+        format!("{} calls have not completed, such as {}; {members}", self.outstanding, some.join(", "))
     }
 }

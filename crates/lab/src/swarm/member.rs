@@ -1,4 +1,4 @@
-//! A host's program: it serves whoever asks, and asks others.
+//! A host's program: it serves any host that calls it, and calls others.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,21 +19,21 @@ use super::shelf::{Shelf, Turned};
 use super::{handlers, memory};
 use crate::programs::{Endpoint, turn};
 
-/// A member looks after its sessions, and makes calls, so often.
+/// Time between two looks at its sessions, at which it also makes calls.
 const LOOK_NS: u64 = 1_000_000;
-/// It waits so long before it opens a session anew.
+/// Time for which it waits before it opens a session again.
 const AGAIN_NS: u64 = 5_000_000;
-/// How often it closes a lane when it looks, while calls are to begin.
+/// Probability that it closes a lane at a look, while calls may begin.
 const CLOSES_LANE: f64 = 0.01;
-/// Of sessions, those that are opened for lanes.
+/// Share of sessions that are opened for a lane.
 const OF_LANES: f64 = 0.3;
 
-/// What the swarm wants of a member, and what it knows of it.
+/// Orders of the swarm to a member, and what the member reports.
 #[derive(Debug, Default)]
 pub struct Orders {
     pub begins_no_more: bool,
     pub last_calls: u32,
-    /// How rates recover, once the member is to show that they do.
+    /// How rates must recover, once the member has to show that they do.
     pub recovery: Option<Recovery>,
     pub has_recovered: bool,
     pub closes: bool,
@@ -51,18 +51,18 @@ impl Orders {
         self.has_looked && self.sessions == 0 && self.committed_packets == 0 && self.kept == 0
     }
 
-    /// For people: what is left.
+    /// Describes what is left, for people.
     pub fn left(&self) -> String {
         let Self { sessions, committed_packets, kept, .. } = self;
         format!("has {sessions} sessions, {committed_packets} committed packets and {kept} calls of others")
     }
 }
 
-/// A call that was handed over to the endpoint.
+/// A call that was handed over to the endpoint, as by another thread.
 struct Handed {
     call: u64,
     pending: Pending<Reply, Error>,
-    /// It will be cancelled.
+    /// Whether it will be cancelled.
     is_doomed: bool,
 }
 
@@ -73,55 +73,55 @@ struct NewCall {
     request_len: usize,
     answer_len: usize,
     may_be_impatient: bool,
-    /// Whether it may be kept, have a lane, or be handed over.
+    /// Whether it may be kept by its handler, have a lane, or be handed over.
     is_usual: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// From this time on it may be opened.
+    /// No session; one may be opened from this time on.
     Closed(u64),
     Opening(SessionId),
     Open(SessionId),
 }
 
-/// See the module.
+/// Program of a host.
 pub struct Member {
     rpc: Endpoint,
-    /// The host's, which goes wrong.
+    /// The host's clock, which drifts.
     clock: SimClock,
-    /// The cluster's.
+    /// The cluster's clock.
     time: SimClock,
     host: usize,
     window: usize,
     len_max: usize,
-    /// To each other host.
+    /// Session to each host.
     ways: Vec<Way>,
-    /// The lanes that these sessions are of.
+    /// Lane of each of these sessions.
     way_lanes: Vec<LaneId>,
     generator: SeededGenerator,
-    /// For lanes, kept calls, and such as are handed over.
+    /// Generator for lanes, kept calls, and calls that are handed over.
     more: SeededGenerator,
-    /// Calls that are not over.
+    /// Calls in flight.
     calls: usize,
     impatience: f64,
     calls_back: f64,
     kept: f64,
     handed_share: f64,
-    /// Clients that are there.
+    /// Clients that are connected.
     clients: Vec<ClientId>,
-    /// Calls that will be cancelled, over or not.
+    /// Calls that will be cancelled, whether they have completed or not.
     doomed: Vec<(CallId, u64)>,
     lanes: Lanes,
     handed: Vec<Handed>,
     shelf: Shelf,
     turned: Turned,
-    /// When it next looks after its sessions, and makes calls.
+    /// When it next looks at its sessions, and makes calls.
     look_ns: u64,
     is_closing: bool,
-    /// Of the way whose rate is to recover.
+    /// Trial of the session whose rate has to recover now.
     trial: Option<Trial>,
-    /// Those before it have recovered.
+    /// The sessions before this one have recovered.
     next_trial: usize,
     ledger: Shared,
     orders: Rc<RefCell<Orders>>,
@@ -139,9 +139,9 @@ impl Member {
     ) -> Self {
         let mut generator = SeededGenerator::new(seed);
         let time = port.network().clock();
-        // Far worse than hosts' clocks are.
+        // This drift is far worse than that of real hosts' clocks.
         let clock = time.drifting(generator.below(2_001) as i32 - 1_000);
-        // What is drawn of it was added later: other draws stay what they were.
+        // What this generator draws was added later; a separate one keeps the other draws as they were.
         let mut more = SeededGenerator::new(!seed);
         let nexus = handlers::nexus(scenario, host, &ledger, workers, &time);
         let mut rpc = Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(generator.next_u64())));
@@ -207,7 +207,7 @@ impl Member {
         if let Some(host) = self.ways.iter().position(of_it) {
             let of_way = self.way_lanes[host];
             if of_way != lane {
-                self.complain(|| format!("{lane:?} is told of {event:?}, which is of {of_way:?}"));
+                self.complain(|| format!("{lane:?} gets {event:?}, which belongs to {of_way:?}"));
             }
             let again = Way::Closed(self.clock.now_ns() + AGAIN_NS);
             self.ways[host] = if opened { Way::Open(session) } else { again };
@@ -220,7 +220,7 @@ impl Member {
         }
         while let Some(lane) = self.rpc.poll_ready_lane() {
             if !self.lanes.is_open(lane) {
-                self.complain(|| format!("{lane:?} is told of and is not open"));
+                self.complain(|| format!("{lane:?} is ready although it is not open"));
             }
             while let Some(over) = self.rpc.poll_lane(lane) {
                 self.see_completion(lane, &over);
@@ -231,7 +231,7 @@ impl Member {
         }
     }
 
-    /// Those that were handed over, which the endpoint told of.
+    /// Takes the results of calls that were handed over.
     fn see_all_handed(&mut self) {
         let mut at = 0;
         while at < self.handed.len() {
@@ -259,7 +259,7 @@ impl Member {
         let result = match result {
             Ok(reply) => Ok(is_content(call, &reply, 0)),
             Err(Error::Call(error)) => Err((error.cause, error.execution)),
-            // Its session went before the call had begun.
+            // The session ended before the call had begun.
             Err(Error::Enqueue(_)) => Err((Cause::Disconnected, Execution::NeverSent)),
             Err(error) => return ledger.complain(|| format!("call {call} ends with {error}")),
         };
@@ -285,7 +285,7 @@ impl Member {
         }
     }
 
-    /// Makes a call to one of the others, if there is a way.
+    /// Makes a call to another host, if there is a session to one. Returns whether there was.
     fn call(&mut self, may_be_impatient: bool) -> bool {
         let first = self.generator.below(self.ways.len() as u64) as usize;
         let hosts = self.ways.len();
@@ -304,21 +304,21 @@ impl Member {
         self.call_to(&NewCall { server, session, request_len, answer_len, may_be_impatient, is_usual: true })
     }
 
-    /// One of the clients, and the session over which it is called.
+    /// Draws a client, and returns its host and the session over which it can be called back.
     fn way_back(&mut self) -> Option<(usize, SessionId)> {
         let drawn = self.generator.below(self.clients.len().max(1) as u64) as usize;
         let client = *self.clients.get(drawn)?;
-        // It may have called nobody yet, or have gone in this turn.
+        // The client may not have called yet, or may have gone in this turn.
         Some((self.ledger.lock().host_of(self.host, client)?, self.rpc.session_to(client).ok()?))
     }
 
     fn call_to(&mut self, new: &NewCall) -> bool {
         let is_impatient = new.may_be_impatient && self.generator.chance(self.impatience);
         let is_doomed = is_impatient && self.generator.chance(0.3);
-        // From less than a round trip to longer than most faults.
+        // Time-outs range from less than a round trip to longer than most faults.
         let timeout_ns = (is_impatient && !is_doomed).then(|| 1u64 << (10 + self.generator.below(17)));
         let patience = match timeout_ns {
-            // Two clocks are wrong by a thousandth at most.
+            // Two clocks, each wrong by a thousandth at most, bring the deadline forward by no more than this.
             Some(timeout_ns) => Patience::Until(self.time.now_ns() + timeout_ns - timeout_ns / 400 - 1),
             None if is_doomed => Patience::Cancels,
             None => Patience::Endless,
@@ -366,7 +366,7 @@ impl Member {
         Ok(())
     }
 
-    /// As another thread makes a call.
+    /// Makes a call as another thread would.
     fn hand_over(
         &mut self,
         call: u64,
@@ -382,7 +382,7 @@ impl Member {
         Ok(())
     }
 
-    /// Cancels what is to be cancelled, about half of it.
+    /// Cancels about half of the calls that are to be cancelled.
     fn cancel_some(&mut self) {
         let now = self.now();
         for (name, call) in std::mem::take(&mut self.doomed) {
@@ -395,7 +395,7 @@ impl Member {
         }
         for handed in std::mem::take(&mut self.handed) {
             if handed.is_doomed && self.more.chance(0.5) {
-                // Dropping it is what cancels it.
+                // Dropping it cancels the call.
                 self.ledger.lock().silence(handed.call, now);
                 self.calls -= 1;
             } else {
@@ -404,7 +404,7 @@ impl Member {
         }
     }
 
-    /// Closes a lane, with whatever is under way there.
+    /// Closes a lane, with the calls in flight on it.
     fn close_a_lane(&mut self) -> Result<(), String> {
         let now = self.now();
         let Some((lane, calls)) = self.lanes.replace(&mut self.rpc, &mut self.more)? else { return Ok(()) };
@@ -412,7 +412,7 @@ impl Member {
         for call in calls {
             self.ledger.lock().silence(call, now);
         }
-        // Its sessions have ended, which nobody is told of.
+        // Its sessions have ended, without an event.
         let again = Way::Closed(self.clock.now_ns() + AGAIN_NS);
         for host in (0..self.ways.len()).filter(|host| self.way_lanes[*host] == lane) {
             if !matches!(self.ways[host], Way::Closed(_)) {
@@ -445,7 +445,8 @@ impl Member {
         }
     }
 
-    /// Calls on one session after another, one call at a time, and sees that congestion control lets them go.
+    /// Calls on one session after another, one call at a time, and checks that congestion control lets the rates
+    /// recover.
     fn recover(&mut self, recovery: &Recovery) {
         while self.calls == 0 && self.next_trial < self.ways.len() {
             let Way::Open(session) = self.ways[self.next_trial] else {
@@ -476,7 +477,7 @@ impl Member {
         self.orders.borrow_mut().has_recovered |= self.next_trial == self.ways.len();
     }
 
-    /// No session is left: all buffers are the arena's again.
+    /// Checks, once no session is left, that all buffers are back in the arena.
     fn see_memory(&self) {
         let missing = memory::missing(self.rpc.port().arena());
         if missing > 0 {
@@ -484,7 +485,8 @@ impl Member {
         }
     }
 
-    /// No call is left: sessions have their credits back, and are closed. Says whether they are: calls that were given up keep some for a while.
+    /// Checks, once no call is left, that sessions have their credits back, and closes them. Returns whether they are
+    /// closed: calls that were given up keep some credits for a while.
     fn close_ways(&mut self) -> bool {
         let of_clients: Vec<_> = self.clients.iter().filter_map(|client| self.rpc.session_to(*client).ok()).collect();
         let ours = self.ways.iter().filter_map(|way| match way {
@@ -534,7 +536,7 @@ impl Actor for Member {
         self.shelf.serve(&mut self.rpc);
         self.turned = Turned { host_ns: now_ns, time_ns: self.time.now_ns() };
         let doing = turn(&mut self.rpc);
-        // At once: what a later call of this turn says to a server, all know by then.
+        // These come at once: all servers know by then what a later call of this turn tells them.
         self.see_completions();
         if doing == Doing::Work {
             self.see_all_handed();

@@ -1,13 +1,13 @@
-//! Whether all of an arena is free.
+//! A check that all of an arena is free.
 
 use sinew_mem::Arena;
 
-/// Layouts of buffers do not matter here: all are of one packet.
+/// The layout of buffers does not matter here: each counts as one packet.
 const PACKET: usize = usize::MAX;
-/// Longer than any message of the swarm, with its headers.
+/// Longer than any message of the swarm with its headers, in bytes.
 const BLOCK_MAX: usize = 1 << 20;
 
-/// Bytes of an arena that somebody still has. Nobody else may use it meanwhile.
+/// Bytes of an arena that are still in use. Nobody else may use the arena meanwhile.
 pub fn missing(arena: &Arena) -> usize {
     let touched = arena.touched();
     let least = Arena::block_len(0, PACKET);
@@ -15,7 +15,7 @@ pub fn missing(arena: &Arena) -> usize {
     let head_len = least - longest.unwrap_or(0);
     let (mut taken, mut free, mut capacity) = (Vec::new(), 0, 0);
     while Arena::block_len(capacity, PACKET) <= BLOCK_MAX {
-        // Free blocks of this size come before such as were never used.
+        // Free blocks of this size are handed out before memory that was never used.
         let before = arena.touched();
         while let Ok(buffer) = arena.alloc(capacity, PACKET)
             && arena.touched() == before
@@ -23,7 +23,7 @@ pub fn missing(arena: &Arena) -> usize {
             free += buffer.block_len();
             taken.push(buffer);
         }
-        // The least that is too long for a block of this size.
+        // The least capacity that is too large for a block of this size.
         capacity = Arena::block_len(capacity, PACKET) - head_len + 1;
     }
     touched.saturating_sub(free)

@@ -1,26 +1,26 @@
-//! What calls of the swarm carry: any change of a byte shows.
+//! Contents of the swarm's calls, in which a change of any byte shows.
 
 use sinew_rpc::RequestType;
 
-/// Answered in their handlers: by a dispatch handler, and by a burst handler.
+/// Types that are answered in their handlers: by a dispatch handler, and by a burst handler.
 pub const WORK: RequestType = RequestType::new(1);
 pub const BURST: RequestType = RequestType::new(2);
-/// Kept by their handlers, one by one or in bursts, and polled: the member's program answers them later.
+/// Types that are answered later by the member's program: kept by handlers one by one, kept in bursts, and polled.
 pub const DEFERRED: RequestType = RequestType::new(3);
 pub const DEFERRED_BURST: RequestType = RequestType::new(4);
 pub const POLLED: RequestType = RequestType::new(5);
-/// Answered by a worker.
+/// Type that is answered by a worker.
 pub const WORKER: RequestType = RequestType::new(6);
 
-/// A request begins with the call's number and the length of the answer.
+/// Bytes at the head of a request: the call's number and the length of its answer.
 pub const HEAD_LEN: usize = 12;
 
-/// The byte at a place of the answer to a call, or of its request.
+/// Byte at one place of a call's answer or request.
 pub fn content(call: u64, at: usize) -> u8 {
     (call as u8).wrapping_mul(31).wrapping_add(at as u8).wrapping_add((at >> 8) as u8)
 }
 
-/// Whether these bytes are a call's, from a place on.
+/// Whether the bytes from a place on are those of a call.
 pub fn is_content(call: u64, bytes: &[u8], from: usize) -> bool {
     bytes.iter().enumerate().skip(from).all(|(at, byte)| *byte == content(call, at))
 }
@@ -33,7 +33,7 @@ pub fn write_request(request: &mut [u8], call: u64, answer_len: u32) {
     request[8..HEAD_LEN].copy_from_slice(&answer_len.to_le_bytes());
 }
 
-/// What a request asks for.
+/// Content of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub call: u64,

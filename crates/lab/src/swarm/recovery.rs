@@ -1,10 +1,10 @@
-//! How soon the rates of sessions must be back once nothing is in their way.
+//! How soon the rates of sessions must recover once nothing is in their way.
 
 use sinew_rpc::Algorithm;
 
 use super::scenario::Scenario;
 
-/// So many calls, one at a time, and what a session gains by them at least.
+/// The least gain of a session's rate by [`CALLS`] calls, made one at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Recovery {
     line_bytes_per_s: f64,
@@ -13,38 +13,39 @@ pub struct Recovery {
 
 #[derive(Clone, Copy, Debug)]
 enum Gain {
-    /// Bytes per second for each call.
+    /// This many bytes per second for each call.
     Call(f64),
-    /// So much for each of these nanoseconds, after some of them.
+    /// `step_bytes_per_s` for each `interval_ns`, not counting the first `after` intervals.
     Time { step_bytes_per_s: f64, interval_ns: u64, after: u64 },
 }
 
 const CALLS: u32 = 300;
-/// Of what theory says.
+/// Share of the theoretical gain that is required.
 const PART: f64 = 0.5;
-/// As good as the line.
+/// Share of the line rate that counts as the line rate.
 const NEAR: f64 = 0.95;
 
 impl Recovery {
-    /// As a scenario's congestion control promises it; none without that, or where it takes the round trips of lone calls for too long.
+    /// The recovery that a scenario's congestion control promises; none without congestion control, or if it considers
+    /// even the round trips of lone calls too long.
     pub fn of(scenario: &Scenario) -> Option<Self> {
         let congestion = scenario.config.congestion.as_ref()?;
         let (good_ns, gain) = match &congestion.algorithm {
             Algorithm::Timely(timely) => (timely.low_ns, Gain::Call(timely.step_bytes_per_s)),
-            // Of a window of packets: all comes back within those calls.
+            // Swift limits a window of packets, which recovers in full within these calls.
             Algorithm::Swift(swift) => (swift.target_ns, Gain::Call(f64::INFINITY)),
             Algorithm::Dcqcn(dcqcn) => {
                 let (step_bytes_per_s, interval_ns) = (dcqcn.step_bytes_per_s, dcqcn.raise_interval_ns);
                 (u64::MAX, Gain::Time { step_bytes_per_s, interval_ns, after: u64::from(dcqcn.fast_steps) + 1 })
             }
         };
-        // Calls of other hosts may be before one in each queue.
+        // Calls of other hosts may be ahead in each queue.
         let is_good = scenario.lone_call_ns().saturating_mul(2) < good_ns;
         is_good.then_some(Self { line_bytes_per_s: congestion.line_bytes_per_s, gain })
     }
 }
 
-/// A session's way back.
+/// Recovery of one session.
 #[derive(Debug)]
 pub struct Trial {
     rate: f64,
@@ -57,7 +58,8 @@ impl Trial {
         Self { rate, began_ns: now_ns, calls: 0 }
     }
 
-    /// Whether the trial is over; otherwise another call is to be made.
+    /// Returns whether the trial is over; if not, another call has to be made. It fails if the rate has not recovered
+    /// in time.
     pub fn judge(&mut self, rate: f64, withheld: u16, now_ns: u64, recovery: &Recovery) -> Result<bool, String> {
         let line = NEAR * recovery.line_bytes_per_s;
         if rate >= line && withheld == 0 {
@@ -80,7 +82,7 @@ impl Trial {
         }
         let (from, us) = (self.rate, (now_ns - self.began_ns) / 1000);
         Err(format!(
-            "a session's rate went from {from:.0} to {rate:.0} B/s, and not to {least:.0}, in {CALLS} lone calls ({us} us); \
+            "a session's rate went from {from:.0} to {rate:.0} B/s, not to {least:.0} as it should, in {CALLS} lone calls ({us} us); \
              {withheld} credits are withheld"
         ))
     }

@@ -1,4 +1,4 @@
-//! What is drawn from a seed.
+//! Scenarios: everything that is drawn from a seed.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use sinew_sim::{Buffer, Costs, Ecn, LinkFaults, LinkSpec, NodeId, Pause, PortCon
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 
-/// Two interfaces and two cores, at most.
+/// Most time that two interfaces and two cores take, in ns.
 const HOSTS_NS: u64 = 1_500;
 
-/// Something that begins or ends.
+/// Beginning or end of a fault.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     Link { link: usize, direction: usize, faults: LinkFaults },
@@ -22,42 +22,42 @@ pub enum Fault {
     Crash { host: usize },
 }
 
-/// See the module.
+/// A cluster with its limits, load and faults.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub seed: u64,
     pub topology: Topology,
     pub port: PortConfig,
     pub config: Config,
-    /// Calls that each host keeps going.
+    /// Calls in flight of each host.
     pub window: usize,
-    /// Bytes of requests and of answers, at most; most are short.
+    /// Longest request and answer, in bytes; most are short.
     pub len_max: usize,
-    /// What happens when.
+    /// Faults, each with its time in ns.
     pub faults: Vec<(u64, Fault)>,
-    /// From the last fault on until all are healed.
+    /// Time from the last fault until all are healed.
     pub calm_ns: u64,
-    /// Calls that each host makes when all is well.
+    /// Calls that each host makes once all faults are healed.
     pub last_calls: u32,
-    /// The share of calls before that whose callers do not wait for ever: they have deadlines, or are cancelled.
+    /// Share of earlier calls that do not wait for ever: they have deadlines, or are cancelled.
     pub impatience: f64,
-    /// The share of calls that servers make, back to their clients; at 0 sessions take none.
+    /// Share of calls that servers make back to their clients; if it is 0, sessions accept none.
     pub calls_back: f64,
-    /// The share of calls that handlers keep: to be answered later by the program, or by workers, of which there are so many.
+    /// Share of calls that handlers keep, to be answered later by the program or by one of `workers` workers.
     pub kept: f64,
     pub workers: usize,
-    /// Lanes that each host has beside the main one.
+    /// Lanes of each host beside the main one.
     pub lanes: usize,
-    /// The share of calls that are handed over to the endpoint, as from another thread.
+    /// Share of calls that are handed over to the endpoint, as from another thread.
     pub handed: f64,
 }
 
-/// The name of a host's port.
+/// Name of a host's port.
 pub fn name(host: usize) -> String {
     format!("host{host}")
 }
 
-/// One of these.
+/// Draws one of some choices.
 pub fn one_of<T: Copy>(generator: &mut SeededGenerator, choices: &[T]) -> T {
     choices[generator.below(choices.len() as u64) as usize]
 }
@@ -75,8 +75,9 @@ impl Scenario {
             costs: one_of(draw, &[Costs::default(), Costs::FREE]),
         };
         let faults = draw_faults(draw, &topology, &config);
-        // What a session carries in thirty round trips, with the narrowest window of congestion control: dozens of longer calls that share
-        // one credit and packets of a hundred bytes would take longer than anybody waits for them.
+        // Messages are no longer than what a session carries in thirty round trips with congestion control's narrowest
+        // window. Otherwise dozens of longer calls that share one credit, with packets of a hundred bytes, would
+        // outlast all patience.
         let packet = topology.links.iter().map(|link| link.mtu).min().unwrap_or(0);
         let carried = 30 * usize::from(config.credits.min(4)) * packet;
         Self {
@@ -102,9 +103,9 @@ impl Scenario {
         self.topology.hosts.len()
     }
 
-    /// What a short call takes when nobody else sends, at most.
+    /// Most time that a short call takes when nobody else sends.
     pub fn lone_call_ns(&self) -> u64 {
-        // At most two links to leaves and two to a spine, all alike.
+        // There are at most two links to leaves and two to a spine, all alike.
         let (links, switches) = if self.topology.switches.len() > 1 { (4, 3) } else { (2, 1) };
         let link = &self.topology.links[0];
         let frame_ns = (200.0 * 8.0 / link.rate_gbps) as u64;
@@ -128,7 +129,7 @@ fn draw_topology(draw: &mut SeededGenerator) -> Topology {
     let switch = |name: &str| SwitchSpec { name: name.to_owned(), latency_ns: 300, buffer, ecn, pause };
     topology.switches[0] = switch("switch0");
     if draw.chance(0.4) {
-        // A second tier: half of the hosts are behind one or several spines.
+        // A second tier: half of the hosts are behind one spine or several.
         let right = NodeId::Switch(topology.switch(switch("switch1")));
         for link in hosts / 2..hosts {
             topology.links[link].ends[1] = right;
@@ -153,7 +154,7 @@ fn draw_config(draw: &mut SeededGenerator) -> Config {
         preallocated_response_len: one_of(draw, &[0, 64, 1472]),
         recovery: one_of(draw, &[Recovery::GoBackN, Recovery::Selective { packet_threshold: 1 }, Recovery::SELECTIVE]),
         retransmit_timeout_ns: match timeout {
-            // Must be longer than any queue here.
+            // It must be longer than any queue here.
             Timeout::Fixed => 50 * MS,
             Timeout::Adaptive => one_of(draw, &[20 * US, 500 * US, 5 * MS]),
         },
@@ -176,7 +177,7 @@ fn draw_config(draw: &mut SeededGenerator) -> Config {
     }
 }
 
-/// Often far from what suits the network: then calls are slow, and must be right all the same.
+/// The parameters are often far from what suits the network: calls are slow then, but must still be right.
 fn draw_congestion(draw: &mut SeededGenerator) -> Congestion {
     let timely = TimelyConfig {
         low_ns: one_of(draw, &[US, 50 * US]),
@@ -187,7 +188,8 @@ fn draw_congestion(draw: &mut SeededGenerator) -> Congestion {
     };
     let swift = SwiftConfig {
         target_ns: one_of(draw, &[US, 20 * US]),
-        // A packet of a hundred bytes in a round trip of a millisecond: long calls would take longer than anybody waits for them.
+        // A window of one packet of a hundred bytes in a round trip of a millisecond would make long calls outlast all
+        // patience.
         window_min: one_of(draw, &[4.0, 16.0]),
         ..SwiftConfig::default()
     };
@@ -200,13 +202,13 @@ fn draw_congestion(draw: &mut SeededGenerator) -> Congestion {
     Congestion::new(one_of(draw, &[1.0, 25.0, 100.0]), one_of(draw, &algorithms))
 }
 
-/// Faults that begin, and end again if they have one.
+/// Draws faults, with their ends if they have any.
 fn draw_faults(draw: &mut SeededGenerator, topology: &Topology, config: &Config) -> Vec<(u64, Fault)> {
     let mut faults = Vec::new();
     let (hosts, links) = (topology.hosts.len() as u64, topology.links.len() as u64);
     for _ in 0..draw.below(12) {
         let time_ns = draw.below(300 * MS);
-        // Sometimes longer than a peer waits until it counts as dead.
+        // Some faults outlast the time after which a peer counts as dead.
         let ns = one_of(draw, &[100 * US, 3 * MS, 20 * MS, 3 * config.peer_timeout_ns]);
         let (link, direction) = (draw.below(links) as usize, draw.below(2) as usize);
         let (begins, ends) = match draw.below(6) {
@@ -238,7 +240,7 @@ fn draw_faults(draw: &mut SeededGenerator, topology: &Topology, config: &Config)
         faults.push((time_ns, begins));
         faults.extend(ends.map(|ends| (time_ns + ns, ends)));
     }
-    // A stable sort: what was drawn first happens first.
+    // The sort is stable: of faults at the same time, the one drawn first happens first.
     faults.sort_by_key(|(time_ns, _)| *time_ns);
     faults
 }

@@ -1,7 +1,8 @@
-//! Calls that a member keeps: its program answers them later, perhaps when nobody waits any more, or lets them go.
+//! Calls that a member keeps: its program answers them later, perhaps when their clients no longer wait, or drops them.
 //!
-//! What they say of their clients is checked: a call is abandoned only when its client does not wait or is gone; and it is for certain
-//! when the client is gone, has a later call in each of its slots, has let the call's deadline pass, or has said so and no packet was lost since.
+//! What these calls report of their clients is checked. A call is abandoned only if its client no longer waits or is
+//! gone. It is certain to be abandoned if the client is gone, has a later call in each of its slots, has let the call's
+//! deadline pass, or has said that it no longer waits and no packet was lost since.
 
 use std::collections::BTreeMap;
 
@@ -15,25 +16,28 @@ use super::messages::Asked;
 use super::scenario::one_of;
 use crate::programs::Endpoint;
 
-/// How long calls are kept that are not kept for as long as somebody waits for them.
+/// Times for which calls are kept, unless they are kept for as long as their clients wait.
 const KEPT_NS: [u64; 5] = [0, 0, 30_000, 500_000, 3_000_000];
-/// Of those whose clients will not wait for ever, and of those that are to be let go without an answer.
+/// Share of calls from impatient clients that are kept until abandoned, and share of calls that are dropped without an
+/// answer.
 const KEPT_TO_THE_END: f64 = 0.3;
 const LET_GO: f64 = 0.1;
-/// With so many on the shelf, further ones are answered at once: what is kept takes memory from other calls.
+/// Number of calls on the shelf from which on further ones are answered at once, since kept calls take memory from
+/// others.
 const KEPT_MAX: usize = 256;
-/// A turn that began so long after a deadline has ended the call: looks at many deadlines are followed by rests.
+/// A turn that begins this long after a call's deadline has ended the call: it looks at many deadlines at a time, and
+/// then rests.
 const DEADLINE_NS: u64 = 1_000_000;
-/// What is not lost arrives within this time, however long the queues are.
+/// A packet that is not lost arrives within this time, however long the queues are.
 const ARRIVAL_NS: u64 = 300_000_000;
 
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// Answered at this time.
+    /// It is answered at this time, on the host's clock.
     Answered(u64),
-    /// Let go at this time.
+    /// It is dropped at this time, on the host's clock.
     LetGo(u64),
-    /// Kept until nobody waits for it.
+    /// It is kept until its client no longer waits for it.
     Kept,
 }
 
@@ -41,21 +45,21 @@ struct Kept {
     asked: Asked,
     call: DeferredCall,
     fate: Fate,
-    /// When the program got it, on the cluster's clock.
+    /// Time at which the program got it, on the cluster's clock.
     since_ns: u64,
     is_abandoned: bool,
 }
 
-/// When the endpoint's last turn began.
+/// Beginning of the endpoint's last turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turned {
     /// On the host's clock.
     pub host_ns: u64,
-    /// On the cluster's.
+    /// On the cluster's clock.
     pub time_ns: u64,
 }
 
-/// See the module.
+/// The calls that a member keeps.
 pub struct Shelf {
     host: usize,
     slots: usize,
@@ -67,7 +71,7 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// The shelf of a host with this clock, for calls of sessions with so many slots.
+    /// The shelf of a host with this clock, for calls of sessions with `slots` slots.
     pub fn new(
         rpc: &mut Endpoint,
         host: usize,
@@ -84,19 +88,19 @@ impl Shelf {
         self.kept.len() + self.inbox.borrow().len()
     }
 
-    /// When something is to be done with a call, on the host's clock.
+    /// When the next call is due, on the host's clock.
     pub fn due_ns(&self) -> Option<u64> {
         self.kept.iter().filter_map(|kept| kept.due_ns()).min()
     }
 
-    /// Puts on the shelf what has come since.
+    /// Puts calls on the shelf that have arrived since the last time.
     pub fn take(&mut self, rpc: &mut Endpoint, time_ns: u64) {
         for (asked, call) in self.inbox.take() {
             self.put(asked, call, time_ns);
         }
         while let Some(call) = rpc.poll_request() {
             if call.is_abandoned() {
-                self.ledger.lock().complain(|| format!("{call:?} is polled, and nobody waits for it"));
+                self.ledger.lock().complain(|| format!("{call:?} is polled although it is abandoned"));
             }
             let asked = handlers::run(call.request(), call.client(), self.host, &self.ledger);
             self.put(asked, call, time_ns);
@@ -118,7 +122,7 @@ impl Shelf {
         self.kept.push(Kept { asked, call, fate, since_ns, is_abandoned: false });
     }
 
-    /// Does what is due.
+    /// Answers or drops the calls that are due.
     pub fn serve(&mut self, rpc: &mut Endpoint) {
         let now_ns = self.clock.now_ns();
         let mut at = 0;
@@ -134,7 +138,7 @@ impl Shelf {
 
     fn end(&mut self, rpc: &mut Endpoint, kept: Kept) {
         let Kept { asked, call, fate, .. } = kept;
-        // What it was when it came it is still, however long that was ago.
+        // The request must still be what it was when it came, however long ago that was.
         let again = Asked::read(call.request());
         let is_same = again.is_intact && again.call == asked.call;
         if !is_same {
@@ -155,7 +159,7 @@ impl Shelf {
         }
     }
 
-    /// Looks at what calls say of their clients, after a turn that began then.
+    /// Checks what calls report of their clients, after the turn that began at `turned`.
     pub fn look(&mut self, rpc: &Endpoint, now: Moment, turned: Turned) {
         let now_ns = self.clock.now_ns();
         let shared = self.ledger.clone();
@@ -171,7 +175,7 @@ impl Shelf {
                     ledger.abandon(number, is_there, now.time_ns);
                 }
                 if matches!(kept.fate, Fate::Kept) {
-                    // Some are answered all the same.
+                    // Some are answered nevertheless.
                     let late_ns = now_ns + one_of(&mut self.generator, &KEPT_NS);
                     let answers = self.generator.chance(0.5);
                     kept.fate = if answers { Fate::Answered(late_ns) } else { Fate::LetGo(late_ns) };
@@ -198,7 +202,7 @@ impl Kept {
         }
     }
 
-    /// Why it is wrong that the call is not abandoned, if it is.
+    /// Reason why the call should be abandoned although it is not, if there is one.
     fn must_be_abandoned(
         &self,
         ledger: &Ledger,
@@ -217,7 +221,7 @@ impl Kept {
         {
             return Some("and its deadline has passed");
         }
-        // Only what was said when the call was here already finds it.
+        // A cancellation finds a call only if it was sent after the call had come.
         let stopped = ledger.stopped(self.asked.call).filter(|stopped| stopped.time_ns > self.since_ns)?;
         let has_come = stopped.lost == now.lost && turned.time_ns >= stopped.time_ns + ARRIVAL_NS;
         has_come.then_some("and its client has said that it does not wait")

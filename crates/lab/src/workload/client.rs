@@ -13,23 +13,23 @@ use super::Group;
 use super::file::REQUEST_LEN_MIN;
 use crate::programs::{Endpoint, turn};
 
-/// Requests that say how long their answer is to be.
+/// Requests that state the length of their answer.
 pub const CALL: RequestType = RequestType::new(1);
-/// Sessions that a client opens at a time, so that a server's headroom for management packets suffices.
+/// Sessions that a client opens at a time, so that the servers' headroom for management packets suffices.
 const OPENING_MAX: usize = 12;
 
-/// Answers a call.
+/// Answers a call with as many bytes as it asks for.
 pub fn answer(call: Call<'_>) {
     let len = call.request().first_chunk().map_or(0, |len: &[u8; REQUEST_LEN_MIN]| u32::from_le_bytes(*len));
     call.reply_with(len as usize, |_| ());
 }
 
-/// A histogram of nanoseconds up to two minutes, to three digits.
+/// A histogram of times in ns, up to two minutes, to three digits.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 120_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// What the clients of a group have found together.
+/// Results of all clients of a group.
 pub struct Tally {
     pub calls: u64,
     pub failed: u64,
@@ -45,7 +45,7 @@ impl Default for Tally {
 
 /// A server that the client calls.
 struct Way {
-    /// Its host's name.
+    /// Name of its host.
     server: String,
     address: Address,
     state: State,
@@ -56,45 +56,45 @@ enum State {
     Closed,
     Opening(SessionId),
     Open(SessionId),
-    /// It is gone, and why.
+    /// The session has ended, for this reason.
     Gone(String),
 }
 
-/// A call that is going on.
+/// A call in flight.
 #[derive(Clone, Copy)]
 struct Flight {
     way: usize,
-    /// When it came.
+    /// When the call arrived.
     began_ns: u64,
 }
 
-/// See the module.
+/// Program of a client.
 pub struct LoadClient {
     rpc: Endpoint,
     clock: SimClock,
     generator: SeededGenerator,
     group: Rc<Group>,
-    /// When all clients begin, once that is known: they are woken then.
+    /// Time at which all clients begin, once it is known; they are woken then.
     origin_ns: Rc<Cell<Option<u64>>>,
     ways: Vec<Way>,
-    /// Those that are open.
+    /// Indices of the ways that are open.
     open: Vec<usize>,
     opening: usize,
     asked: usize,
-    /// Of calls that are not going on, with their tags.
+    /// Tags of calls that are not in flight, with their buffers.
     idle: Vec<(usize, MessageBuffer, MessageBuffer)>,
     flights: Vec<Option<Flight>>,
-    /// When the next call comes, by the clock.
+    /// When the next call arrives, if calls come at a rate.
     due_ns: Option<u64>,
     tally: Rc<RefCell<Tally>>,
 }
 
 impl LoadClient {
-    /// A client of these servers' ports (each with its host's name), which begins when `origin_ns` says so.
+    /// A client of servers at these addresses, each with its host's name. It begins when `origin_ns` is set.
     ///
     /// # Errors
     ///
-    /// [`AllocError`]: the port's arena is too small for the window.
+    /// [`AllocError`] when the port's arena is too small for the window.
     pub fn new(
         rpc: Endpoint,
         clock: SimClock,
@@ -123,7 +123,7 @@ impl LoadClient {
         })
     }
 
-    /// Its endpoint.
+    /// The client's endpoint.
     pub fn rpc(&self) -> &Endpoint {
         &self.rpc
     }
@@ -138,12 +138,12 @@ impl LoadClient {
         self.ways.len()
     }
 
-    /// Whether a session could not be opened, or is gone.
+    /// Whether a session could not be opened, or has ended.
     pub fn has_lost(&self) -> bool {
         self.ways.iter().any(|way| matches!(way.state, State::Gone(_)))
     }
 
-    /// The rates that congestion control lets its sessions have, in bytes per second.
+    /// Rates that congestion control allows its sessions, in bytes per second.
     pub fn rates(&self) -> impl Iterator<Item = f64> {
         self.open.iter().filter_map(|way| match self.ways[*way].state {
             State::Open(session) => self.rpc.session_rate(session),
@@ -151,7 +151,7 @@ impl LoadClient {
         })
     }
 
-    /// What it waits for, beside the time.
+    /// Describes what it waits for, beside the time.
     pub fn waits_for(&self) -> Option<String> {
         let going = self.flights.iter().flatten();
         if let Some(oldest) = going.clone().min_by_key(|flight| flight.began_ns) {
@@ -224,7 +224,7 @@ impl LoadClient {
         }
     }
 
-    /// Begins what is to be begun. Returns when there will be more, beside when calls are over.
+    /// Begins the calls that are due. Returns when more will be due without a completion.
     fn begin_calls(&mut self) -> Option<u64> {
         let now_ns = self.clock.now_ns();
         let origin_ns = self.origin_ns.get()?;
@@ -259,7 +259,7 @@ impl LoadClient {
         (-(1.0 - self.chance()).ln() / rate * 1e9) as u64
     }
 
-    /// Whether there was a server to call, and room in the window.
+    /// Begins a call. Returns whether there was a server to call, and room in the window.
     fn begin_call(&mut self, began_ns: u64) -> bool {
         if self.open.is_empty() {
             return false;
@@ -275,7 +275,7 @@ impl LoadClient {
         match self.rpc.enqueue_request(session, CALL, request, response, tag as u64) {
             Ok(_) => self.flights[tag] = Some(Flight { way, began_ns }),
             Err(rejected) => {
-                // The session has just gone, which an event is about to tell.
+                // The session has just ended; an event will say so.
                 self.tally.borrow_mut().failed += 1;
                 self.open.retain(|open| *open != way);
                 self.idle.push((tag, rejected.request, rejected.response));

@@ -1,4 +1,4 @@
-//! What a workload's file says of congestion control.
+//! Congestion control in a workload's file.
 
 use serde::Deserialize;
 use serde_spanned::Spanned;
@@ -16,7 +16,7 @@ enum Name {
     Dcqcn,
 }
 
-/// An algorithm, and parameters that are not to be its defaults.
+/// An algorithm, and parameters that differ from its defaults.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -31,12 +31,12 @@ pub struct Entry {
     cut: Option<f64>,
     cut_most: Option<f64>,
     newest: Option<f64>,
-    /// Whether the patched form of Timely is used, or the one that was published first.
+    /// Whether Timely is used in its patched form; else it is the form published first.
     patched: Option<bool>,
     rate_min_mbps: Option<f64>,
 }
 
-/// What it says.
+/// Fields of the entry.
 pub const FIELDS: Fields = Fields {
     table: "congestion",
     required: &["algorithm"],
@@ -56,11 +56,11 @@ pub const FIELDS: Fields = Fields {
     ],
 };
 
-/// Refuses an algorithm that would never hear of congestion.
+/// Refuses an algorithm that would never learn of congestion.
 ///
 /// # Errors
 ///
-/// [`FileError`]: it goes by marks, and no switch marks packets.
+/// [`FileError`] when the algorithm relies on marks, and no switch marks packets.
 pub fn check(text: &str, entry: &Spanned<Entry>, topology: &Topology) -> Result<(), FileError> {
     let is_deaf =
         entry.get_ref().algorithm == Name::Dcqcn && topology.switches.iter().all(|switch| switch.ecn.is_none());
@@ -69,7 +69,8 @@ pub fn check(text: &str, entry: &Spanned<Entry>, topology: &Topology) -> Result<
     Place { text, entry: entry.span() }.need(!is_deaf, "algorithm", "dcqcn here", expected)
 }
 
-/// A field, what is said of it, its bounds, and what makes its unit one of the parameter's.
+/// A field with its value, the value's bounds, the factor to the parameter's unit, and the parameter; none if the
+/// algorithm lacks it.
 struct Field<'a> {
     name: &'static str,
     value: Option<f64>,
@@ -78,11 +79,11 @@ struct Field<'a> {
     to: Option<&'a mut f64>,
 }
 
-/// Reads it. The rate is that of each client's link, later.
+/// Reads an entry. Its rate is set later, to that of each client's link.
 ///
 /// # Errors
 ///
-/// [`FileError`]: a parameter makes no sense, or is another algorithm's.
+/// [`FileError`] when a parameter makes no sense or belongs to another algorithm.
 pub fn read(text: &str, entry: &Spanned<Entry>) -> Result<Option<Congestion>, FileError> {
     let (place, entry) = (Place { text, entry: entry.span() }, entry.get_ref());
     let (mut timely, mut swift, mut dcqcn) = (TimelyConfig::default(), SwiftConfig::default(), DcqcnConfig::default());
@@ -91,7 +92,7 @@ pub fn read(text: &str, entry: &Spanned<Entry>) -> Result<Option<Congestion>, Fi
     let [low, high, min_rtt, target, scaling] = &mut times;
     let (is_timely, is_swift, is_dcqcn) =
         (entry.algorithm == Name::Timely, entry.algorithm == Name::Swift, entry.algorithm == Name::Dcqcn);
-    // Of several algorithms that have a parameter, that which was asked for.
+    // If several algorithms have a parameter, the chosen algorithm's is set.
     let of = |is_it: bool, to| is_it.then_some(to);
     let cut = of(is_timely, &mut timely.cut).or(of(is_swift, &mut swift.cut));
     let newest = of(is_timely, &mut timely.newest).or(of(is_dcqcn, &mut dcqcn.newest));

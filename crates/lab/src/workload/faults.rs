@@ -1,4 +1,4 @@
-//! What goes wrong on links during a workload, and when.
+//! Faults of links during a workload.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,37 +9,37 @@ use sinew_sim::{Fields, FileError, LinkFaults, LinkId, Network, Topology};
 
 use super::place::Place;
 
-/// Entries of a file.
+/// Most entries in a file.
 const FAULTS_MAX: usize = 1000;
-/// The longest that a packet is held up, in microseconds.
+/// Longest time that a packet is held up (`REORDERING_US_MAX`), and the default, in us.
 const REORDERING_US_MAX: f64 = 1e6;
 const REORDERING_US: f64 = 10.0;
 
-/// A time in which something goes wrong on some links.
+/// A fault of some links, for a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: String,
-    /// Directions of links: from the first end to the second (0), or back (1).
+    /// Directions of links: from the first end to the second (0), or the reverse (1).
     pub lanes: Vec<(LinkId, usize)>,
-    /// When it begins, from when all sessions are open.
+    /// Its beginning, in ns since all sessions were open.
     pub start_ns: u64,
-    /// When all is well again.
+    /// Its end, in ns since all sessions were open.
     pub stop_ns: u64,
-    /// What goes wrong.
+    /// Kind of fault.
     pub trouble: Trouble,
 }
 
-/// What goes wrong on a link.
+/// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Trouble {
-    /// It carries nothing.
+    /// The link carries nothing.
     Down,
-    /// Some packets meet with something.
+    /// Some packets are lost, corrupted, duplicated or held up.
     Faults(LinkFaults),
 }
 
-/// As a file has it.
+/// A fault as it is written in a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -57,7 +57,7 @@ pub struct Entry {
     reordering_us: Option<f64>,
 }
 
-/// What it says.
+/// Fields of the entry.
 pub const FIELDS: Fields = Fields {
     table: "faults",
     required: &["link"],
@@ -74,11 +74,11 @@ pub const FIELDS: Fields = Fields {
     ],
 };
 
-/// Reads all.
+/// Reads all entries.
 ///
 /// # Errors
 ///
-/// [`FileError`]: there is no such link, a time or chance makes no sense, two are on one link at a time.
+/// [`FileError`] when there is no such link, a time or chance makes no sense, or two faults are on one link at a time.
 pub fn read(text: &str, entries: &[Spanned<Entry>], topology: &Topology, end_ns: u64) -> Result<Vec<Fault>, FileError> {
     let mut taken: BTreeMap<(LinkId, usize), Vec<Range<u64>>> = BTreeMap::new();
     let mut faults = Vec::new();
@@ -119,7 +119,7 @@ fn one(place: &Place<'_>, entry: &Entry, topology: &Topology, end_ns: u64) -> Re
     Ok(Fault { name: format!("link {ends}{number}: {what}"), lanes, start_ns, stop_ns, trouble })
 }
 
-/// The directions that an entry is about.
+/// Directions of links that an entry is about.
 fn lanes(
     place: &Place<'_>,
     entry: &Entry,
@@ -171,28 +171,28 @@ fn trouble(place: &Place<'_>, entry: &Entry) -> Result<Trouble, FileError> {
     Ok(Trouble::Faults(LinkFaults { loss, corruption, duplication, reordering, reordering_ns }))
 }
 
-/// What is yet to begin and to end.
+/// Beginnings and ends of faults that are still to come.
 pub struct FaultPlan<'a> {
-    /// Times, whether something begins then, and what; the latest first.
+    /// For each: its time, whether it is a beginning, and the fault; the latest first.
     changes: Vec<(u64, bool, &'a Fault)>,
 }
 
 impl<'a> FaultPlan<'a> {
-    /// Of all of these.
+    /// A plan for all of these faults.
     pub fn new(faults: &'a [Fault]) -> Self {
         let both = |fault: &'a Fault| [(fault.start_ns, true, fault), (fault.stop_ns, false, fault)];
         let mut changes: Vec<_> = faults.iter().flat_map(both).collect();
-        // What ends when another begins ends first.
+        // A fault that ends when another begins ends first.
         changes.sort_by_key(|(time_ns, begins, _)| std::cmp::Reverse((*time_ns, *begins)));
         Self { changes }
     }
 
-    /// When the next thing begins or ends.
+    /// Time of the next beginning or end, in ns since all sessions were open.
     pub fn next_ns(&self) -> Option<u64> {
         self.changes.last().map(|(time_ns, ..)| *time_ns)
     }
 
-    /// Lets begin and end what does by then.
+    /// Begins and ends the faults that are due at `now_ns`.
     pub fn apply(&mut self, network: &Network, now_ns: u64) {
         while let Some((_, begins, fault)) = self.changes.pop_if(|(time_ns, ..)| *time_ns <= now_ns) {
             for (link, direction) in fault.lanes.iter().copied() {
@@ -223,7 +223,7 @@ request_bytes = 32
 response_bytes = 32
 "#;
 
-    /// Hosts at a switch, and another switch by two links.
+    /// A star of hosts, with another switch connected by two links.
     fn topology() -> Topology {
         let mut topology = Topology::star(3, 10.0, 100, 1500);
         let spine = sinew_sim::SwitchSpec { name: "spine".to_owned(), ..topology.switches[0].clone() };
@@ -256,7 +256,7 @@ link = ["node2", "switch"]
 "#;
         let [down, faults, to_the_end] = &parse(text).unwrap()[..] else { panic!("three faults") };
         assert_eq!((down.start_ns, down.stop_ns, down.trouble), (2_000_000, 3_500_000, Trouble::Down));
-        // From the spine: the links were made the other way round.
+        // The fault is given from the spine, and the links were made the other way round.
         assert_eq!(down.lanes, [(LinkId(3), 1), (LinkId(3), 0), (LinkId(4), 1), (LinkId(4), 0)]);
         assert_eq!(down.name, "link of spine and switch: down");
         assert_eq!((faults.start_ns, faults.stop_ns, &faults.lanes[..]), (0, 2_000_000, &[(LinkId(4), 0)][..]));

@@ -1,4 +1,4 @@
-//! Workloads as people write them, in TOML.
+//! Workload files, in TOML.
 
 use std::collections::BTreeSet;
 
@@ -11,22 +11,22 @@ use sinew_wire::{HEADER_LEN, PACKETS_MAX};
 use super::place::{MS_MAX, Place};
 use super::{Curve, Group, Sizes, Workload, congestion, faults};
 
-/// The shortest time that is measured.
+/// Shortest time that is measured, in ms.
 const MS_MIN: f64 = 0.001;
-/// The shortest time until packets are sent again, in microseconds.
+/// Shortest retransmission time-out, in us.
 const TIMEOUT_US_MIN: f64 = 1.0;
 const SELECTIVE_CREDITS_MAX: u16 = 64;
-/// A request says how long its answer is to be.
+/// Shortest request, in bytes: it states the length of its answer.
 pub(super) const REQUEST_LEN_MIN: usize = 4;
 const LEN_MAX: usize = 1 << 28;
 const WINDOW_MAX: usize = 1 << 16;
 const ENDPOINTS_MAX: usize = 20_000;
 const SESSIONS_MAX: usize = 2_000_000;
-/// Bytes of messages that are on their way at a time, which the simulating machine has to hold.
+/// Most bytes of messages in flight at a time, which the simulating machine has to hold.
 const IN_FLIGHT_MAX: u64 = 8 << 30;
-/// What each of them takes beside its data: heads of two buffers, their least sizes, and what its client remembers of it.
+/// Bytes that each call takes beside its data: heads of two buffers, rounding of their sizes, and its client's record.
 const PER_CALL: u64 = 512;
-/// Calls that all sessions together have room for.
+/// Most calls that all sessions together have room for.
 const SLOTS_MAX: usize = 8 * SESSIONS_MAX;
 
 #[derive(Deserialize)]
@@ -52,7 +52,7 @@ struct File {
     faults: Vec<Spanned<faults::Entry>>,
 }
 
-/// The fields of a workload, of which all that are missing are told at once.
+/// Fields of a workload. All that are missing are reported at once.
 const FIELDS: [Fields; 4] = [
     Fields {
         table: "",
@@ -163,20 +163,20 @@ struct SizeEntry {
 }
 
 impl Workload {
-    /// Reads a workload for a topology, as `docs/workloads.md` says, which names no other files.
+    /// Reads a workload for a topology, as `docs/workloads.md` describes it. The file must not name other files.
     ///
     /// # Errors
     ///
-    /// [`FileError`], with the line, and the field where it is one.
+    /// [`FileError`], with the line, and the field if one is to blame.
     pub fn parse(text: &str, topology: &Topology) -> Result<Self, FileError> {
         Self::parse_with(text, topology, &mut |_| Err("no other file is read here".to_owned()))
     }
 
-    /// As [`Self::parse`]: `read` reads the files that the workload names, or says why it cannot.
+    /// Same as [`Self::parse`]; `read` reads the files that the workload names, or returns why it cannot.
     ///
     /// # Errors
     ///
-    /// [`FileError`], with the line, and the field where it is one; of a file that is named, with both lines.
+    /// [`FileError`], with the line, and the field if one is to blame; for a file that is named, with both lines.
     pub fn parse_with(text: &str, topology: &Topology, read: ReadFile<'_>) -> Result<Self, FileError> {
         let file: File = FileError::read(text, &FIELDS)?;
         let top = Place { text, entry: 0..0 };
@@ -221,7 +221,7 @@ impl Workload {
     }
 }
 
-/// Reads the files that a workload names.
+/// Reads a file that a workload names.
 pub type ReadFile<'a> = &'a mut dyn FnMut(&str) -> Result<String, String>;
 
 fn sizes_of(
@@ -295,7 +295,7 @@ struct Reader<'a> {
     in_flight: u64,
 }
 
-/// Bytes of data that fit a packet of any host.
+/// Bytes of data that fit in a packet on any host's link.
 fn data_per_packet(topology: &Topology) -> usize {
     let of_host = topology.links.iter().filter(|link| link.ends.iter().any(|end| matches!(end, NodeId::Host(_))));
     of_host.map(|link| link.mtu).min().unwrap_or(0).saturating_sub(HEADER_LEN)
@@ -346,7 +346,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Whether the machine that simulates it can hold it.
+    /// Checks that the simulating machine can hold the group, beside those before it.
     fn count(&mut self, place: &Place<'_>, group: &Group) -> Result<(), FileError> {
         let clients = group.hosts.len().saturating_mul(group.endpoints);
         let servers = group.servers.len().saturating_mul(group.server_endpoints);
@@ -363,7 +363,7 @@ impl Reader<'_> {
         let in_flight = (clients as u64).saturating_mul(group.window as u64).saturating_mul(per_call);
         self.in_flight = self.in_flight.saturating_add(in_flight);
         let value = format!("{} for {clients} endpoints", group.window);
-        let expected = format!("{} GB of messages would be on their way, 8 at most", self.in_flight >> 30);
+        let expected = format!("{} GB of messages would be in flight, 8 at most", self.in_flight >> 30);
         place.need(self.in_flight <= IN_FLIGHT_MAX, "window", &value, &expected)
     }
 }
@@ -535,7 +535,7 @@ window = 1
             ("count = 3", "count = 4", "count = 5"),
             ("endpoints = 2", "endpoints = 1", "endpoints = 0"),
             ("request_bytes = 32", "request_bytes = 4", "request_bytes = 3"),
-            // As many packets as a message can have, of 1,476 bytes.
+            // This is the most packets that a message can have, of 1,476 bytes each.
             ("request_bytes = 32", "request_bytes = 96731136", "request_bytes = 96731137"),
             ("from = 0, to = 64", "from = 64, to = 64", "from = 65, to = 64"),
             ("window = 4", "window = 65536", "window = 65537"),
@@ -546,13 +546,13 @@ window = 1
             assert!(read(&SMALL.replacen(from, good, 1)).is_ok(), "{good}");
             assert!(read(&SMALL.replacen(from, bad, 1)).is_err(), "{bad}");
         }
-        // A window of four of the largest by six endpoints is 2 GB; of 24, 12.
+        // A window of four of the longest requests, for six endpoints, takes 2 GB; a window of 24 takes 12 GB.
         let large = SMALL.replacen("request_bytes = 32", "request_bytes = 96731136", 1);
         assert!(read(&large).is_ok());
         let error = read(&large.replacen("window = 4", "window = 24", 1)).unwrap_err().to_string();
         assert_eq!(
             error,
-            "line 20: window cannot be 24 for 6 endpoints: 12 GB of messages would be on their way, 8 at most"
+            "line 20: window cannot be 24 for 6 endpoints: 12 GB of messages would be in flight, 8 at most"
         );
     }
 

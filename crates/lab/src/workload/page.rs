@@ -1,15 +1,15 @@
-//! A workload's report as a page.
+//! A workload's report as an HTML page.
 
 use super::report::{GroupReport, Percentiles, Report};
 use crate::html::{Panel, Shade, escaped, page, panels, paragraph, table, tiles};
 use sinew_harness::units::figure;
 
-/// Panels of a kind that are drawn, so that a page of thousands of groups can be looked at.
+/// Most panels of a kind that are drawn, so that a page for thousands of groups stays readable.
 const PANELS_MAX: usize = 24;
 const TIME: &str = "time since all sessions are open, ms";
 
-/// One HTML file with tables, and plots over virtual time, which needs nothing beside it. `what` says what was run, and `warnings` what makes it
-/// another thing than its reader may think.
+/// A self-contained HTML file with tables, and plots over virtual time. `what` says what was run, and `warnings` where
+/// it may not be what its reader expects.
 pub fn html(what: &str, report: &Report, warnings: &[String]) -> String {
     let mut body = front(what, report, warnings);
     let times_ms: Vec<f64> = report.series.times_ns.iter().map(|ns| ms(*ns)).collect();
@@ -26,18 +26,20 @@ pub fn html(what: &str, report: &Report, warnings: &[String]) -> String {
     };
     section(
         "Goodput",
-        "What each group of clients got through in each interval: data of requests and responses that arrived, without headers. Each panel has a \
-         scale of its own.",
+        "Goodput of each group of clients in each interval: data of requests and responses that arrived, without \
+         headers. Each panel has a scale of its own.",
         goodput(report),
     );
     section(
         "Queues",
-        "The most that waited for a port in each interval, of the deepest queues: what fills here is where the network is short.",
+        "The most bytes that waited for a port in each interval, for the deepest queues: a queue that fills shows \
+         where the network lacks capacity.",
         queues(report),
     );
     section(
         "Rates of sessions",
-        "What congestion control lets each session send: the line is the median of a group's sessions, the band reaches from the lowest to the highest.",
+        "Rates that congestion control allows each session: the line is the median of a group's sessions, and the band \
+         reaches from the lowest to the highest.",
         rates(report),
     );
     body.push_str(&tables(report));
@@ -53,7 +55,7 @@ fn front(what: &str, report: &Report, warnings: &[String]) -> String {
     let (calls, failed) =
         report.groups.iter().fold((0, 0), |(calls, failed), group| (calls + group.calls, failed + group.failed));
     let mut text = paragraph(&format!(
-        "{what}. Counted are {} ms after {} ms of warm-up, which began when all sessions were open, after {:.3} ms.",
+        "{what}. Figures cover {} ms after {} ms of warm-up, which began when all sessions were open, after {:.3} ms.",
         ms(report.duration_ns),
         ms(report.warm_up_ns),
         ms(report.opened_ns)
@@ -69,8 +71,9 @@ fn front(what: &str, report: &Report, warnings: &[String]) -> String {
     ]));
     let Report { seed, trace_hash, corrupted, marked, pauses, .. } = report;
     text.push_str(&format!(
-        "<p class=\"soft\">Seed {seed}, trace {trace_hash:016x}: equal seeds have equal traces. {corrupted} packets were corrupted, {marked} marked \
-         for a long queue; senders were asked to pause {pauses} times.</p>"
+        "<p class=\"soft\">Seed {seed}, trace {trace_hash:016x}: equal seeds have equal traces. {corrupted} packets \
+         were corrupted, and {marked} were marked because of a long queue; senders were asked to pause {pauses} \
+         times.</p>"
     ));
     let warm = if report.warm_up_ns > 0 { "<i class=\"warm\"></i>warm-up, not counted" } else { "" };
     let fault = if report.faults.is_empty() { "" } else { "<i class=\"fault\"></i>a fault on a link" };
@@ -101,7 +104,7 @@ fn counted<'a, T>(report: &'a Report, values: &'a [T]) -> &'a [T] {
     values.get(first..).unwrap_or_default()
 }
 
-/// From where to where values go, in words: lines that are flat look alike.
+/// The range of values, in words, since all flat lines look alike.
 fn range(values: impl Iterator<Item = f64> + Clone, unit: &str) -> String {
     let (least, most) = (values.clone().fold(f64::INFINITY, f64::min), values.fold(0.0, f64::max));
     let [least, most] = [least.min(most), most].map(figure);
@@ -177,12 +180,13 @@ fn tables(report: &Report) -> String {
         &calls,
     );
     part(
-        "How long calls took, and round trips of packets, in microseconds: half of them took no longer than p50, 99 of 100 than p99.",
+        "Times of calls, and round trips of packets, in microseconds: half of them took no longer than p50, and 99 of \
+         100 no longer than p99.",
         &["clients", "calls p50", "p99", "p99.9", "round trips p50", "p99"],
         &times,
     );
     part(
-        "How much of their time cores did something, in per cent; they poll for the rest of it.",
+        "Share of time that cores worked, in per cent; they poll for the rest of it.",
         &["clients", "clients' cores", "servers' cores"],
         &cores,
     );

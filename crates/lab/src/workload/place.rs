@@ -1,13 +1,13 @@
-//! A part of a workload's file, whose fields are checked.
+//! A part of a workload's file whose fields are checked.
 
 use std::ops::{Range, RangeInclusive};
 
 use sinew_sim::FileError;
 
-/// The longest of all times, in milliseconds.
+/// Longest of all times, in ms.
 pub const MS_MAX: f64 = 60_000.0;
 
-/// A part of the file, whose fields are checked.
+/// A part of the file, to which errors refer.
 pub struct Place<'a> {
     pub text: &'a str,
     pub entry: Range<usize>,

@@ -1,102 +1,104 @@
-//! What came of a workload.
+//! The results of a workload.
 
 use hdrhistogram::Histogram;
 
 use super::faults::Fault;
 
-/// What came of a workload. Equal seeds have equal ones.
+/// Results of a workload. Equal seeds give equal results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// What all chance follows from.
+    /// Seed of all that is random.
     pub seed: u64,
-    /// Equal for equal runs, see [`sinew_sim::Network::trace_hash`].
+    /// Hash of the run, equal for equal runs; see [`sinew_sim::Network::trace_hash`].
     pub trace_hash: u64,
-    /// How long all sessions took to open, in nanoseconds.
+    /// Time that all sessions took to open, in ns.
     pub opened_ns: u64,
-    /// What was not counted, in nanoseconds.
+    /// Time that was not counted, in ns.
     pub warm_up_ns: u64,
-    /// What was counted, in nanoseconds.
+    /// Time that was counted, in ns.
     pub duration_ns: u64,
     /// Packets that reached a port.
     pub delivered: u64,
-    /// Packets that did not.
+    /// Packets that were lost.
     pub lost: u64,
-    /// Packets of which a fault flipped a bit.
+    /// Packets in which a fault flipped a bit.
     pub corrupted: u64,
     /// Packets that were marked for a long queue.
     pub marked: u64,
     /// Times that a sender was asked to pause.
     pub pauses: u64,
-    /// Of each group of clients.
+    /// Results of each group of clients.
     pub groups: Vec<GroupReport>,
     /// The deepest queues, the deepest first.
     pub queues: Vec<Queue>,
-    /// Where packets were lost, most first.
+    /// Places where packets were lost, the most losses first.
     pub drops: Vec<Drops>,
-    /// What went wrong on links, as the workload says.
+    /// Faults of links, as in the workload.
     pub faults: Vec<FaultReport>,
-    /// What happened when.
+    /// Values over time.
     pub series: Series,
 }
 
-/// What a group of clients found.
+/// Results of a group of clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupReport {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// Its endpoints.
+    /// Endpoints of the group.
     pub endpoints: usize,
-    /// Their sessions.
+    /// Sessions of these endpoints.
     pub sessions: usize,
-    /// Sessions that are gone.
+    /// Sessions that have ended.
     pub sessions_lost: usize,
-    /// Data of requests and responses that arrived, without headers; what came in vain is taken off by number of packets.
+    /// Rate of data of requests and responses that arrived, in Gb/s, without headers. The share of packets that were
+    /// dropped on arrival is subtracted.
     pub goodput_gbps: f64,
     /// Calls that were answered.
     pub calls: u64,
     /// Calls that failed.
     pub failed: u64,
-    /// Times that packets of calls were sent again.
+    /// Retransmissions of calls' packets.
     pub retransmissions: u64,
-    /// How long calls took.
+    /// Times of calls; none if none was answered.
     pub latency: Option<Percentiles>,
-    /// Round trips of packets, where clients measure them.
+    /// Round trips of packets; none if none was measured.
     pub rtt: Option<Percentiles>,
-    /// The lowest, the median and the highest rate that congestion control lets sessions have, at the end.
+    /// Lowest, median and highest rate in Gb/s that congestion control allows the sessions, at the end.
     pub rates_gbps: Option<[f64; 3]>,
-    /// How much of their time the cores of clients, and those of servers, did anything: 0 to 1. They poll for the rest of it.
+    /// Share of time that the clients' cores, and the servers' cores, worked, from 0 to 1. They poll for the rest of
+    /// it.
     pub cores_at_work: [f64; 2],
 }
 
-/// Of many times, in nanoseconds.
+/// Percentiles of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percentiles {
     /// The median.
     pub p50_ns: u64,
-    /// 99 % are no longer.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 99.9 % are no longer.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
-    /// None is longer.
+    /// The longest time.
     pub max_ns: u64,
 }
 
 impl Percentiles {
-    /// None of nothing.
+    /// Percentiles of a histogram; none if it is empty.
     pub(super) fn of(times: &Histogram<u64>) -> Option<Self> {
         let at = |quantile| times.value_at_quantile(quantile);
         (!times.is_empty()).then(|| Self { p50_ns: at(0.5), p99_ns: at(0.99), p999_ns: at(0.999), max_ns: times.max() })
     }
 }
 
-/// What waited for a link.
+/// A queue at a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Queue {
-    /// The port: from where to where.
+    /// The port, by the nodes from which and to which it sends.
     pub port: String,
-    /// The most bytes that waited.
+    /// Most bytes that waited.
     pub max_bytes: u64,
-    /// The mean of what waited at the ends of the series' intervals, in bytes.
+    /// Mean of the bytes that waited at the ends of the series' intervals.
     pub mean_bytes: f64,
 }
 
@@ -105,18 +107,18 @@ pub struct Queue {
 pub struct Drops {
     /// A switch's port, or an endpoint's receive queue.
     pub place: String,
-    /// So many.
+    /// Packets lost there.
     pub packets: u64,
 }
 
-/// A time in which something went wrong on links.
+/// A fault of links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultReport {
-    /// What.
+    /// Its name.
     pub name: String,
-    /// When it began, in nanoseconds from when all sessions were open.
+    /// Its beginning, in ns since all sessions were open.
     pub start_ns: u64,
-    /// When it was over.
+    /// Its end, in ns since all sessions were open.
     pub stop_ns: u64,
 }
 
@@ -126,15 +128,15 @@ impl FaultReport {
     }
 }
 
-/// What happened in intervals of virtual time, the warm-up included. Each list has as many entries as there are times.
+/// Values for intervals of virtual time, including the warm-up. Each list has as many entries as there are times.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// The ends of the intervals, from when all sessions were open, in nanoseconds.
+    /// Ends of the intervals, in ns since all sessions were open.
     pub times_ns: Vec<u64>,
-    /// Of each group, by its place in [`Report::groups`].
+    /// Goodput of each group, in the order of [`Report::groups`].
     pub goodput_gbps: Vec<Vec<f64>>,
-    /// The most bytes that waited, of the first of [`Report::queues`].
+    /// Most bytes that waited in each interval, for the first of [`Report::queues`].
     pub queues_bytes: Vec<Vec<u64>>,
-    /// The lowest, the median and the highest rate of each group's sessions; empty without congestion control.
+    /// Lowest, median and highest rate of each group's sessions, in Gb/s; empty without congestion control.
     pub rates_gbps: Vec<Vec<[f64; 3]>>,
 }

@@ -1,4 +1,4 @@
-//! Runs a workload.
+//! Running a workload.
 
 mod group;
 mod samples;
@@ -21,37 +21,37 @@ use group::{Running, start};
 use samples::Samples;
 use totals::{Totals, at_work, drops};
 
-/// Intervals of a series, but for one more where the warm-up ends.
+/// Intervals of a series; there is one more if the warm-up ends within one.
 const INTERVALS: u64 = 200;
-/// How often `progress` is asked, in virtual time.
+/// Virtual time between two calls of `progress`.
 const STEP_NS: u64 = 100_000;
-/// Packets are late by some time-outs; by so much they never come.
+/// Time without a packet after which none is expected any more: late packets are late by a few time-outs.
 const SILENCE_NS: u64 = 10_000_000_000;
-/// Those who wait are named up to so many.
+/// Most waiting clients that are named.
 const NAMED_MAX: usize = 8;
 
-/// Why a workload was not run to its end.
+/// Reason why a workload was not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The topology makes no sense.
+    /// The topology is invalid.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// No port could be opened: there is no address space for it.
+    /// A port could not be opened, since there is no address space for it.
     #[error(transparent)]
     Port(#[from] PortError),
     /// There is no memory for the messages of a window.
     #[error(transparent)]
     Memory(#[from] AllocError),
-    /// It makes no progress.
+    /// The run makes no progress.
     #[error(transparent)]
     Stuck(#[from] Stuck),
-    /// `progress` said so.
+    /// `progress` returned false.
     #[error("stopped")]
     Stopped,
 }
 
-/// Runs a workload on a topology. Whatever is drawn follows from `seed`. `progress` hears how much is done, from 0 to 1, and
-/// says whether to go on.
+/// Runs a workload on a topology. Everything random follows from `seed`. `progress` is told how much is done, from 0 to
+/// 1, and returns whether to go on.
 ///
 /// # Errors
 ///
@@ -65,7 +65,7 @@ pub fn run(
     run_on(&Network::new(topology.clone(), seed)?, workload, seed, progress)
 }
 
-/// As [`run`], on a network that is idle and new, made from `seed`.
+/// Same as [`run`], on a new and idle network that was made from `seed`.
 ///
 /// # Errors
 ///
@@ -163,7 +163,7 @@ pub fn run_on(
     })
 }
 
-/// The ends of intervals: of each two-hundredth part, and of the warm-up.
+/// Ends of the intervals: of each two-hundredth of the time, and of the warm-up.
 fn boundaries(workload: &Workload) -> Vec<u64> {
     let end_ns = workload.end_ns();
     let parts = (1..=INTERVALS).map(|part| (u128::from(end_ns) * u128::from(part) / u128::from(INTERVALS)) as u64);
@@ -173,13 +173,13 @@ fn boundaries(workload: &Workload) -> Vec<u64> {
     boundaries
 }
 
-/// A run that is under way.
+/// A run in progress.
 struct Run {
     network: Network,
     cluster: Cluster,
     groups: Vec<Running>,
     links: usize,
-    /// Packets that had arrived, when that was last another number, and that time.
+    /// Packets that have arrived, and the time at which that number last changed.
     heard: (u64, u64),
 }
 
@@ -188,7 +188,7 @@ impl Run {
         self.groups.iter().flat_map(|running| running.clients.iter().map(|(_, client)| client))
     }
 
-    /// Tells the clients that they may begin.
+    /// Wakes the clients, since they may begin.
     fn wake_clients(&self) {
         let clients = self.groups.iter().flat_map(|running| &running.cores[0]);
         clients.for_each(|client| self.cluster.waker(*client).wake());
@@ -208,7 +208,7 @@ impl Run {
         Ok(())
     }
 
-    /// Who waits for what.
+    /// Describes which clients wait for what.
     fn stuck(&self) -> Stuck {
         let clients = self.groups.iter().flat_map(|running| &running.clients);
         let waiting = clients.filter_map(|(name, client)| Some((name.clone(), client.borrow().waits_for()?)));

@@ -1,27 +1,27 @@
-//! How long messages are, by chance.
+//! Distributions of the lengths of messages.
 
 use sinew_sim::FileError;
 
-/// Points of a curve.
+/// Most points of a curve.
 const POINTS_MAX: usize = 100_000;
-/// Characters of a word that an error quotes.
+/// Most characters of a word that an error quotes.
 const QUOTED_MAX: usize = 20;
 
-/// How long messages are.
+/// Lengths of messages, in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sizes {
-    /// All alike.
+    /// One length.
     Fixed(usize),
-    /// Each length from the first to the second as often as another.
+    /// All lengths from the first to the second, equally often.
     Uniform(usize, usize),
-    /// These lengths, by their weights.
+    /// These lengths, with these weights.
     Mixed(Vec<(usize, f64)>),
-    /// As a file says.
+    /// The distribution in a file.
     Curve(Curve),
 }
 
 impl Sizes {
-    /// The shortest and the longest.
+    /// The shortest and the longest length.
     pub fn bounds(&self) -> (usize, usize) {
         match self {
             Self::Fixed(len) => (*len, *len),
@@ -34,7 +34,7 @@ impl Sizes {
         }
     }
 
-    /// One of them: `chance` is a random number from 0 to 1.
+    /// Draws a length. `chance` is a random number from 0 to 1.
     pub(super) fn draw(&self, chance: f64) -> usize {
         match self {
             Self::Fixed(len) => *len,
@@ -52,13 +52,14 @@ impl Sizes {
     }
 }
 
-/// A distribution of lengths by points, between which all lengths are equally likely.
+/// A distribution given by points; between two points, all lengths are equally likely.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve(Vec<(usize, f64)>);
 
 impl Curve {
-    /// Reads lines of a length in bytes and the percentage of all messages that are no longer, the last of them 100; separated by spaces or a
-    /// comma. A `#` begins a comment. Of the first line's percentage all have that length.
+    /// Reads lines with a length in bytes and the percentage of all messages that are no longer, separated by spaces or
+    /// a comma; the last percentage is 100. A `#` begins a comment. The first line's percentage of messages have
+    /// exactly its length.
     ///
     /// # Errors
     ///
@@ -87,7 +88,7 @@ impl Curve {
                     return error(format!("{len} bytes after {before}: lengths rise, or stay the same"));
                 }
                 if percent < *percent_before {
-                    let what = "percentages are of all messages that are no longer, and rise";
+                    let what = "a percentage counts all messages that are no longer, so it cannot fall";
                     return error(format!("{percent} percent after {percent_before}: {what}"));
                 }
             }
@@ -100,7 +101,7 @@ impl Curve {
         match points.last() {
             None => Err(FileError::new(1, "there is no point: write lines of BYTES PERCENT, the last of 100 percent")),
             Some((_, percent)) if *percent < 100.0 => {
-                let problem = "all messages, 100, are no longer than the longest";
+                let problem = "it must be 100, since no message is longer than the longest";
                 Err(FileError::new(last_line, &format!("the last percentage is {percent}: {problem}")))
             }
             Some(_) => Ok(Self(points)),
@@ -126,7 +127,7 @@ impl Curve {
     }
 }
 
-/// The beginning of a word, where it is long.
+/// A word, of which only the beginning is kept if it is long.
 fn quoted(word: &str) -> String {
     let begin: String = word.chars().take(QUOTED_MAX).collect();
     if begin.len() < word.len() { format!("{begin}...") } else { begin }
@@ -167,11 +168,14 @@ mod tests {
         for (text, error) in [
             ("", "line 1: there is no point: write lines of BYTES PERCENT, the last of 100 percent"),
             ("# nothing\n", "line 1: there is no point: write lines of BYTES PERCENT, the last of 100 percent"),
-            ("1 50\n2 99", "line 2: the last percentage is 99: all messages, 100, are no longer than the longest"),
+            (
+                "1 50\n2 99",
+                "line 2: the last percentage is 99: it must be 100, since no message is longer than the longest",
+            ),
             ("1 50\n0 100", "line 2: 0 bytes after 1: lengths rise, or stay the same"),
             (
                 "1 50\n2 40\n3 100",
-                "line 2: 40 percent after 50: percentages are of all messages that are no longer, and rise",
+                "line 2: 40 percent after 50: a percentage counts all messages that are no longer, so it cannot fall",
             ),
             ("1 nan", "line 1: `nan` is no percentage: 0 to 100"),
             ("1 101", "line 1: `101` is no percentage: 0 to 100"),

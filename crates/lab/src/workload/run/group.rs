@@ -1,4 +1,4 @@
-//! What runs of a group: its clients and servers, each on a core of its own.
+//! A group in a run: its clients and servers, each on a core of its own.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,22 +12,22 @@ use crate::programs::{Endpoint, measuring, open, turn};
 use crate::workload::client::{CALL, LoadClient, Tally, answer};
 use crate::workload::{Group, Workload};
 
-/// Sessions of a group whose rates are looked at: of more, some.
+/// Sessions of a group up to which the rates of all are read; of more sessions, only some are.
 const RATES_MAX: usize = 1000;
 
-/// What runs of a group.
+/// A group in a run.
 pub struct Running {
     pub group: Rc<Group>,
-    /// With the names of their hosts.
+    /// Clients, with the names of their hosts.
     pub clients: Vec<(String, Rc<RefCell<LoadClient>>)>,
     pub servers: Vec<Rc<RefCell<Endpoint>>>,
-    /// The actors of clients, and of servers.
+    /// Actors of the clients, and of the servers.
     pub cores: [Vec<ActorId>; 2],
     pub tally: Rc<RefCell<Tally>>,
 }
 
 impl Running {
-    /// The lowest, the median and the highest.
+    /// Lowest, median and highest rate of the sessions; none if there are no rates.
     pub fn rates_gbps(&self) -> Option<[f64; 3]> {
         let sessions = self.clients.iter().map(|(_, client)| client.borrow().open()).sum::<usize>();
         let every = sessions.div_ceil(RATES_MAX).max(1);
@@ -41,7 +41,7 @@ impl Running {
     }
 }
 
-/// An actor that others look at, too.
+/// An actor that others read, too.
 struct Shared<A>(Rc<RefCell<A>>);
 
 impl Actor for Shared<LoadClient> {
@@ -68,7 +68,7 @@ pub fn start(
     let network = cluster.network().clone();
     let group = Rc::new(group.clone());
     let name_of = |host: HostId| topology.hosts[host.0].name.clone();
-    // An arena's blocks are larger than what they hold, up to twice. A session has buffers of its own for short answers.
+    // An arena's blocks are up to twice as large as their contents. A session has buffers of its own for short answers.
     let call = 4 * (group.request.bounds().1 + group.response.bounds().1 + 4096);
     let clients = group.hosts.len() * group.endpoints;
     let sessions = clients.div_ceil(group.server_endpoints);
@@ -110,7 +110,7 @@ pub fn start(
     Ok(Running { group, clients, servers, cores, tally })
 }
 
-/// The limits of endpoints on a host.
+/// Configuration of the endpoints on a host.
 fn nexus(topology: &Topology, workload: &Workload, group: &Group, host: HostId) -> Nexus {
     let of_host = topology.links.iter().filter(|link| link.ends.contains(&NodeId::Host(host)));
     let rate_gbps = of_host.map(|link| link.rate_gbps).fold(f64::INFINITY, f64::min);

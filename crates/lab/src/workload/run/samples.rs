@@ -1,4 +1,4 @@
-//! What is looked at from time to time.
+//! Samples that are taken from time to time during a run.
 
 use sinew_sim::{LinkId, Topology};
 
@@ -6,14 +6,15 @@ use super::Run;
 use super::totals::{GroupTotals, lane_name};
 use crate::workload::report::{Queue, Series};
 
-/// Queues that are reported, and those of them that are drawn.
+/// Queues that are reported, and those that are drawn.
 const QUEUES: usize = 10;
 const QUEUES_DRAWN: usize = 4;
 
-/// What is looked at from time to time.
+/// Samples of a run.
 pub struct Samples {
     times_ns: Vec<u64>,
-    /// Of each direction of each link: the most bytes that waited in each interval, and what waited at its end.
+    /// For each direction of each link: the most bytes that waited in each interval, and the bytes that waited at its
+    /// end.
     queued: Vec<(Vec<u64>, Vec<u64>)>,
     goodput_gbps: Vec<Vec<f64>>,
     rates_gbps: Vec<Vec<[f64; 3]>>,
@@ -33,7 +34,7 @@ impl Samples {
         }
     }
 
-    /// At the end of an interval.
+    /// Takes samples at the end of an interval.
     pub fn take(&mut self, run: &Run, time_ns: u64) {
         let took_ns = time_ns - self.times_ns.last().copied().unwrap_or(0);
         self.times_ns.push(time_ns);
@@ -54,7 +55,7 @@ impl Samples {
         }
     }
 
-    /// The deepest queues after the warm-up, and what happened when.
+    /// Returns the deepest queues after the warm-up, and the series.
     pub fn end(self, topology: &Topology, warm_up_ns: u64) -> (Vec<Queue>, Series) {
         let first = self.times_ns.partition_point(|time_ns| *time_ns <= warm_up_ns);
         let mut deepest: Vec<(u64, usize)> = self

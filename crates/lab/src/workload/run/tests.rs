@@ -1,3 +1,5 @@
+//! Tests of workload runs.
+
 use sinew_sim::LinkFaults;
 
 use super::*;
@@ -40,8 +42,8 @@ fn equal_seeds_have_equal_reports_and_others_others() {
 
 #[test]
 fn rates_recover_when_a_crowd_is_gone() {
-    // For 10 ms thirty others send to the same host, then one is alone with the link. Timely's steps, which keep an incast's queue short,
-    // take it long to have all of the link again.
+    // Thirty others send to the same host for 10 ms; then one is alone with the link. Timely's steps, which keep an
+    // incast's queue short, take long to win back the whole link.
     let mut topology = Topology::star(32, 25.0, 500, 1500);
     topology.switches[0].ecn = Some(sinew_sim::Ecn { min_bytes: 5_000, max_bytes: 200_000, probability: 0.1 });
     for (algorithm, alone_ms) in [("timely", 300), ("swift", 1), ("dcqcn", 60)] {
@@ -78,14 +80,14 @@ fn calls_are_made_as_the_file_says() {
     let topology = Topology::star(4, 10.0, 100, 1500);
     let report = run_text(&topology, SHORT, 1).unwrap();
     let [all, clock] = &report.groups[..] else { panic!("two groups") };
-    // Of servers each has the other alone.
+    // A host that is a server calls the other server alone.
     assert_eq!((all.endpoints, all.sessions, all.sessions_lost, all.failed), (4, 6, 0, 0));
     assert_eq!((clock.endpoints, clock.sessions, clock.failed), (2, 2, 0));
-    // Two endpoints, 0.4 ms, 100,000 a second.
+    // Two endpoints make 100,000 calls per second each, for 0.4 ms.
     assert!((50..=115).contains(&clock.calls), "{clock:?}");
     let latency = clock.latency.unwrap();
     assert!(latency.p50_ns > 1_000 && latency.p50_ns <= latency.p99_ns && latency.p999_ns <= latency.max_ns);
-    // A call has (3 x 32 + 5000) / 4 + 1500 bytes in the mean.
+    // A call has (3 x 32 + 5000) / 4 + 1500 bytes on average.
     let by_calls = all.calls as f64 * 2774.0 * 8.0 / report.duration_ns as f64;
     assert!((all.goodput_gbps / by_calls - 1.0).abs() < 0.15, "{} and {by_calls}", all.goodput_gbps);
     let rates = all.rates_gbps.unwrap();
@@ -185,7 +187,7 @@ fn a_link_that_is_down_carries_nothing_until_it_is_back_and_the_report_says_so()
         let values = series.times_ns.iter().zip(&series.goodput_gbps[1]);
         values.filter(|(time_ns, _)| (from_ns + 11_000..=to_ns).contains(*time_ns)).map(|(_, gbps)| *gbps).sum::<f64>()
     };
-    // The second group's server is there alone.
+    // The second group's only server is on that host.
     assert_eq!(gbps_in(800_000, 1_200_000), 0.0);
     assert!(gbps_in(400_000, 800_000) > 0.0 && gbps_in(1_400_000, 2_200_000) > 0.0, "{report:?}");
     assert_eq!(report.faults[0].name, "link of node2 and switch: down");
@@ -203,7 +205,7 @@ fn requests_are_as_long_as_a_file_says() {
         let workload = Workload::parse_with(&text, &topology, &mut |_| Ok(sizes.to_owned())).unwrap();
         run(&topology, &workload, 3, &mut |_| true).unwrap()
     };
-    // Half of them have 100 bytes, the others 5,000 to 15,000.
+    // Half of the requests have 100 bytes, and the others 5,000 to 15,000.
     let report = run_it("100 50\n5000 50\n15000 100");
     let group = &report.groups[0];
     let by_calls = group.calls as f64 * (50.0 + 5_000.0 + 1_500.0) * 8.0 / report.duration_ns as f64;

@@ -1,4 +1,4 @@
-//! What has been counted until some time, and where packets were lost.
+//! Totals counted up to some time, and the places where packets were lost.
 
 use sinew_fabric::Dropped;
 use sinew_mem::HEADER_ROOM;
@@ -8,10 +8,10 @@ use super::group::Running;
 use crate::programs::Endpoint;
 use crate::workload::report::Drops;
 
-/// What has been counted until some time.
+/// Totals of the network, its links and the groups.
 pub struct Totals {
     pub network: NetworkStats,
-    /// Of each direction of each link.
+    /// Totals of each direction of each link.
     pub links: Vec<LinkStats>,
     pub groups: Vec<GroupTotals>,
 }
@@ -23,7 +23,7 @@ pub struct GroupTotals {
     pub retransmissions: u64,
     /// Packets that found a receive queue full, at clients and at servers.
     pub overflowed: [u64; 2],
-    /// How their cores spent their time, all together.
+    /// Time of all clients' cores, and of all servers' cores.
     pub cores: [CoreTime; 2],
 }
 
@@ -39,7 +39,7 @@ impl GroupTotals {
 }
 
 impl Totals {
-    /// Of all groups and all links until now.
+    /// Totals of all groups and links up to now.
     pub fn of(cluster: &Cluster, groups: &[Running], links: usize) -> Self {
         Self {
             network: cluster.network().stats(),
@@ -50,7 +50,7 @@ impl Totals {
 }
 
 impl GroupTotals {
-    /// Of a group until now.
+    /// Totals of a group up to now.
     pub fn of(cluster: &Cluster, running: &Running) -> Self {
         let mut totals = Self { name: running.group.name.clone(), ..Self::default() };
         running.clients.iter().for_each(|(_, client)| totals.add(client.borrow().rpc(), 0));
@@ -85,18 +85,18 @@ pub fn drops(topology: &Topology, before: &Totals, after: &Totals) -> Vec<Drops>
     drops
 }
 
-/// The name of a link's direction.
+/// Name of a link's direction.
 pub fn lane_name(topology: &Topology, lane: usize) -> String {
     let [a, b] = topology.links[lane / 2].ends.map(|end| topology.name_of(end));
     let (from, to) = if lane.is_multiple_of(2) { (a, b) } else { (b, a) };
-    // Of several links between two nodes each has a number.
+    // Each of several links between two nodes has a number.
     let is_same = |link: &&LinkSpec| link.ends == topology.links[lane / 2].ends;
     let number = topology.links[..lane / 2].iter().filter(is_same).count();
     let of = topology.links.iter().filter(is_same).count();
     if of > 1 { format!("{from} to {to}, link {number}") } else { format!("{from} to {to}") }
 }
 
-/// The part of cores' time that was work: the rest is polling in vain.
+/// Share of the cores' time that was work; the rest was polling that found nothing. Time asleep does not count.
 pub fn at_work(before: &CoreTime, after: &CoreTime) -> f64 {
     let worked_ns = (after.worked_ns - before.worked_ns) as f64;
     let polled_ns = after.polled_ns.saturating_sub(before.polled_ns) as f64;
