@@ -58,7 +58,8 @@ impl Listener {
             listener.set_mode(OWNER_ONLY)?;
             return Ok(listener);
         }
-        let mut result = Err(io::Error::new(ErrorKind::InvalidInput, "there is no address: write HOST:PORT or unix:PATH"));
+        let mut result =
+            Err(io::Error::new(ErrorKind::InvalidInput, "there is no address: write HOST:PORT or unix:PATH"));
         for place in address.to_socket_addrs()? {
             match TcpListener::bind(place) {
                 Ok(listener) => {
