@@ -4,9 +4,9 @@
 /// The least time asleep, in nanoseconds, from which anything is concluded.
 const SLEPT_MIN_NS: u64 = 50_000;
 /// Least share of the time asleep, in thousandths, for which the processor is idle if no program computes beside the
-/// thread..
+/// thread.
 const ALONE_PERMILLE: u64 = 250;
-/// ..and the greatest share if one does. In between, nothing is concluded.
+/// Greatest such share, in thousandths, if a program does compute beside it. In between, nothing is concluded.
 const SHARED_PERMILLE: u64 = 20;
 
 /// Sleeps from which nothing was concluded yet.

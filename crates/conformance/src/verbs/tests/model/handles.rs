@@ -1,4 +1,4 @@
-//! The model as its users see it: the traits of verbs, each call one look at the world.
+//! The model as its users see it: the traits of verbs, of which each call takes the world's lock.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use sinew_mem::{Arena, BufferPlace, Frozen, MessageBuffer, SharedMemory};
 use super::world::{HANDLE, Queue, Region};
 use super::{Flaw, Model};
 
-/// The first byte of the device's part of an address; the queue pair's epoch follows.
+/// First byte of the device's part of an address; the queue pair's epoch follows.
 const MARK: u8 = b'M';
 
 impl Device for Model {
@@ -120,7 +120,7 @@ impl Drop for ModelMemory {
 
 pub struct ModelThread {
     domain: ModelDomain,
-    /// As with those of real fabrics.
+    /// Not `Send`, as with real fabrics.
     _not_send: Rc<()>,
 }
 
@@ -222,7 +222,7 @@ impl Readiness for ModelCq {
             self.alarm.clear();
             return Ok(Armed::Ready);
         }
-        // Tries of others count while we sleep.
+        // Other threads' attempts go unnoticed while we sleep, so the sleep is short.
         Ok(Armed::Sleep { until_ns: state.has_posted().then_some(now_ns + 1_000_000) })
     }
 
@@ -273,7 +273,7 @@ impl CompletionQueue for ModelCq {
                 self.model.0.changed.notify_all();
                 continue;
             }
-            // Tries of others count while we sleep.
+            // Other threads' attempts go unnoticed while we sleep, so the sleep is short.
             let nap = left.unwrap_or(Duration::MAX).min(Duration::from_millis(1));
             state = self.model.0.changed.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
         }
