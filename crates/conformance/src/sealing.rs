@@ -35,7 +35,6 @@ pub type Sealed<P> = Layered<P, SealLayer>;
 
 /// Seals the packets of `port`. Both sides have the same key. Packets are numbered from `first` on, which must be past
 /// every number that an earlier port at the same address has used: a clock's nanoseconds will do.
-/// an earlier port at the same address has used: a clock's nanoseconds will do.
 ///
 /// # Errors
 ///

@@ -179,7 +179,7 @@ impl Address {
         match self.host_and_port()? {
             (host, Some(port)) if port != 0 => Ok((host, port)),
             (_, port) => {
-                let problem = if port.is_none() { "it has no port" } else { "nobody can be called at port 0" };
+                let problem = if port.is_none() { "it has no port" } else { "port 0 cannot be called" };
                 let place = "HOST:PORT with the port that the server listens on, and an IPv6 address in brackets";
                 Err(self.malformed(problem.to_owned(), format!("{}://{place}", self.scheme)))
             }

@@ -129,7 +129,6 @@ fn poll(fds: &mut [PollFd<'_>], timeout_ns: Option<u64>) -> io::Result<bool> {
 ///
 /// Receiving from it, polling it or turning it while it is armed is allowed, and ends what arming promised: a thread
 /// that wants to sleep must then arm it again, which is allowed too.
-/// again, which is allowed too.
 pub trait Readiness {
     /// The descriptor that becomes readable; the same each time. `None` where there is none, as on simulated networks,
     /// whose time does not pass by itself: such a thing cannot be armed.

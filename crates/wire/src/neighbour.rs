@@ -1,4 +1,4 @@
-//! Questions who has an address, and answers: ARP (RFC 826) for IPv4, and neighbour discovery (RFC 4861) for IPv6.
+//! Address resolution on a link: ARP (RFC 826) for IPv4, and neighbour discovery (RFC 4861) for IPv6.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -247,7 +247,7 @@ pub fn queue_pairs_of_one_thread_reach_each_other<F: Fixture>(fixture: &F) {
             };
             eventually(watch, &mut [&mut end], "a message between queue pairs of one thread", over);
             let (sent, received) = (end.sent.pop_front(), end.received.pop_front());
-            let (sent, received) = (sent.expect("looked at"), received.expect("looked at"));
+            let (sent, received) = (sent.expect("not empty"), received.expect("not empty"));
             assert_eq!((sent.qp, sent.id, sent.status), (end.qp.number(), id as u64, Status::Success));
             assert_eq!((received.qp, received.status), (other.number(), Status::Success));
             assert_eq!((received.len, received.immediate), (200, Some(7 + id as u32)));

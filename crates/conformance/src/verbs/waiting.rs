@@ -194,13 +194,13 @@ pub(super) fn completed_by_another_thread<F: Fixture>(
                 while far.received.is_empty() {
                     slept(&mut far, Awaited::Message);
                 }
-                assert_message(&far.received.pop_front().expect("looked at"), b"wake", None);
+                assert_message(&far.received.pop_front().expect("not empty"), b"wake", None);
                 let answer = Operation::Send { source: Source::Inline(b"awake"), immediate: None, to: back };
                 far.post(Request::new(round, answer));
                 while far.sent.is_empty() {
                     slept(&mut far, Awaited::EndOfRequest);
                 }
-                let sent = far.sent.pop_front().expect("looked at");
+                let sent = far.sent.pop_front().expect("not empty");
                 assert_eq!((sent.id, sent.status), (round, Status::Success));
             }
             drop(ask);

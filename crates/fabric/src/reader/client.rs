@@ -87,7 +87,6 @@ pub struct ReaderStats {
 ///
 /// [`Self::get`] begins a get. [`Self::turn`], called again and again, moves all gets on and hands out those that
 /// ended. Between turns the owner spins or sleeps as [`Turn::step`] says. Once warm, neither call allocates.
-/// owner spins or sleeps as [`Turn::step`] says. Once warm, neither allocates.
 pub struct Reader<D: Device, C, G> {
     places: Places,
     chase: C,

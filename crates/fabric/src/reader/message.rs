@@ -40,7 +40,7 @@ pub enum Refusal {
     #[error("an access is too long, or empty")]
     Len,
     /// An access does not lie within one region.
-    #[error("an access lies outside of what is exposed")]
+    #[error("an access lies outside the exposed memory")]
     OutOfBounds,
     /// The bytes of an access lead nowhere.
     #[error("the bytes of an access do not say where the next one goes")]

@@ -61,7 +61,7 @@ pub enum PostError {
     #[error("the queue holds {0} requests already: poll for completions, and let some requests be signaled")]
     QueueFull(usize),
     /// The transport does not carry this (Table 1 of atc16).
-    #[error("{0:?} is not on {1:?}")]
+    #[error("{1:?} does not carry {0:?}")]
     NotOnTransport(Verb, Transport),
     /// The message has too many bytes for the transport, or for the buffers.
     #[error("{len} bytes are over the limit of {limit}")]

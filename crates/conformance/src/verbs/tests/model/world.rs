@@ -151,7 +151,7 @@ impl State {
     }
 
     pub fn qp(&mut self, number: u32) -> &mut Qp {
-        self.qps.get_mut(&number).expect("a queue pair is there as long as its handle")
+        self.qps.get_mut(&number).expect("a queue pair lives as long as its handle")
     }
 
     /// Takes in a request.
@@ -484,11 +484,11 @@ impl State {
         let Ok(mut was) = memory.load(offset) else { return Ok(()) };
         if self.has(Flaw::SplitsAtomics) {
             std::thread::sleep(std::time::Duration::from_micros(100));
-            memory.store(offset, change(was)).expect("looked at");
+            memory.store(offset, change(was)).expect("loaded before");
         } else {
             // The owner may be at work on the word too.
             loop {
-                let found = memory.compare_swap(offset, was, change(was)).expect("looked at");
+                let found = memory.compare_swap(offset, was, change(was)).expect("loaded before");
                 if found == was {
                     break;
                 }
@@ -526,7 +526,7 @@ impl State {
         let ready = Ready { completion, frees: std::mem::take(&mut qp.untold), epoch: qp.epoch, is_receive: false };
         let queue = qp.send_queue;
         self.tell(queue, ready);
-        let ready = &mut self.queues.get_mut(&queue).expect("as long as its users").ready;
+        let ready = &mut self.queues.get_mut(&queue).expect("a queue lives as long as its users").ready;
         if let (Some(Flaw::CompletesOutOfOrder), Some(before)) = (flaw, ready.len().checked_sub(2)) {
             ready.swap(before, before + 1);
         }
@@ -545,7 +545,7 @@ impl State {
             ready.completion.qp.0 ^= 1;
         }
         let is_dark = self.has(Flaw::LeavesDescriptorsDark);
-        let queue = self.queues.get_mut(&queue).expect("as long as its users");
+        let queue = self.queues.get_mut(&queue).expect("a queue lives as long as its users");
         queue.ready.push_back(ready);
         if !is_dark {
             queue.bell.wake();
