@@ -121,7 +121,7 @@ pub trait Layer {
         let _ = (peer, describe);
     }
 
-    /// Tells that the protocol above no longer keeps anything of a peer ([`PacketPort::forget`],
+    /// Reports that the protocol above no longer keeps anything of a peer ([`PacketPort::forget`],
     /// [`PacketPort::peer_left`]), or that the port inside knows that the peer is gone
     /// ([`PeerLoss::is_certain`](crate::PeerLoss::is_certain)). The layer can drop what it keeps of the peer. It may be
     /// told of the same peer more than once, or of one that it never met, and may meet the peer again later: a last
@@ -149,7 +149,7 @@ pub trait Layer {
         ready.push_back(packet);
     }
 
-    /// Tells that the port is about to receive at `now_ns`, which is the time to release held packets. Returns true
+    /// Reports that the port is about to receive at `now_ns`, which is the time to release held packets. Returns true
     /// when something was handed to `tx`.
     fn advance(
         &mut self,

@@ -458,15 +458,15 @@ pub trait PacketPort: Readiness {
     /// The next event, if there is one. Ports notice events while they receive and wait.
     fn poll_event(&mut self) -> Option<PortEvent>;
 
-    /// Tells that nothing will be sent to or expected from `peer` any more, so that the port can drop what it keeps for
-    /// it. The peer may still come back by sending.
+    /// Reports that nothing will be sent to or expected from `peer` any more, so that the port can drop what it keeps
+    /// for it. The peer may still come back by sending.
     fn forget(&mut self, peer: Peer) {
         let _ = peer;
     }
 
-    /// Tells that the protocol above no longer keeps anything of `peer`, which opened the link between the two and may
-    /// use it again. Unlike [`Self::forget`], this leaves the link open. [Layers](crate::layer) drop what they keep of
-    /// the peer.
+    /// Reports that the protocol above no longer keeps anything of `peer`, which opened the link between the two and
+    /// may use it again. Unlike [`Self::forget`], this leaves the link open. [Layers](crate::layer) drop what they keep
+    /// of the peer.
     fn peer_left(&mut self, peer: Peer) {
         let _ = peer;
     }

@@ -149,9 +149,9 @@ pub trait Readiness {
         Err(no_descriptor())
     }
 
-    /// Tells that the thread is awake: the descriptor is no longer readable, and nobody has to wake the thread. Returns
-    /// whether a waker was called since it was armed, as far as that can be told from other news; that wake-up is then
-    /// used up. Does nothing if it is not armed.
+    /// Reports that the thread is awake: the descriptor is no longer readable, and nobody has to wake the thread.
+    /// Returns whether a waker was called since it was armed, as far as that can be told from other news; that wake-up
+    /// is then used up. Does nothing if it is not armed.
     fn disarm(&mut self) -> bool {
         false
     }

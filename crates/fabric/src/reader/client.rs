@@ -428,7 +428,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         }
     }
 
-    /// Posts the receives of answers that were taken again.
+    /// Posts again the receives whose answers were taken.
     fn repost(&mut self) {
         while let Some(mut buffer) = self.spent.pop_front() {
             let whole = buffer.capacity();
@@ -457,7 +457,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         self.meter.load()
     }
 
-    /// Tells that the thread slept, and that what woke it happened at `ready_ns`: for owners that know, such as
+    /// Reports that the thread slept, and that what woke it happened at `ready_ns`: for owners that know, such as
     /// simulated ones. (How late a sleep ended that was to end at a deadline, the reader sees by itself.)
     pub fn woken(&mut self, ready_ns: u64, now_ns: u64) {
         if self.meter.woken(ready_ns, now_ns) {
@@ -465,7 +465,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         }
     }
 
-    /// Tells that the thread slept for `slept_ns`, during which its processor was idle for `idle_ns`, as the system
+    /// Reports that the thread slept for `slept_ns`, during which its processor was idle for `idle_ns`, as the system
     /// counts it (`sinew_host::IdleTime`). Owners that can tell do so after each sleep, or after several with their
     /// sums. A reader that is told knows within a few sleeps that a program computes beside it, and that it has gone.
     /// Otherwise it learns of a program from the slices that it loses, and sleeps on for up to 16 of them when none are

@@ -53,7 +53,7 @@ impl Meter {
         self.vain_per_get_ns
     }
 
-    /// Takes in a turn that found something or not, after the thread `spun` or slept with `in_flight` gets. Returns the
+    /// Records a turn that found something or not, after the thread `spun` or slept with `in_flight` gets. Returns the
     /// time since which the thread was to spin, and whether it did not run meanwhile; `None` when it was not to spin.
     pub fn turned(&mut self, now_ns: u64, found: bool, spun: bool, in_flight: usize) -> Option<(u64, bool)> {
         let last_ns = self.last_ns.replace(now_ns)?;
@@ -83,7 +83,7 @@ impl Meter {
         Some((last_ns, is_lost))
     }
 
-    /// Takes in a wake-up for an event at `ready_ns`. Returns whether wake-ups have become much later, or much less
+    /// Records a wake-up for an event at `ready_ns`. Returns whether wake-ups have become much later, or much less
     /// late.
     pub fn woken(&mut self, ready_ns: u64, now_ns: u64) -> bool {
         let late_ns = now_ns.saturating_sub(ready_ns);

@@ -57,7 +57,7 @@ const SAMPLES_PER_CHANGE: u32 = 8;
 /// A get that takes this many times as long as such gets usually do, and at least [`STALL_MIN_NS`], met a stall.
 const STALL_TIMES: u64 = 8;
 const STALL_MIN_NS: u64 = 20_000;
-/// The most times longer that gets are assumed to take with an unknown choice than with the choice in use.
+/// Largest factor by which gets are assumed to take longer with an unknown choice than with the choice in use.
 const CHOICES_DIFFER: u64 = 4;
 
 /// Weights and limits of a policy.
@@ -361,7 +361,7 @@ impl Policy {
         Picked { choice: Choice::ALL[index], is_try: index != state.in_use }
     }
 
-    /// Takes in the end of a get of `class` that was [chosen](Self::choose). `None` for a get that failed, which tells
+    /// Records the end of a get of `class` that was [chosen](Self::choose). `None` for a get that failed, which tells
     /// nothing.
     pub fn measured(&mut self, class: Class, choice: Choice, sample: Option<Sample>, now_ns: u64) {
         let config = self.config;
@@ -422,7 +422,7 @@ impl Policy {
         settle(state, &config);
     }
 
-    /// Takes in that the thread was to poll from `from_ns` to `to_ns`, and ran, or (`is_lost`) did not.
+    /// Records that the thread was to poll from `from_ns` to `to_ns`, and ran, or (`is_lost`) did not.
     pub fn polled(&mut self, from_ns: u64, to_ns: u64, is_lost: bool) {
         if is_lost {
             if self.lost.polling.permille(to_ns, 0) == 0 {
@@ -439,7 +439,7 @@ impl Policy {
         }
     }
 
-    /// Takes in whether a program computes beside our thread, as found while it slept. This is known at once, whereas
+    /// Records whether a program computes beside our thread, as found while it slept. This is known at once, whereas
     /// stalls show it late, or never to a thread that sleeps.
     pub fn ours_is_shared(&mut self, is_shared: bool, now_ns: u64) {
         // The cost of gets that meet no stall stays as measured.
@@ -449,7 +449,7 @@ impl Policy {
         }
     }
 
-    /// Takes in the same of the server's thread, as an answer said.
+    /// Records the same for the server's thread, as an answer reported it.
     pub fn servers_is_shared(&mut self, is_shared: bool, now_ns: u64) {
         self.lost.two_sided.competes(is_shared, now_ns);
     }
@@ -460,8 +460,8 @@ impl Policy {
         [ours > 0, self.lost.two_sided.permille(now_ns, ours) > 0]
     }
 
-    /// Tells that something changed, such as the load of a processor: in all classes, all choices except the one in use
-    /// become unknown.
+    /// Reports that something changed, such as the load of a processor: in all classes, all choices except the one in
+    /// use become unknown.
     pub fn forget(&mut self) {
         for state in self.classes.iter_mut().flatten() {
             state.forget_others();
@@ -493,9 +493,9 @@ impl Policy {
 /// Tries that are allowed now.
 #[derive(Clone, Copy)]
 struct May {
-    /// Of choices that were not measured for a while.
+    /// Whether choices that were not measured for a while may be tried.
     refresh: bool,
-    /// Of sleeping, while the choice in use polls.
+    /// Whether sleeping may be tried while the choice in use polls.
     sleep: bool,
 }
 

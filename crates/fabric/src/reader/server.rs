@@ -290,7 +290,7 @@ impl<D: Device, C: Chase> Server<D, C> {
         &self.stats
     }
 
-    /// Tells that the thread slept for `slept_ns`, during which its processor was idle for `idle_ns`, as with
+    /// Reports that the thread slept for `slept_ns`, during which its processor was idle for `idle_ns`, as with
     /// [`Reader::slept`](super::Reader::slept). Answers tell readers whether a program computes beside it.
     pub fn slept(&mut self, slept_ns: u64, idle_ns: u64, now_ns: u64) {
         if let Some(is_shared) = self.sleeps.slept(slept_ns, idle_ns) {

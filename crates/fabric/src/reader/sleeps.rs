@@ -17,7 +17,7 @@ pub(super) struct Sleeps {
 }
 
 impl Sleeps {
-    /// Takes in a sleep of the thread, during which its processor was idle for `idle_ns`. Returns whether a program
+    /// Records a sleep of the thread, during which its processor was idle for `idle_ns`. Returns whether a program
     /// computes beside it, once there was enough sleep to tell.
     pub fn slept(&mut self, slept_ns: u64, idle_ns: u64) -> Option<bool> {
         self.slept_ns = self.slept_ns.saturating_add(slept_ns);

@@ -11,11 +11,10 @@ const KEPT_STALLS: u64 = 8;
 /// How long a belief lasts while it fades, as a multiple of the stall that it came from. Learning it again takes a
 /// stall, which then costs a twentieth of the time.
 const BELIEVED_STALLS: u64 = 16;
-/// The most times that a stall takes as long as the run before it: a scheduler shares evenly, among at most this many
-/// others.
+/// Largest ratio of a stall to the run before it: a scheduler shares evenly, among at most this many others.
 const OTHERS_MAX: u64 = 4;
-/// Time in nanoseconds for which a program that computes beside is believed to take an even share without a stall that
-/// shows it.
+/// Time in nanoseconds for which a program that computes beside it is believed to take an even share without a stall
+/// that shows it.
 const GUESSED_NS: u64 = 100_000_000;
 /// Time in nanoseconds of running without a stall that proves that there is none: no scheduler's slices are longer.
 const PROVEN_NS: u64 = 50_000_000;
@@ -37,8 +36,8 @@ pub(super) struct Stalls {
     belief_ns: u64,
     /// Whether it loses slices, so that the first stall predicts the next.
     is_sliced: bool,
-    /// Time until which a program that computes beside is, or was, assumed to take an even share, though no stall has
-    /// shown it.
+    /// Time until which a program that computes beside it is, or was, assumed to take an even share, though no stall
+    /// has shown it.
     guessed_until_ns: Option<u64>,
 }
 
@@ -57,12 +56,12 @@ impl Stalls {
         to_ns.saturating_sub(from_ns)
     }
 
-    /// Takes in a run without a stall.
+    /// Records a run without a stall.
     pub fn ran(&mut self, from_ns: u64, to_ns: u64) {
         self.run_ns += self.advance(from_ns, to_ns);
     }
 
-    /// Takes in a stall. Times that overlap what is accounted for, as those of several gets that met the same stall,
+    /// Records a stall. Times that overlap what is accounted for, as those of several gets that met the same stall,
     /// count once.
     pub fn lost(&mut self, from_ns: u64, to_ns: u64) {
         let lost_ns = self.advance(from_ns, to_ns);
@@ -92,7 +91,8 @@ impl Stalls {
         }
     }
 
-    /// Takes in whether a program that computes competes, as known without a stall. Returns whether that is news.
+    /// Records whether a computing program competes, as known by other means than a stall. Returns whether that is
+    /// news.
     ///
     /// Until a stall shows what the program takes, the guess is an even share. It is made once and held for a while
     /// only, since a program of lower priority takes nothing.
@@ -116,7 +116,7 @@ impl Stalls {
         is_held && !is_believed
     }
 
-    /// Takes back the proof that running long without a stall gave.
+    /// Discards the evidence of a long run without a stall.
     pub fn doubt(&mut self) {
         self.run_ns = 0;
     }

@@ -205,8 +205,8 @@ impl<Q: QueuePair> Share<Q> {
         })
     }
 
-    /// Takes in a queue pair, which holds `send_depth` requests and is or will be connected. Everything that it sends
-    /// from now on goes through the share; its receives remain with the owner, through [`Self::qp`].
+    /// Adds a queue pair, which holds `send_depth` requests and is or will be connected. Everything that it sends from
+    /// now on goes through the share; its receives remain with the owner, through [`Self::qp`].
     pub fn add(&mut self, qp: Q, send_depth: usize) -> LaneId {
         let number = qp.number();
         self.lanes.push(Lane { qp, number, depth: send_depth.max(1), posted: 0, is_touched: false });

@@ -265,7 +265,7 @@ impl Scheduler {
         self.turn = (self.turn + 1) % self.classes.len();
     }
 
-    /// Takes in the end of a chunk of `len` bytes, whether it succeeded or not: its credit comes back.
+    /// Records the end of a chunk of `len` bytes, whether it succeeded or not: its credit comes back.
     pub fn completed(&mut self, class: ClassId, len: u64) {
         let cost = self.cost(len);
         let class = &mut self.classes[class.0];

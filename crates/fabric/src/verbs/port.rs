@@ -290,7 +290,7 @@ impl<T: ThreadDomain> UdRx<T> {
 }
 
 impl<T: ThreadDomain> UdTx<T> {
-    /// Takes in which requests are over.
+    /// Records which requests are over.
     fn collect(&mut self) {
         self.cq.poll(&mut self.completions, BURST_MAX);
         for completion in self.completions.drain(..) {

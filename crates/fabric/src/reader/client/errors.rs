@@ -45,7 +45,7 @@ pub enum GetError {
         /// Number of that access, from 0.
         access: u32,
     },
-    /// The server refuses, always, a get that this reader accepts.
+    /// The server refused a get that this reader considers valid.
     #[error("the server refused the get: {0}; use the same release on both sides")]
     Server(Refusal),
     /// The queue pair refused the next access.

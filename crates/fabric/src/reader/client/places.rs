@@ -56,7 +56,7 @@ pub(super) struct Places {
     polls_begun: u64,
     /// Value of [`Self::polls_begun`] when a sleeping get last began.
     polls_before_sleep: u64,
-    /// Time that no deadline is earlier than.
+    /// Lower bound on all deadlines, in nanoseconds.
     due_ns: u64,
 }
 

@@ -154,7 +154,7 @@ impl State {
         self.qps.get_mut(&number).expect("a queue pair lives as long as its handle")
     }
 
-    /// Takes in a request.
+    /// Queues a request.
     pub fn push(&mut self, number: u32, request: Request<'_>) {
         let work = match request.operation {
             Operation::Send { immediate, to, .. } => Work::Send { immediate, to },
