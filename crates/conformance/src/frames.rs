@@ -24,7 +24,7 @@ pub use facts::*;
 pub struct Expectations {
     /// Whether the clock runs by itself, so that other threads can wake a port while it waits.
     pub real_time: bool,
-    /// Time that anything that must happen may take, in nanoseconds. Only failures take that long.
+    /// Time allowed for anything that must happen, in nanoseconds. Only failures take that long.
     pub patience_ns: u64,
 }
 

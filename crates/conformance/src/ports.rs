@@ -7,7 +7,7 @@
 //! ```
 //!
 //! This makes a `#[test]` of each fact; [`run_all`] runs them all in one. The expression is evaluated for each fact.
-//! The facts are plain functions, so a list that leaves out one that a port cannot satisfy shows it.
+//! The facts are plain functions: where a backend leaves out one that its port cannot satisfy, the omission is visible.
 //!
 //! The ports of one fixture are used from one thread. Nothing spins: a fact that expects a packet waits on its port
 //! until the fixture's patience, by the fixture's own clock, runs out.
@@ -42,7 +42,7 @@ pub struct Expectations {
     pub reports_closed_peers: bool,
     /// Whether the clock runs by itself, so that other threads can wake a port while it waits.
     pub real_time: bool,
-    /// Time that anything that must happen may take, in nanoseconds. Only failures take that long.
+    /// Time allowed for anything that must happen, in nanoseconds. Only failures take that long.
     pub patience_ns: u64,
 }
 
@@ -158,7 +158,7 @@ pub fn run_all<F: Fixture>(fixture: &mut F) {
     crate::__port_facts!(crate::__port_facts_in_turn, fixture);
 }
 
-/// How a packet's bytes are passed to the port.
+/// Form in which a packet's bytes are passed to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// All bytes in the head.

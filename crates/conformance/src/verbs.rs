@@ -7,8 +7,8 @@
 //! ```
 //!
 //! This makes a `#[test]` of each fact; [`run_all`] runs them all in one. The expression is evaluated for each fact.
-//! The facts are plain functions, so a list that leaves out one that a device cannot satisfy shows it. What a whole
-//! fabric does not promise is stated in [`Expectations`], with the reason.
+//! The facts are plain functions: where a backend leaves out one that its device cannot satisfy, the omission is
+//! visible. What a whole fabric does not promise is stated in [`Expectations`], with the reason.
 //!
 //! Most facts have two queue pairs, the *near* one, which asks, and the *far* one, each with a device and a thread
 //! domain of its own, and one thread that looks after both. Nothing spins: a fact that expects a completion waits on a
@@ -105,7 +105,7 @@ pub struct Expectations {
     pub left_to_right: Promise,
     /// Remote atomics are atomic with respect to the owner's processor too, and not just to each other.
     pub processor_atomics: Promise,
-    /// Time that anything that must happen may take, in nanoseconds. Only failures take that long.
+    /// Time allowed for anything that must happen, in nanoseconds. Only failures take that long.
     pub patience_ns: u64,
 }
 

@@ -44,7 +44,7 @@ impl Listener {
                 return Err(io::Error::new(ErrorKind::InvalidInput, "there is no path: write unix:PATH"));
             }
             let listener = UnixListener::bind(path).or_else(|error| {
-                // The system refuses connections to files that are no sockets, too.
+                // The system refuses connections to files that are not sockets as well, hence `is_socket`.
                 let is_socket = || std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
                 let nobody =
                     || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);

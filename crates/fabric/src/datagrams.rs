@@ -17,7 +17,7 @@ pub struct Segments<'a> {
     pub segment_len: usize,
 }
 
-/// How far a datagram has been handed on: its packets may fill more than one burst.
+/// Progress of handing on a datagram, whose packets may fill more than one burst.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
     /// Offset at which the next packet begins.
@@ -94,7 +94,7 @@ mod tests {
     const LIMIT: usize = 100;
     const FROM: Peer = Peer([0; 3]);
 
-    /// What should be lent, computed in the plainest way: segments, each a batch or a packet.
+    /// Packets that should be lent, computed in the plainest way: segments, each a batch or a packet.
     fn oracle(datagram: &[u8], segment_len: usize) -> (Vec<Vec<u8>>, u64) {
         let (mut packets, mut malformed) = (Vec::new(), 0);
         if datagram.is_empty() {
@@ -125,7 +125,7 @@ mod tests {
         (packets, malformed)
     }
 
-    /// What is lent, over as many bursts as it takes.
+    /// Packets lent, over as many bursts as it takes.
     fn lent(datagram: &[u8], segment_len: usize) -> (Vec<Vec<u8>>, u64, usize) {
         let (mut reading, mut stats, mut bursts) = (Reading::default(), PortStats::default(), 0);
         let mut all = Vec::new();

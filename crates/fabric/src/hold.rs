@@ -1,4 +1,4 @@
-//! When small packets wait for more to share their datagram.
+//! The rule by which small packets wait for more to share their datagram.
 //!
 //! A system call costs some microseconds whatever it carries, so a caller that turns its loop after every few packets
 //! would spend all its time in calls: on loopback, 60 calls in flight in batches of 3 came to 0.8 million a second, and

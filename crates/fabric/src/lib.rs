@@ -10,7 +10,7 @@
 //! - [`time`]: the clock and the generator that library code is handed instead of reading its own.
 //! - [`poller`]: when to spin and when to sleep, by one of several policies.
 //! - [`readiness`]: how to sleep, on several things at once.
-//! - [`worker`]: where long work runs.
+//! - [`worker`]: a pool for long work.
 //! - [`loopback`]: a deterministic network in memory, for tests.
 //! - [`verbs`]: the operations of an RDMA NIC.
 //! - [`reader`]: objects in another host's memory, fetched in whichever way is best at the moment.

@@ -1,4 +1,4 @@
-//! When a waiting thread spins and when it sleeps.
+//! Policies for when a waiting thread spins and when it sleeps.
 //!
 //! A sleeping thread costs a wake-up (tens of microseconds if processors idle deeply), and a spinning one costs a core.
 //! How a thread divides its time between the two is a policy ([`PollerConfig`]): rdmabox's adaptive polling (IV-B,

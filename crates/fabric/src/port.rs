@@ -267,7 +267,7 @@ impl PortStats {
     }
 }
 
-/// How a port knows that a peer is gone, or why it supposes so.
+/// Loss of a peer, as the port knows or supposes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerLoss {
     /// Its process ended.
@@ -295,7 +295,7 @@ pub enum PortEvent {
     PeerLost {
         /// The peer.
         peer: Peer,
-        /// How its loss is known.
+        /// Kind of the loss.
         loss: PeerLoss,
     },
 }

@@ -1,4 +1,4 @@
-//! What the fault injector may do and must never do, over random faults and traffic.
+//! Properties of the fault injector, over random faults and traffic.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

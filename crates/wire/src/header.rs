@@ -115,7 +115,7 @@ impl Kind {
 pub struct SessionKey(pub u64);
 
 impl SessionKey {
-    /// Limit that every index is below.
+    /// Exclusive upper limit of indices.
     pub const INDEX_LIMIT: usize = 1 << 24;
 
     /// The key of session `index`, with the low 40 bits of `token`.

@@ -1,8 +1,7 @@
 //! Bodies of management packets, which follow the header.
 //!
 //! A body is a fixed number of 64-bit words. A [`Connect`] is padded to [`CONNECT_LEN`] bytes, the length of the
-//! largest management packet, so that nobody can forge a sender's address and make a server send more bytes than it
-//! received.
+//! largest management packet, so that forging a sender's address cannot make a server send more bytes than it received.
 
 use crate::header::{HEADER_LEN, Header, Kind, SessionKey};
 

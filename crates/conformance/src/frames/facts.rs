@@ -236,7 +236,7 @@ pub fn frames_that_were_not_forwarded_stay_readable<F: Fixture>(fixture: &mut F)
     }
 }
 
-/// Frames can go to and fro for many times the memory of a port.
+/// Forwarding many times as many frames as a port has room for uses up none of its memory.
 pub fn forwarding_for_long_uses_up_nothing<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let count = chunk_len(&a).min(chunk_len(&b));
@@ -323,7 +323,7 @@ pub fn a_frame_makes_an_armed_port_readable<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// Each of many wake-ups by another thread, some before and some during a wait, ends one.
+/// Many wake-ups by another thread, some before and some during a wait, each end a wait.
 pub fn a_waker_ends_a_wait_for_frames<F: Fixture>(fixture: &mut F) {
     let (mut port, _other) = pair!(fixture);
     if !fixture.expectations().real_time {

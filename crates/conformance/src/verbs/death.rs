@@ -7,8 +7,8 @@ use sinew_fabric::verbs::{
 use super::ends::*;
 use super::*;
 
-/// Checks that requests that wait for a peer that is gone end with an error, that receives are flushed, and that the
-/// queue pair is in error. Returns how the first request ended, if there was one.
+/// Checks that requests waiting for a dead peer end with an error, that receives are flushed, and that the queue pair
+/// is in error. Returns how the first request ended, if there was one.
 pub(super) fn connection_ends<F: Fixture>(
     fixture: &F,
     near: &mut End<F::Device>,

@@ -431,7 +431,7 @@ pub(super) fn assert_failed<F: Fixture>(fixture: &F, completion: &Completion, st
     }
 }
 
-/// What the ends that several threads use share.
+/// State shared by the ends that several threads use.
 pub(super) struct Server<D: Device> {
     pub device: D,
     pub domain: Domain<D>,

@@ -39,7 +39,8 @@ pub fn messages_of_every_length_arrive_intact<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A message without bytes needs no buffer, and its immediate arrives unchanged; no immediate differs from zero.
+/// A message without bytes needs no buffer, and its immediate arrives unchanged; an immediate of zero differs from
+/// none.
 pub fn header_only_messages_carry_their_immediate<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);

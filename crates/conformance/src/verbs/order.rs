@@ -1,4 +1,4 @@
-//! What is ordered.
+//! The order of requests, messages and effects.
 
 use sinew_fabric::verbs::{Exposed, Opcode, Operation, QueuePair, RemoteMemory, Request, Source, Verb};
 

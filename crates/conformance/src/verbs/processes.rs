@@ -201,7 +201,7 @@ fn near_destination<D: Device>(near: &End<D>, address: &QpAddress) -> sinew_fabr
     near.thread.destination(address).expect("a way to a living queue pair")
 }
 
-/// A peer whose process is killed cannot say that it goes; its end is noticed all the same.
+/// A peer whose process is killed cannot announce its end, which is noticed all the same.
 pub fn a_killed_peer_ends_its_peers_work<F: Fixture>(fixture: &F) {
     for transport in connected(fixture) {
         let Some(mut process) = Process::start(fixture) else { return };

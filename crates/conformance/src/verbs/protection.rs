@@ -168,7 +168,7 @@ pub fn memory_that_is_no_longer_exposed_is_refused<F: Fixture>(fixture: &F) {
             }
             let memory = guarded(&pair.far, all_access(&pair.far.device));
             let remote = memory.remote();
-            // Before, it works.
+            // Before that, the access works.
             let operation = operation(&pair, Verb::Read, remote, LEN);
             pair.near.post(Request::new(1, operation));
             pair.sent_well(1);

@@ -1,6 +1,6 @@
 //! The four ways to get an object, and the classes of gets that are measured separately.
 
-/// How an object is fetched (apnet19 2.2).
+/// Way to fetch an object (apnet19 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// One READ for each access, one after the other. The server's processor takes no part.
@@ -9,7 +9,7 @@ pub enum Way {
     TwoSided,
 }
 
-/// How the reader learns of a completion (apnet19 2.2).
+/// Way to learn of a completion (apnet19 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Notice {
     /// Its thread polls the completion queue all the time.
@@ -21,9 +21,9 @@ pub enum Notice {
 /// One of the four combinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
-    /// How the object is fetched.
+    /// Way to fetch the object.
     pub way: Way,
-    /// How the reader learns of its completion.
+    /// Way to learn of its completion.
     pub notice: Notice,
 }
 

@@ -44,7 +44,7 @@ pub struct Outcome<'a> {
     pub tag: u64,
     /// The object's bytes, or the reason why there are none.
     pub result: Result<&'a [u8], &'a GetError>,
-    /// How the get was made. It ends the way it began.
+    /// Choice with which the get was made, from beginning to end.
     pub choice: Choice,
     /// Time at which it was asked, in nanoseconds.
     pub asked_ns: u64,
@@ -452,7 +452,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         &self.policy
     }
 
-    /// What the thread's time went into.
+    /// Uses of the thread's time.
     pub fn load(&self) -> &Load {
         self.meter.load()
     }

@@ -11,7 +11,7 @@ pub const REGIONS_MAX: usize = 64;
 /// Greeting of a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Its RC queue pair.
+    /// Address of its RC queue pair.
     pub address: QpAddress,
     /// Gets that it wants to have in flight.
     pub window: usize,
@@ -20,7 +20,7 @@ pub struct Hello {
 /// Greeting of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Its RC queue pair for this reader.
+    /// Address of its RC queue pair for this reader.
     pub address: QpAddress,
     /// Gets that the reader may have in flight.
     pub window: usize,

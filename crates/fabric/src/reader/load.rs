@@ -13,7 +13,7 @@ const WAKES: u32 = 4;
 /// Lateness in nanoseconds below which differences do not count.
 const LATE_MIN_NS: u64 = 2_000;
 
-/// Where a thread's time went, in nanoseconds since the reader was made.
+/// Uses of a thread's time, in nanoseconds since the reader was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Time spent spinning that found nothing.
@@ -24,7 +24,7 @@ pub struct Load {
     pub lost_ns: u64,
     /// Time asleep, or doing something else while nothing was in flight.
     pub slept_ns: u64,
-    /// How late it runs after an event: the average of recent wake-ups for which the event's time is known.
+    /// Delay from an event until the thread runs: the average of recent wake-ups for which the event's time is known.
     pub late_ns: u64,
     /// Whether others use much of the processor.
     pub is_shared: bool,

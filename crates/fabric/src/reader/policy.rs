@@ -67,7 +67,7 @@ pub struct PolicyConfig {
     pub spin_permille: u32,
     /// Share of the cost that may be spent on exploring, in thousandths.
     pub explore_permille: u32,
-    /// How much better another choice must be to be taken into use, in thousandths.
+    /// Margin by which another choice must be better to be taken into use, in thousandths.
     pub margin_permille: u32,
     /// Time in nanoseconds after which a measurement weighs half.
     pub half_life_ns: u64,
@@ -96,7 +96,7 @@ impl Default for PolicyConfig {
 /// A policy's decision for one get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Picked {
-    /// How the get is made.
+    /// Choice for the get.
     pub choice: Choice,
     /// Whether this is a try of a choice that is not in use.
     pub is_try: bool,

@@ -8,8 +8,8 @@
 const SLICE_MIN_NS: u64 = 1_000_000;
 /// Time that is averaged over, in stalls.
 const KEPT_STALLS: u64 = 8;
-/// How long a belief lasts while it fades, as a multiple of the stall that it came from. Learning it again takes a
-/// stall, which then costs a twentieth of the time.
+/// Duration of a fading belief, as a multiple of the stall that it came from. Learning it again takes a stall, which
+/// then costs a twentieth of the time.
 const BELIEVED_STALLS: u64 = 16;
 /// Largest ratio of a stall to the run before it: a scheduler shares evenly, among at most this many others.
 const OTHERS_MAX: u64 = 4;
@@ -32,7 +32,7 @@ pub(super) struct Stalls {
     /// Time up to which everything is accounted for.
     until_ns: u64,
     believed_until_ns: u64,
-    /// How long the belief lasts.
+    /// Duration of the belief, in nanoseconds.
     belief_ns: u64,
     /// Whether it loses slices, so that the first stall predicts the next.
     is_sliced: bool,

@@ -3,7 +3,7 @@
 use super::request::{Destination, Scatter};
 use super::types::{Opcode, QpNumber};
 
-/// How an operation ended, in the standard statuses.
+/// Outcome of an operation, as one of the standard statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Status {
@@ -57,7 +57,7 @@ pub struct Completion {
     pub id: u64,
     /// The queue pair that it belonged to.
     pub qp: QpNumber,
-    /// How it ended. If not with [`Status::Success`], only `id`, `qp`, `opcode` and `buffers` mean something.
+    /// Outcome. If it is not [`Status::Success`], only `id`, `qp`, `opcode` and `buffers` mean something.
     pub status: Status,
     /// Kind of the operation.
     pub opcode: Opcode,

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-/// How a queue pair talks to others.
+/// Transport of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection: to one queue pair, in order, each operation acknowledged.
@@ -149,7 +149,7 @@ pub struct Attributes {
 /// Configuration of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpConfig {
-    /// How it talks.
+    /// Transport of the queue pair.
     pub transport: Transport,
     /// Requests that it holds. Each keeps its place until a completion has been polled that shows that it is over: its
     /// own, or that of a later one.

@@ -33,7 +33,7 @@ pub fn management(bytes: &[u8]) {
         if let Some(refusal) = Refusal::read(code, bytes) {
             let packet = refusal.packet(key);
             assert_eq!(Header::read(packet.as_bytes()), Ok(Header::management(Kind::Refuse, key, code)));
-            // A reason may not use all the words that came with it.
+            // A reason need not use all the words that came with it.
             assert_eq!(Refusal::read(code, &body(packet)), Some(refusal));
         }
     }

@@ -24,7 +24,7 @@ pub struct ReaderConfig {
     pub limits: Limits,
     /// Time after which a get ends with an error, in nanoseconds.
     pub timeout_ns: u64,
-    /// How choices are made.
+    /// Configuration of the policy that makes the choices.
     pub policy: PolicyConfig,
 }
 

@@ -38,7 +38,7 @@ struct Posted {
     buffers: Scatter,
 }
 
-/// What arrives in a receive.
+/// Status and contents of what arrives in a receive.
 struct Arrival<'a> {
     opcode: Opcode,
     status: Status,
