@@ -3,8 +3,8 @@
 //! A request is one SEND of 44 bytes, an answer one SEND of 16 bytes and the object:
 //!
 //! ```text
-//! request  0 magic u16   2 version u8  3 accesses u8  4 len u32      8 number u64  16 hop_len u32  20 zero u32  24 start
-//! answer   0 number u64  8 version u8  9 status u8    10 access u16  12 len u32     16 object
+//! request  0 magic u16   2 version u8  3 accesses u8   4 len u32  8 number u64  16 hop_len u32  20 zero u32  24 start
+//! answer   0 number u64  8 version u8  9 status u8    10 access u16  12 len u32  16 object
 //! ```
 //!
 //! If the answer has an object, `access` describes the server's processor: 0 for unknown, 1 if it is the server's
