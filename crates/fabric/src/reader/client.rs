@@ -107,6 +107,7 @@ pub struct Reader<D: Device, C, G> {
     sends: (usize, usize),
     /// Whether the thread was to spin after the last turn.
     spun: bool,
+    /// Until when the thread may sleep, once it is armed; `Some(None)` for no limit.
     asleep_until_ns: Option<Option<u64>>,
     lost: Option<Status>,
     stats: ReaderStats,
