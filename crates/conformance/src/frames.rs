@@ -6,8 +6,8 @@
 //! sinew_conformance::frame_tests!(MyFixture::new());
 //! ```
 //!
-//! makes a `#[test]` of each fact; [`run_all`] runs them in one. A fixture may say that it lacks what its ports need, by
-//! [`Fixture::pair`] returning `None` after [`skipped`](crate::skipped).
+//! This makes a `#[test]` of each fact; [`run_all`] runs them all in one. A fixture that lacks what its ports need
+//! returns `None` from [`Fixture::pair`] after calling [`skipped`](crate::skipped).
 
 mod facts;
 #[cfg(test)]
@@ -19,12 +19,12 @@ use crate::pattern;
 
 pub use facts::*;
 
-/// What a fixture's wire promises beyond what every one must.
+/// Promises of a fixture's wire beyond what every wire must keep.
 #[derive(Clone, Copy, Debug)]
 pub struct Expectations {
     /// Whether the clock runs by itself, so that other threads can wake a port while it waits.
     pub real_time: bool,
-    /// How long something that must happen may take, in nanoseconds. Only failures take that long.
+    /// Time allowed for anything that must happen, in nanoseconds. Only failures take that long.
     pub patience_ns: u64,
 }
 
@@ -34,24 +34,25 @@ impl Default for Expectations {
     }
 }
 
-/// Opens the ports that the facts are checked on.
+/// Source of the ports that the facts are checked on.
 pub trait Fixture {
     /// The port under test.
     type Port: FramePort;
 
-    /// Two ports at the ends of a wire that carries their frames and no others. `None`: this machine has not what they need, and it was said.
+    /// Opens two ports at the ends of a wire that carries their frames and no others. `None` when this machine lacks
+    /// what they need, which the fixture has then reported.
     fn pair(&mut self) -> Option<(Self::Port, Self::Port)>;
 
-    /// The clock that deadlines and bursts are measured by.
+    /// Time on the clock by which deadlines and bursts are measured, in nanoseconds.
     fn now_ns(&self) -> u64;
 
-    /// What this wire promises.
+    /// Promises of this wire.
     fn expectations(&self) -> Expectations {
         Expectations::default()
     }
 }
 
-/// The list of facts, once: hands it to a macro, behind that macro's own arguments.
+/// The list of facts, written once. It is passed to a macro, after that macro's own arguments.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __frame_facts {
@@ -99,7 +100,7 @@ macro_rules! __frame_facts_in_turn {
     };
 }
 
-/// Makes a test of each fact of the [suite](crate::frames), on a fixture that the expression makes anew each time.
+/// Makes a test of each fact of the [suite](crate::frames). The expression makes a new fixture for each.
 #[macro_export]
 macro_rules! frame_tests {
     ($fixture:expr) => {
@@ -116,7 +117,8 @@ pub fn run_all<F: Fixture>(fixture: &mut F) {
     crate::__frame_facts!(crate::__frame_facts_in_turn, fixture);
 }
 
-/// A frame of `len` bytes from one port to the other that differs by number and place, of a type that no stack answers (local experiments).
+/// A frame of `len` bytes from one port to the other, with bytes that depend on its number and their position. Its type
+/// is that of local experiments, which no stack answers.
 fn frame<P: FramePort>(from: &P, to: &P, number: usize, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     bytes.extend(to.mac().0);
@@ -140,7 +142,7 @@ fn submit<P: FramePort>(port: &mut P) {
     port.split().1.submit();
 }
 
-/// One burst, copied out.
+/// One burst, copied.
 fn receive<F: Fixture>(fixture: &F, port: &mut F::Port) -> Vec<Vec<u8>> {
     let burst_max = port.caps().burst_max;
     let mut burst = FrameBurst::new(fixture.now_ns());
@@ -149,7 +151,7 @@ fn receive<F: Fixture>(fixture: &F, port: &mut F::Port) -> Vec<Vec<u8>> {
     burst.frames.iter().map(|frame| frame.bytes().to_vec()).collect()
 }
 
-/// Receives until there are `count` frames or patience ends.
+/// Receives until there are `count` frames or patience runs out.
 fn collect<F: Fixture>(fixture: &F, port: &mut F::Port, count: usize) -> Vec<Vec<u8>> {
     let deadline_ns = fixture.now_ns().saturating_add(fixture.expectations().patience_ns);
     let mut all = Vec::new();
@@ -181,7 +183,7 @@ fn drain<F: Fixture>(fixture: &F, port: &mut F::Port) -> Vec<Vec<u8>> {
     all
 }
 
-/// Frames that a fact sends before it receives, so that no room runs out.
+/// Number of frames that a fact sends before it receives, so that the receiver's room suffices.
 fn chunk_len<P: FramePort>(port: &P) -> usize {
     port.caps().receive_frames.clamp(1, 32)
 }

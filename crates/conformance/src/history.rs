@@ -1,35 +1,36 @@
-//! What clients of a key-value store saw, key by key, for a checker of linearizability that somebody else wrote (stateright's).
+//! Histories of a key-value store's clients, key by key, checked for linearizability by an independent checker
+//! (stateright's).
 
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 
-/// What is asked of one key.
+/// A request for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Gives it a value.
+    /// Sets the key's value.
     Put(u64),
-    /// Asks for its value.
+    /// Gets the key's value.
     Get,
-    /// Gives it a value if it has this one.
+    /// Sets the key's value if it has the expected one.
     Swap {
-        /// What it must have.
+        /// The expected value; `None` for a key without one.
         expect: Option<u64>,
-        /// What it gets.
+        /// The new value.
         value: u64,
     },
 }
 
-/// What is answered.
+/// An answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ret {
-    /// It was put.
+    /// The value was set.
     Put,
-    /// Its value.
+    /// The key's value.
     Got(Option<u64>),
-    /// Whether it had the value.
+    /// Whether the key had the expected value.
     Swapped(bool),
 }
 
-/// One key, as it should be.
+/// One key of a correct store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Key(Option<u64>);
 
@@ -55,8 +56,8 @@ impl SequentialSpec for Key {
     }
 }
 
-/// The history of a key that nobody has put yet. Each client has one request at a time under way; one whose outcome is unknown stays open, and its client
-/// goes on under another number.
+/// The history of a key that nobody has put yet. Each client has one request in flight at a time. A request whose
+/// outcome is unknown stays open, and its client goes on under another number.
 #[derive(Clone, Debug)]
 pub struct History(LinearizabilityTester<u64, Key>);
 
@@ -67,26 +68,26 @@ impl Default for History {
 }
 
 impl History {
-    /// A client asks.
+    /// Records a client's request.
     ///
     /// # Panics
     ///
-    /// When it has a request under way.
+    /// When the client has a request in flight already.
     pub fn asked(&mut self, client: u64, op: Op) {
-        self.0.on_invoke(client, op).expect("a client has one request under way");
+        self.0.on_invoke(client, op).expect("a client has one request in flight");
     }
 
-    /// A client is answered.
+    /// Records the answer to a client.
     ///
     /// # Panics
     ///
-    /// When it has asked for nothing.
+    /// When the client has no request in flight.
     pub fn answered(&mut self, client: u64, ret: Ret) {
         self.0.on_return(client, ret).expect("a client that is answered has asked");
     }
 
-    /// Whether a single key could have seen these requests in some order that agrees with when each began and ended. The time that this takes grows fast with the requests
-    /// that overlap.
+    /// Whether a single key could have handled these requests in some order that agrees with when each began and ended.
+    /// The time that this takes grows fast with the number of overlapping requests.
     pub fn is_linearizable(&self) -> bool {
         self.0.is_consistent()
     }
@@ -124,14 +125,14 @@ mod tests {
     #[test]
     fn the_checker_finds_histories_that_are_wrong() {
         assert!(is_linearizable(&[&put(1, 1), &put(1, 2), &get(2, Some(2))]));
-        // A stale read, a lost put, a value from nowhere, and one that was seen and is unseen again.
+        // A stale read, a lost put, a value from nowhere, and a value that was seen and then unseen again.
         assert!(!is_linearizable(&[&put(1, 1), &put(1, 2), &get(2, Some(1))]));
         assert!(!is_linearizable(&[&put(1, 1), &get(2, None)]));
         assert!(!is_linearizable(&[&get(2, Some(7))]));
         let open = [(3, Ok(Op::Put(3)))];
         assert!(is_linearizable(&[&put(1, 1), &open, &get(2, Some(1)), &get(2, Some(3))]));
         assert!(!is_linearizable(&[&put(1, 1), &open, &get(2, Some(3)), &get(2, Some(1))]));
-        // Two of which one alone can have succeeded.
+        // Only one of the two can have succeeded.
         assert!(is_linearizable(&[&swap(1, 1)]) && !is_linearizable(&[&swap(1, 1), &swap(2, 2)]));
     }
 }

@@ -6,11 +6,11 @@
 //! sinew_conformance::port_tests!(MyFixture::new());
 //! ```
 //!
-//! makes a `#[test]` of each fact; [`run_all`] runs them in one. The expression is evaluated for each fact. The facts are
-//! plain functions, so one that a port cannot satisfy is visible where it is left out.
+//! This makes a `#[test]` of each fact; [`run_all`] runs them all in one. The expression is evaluated for each fact.
+//! The facts are plain functions: where a backend leaves out one that its port cannot satisfy, the omission is visible.
 //!
-//! Ports of one fixture are used from one thread. Nothing spins: whoever expects a packet waits on its port, until the
-//! fixture's patience ends by the fixture's own clock.
+//! The ports of one fixture are used from one thread. Nothing spins: a fact that expects a packet waits on its port
+//! until the fixture's patience, by the fixture's own clock, runs out.
 
 mod delivery;
 mod peers;
@@ -32,17 +32,17 @@ pub use readiness::*;
 pub use sharing::*;
 pub use waiting::*;
 
-/// What a fixture's fabric promises beyond what every port must.
+/// Promises of a fixture's fabric beyond what every port must keep.
 #[derive(Clone, Copy, Debug)]
 pub struct Expectations {
-    /// Whether packets may be lost though the receiver had room. Contents and order are checked all the same.
+    /// Whether packets may be lost although the receiver had room. Contents and order are checked all the same.
     pub lossy: bool,
-    /// Whether a port is told ([`sinew_fabric::PortEvent::PeerLost`]) that a peer closed which it exchanged packets with. If so, it
-    /// is told what is certain ([`sinew_fabric::PeerLoss::is_certain`]).
+    /// Whether a port is told ([`sinew_fabric::PortEvent::PeerLost`]) when a peer with which it exchanged packets
+    /// closes. If so, the loss it is told of must be certain ([`sinew_fabric::PeerLoss::is_certain`]).
     pub reports_closed_peers: bool,
     /// Whether the clock runs by itself, so that other threads can wake a port while it waits.
     pub real_time: bool,
-    /// How long something that must happen may take, in nanoseconds. Only failures take that long.
+    /// Time allowed for anything that must happen, in nanoseconds. Only failures take that long.
     pub patience_ns: u64,
 }
 
@@ -52,27 +52,27 @@ impl Default for Expectations {
     }
 }
 
-/// Opens the ports that the facts are checked on.
+/// Source of the ports that the facts are checked on.
 pub trait Fixture {
     /// The port under test.
     type Port: PacketPort;
 
-    /// Opens a port that can reach the others of this fixture, and be reached, at an address of its own.
+    /// Opens a port, at an address of its own, that can reach this fixture's other ports and be reached by them.
     fn open(&mut self) -> Self::Port;
 
-    /// The clock that deadlines and bursts are measured by.
+    /// Time on the clock by which deadlines and bursts are measured, in nanoseconds.
     fn now_ns(&self) -> u64;
 
-    /// What this fabric promises.
+    /// Promises of this fabric.
     fn expectations(&self) -> Expectations;
 
-    /// An address where nobody is, on fabrics that can know.
+    /// An address where nobody is, on fabrics that can know that.
     fn absent_address(&self) -> Option<Address> {
         None
     }
 }
 
-/// The list of facts, once: hands it to a macro, behind that macro's own arguments.
+/// The list of facts, written once. It is passed to a macro, after that macro's own arguments.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __port_facts {
@@ -141,7 +141,7 @@ macro_rules! __port_facts_in_turn {
     };
 }
 
-/// Makes a test of each fact of the [suite](crate::ports), on a fixture that the expression makes anew each time.
+/// Makes a test of each fact of the [suite](crate::ports). The expression makes a new fixture for each.
 #[macro_export]
 macro_rules! port_tests {
     ($fixture:expr) => {
@@ -158,21 +158,21 @@ pub fn run_all<F: Fixture>(fixture: &mut F) {
     crate::__port_facts!(crate::__port_facts_in_turn, fixture);
 }
 
-/// How a packet is handed over.
+/// Form in which a packet's bytes are passed to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// All in the head.
+    /// All bytes in the head.
     Head,
-    /// 24 bytes of head, the rest borrowed.
+    /// A head of 24 bytes, and the rest borrowed.
     Borrowed,
-    /// 24 bytes of head, the rest a range of a share.
+    /// A head of 24 bytes, and the rest a range of a share.
     Shared,
 }
 
 const MODES: [Mode; 3] = [Mode::Head, Mode::Borrowed, Mode::Shared];
-/// Bytes of the head where there is data too.
+/// Length of the head, in bytes, if there is data too.
 const HEAD_LEN: usize = 24;
-/// Where the data starts in a shared buffer: not at its beginning, so that a port that ignores the range is seen.
+/// Offset of the data in a shared buffer. It is not 0, so that a port that ignores the range is caught.
 const SHARED_START: usize = 3;
 
 type Received = (Peer, Vec<u8>);
@@ -223,7 +223,7 @@ fn send<P: PacketPort>(port: &mut P, to: Peer, bytes: &[u8], mode: Mode) {
     port.split().1.submit();
 }
 
-/// A packet's bytes, unless its sender took them back.
+/// A packet's bytes; `None` when its sender revoked them.
 fn bytes_of(packet: &RxPacket<'_>) -> Option<Vec<u8>> {
     let mut bytes = packet.head.to_vec();
     if let Some(tail) = packet.tail {
@@ -234,7 +234,7 @@ fn bytes_of(packet: &RxPacket<'_>) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// One burst, copied out.
+/// One burst, copied.
 fn receive<F: Fixture>(fixture: &F, port: &mut F::Port) -> Vec<Received> {
     let burst_max = port.caps().burst_max;
     let mut burst = RxBurst::new(fixture.now_ns());
@@ -243,7 +243,7 @@ fn receive<F: Fixture>(fixture: &F, port: &mut F::Port) -> Vec<Received> {
     burst.packets.iter().filter_map(|packet| Some((packet.from, bytes_of(packet)?))).collect()
 }
 
-/// Receives until there are `count` packets or patience ends.
+/// Receives until there are `count` packets or patience runs out.
 fn collect<F: Fixture>(fixture: &F, port: &mut F::Port, count: usize) -> Vec<Received> {
     let deadline_ns = fixture.now_ns().saturating_add(patience_for_missing_ns(fixture));
     let mut all = Vec::new();
@@ -260,7 +260,7 @@ fn collect<F: Fixture>(fixture: &F, port: &mut F::Port, count: usize) -> Vec<Rec
     }
 }
 
-/// On a lossy fabric a packet that is missing may be lost, so nobody waits for it as long as for one that must come.
+/// Time to wait for a packet, in nanoseconds: shorter on a lossy fabric, where a missing packet may be lost.
 fn patience_for_missing_ns<F: Fixture>(fixture: &F) -> u64 {
     let Expectations { lossy, patience_ns, .. } = fixture.expectations();
     if lossy { patience_ns / 20 } else { patience_ns }
@@ -283,7 +283,7 @@ fn drain<F: Fixture>(fixture: &F, port: &mut F::Port) -> Vec<Received> {
     all
 }
 
-/// What arrived is what was sent: all of it, in order; on a lossy fabric, some of it, in order.
+/// Asserts that what arrived is what was sent: all of it, in order, or, on a lossy fabric, some of it, in order.
 fn assert_arrived<F: Fixture>(fixture: &F, got: &[Received], from: Peer, sent: &[Vec<u8>]) {
     assert!(got.iter().all(|(sender, _)| *sender == from), "all packets come from {from:?}: {:?}", senders(got));
     if fixture.expectations().lossy {
@@ -297,7 +297,7 @@ fn assert_arrived<F: Fixture>(fixture: &F, got: &[Received], from: Peer, sent: &
     assert_eq!(got.len(), sent.len(), "packets that arrived, and were sent");
 }
 
-/// What arrived was sent, in that order.
+/// Asserts that everything that arrived was sent, in that order.
 fn assert_subsequence(got: &[Received], sent: &[Vec<u8>]) {
     let mut rest = sent.iter();
     for (index, (_, bytes)) in got.iter().enumerate() {
@@ -315,7 +315,7 @@ fn senders(got: &[Received]) -> Vec<Peer> {
     senders
 }
 
-/// Sends a packet and its answer, so that both ports know each other. Returns each one's name for the other.
+/// Sends a packet and its answer, so that both ports know each other. Returns the peer that each is to the other.
 fn exchange<F: Fixture>(fixture: &F, a: &mut F::Port, b: &mut F::Port) -> (Peer, Peer) {
     let b_of_a = resolve(a, b);
     let a_of_b = talk(fixture, a, b_of_a, b);
@@ -323,7 +323,7 @@ fn exchange<F: Fixture>(fixture: &F, a: &mut F::Port, b: &mut F::Port) -> (Peer,
     (b_of_a, a_of_b)
 }
 
-/// Sends one packet, again and again where it may be lost, and returns whom it came from.
+/// Sends one packet, repeatedly if it may be lost, and returns the peer that it came from.
 fn talk<F: Fixture>(fixture: &F, sender: &mut F::Port, to: Peer, receiver: &mut F::Port) -> Peer {
     let bytes = pattern(fixture.now_ns() as usize | 1, 40);
     let attempts = if fixture.expectations().lossy { 100 } else { 1 };

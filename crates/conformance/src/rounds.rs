@@ -1,16 +1,16 @@
-//! Rounds of a sleep that another thread ends.
+//! Rounds in which another thread ends a sleep.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
 use sinew_fabric::Waker;
 
-/// Has another thread call `waker` many times, some before and some during a sleep. `sleep` is one sleep, which is told when the round
-/// began.
+/// Makes another thread call `waker` many times, some before and some during a sleep. `sleep` sleeps once; it is passed
+/// the time at which the round began.
 ///
 /// # Panics
 ///
-/// If a sleep lasts past `patience_ns`: the wake-up was lost, and time ended the sleep.
+/// When a sleep lasts for `patience_ns` or longer: the wake-up was lost, and the time-out ended the sleep.
 pub(crate) fn woken_by_another_thread(
     waker: Waker,
     patience_ns: u64,

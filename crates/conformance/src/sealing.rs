@@ -1,10 +1,11 @@
-//! An example of a layer that grows packets: how sealing would be one. It protects nothing.
+//! An example of a layer that grows packets, in the way that sealing would. It protects nothing.
 //!
-//! Each packet is masked by a keystream of its number, and gets a trailer of [`SEAL_LEN`] bytes: the number, and a keyed checksum of
-//! number and masked bytes. Packets whose checksum is wrong, and packets that came before, are dropped and counted. So bytes that are
-//! damaged or doubled below the layer never come above it, which is what tests want of it.
+//! Each packet is masked by a keystream that depends on its number, and gets a trailer of [`SEAL_LEN`] bytes: the
+//! number, and a keyed checksum of the number and the masked bytes. Packets with a wrong checksum, and packets that
+//! came before, are dropped and counted. So bytes that are damaged or duplicated below the layer never come above it,
+//! which is what tests want of it.
 //!
-//! What it lacks to be security: a cipher, keys of each pair and each direction, and their exchange.
+//! To be secure it would need a cipher, keys for each pair and each direction, and a key exchange.
 
 #[cfg(test)]
 mod tests;
@@ -21,19 +22,19 @@ use siphasher::sip128::{self, Hasher128};
 
 use crate::ports::{Expectations, Fixture};
 
-/// Bytes that the layer adds to each packet: eight of number, sixteen of checksum.
+/// Bytes that the layer adds to each packet: a number of eight, and a checksum of sixteen.
 pub const SEAL_LEN: usize = NUMBER_LEN + SUM_LEN;
 const NUMBER_LEN: usize = 8;
 const SUM_LEN: usize = 16;
-/// Peers whose numbers are kept, all of which know the key. Some are never forgotten, as those that the protocol above refused: then
-/// that which was silent longest makes way.
+/// The most peers whose numbers are kept, all of which know the key. Some are never forgotten, such as those that the
+/// protocol above refused. So when the table is full, the peer that was silent longest is evicted.
 const PEERS_MAX: usize = 1024;
 
 /// A port whose packets are sealed; see the [module](self).
 pub type Sealed<P> = Layered<P, SealLayer>;
 
-/// Seals the packets of `port`. Both sides have the same key. Packets are numbered from `first` on, which must be past every number that
-/// an earlier port at the same address has used: a clock's nanoseconds will do.
+/// Seals the packets of `port`. Both sides have the same key. Packets are numbered from `first` on, which must be past
+/// every number that an earlier port at the same address has used: a clock's nanoseconds will do.
 ///
 /// # Errors
 ///
@@ -46,27 +47,27 @@ pub fn seal<P: PacketPort>(port: P, key: [u64; 2], first: u64) -> Result<Sealed<
 #[derive(Debug)]
 pub struct SealLayer {
     key: [u64; 2],
-    /// The number of the next packet, to whomever it goes: one for each peer would begin anew once the peer is forgotten.
+    /// Number of the next packet to any peer. Numbers for each peer would start again once the peer is forgotten.
     next: u64,
     heard: HashMap<Peer, Heard>,
-    /// Packets that were let through.
+    /// Packets let through.
     opened: u64,
     stats: PortStats,
 }
 
-/// Which packets of a peer have come.
+/// Record of which packets of a peer have come.
 #[derive(Debug)]
 struct Heard {
     /// The highest number so far.
     highest: u64,
-    /// Whether that number has come, and those before it, in the lowest bit and up.
+    /// One bit for each number, from the highest downwards, starting at the lowest bit: set if the number has come.
     came: u128,
-    /// How many packets had been let through, of all peers, when its last one was.
+    /// Packets of all peers that had been let through when the last one of this peer was.
     last: u64,
 }
 
 impl Heard {
-    /// Notes that `number` has come; false if it had before, or is too far behind to tell.
+    /// Notes that `number` has come; returns false if it had come before, or is too far behind to tell.
     fn note(&mut self, number: u64) -> bool {
         if number > self.highest {
             let ahead = u32::try_from(number - self.highest).unwrap_or(u32::MAX);
@@ -83,12 +84,12 @@ impl Heard {
 }
 
 impl SealLayer {
-    /// Peers that it keeps something of.
+    /// Number of peers with a record.
     pub fn peers(&self) -> usize {
         self.heard.len()
     }
 
-    /// Masks bytes by the keystream of a number, or unmasks them.
+    /// Masks bytes with the keystream of a number, or unmasks them.
     fn mask(&self, number: u64, bytes: &mut [u8]) {
         let mut seed = SipHasher24::new_with_keys(self.key[0], self.key[1]);
         seed.write_u64(number);
@@ -107,7 +108,7 @@ impl SealLayer {
         hasher.finish128().as_bytes()
     }
 
-    /// The number of a sealed packet and the length of what it seals.
+    /// Checks a sealed packet; returns its number and the length of the bytes that it seals.
     fn open(&mut self, packet: &OwnedPacket) -> Result<(u64, usize), Dropped> {
         let (rest, sum) = packet.bytes.split_last_chunk::<SUM_LEN>().ok_or(Dropped::Malformed)?;
         let (masked, number) = rest.split_last_chunk::<NUMBER_LEN>().ok_or(Dropped::Malformed)?;

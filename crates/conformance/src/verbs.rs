@@ -6,14 +6,14 @@
 //! sinew_conformance::verbs_tests!(MyFixture::new());
 //! ```
 //!
-//! makes a `#[test]` of each fact; [`run_all`] runs them in one. The expression is evaluated for each fact. The facts are
-//! plain functions, so one that a device cannot satisfy is visible where it is left out; what a whole fabric does not promise is
-//! said in [`Expectations`], with the reason.
+//! This makes a `#[test]` of each fact; [`run_all`] runs them all in one. The expression is evaluated for each fact.
+//! The facts are plain functions: where a backend leaves out one that its device cannot satisfy, the omission is
+//! visible. What a whole fabric does not promise is stated in [`Expectations`], with the reason.
 //!
-//! Most facts have two queue pairs, the *near* one, which asks, and the *far* one, each with a device and a thread domain
-//! of its own, and one thread that looks after both. Nothing spins: whoever expects a completion waits on a completion queue, until
-//! the fixture's patience ends by the fixture's clock. Where time is real, some facts have threads; where a fixture can
-//! start them, some have processes.
+//! Most facts have two queue pairs, the *near* one, which asks, and the *far* one, each with a device and a thread
+//! domain of its own, and one thread that looks after both. Nothing spins: a fact that expects a completion waits on a
+//! completion queue until the fixture's patience, by the fixture's clock, runs out. If time is real, some facts use
+//! threads; if a fixture can start processes, some use those.
 
 mod atomics;
 mod completion_queues;
@@ -61,14 +61,14 @@ pub use waiting::*;
 /// Whether a fabric promises something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// It does.
+    /// It promises this.
     Kept,
-    /// It does not, for this reason. Facts that need it are left out, and say so.
+    /// It does not, for this reason. Facts that need the promise are left out, and report that.
     Not(&'static str),
 }
 
 impl Promise {
-    /// Whether it is promised; says on standard error what is left out when it is not.
+    /// Whether the promise holds; if it does not, reports on standard error that `what` is left out.
     fn holds(self, what: &str) -> bool {
         if let Self::Not(reason) = self {
             eprintln!("left out: {what}: {reason}");
@@ -77,35 +77,35 @@ impl Promise {
     }
 }
 
-/// What a fixture's fabric promises.
+/// Promises of a fixture's fabric.
 #[derive(Clone, Copy, Debug)]
 pub struct Expectations {
-    /// Reliable connections.
+    /// It has reliable connections.
     pub rc: Promise,
-    /// Unreliable connections.
+    /// It has unreliable connections.
     pub uc: Promise,
-    /// Unreliable datagrams.
+    /// It has unreliable datagrams.
     pub ud: Promise,
-    /// What is sent over an unreliable transport arrives when a receive is posted for it. Contents and order are checked
-    /// all the same.
+    /// Messages over an unreliable transport arrive if a receive is posted for them. Contents and order are checked all
+    /// the same.
     pub lossless: Promise,
     /// The clock runs by itself, and the device can be used from several threads.
     pub real_time: Promise,
-    /// A connected queue pair learns that its peer is gone although it sends nothing.
+    /// A connected queue pair learns that its peer is gone even if it sends nothing.
     pub notices_death: Promise,
-    /// Failures have the statuses that the InfiniBand specification gives them, not just any.
+    /// Failures have the statuses that the InfiniBand specification gives them, and not just any.
     pub standard_statuses: Promise,
-    /// A message that does not fit its receive is called that at both ends, and not another failure.
+    /// A message that does not fit in its receive fails at both ends with the statuses for that, and no others.
     pub length_errors: Promise,
-    /// A UC queue pair tells its peer from those that were its peer before.
+    /// A UC queue pair can tell its peer from earlier peers.
     pub knows_its_peer: Promise,
     /// An aligned word of 8 bytes appears whole, whether it is written or read.
     pub whole_words: Promise,
     /// A WRITE appears from left to right.
     pub left_to_right: Promise,
-    /// Remote atomics are atomic for the owner's processor too, not among themselves alone.
+    /// Remote atomics are atomic with respect to the owner's processor too, and not just to each other.
     pub processor_atomics: Promise,
-    /// How long something that must happen may take, in nanoseconds. Only failures take that long.
+    /// Time allowed for anything that must happen, in nanoseconds. Only failures take that long.
     pub patience_ns: u64,
 }
 
@@ -129,25 +129,25 @@ impl Default for Expectations {
     }
 }
 
-/// Gives the devices that the facts are checked on.
+/// Source of the devices that the facts are checked on.
 pub trait Fixture {
     /// The device under test.
     type Device: Device;
 
-    /// A device that reaches the others of this fixture. It can be the same each time.
+    /// A device that reaches this fixture's other devices. It can be the same one each time.
     fn device(&self) -> Self::Device;
 
-    /// The clock that waits are measured by.
+    /// Time on the clock by which waits are measured, in nanoseconds.
     fn now_ns(&self) -> u64;
 
-    /// What this fabric promises.
+    /// Promises of this fabric.
     fn expectations(&self) -> Expectations;
 
-    /// A command that starts a process in which [`serve_peer`] runs, on a device that reaches this fixture's; or why there is none.
+    /// A command that starts a process in which [`serve_peer`] runs, on a device that reaches this fixture's.
     ///
     /// # Errors
     ///
-    /// The reason.
+    /// The reason why there is no such command.
     fn peer_process(&self) -> Result<Command, &'static str> {
         Err("the fixture starts no processes")
     }
@@ -164,22 +164,22 @@ fn transports<F: Fixture>(fixture: &F) -> Vec<Transport> {
         .collect()
 }
 
-/// Those among them that are connected.
+/// Those of the transports that are connected.
 fn connected<F: Fixture>(fixture: &F) -> Vec<Transport> {
     transports(fixture).into_iter().filter(|transport| transport.is_connected()).collect()
 }
 
-/// RC, if they have it.
+/// RC, if the devices have it.
 fn reliable<F: Fixture>(fixture: &F) -> Option<Transport> {
     transports(fixture).into_iter().find(|&transport| transport == Transport::Rc)
 }
 
-/// UD, if they have it.
+/// UD, if the devices have it.
 fn datagrams<F: Fixture>(fixture: &F) -> Option<Transport> {
     transports(fixture).into_iter().find(|&transport| transport == Transport::Ud)
 }
 
-/// The list of facts, once: hands it to a macro, behind that macro's own arguments.
+/// The list of facts, written once. It is passed to a macro, after that macro's own arguments.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __verbs_facts {
@@ -328,7 +328,7 @@ macro_rules! __verbs_facts_in_turn {
     };
 }
 
-/// Makes a test of each fact of the [suite](crate::verbs), on a fixture that the expression makes anew each time.
+/// Makes a test of each fact of the [suite](crate::verbs). The expression makes a new fixture for each.
 #[macro_export]
 macro_rules! verbs_tests {
     ($fixture:expr) => {

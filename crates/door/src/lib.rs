@@ -1,4 +1,5 @@
-//! Sockets that clients of other protocols than Sinew's come in at: listeners at `HOST:PORT` or `unix:PATH`, and their connections, none of which blocks.
+//! Sockets for clients that speak protocols other than Sinew's: listeners at `HOST:PORT` or `unix:PATH`, and their
+//! connections. None of them blocks.
 #![forbid(unsafe_code)]
 
 use std::fs::Permissions;
@@ -12,9 +13,9 @@ use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 
-/// The mode that a Unix socket has at first: nobody else may connect, as with memcached.
+/// Initial mode of a Unix socket: nobody else may connect, as with memcached.
 pub const OWNER_ONLY: u32 = 0o700;
-/// What stands before the path of a Unix socket.
+/// Prefix of the path of a Unix socket.
 const UNIX: &str = "unix:";
 
 /// A listening socket: `HOST:PORT`, or `unix:PATH`.
@@ -31,19 +32,19 @@ enum Kind {
 }
 
 impl Listener {
-    /// Listens at `address`, with the port that the system chooses where it is 0. The socket of a server that is gone is
-    /// replaced; any other file is left alone. A Unix socket is for this user alone, until [`Self::set_mode`].
+    /// Listens at `address`; for port 0 the system chooses a port. The socket file of a dead server is replaced, and
+    /// any other file is left alone. A Unix socket is for this user alone, until [`Self::set_mode`].
     ///
     /// # Errors
     ///
-    /// What the system says: no such host, a port or a path that is in use, no right.
+    /// The system's error: no such host, a port or path in use, or no permission.
     pub fn bind(address: &str) -> io::Result<Self> {
         if let Some(path) = address.strip_prefix(UNIX) {
             if path.is_empty() {
-                return Err(io::Error::new(ErrorKind::InvalidInput, "no path: unix:PATH is needed"));
+                return Err(io::Error::new(ErrorKind::InvalidInput, "there is no path: write unix:PATH"));
             }
             let listener = UnixListener::bind(path).or_else(|error| {
-                // The system refuses connections to files of any kind.
+                // The system refuses connections to files that are not sockets as well, hence `is_socket`.
                 let is_socket = || std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
                 let nobody =
                     || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
@@ -57,7 +58,8 @@ impl Listener {
             listener.set_mode(OWNER_ONLY)?;
             return Ok(listener);
         }
-        let mut result = Err(io::Error::new(ErrorKind::InvalidInput, "no address: HOST:PORT or unix:PATH is needed"));
+        let mut result =
+            Err(io::Error::new(ErrorKind::InvalidInput, "there is no address: write HOST:PORT or unix:PATH"));
         for place in address.to_socket_addrs()? {
             match TcpListener::bind(place) {
                 Ok(listener) => {
@@ -70,11 +72,12 @@ impl Listener {
         result
     }
 
-    /// Has a Unix socket be for those whom `mode`, such as 0o770, lets write to the file. It changes nothing of another.
+    /// Sets the mode of a Unix socket, such as 0o770: users whom it lets write to the file may connect. Does nothing to
+    /// a TCP socket.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
         match &self.kind {
             Kind::Tcp(_) => Ok(()),
@@ -82,12 +85,12 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Address that the socket listens at.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Whether other hosts may reach it.
+    /// Whether other hosts may be able to connect.
     pub fn is_open_to_others(&self) -> bool {
         match &self.kind {
             Kind::Tcp(listener) => {
@@ -97,11 +100,12 @@ impl Listener {
         }
     }
 
-    /// Has it be told when somebody comes, as often as it has to be told anew.
+    /// Registers the socket with `registry`, which then reports waiting connections under `token`. It reports each
+    /// arrival once: accept until there is none left.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match &mut self.kind {
             Kind::Tcp(listener) => listener.register(registry, token, Interest::READABLE),
@@ -109,16 +113,16 @@ impl Listener {
         }
     }
 
-    /// The next connection, if there is one.
+    /// Accepts the next connection, if there is one.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WouldBlock`] when there is none; what the system says.
+    /// [`ErrorKind::WouldBlock`] when there is none; else the system's error.
     pub fn accept(&self) -> io::Result<Stream> {
         match &self.kind {
             Kind::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
-                // Small answers are not to wait for others. It works without, too.
+                // Small answers must not wait for others. The connection works without this too.
                 let _ = stream.set_nodelay(true);
                 Ok(Stream::Tcp(stream))
             }
@@ -127,7 +131,7 @@ impl Listener {
     }
 }
 
-/// The socket, for what the system can do with it beside.
+/// The socket's descriptor, for system calls that this crate does not offer.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
@@ -148,9 +152,9 @@ impl Drop for Listener {
 /// A connection's socket.
 #[derive(Debug)]
 pub enum Stream {
-    /// Of another host, or of this one.
+    /// TCP, from another host or this one.
     Tcp(TcpStream),
-    /// Of this host.
+    /// A Unix socket, from this host.
     Unix(UnixStream),
 }
 
@@ -162,30 +166,30 @@ impl Stream {
         }
     }
 
-    /// Has it be told when something comes.
+    /// Registers the connection with `registry`, which then reports arriving bytes under `token`.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.source().register(registry, token, Interest::READABLE)
     }
 
-    /// Has it be told when it can be written to, or no longer.
+    /// Starts (`watch`) or stops reporting that the connection can be written to.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn watch_writable(&mut self, registry: &Registry, token: Token, watch: bool) -> io::Result<()> {
         let interest = if watch { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
         self.source().reregister(registry, token, interest)
     }
 
-    /// Takes what came, as far as there is room.
+    /// Reads what has arrived, as far as there is room; returns the number of bytes.
     ///
     /// # Errors
     ///
-    /// What the system says; [`ErrorKind::WouldBlock`] when nothing came.
+    /// [`ErrorKind::WouldBlock`] when nothing has arrived; else the system's error.
     pub fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(target),
@@ -197,7 +201,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Self::read`].
     pub fn read_pieces(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read_vectored(pieces),
@@ -205,11 +209,11 @@ impl Stream {
         }
     }
 
-    /// Sends what the system takes.
+    /// Writes as much as the system takes; returns the number of bytes.
     ///
     /// # Errors
     ///
-    /// What the system says; [`ErrorKind::WouldBlock`] when it takes nothing.
+    /// [`ErrorKind::WouldBlock`] when it takes nothing; else the system's error.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
@@ -217,11 +221,11 @@ impl Stream {
         }
     }
 
-    /// As [`Self::write`], of several pieces.
+    /// As [`Self::write`], from several pieces.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Self::write`].
     pub fn write_pieces(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write_vectored(pieces),

@@ -3,10 +3,11 @@
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-/// Where a port is, or should be: `scheme://rest?option=value&...`.
+/// Address of a port: `scheme://rest?option=value&...`.
 ///
-/// The scheme names the fabric; what the rest means is the fabric's own affair (`shm://name`, `udp://host:port`). A text with characters
-/// that control a terminal, or turn the direction of others, is none: addresses stand in messages as they are.
+/// The scheme names the fabric, which alone knows what the rest means (`shm://name`, `udp://host:port`). A text with
+/// characters that control a terminal or turn the direction of text is not an address, since messages show addresses
+/// unescaped.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     scheme: String,
@@ -14,14 +15,14 @@ pub struct Address {
     options: Vec<(String, String)>,
 }
 
-/// Whether a character can be shown: no terminal obeys it, and it does not turn the direction of others.
+/// Whether a character can be shown: it neither controls a terminal nor turns the direction of text.
 fn is_printable(char: char) -> bool {
     let is_format =
         matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     !char.is_control() && !is_format
 }
 
-/// A text as an error quotes it: what a terminal would obey is escaped.
+/// A text as an error quotes it: characters that would control a terminal are escaped.
 ///
 /// ```
 /// assert_eq!(sinew_fabric::address::shown("shm://\u{1b}[31m").to_string(), "shm://\\u{1b}[31m");
@@ -35,23 +36,23 @@ pub fn shown(text: &str) -> impl fmt::Display + '_ {
     })
 }
 
-/// Why a text is no address. What it quotes is [`shown`] such that no terminal obeys it.
+/// Reason for a text not being an address. Quoted parts go through [`shown`], so that none of them controls a terminal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// There is no `://`.
     #[error("`{}` is not an address: write fabric://where, for example shm://name or udp://127.0.0.1:7000", shown(.0))]
     NoScheme(String),
-    /// What stands between the scheme and the options is not what the fabric needs there.
+    /// The part between the scheme and the options is not what the fabric needs there.
     #[error("`{address}`: {problem}; write {expected}", address = shown(.address), problem = shown(.problem))]
     Malformed {
         /// The whole text.
         address: String,
-        /// What is wrong with it.
+        /// The mistake.
         problem: String,
-        /// What it should look like.
+        /// The form that it should have.
         expected: String,
     },
-    /// An address of another fabric than the port that was handed it.
+    /// The address is of another fabric than the port to which it was handed.
     #[error(
         "`{address}` is an address of the fabric `{scheme}`, and this endpoint is on `{own}`: write {expected}, or open an \
          endpoint with {scheme}:// for it",
@@ -65,7 +66,7 @@ pub enum AddressError {
         scheme: String,
         /// The port's fabric.
         own: String,
-        /// What addresses of that look like.
+        /// The form of that fabric's addresses.
         expected: String,
     },
     /// An option without a value.
@@ -91,7 +92,7 @@ pub enum AddressError {
         address: String,
         /// The option's name.
         option: String,
-        /// Those that exist.
+        /// The options that exist.
         known: String,
     },
     /// The fabric cannot read an option's value.
@@ -106,9 +107,9 @@ pub enum AddressError {
         address: String,
         /// The option's name.
         option: String,
-        /// What it said.
+        /// The value given.
         value: String,
-        /// What it should be.
+        /// The form that it should have.
         expected: String,
     },
 }
@@ -124,19 +125,19 @@ impl Address {
         &self.scheme
     }
 
-    /// What stands behind `://`, without the options.
+    /// The part after `://`, without the options.
     pub fn rest(&self) -> &str {
         &self.rest
     }
 
-    /// The same with something else behind `://`.
+    /// The same address with something else after `://`.
     #[must_use]
     pub fn with_rest(mut self, rest: &str) -> Self {
         rest.clone_into(&mut self.rest);
         self
     }
 
-    /// The same with this value for an option, whatever it said before.
+    /// The same address with this value for an option, which replaces any earlier value.
     #[must_use]
     pub fn with_option(mut self, name: &str, value: &str) -> Self {
         self.options.retain(|(key, _)| key != name);
@@ -144,11 +145,12 @@ impl Address {
         self
     }
 
-    /// The host and the port of a `scheme://HOST:PORT`, `None` for what it leaves open. An IPv6 address loses its brackets.
+    /// The host and the port of a `scheme://HOST:PORT`; `None` for a part that is left out. An IPv6 address loses its
+    /// brackets.
     ///
     /// # Errors
     ///
-    /// [`AddressError::Malformed`]: a port that is no number up to 65,535.
+    /// [`AddressError::Malformed`] when the port is not a number up to 65,535.
     pub fn host_and_port(&self) -> Result<(Option<&str>, Option<u16>), AddressError> {
         // A colon inside brackets belongs to the host.
         let (host, port) = match self.rest.rsplit_once(':') {
@@ -168,27 +170,27 @@ impl Address {
         Ok(((!host.is_empty()).then_some(host), port))
     }
 
-    /// The host that it names, and the port at which it can be called.
+    /// The host, and the port at which it can be called.
     ///
     /// # Errors
     ///
-    /// As [`Self::host_and_port`]; no port, or port 0, with which only a server can do something.
+    /// As for [`Self::host_and_port`]; also when there is no port, or it is 0, which only a server can use.
     pub fn host_to_call(&self) -> Result<(Option<&str>, u16), AddressError> {
         match self.host_and_port()? {
             (host, Some(port)) if port != 0 => Ok((host, port)),
             (_, port) => {
-                let problem = if port.is_none() { "it has no port" } else { "nobody can be called at port 0" };
+                let problem = if port.is_none() { "it has no port" } else { "port 0 cannot be called" };
                 let place = "HOST:PORT with the port that the server listens on, and an IPv6 address in brackets";
                 Err(self.malformed(problem.to_owned(), format!("{}://{place}", self.scheme)))
             }
         }
     }
 
-    /// Checks that it is an address of the fabric `scheme`, which are written as `expected` says.
+    /// Checks that the address is of the fabric `scheme`; `expected` is the form of such addresses after `://`.
     ///
     /// # Errors
     ///
-    /// [`AddressError::WrongFabric`] when it is another's.
+    /// [`AddressError::WrongFabric`] when it is not.
     pub fn check_scheme(&self, scheme: &str, expected: &str) -> Result<(), AddressError> {
         if self.scheme == scheme {
             return Ok(());
@@ -214,7 +216,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// [`AddressError::BadValue`] when it is none.
+    /// [`AddressError::BadValue`] when it cannot be read as one.
     pub fn parsed_option<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, AddressError> {
         let Some(value) = self.option(name) else { return Ok(None) };
         value.parse().map(Some).map_err(|_| AddressError::BadValue {
@@ -229,7 +231,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// [`AddressError::UnknownOption`] with the first that is not.
+    /// [`AddressError::UnknownOption`] with the first that is not known.
     pub fn check_options(&self, known: &[&str]) -> Result<(), AddressError> {
         match self.options.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             None => Ok(()),
@@ -253,7 +255,7 @@ impl FromStr for Address {
         if !text.chars().all(is_printable) {
             return Err(AddressError::Malformed {
                 address: text.to_owned(),
-                problem: "it has characters that cannot be shown".to_owned(),
+                problem: "it has characters that must not be shown".to_owned(),
                 expected: "it without them".to_owned(),
             });
         }
@@ -280,11 +282,11 @@ impl fmt::Display for Address {
     }
 }
 
-/// A peer as one port knows it: small, comparable, meaningless to any other port.
+/// A peer as one port knows it: small, comparable, and meaningless to any other port.
 ///
-/// A port whose peers have addresses of their own packs the address in (an IPv6 socket address fits), so that packets from
-/// strangers cost it no memory; a port with links packs a link's index and generation, so that a name that outlived its
-/// link meets nobody else.
+/// A port whose peers have addresses of their own packs the address in (an IPv6 socket address fits), so that packets
+/// from strangers cost it no memory. A port with links packs a link's index and generation, so that a stale peer never
+/// names a later link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(pub [u64; 3]);
 
@@ -349,7 +351,7 @@ mod tests {
                 let error = text.parse::<Address>().unwrap_err().to_string();
                 assert!(error.chars().all(is_printable) && error.contains("\\u{"), "{error:?}");
             }
-            // Those that a program puts together.
+            // Addresses that a program puts together.
             let address = Address::new("shm", evil).with_option(evil, evil);
             let errors = [
                 address.host_to_call().unwrap_err(),

@@ -1,4 +1,4 @@
-//! Packets of a datagram that was received, in which several may be ([`sinew_wire::batch`]).
+//! The packets of a received datagram, of which there may be several ([`sinew_wire::batch`]).
 
 use arrayvec::ArrayVec;
 use sinew_wire::batch::{check_batch, frame_at, is_batch};
@@ -6,31 +6,31 @@ use sinew_wire::batch::{check_batch, frame_at, is_batch};
 use crate::address::Peer;
 use crate::port::{Dropped, MAX_BURST, PortStats, RxPacket};
 
-/// A datagram, or several that the kernel joined.
+/// A received datagram, or several that the kernel joined.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments<'a> {
-    /// Who sent it.
+    /// The sender.
     pub from: Peer,
-    /// The bytes of all.
+    /// The bytes of all datagrams.
     pub bytes: &'a [u8],
-    /// Bytes of each but the last; the length of all where there is one.
+    /// Length in bytes of each datagram except the last; of a single one, its whole length.
     pub segment_len: usize,
 }
 
-/// How far a datagram was handed on: its packets may fill more than one burst.
+/// Progress of handing on a datagram, whose packets may fill more than one burst.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
-    /// Where the next packet begins.
+    /// Offset at which the next packet begins.
     at: usize,
-    /// Where the current batch ends; `at` or less when `at` is at the beginning of a datagram.
+    /// End of the current batch; no greater than `at` when `at` is at the beginning of a datagram.
     batch_end: usize,
-    /// Whether anything of the datagram was looked at: an empty one is a packet too.
+    /// Whether anything of the datagram has been looked at: an empty one is a packet too.
     begun: bool,
 }
 
 impl Reading {
-    /// Lends the packets from here on, and counts them; what is no packet of at most `packet_len_max` bytes, or no batch of such, is counted as
-    /// [`Dropped::Malformed`]. Says whether that was all: else the burst is full.
+    /// Lends the packets from here on, and counts them. A packet longer than `packet_len_max`, or a malformed batch, is
+    /// counted as [`Dropped::Malformed`]. Returns whether that was all; if not, the burst is full.
     #[inline]
     pub fn lend<'a>(
         &mut self,
@@ -60,7 +60,7 @@ impl Reading {
             let end = (self.at + segment_len).min(datagram.len());
             let segment = &datagram[self.at..end];
             if is_batch(segment) {
-                // All of it is checked before any of it is lent.
+                // All of a batch is checked before any of it is lent.
                 match check_batch(segment, packet_len_max) {
                     Ok(first) => {
                         self.batch_end = end;
@@ -94,7 +94,7 @@ mod tests {
     const LIMIT: usize = 100;
     const FROM: Peer = Peer([0; 3]);
 
-    /// What should be lent, in the plainest words: segments, each a batch or a packet.
+    /// Packets that should be lent, computed in the plainest way: segments, each a batch or a packet.
     fn oracle(datagram: &[u8], segment_len: usize) -> (Vec<Vec<u8>>, u64) {
         let (mut packets, mut malformed) = (Vec::new(), 0);
         if datagram.is_empty() {
@@ -125,7 +125,7 @@ mod tests {
         (packets, malformed)
     }
 
-    /// What is lent, over as many bursts as it takes.
+    /// Packets lent, over as many bursts as it takes.
     fn lent(datagram: &[u8], segment_len: usize) -> (Vec<Vec<u8>>, u64, usize) {
         let (mut reading, mut stats, mut bursts) = (Reading::default(), PortStats::default(), 0);
         let mut all = Vec::new();
@@ -164,7 +164,7 @@ mod tests {
             let segment_len = datagram.len().div_ceil(pieces).max(1);
             for (index, segment) in datagram.chunks_mut(segment_len).enumerate() {
                 if batches & 1 << index != 0 && segment.len() > 2 {
-                    // Frames that often fit: lengths of 1 or 2 and contents that read as such lengths.
+                    // Often valid frames: lengths of 1 or 2, and contents that read as such lengths.
                     segment.iter_mut().enumerate().for_each(|(at, byte)| *byte = if at % 2 == 0 { *byte % 3 } else { 0 });
                     segment[..2].copy_from_slice(&[BATCH_MAGIC, BATCH_VERSION]);
                 }

@@ -1,14 +1,16 @@
-//! A port that mistreats packets, from a seed.
+//! A port that mistreats packets, driven by a seed.
 //!
-//! [`Faulty`] wraps any port and drops, duplicates, reorders, delays and corrupts what passes, in each direction with
-//! probabilities of its own ([`FaultConfig`]). The same seed and the same calls give the same faults. A [`FaultHandle`]
-//! changes the probabilities while the port is in use: a test can let a service settle, disturb it, and heal the network.
+//! [`Faulty`] wraps any port and drops, duplicates, reorders, delays and corrupts the packets that pass, with
+//! probabilities of their own for each direction ([`FaultConfig`]). The same seed and the same calls give the same
+//! faults. A [`FaultHandle`] changes the probabilities while the port is in use: a test can let a service settle,
+//! disturb it, and heal the network.
 //!
-//! What the fabrics below really do, and why a protocol must survive it: switches drop when buffers are full, paths
-//! through a data centre differ in length, routing changes duplicate, and memory errors pass checksums of 16 bits.
+//! Real fabrics do all of this, so a protocol must survive it: switches drop packets when buffers are full, paths
+//! through a data centre differ in length, routing changes duplicate, and memory errors pass 16-bit checksums.
 //!
-//! Delays are measured on the clock of the bursts ([`RxBurst::time_ns`](crate::RxBurst::time_ns)): a packet that is held
-//! back goes on when the port next receives at or after its time. What is held back of a peer that is forgotten meanwhile is lost.
+//! Delays are measured on the clock of the bursts ([`RxBurst::time_ns`](crate::RxBurst::time_ns)): a packet that is
+//! held back goes on when the port next receives at or after its time. If its peer is forgotten meanwhile, the packet
+//! is lost.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -19,20 +21,20 @@ use crate::layer::{Layer, Layered, OwnedPacket, Pool};
 use crate::port::{Dropped, PacketPort, PacketTx, PortStats, TxPacket};
 use crate::time::{Generator, SeededGenerator};
 
-/// What may happen to packets of one direction. Probabilities are in `0.0..=1.0` and independent of each other.
+/// Faults of one direction. Probabilities are in `0.0..=1.0` and independent of each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Faults {
     /// Probability that a packet is lost.
     pub drop: f64,
-    /// Probability that a packet is there twice. The copy meets its own delay, reordering and corruption.
+    /// Probability that a packet is duplicated. The copy meets its own delay, reordering and corruption.
     pub duplicate: f64,
     /// Probability that up to [`Self::reorder_packets_max`] later packets overtake a packet.
     pub reorder: f64,
     /// Packets that may overtake a reordered one; at least 1.
     pub reorder_packets_max: u64,
-    /// A reordered packet that too few follow goes on after this time, in nanoseconds.
+    /// Time in nanoseconds after which a reordered packet goes on, even if too few have overtaken it.
     pub reorder_ns_max: u64,
-    /// Probability that a packet is delayed, which lets others overtake it too.
+    /// Probability that a packet is delayed, which also lets others overtake it.
     pub delay: f64,
     /// The longest delay, in nanoseconds; delays are spread evenly from 1 up to it.
     pub delay_ns_max: u64,
@@ -41,7 +43,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Packets pass untouched.
+    /// No faults: packets pass untouched.
     pub const NONE: Self = Self {
         drop: 0.0,
         duplicate: 0.0,
@@ -69,17 +71,17 @@ impl Default for Faults {
     }
 }
 
-/// What may happen to packets of each direction.
+/// Faults of both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FaultConfig {
-    /// Packets that the port sends.
+    /// Faults of packets that the port sends.
     pub tx: Faults,
-    /// Packets that the port receives.
+    /// Faults of packets that the port receives.
     pub rx: Faults,
 }
 
 impl FaultConfig {
-    /// Packets pass untouched.
+    /// No faults: packets pass untouched.
     pub const NONE: Self = Self { tx: Faults::NONE, rx: Faults::NONE };
 
     /// The same faults in both directions.
@@ -88,18 +90,18 @@ impl FaultConfig {
     }
 }
 
-/// How many packets of both directions met which fault.
+/// Packets of both directions that met each fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Lost, those included that were held back when their peer was forgotten.
+    /// Packets lost, including those held back when their peer was forgotten.
     pub dropped: u64,
     /// Copies added.
     pub duplicated: u64,
-    /// Held back for others to overtake.
+    /// Packets held back for others to overtake.
     pub reordered: u64,
-    /// Held back for a time.
+    /// Packets held back for a time.
     pub delayed: u64,
-    /// Changed.
+    /// Packets changed.
     pub corrupted: u64,
 }
 
@@ -109,12 +111,12 @@ struct Control {
     counts: FaultCounts,
 }
 
-/// Changes and reads a [`Faulty`] port's faults, from any thread. Clones are the same handle.
+/// Handle that changes and reads a [`Faulty`] port's faults, from any thread. Clones are the same handle.
 #[derive(Clone, Debug)]
 pub struct FaultHandle(Arc<Mutex<Control>>);
 
 impl FaultHandle {
-    /// Sets what happens from now on. What is held back still goes on in its time.
+    /// Sets the faults from now on. Packets that are held back still go on at their time.
     pub fn set(&self, config: FaultConfig) {
         self.lock().config = config;
     }
@@ -124,12 +126,12 @@ impl FaultHandle {
         self.set(FaultConfig::NONE);
     }
 
-    /// What is set.
+    /// The faults that are set.
     pub fn config(&self) -> FaultConfig {
         self.lock().config
     }
 
-    /// What has happened so far.
+    /// Faults so far.
     pub fn counts(&self) -> FaultCounts {
         self.lock().counts
     }
@@ -154,7 +156,7 @@ impl<P: PacketPort> Layered<P, FaultLayer> {
         Self::enclose(port, layer)
     }
 
-    /// The handle that changes the faults.
+    /// The handle that changes this port's faults.
     pub fn handle(&self) -> FaultHandle {
         self.with_layer(|layer| layer.handle.clone())
     }
@@ -168,11 +170,11 @@ pub struct FaultLayer {
     rx: Lane,
 }
 
-/// A packet that is held back until a time. The earliest is the greatest, as a heap wants it.
+/// A packet that is held back until a time. The earliest compares as the greatest, as a max-heap needs it.
 #[derive(Debug)]
 struct Delayed {
     due_ns: u64,
-    /// Tells packets of one time apart: the first to come is the first to go.
+    /// Orders packets of the same time: first in, first out.
     number: u64,
     packet: OwnedPacket,
 }
@@ -197,7 +199,7 @@ impl PartialEq for Delayed {
 
 impl Eq for Delayed {}
 
-/// A packet that is held back until so many have passed, or a time.
+/// A packet that is held back until enough others have passed, or until a time.
 #[derive(Debug)]
 struct Overtaken {
     due_passed: u64,
@@ -210,11 +212,11 @@ struct Overtaken {
 struct Lane {
     generator: SeededGenerator,
     delayed: BinaryHeap<Delayed>,
-    /// In the order in which they came; few, since traffic itself lets go of them.
+    /// In the order in which they came; there are few, since traffic itself releases them.
     overtaken: Vec<Overtaken>,
     /// Packets that were ever delayed.
     delayed_total: u64,
-    /// Packets that went on so far.
+    /// Packets that have gone on so far.
     passed: u64,
 }
 
@@ -233,7 +235,7 @@ impl Lane {
         self.delayed.is_empty() && self.overtaken.is_empty()
     }
 
-    /// Loses what is held back of a peer; returns how many packets that were.
+    /// Loses the held packets of a peer; returns their number.
     fn forget(&mut self, peer: Peer) -> u64 {
         let before = self.delayed.len() + self.overtaken.len();
         self.delayed.retain(|delayed| delayed.packet.peer != peer);
@@ -241,13 +243,13 @@ impl Lane {
         (before - self.delayed.len() - self.overtaken.len()) as u64
     }
 
-    /// When the next packet goes on though no other follows; `u64::MAX` when none is held back.
+    /// Time at which the next packet goes on even if no other follows; `u64::MAX` when none is held back.
     fn next_due_ns(&self) -> u64 {
         let delayed_ns = self.delayed.peek().map(|delayed| delayed.due_ns);
         self.overtaken.iter().map(|overtaken| overtaken.due_ns).chain(delayed_ns).min().unwrap_or(u64::MAX)
     }
 
-    /// Sends one packet through the faults; `pass` gets what goes on at once.
+    /// Sends one packet through the faults; `pass` gets those that go on at once.
     fn admit(
         &mut self,
         faults: &Faults,
@@ -301,7 +303,7 @@ impl Lane {
         }
     }
 
-    /// Lets go of what is due, the earliest first. What goes on so counts for the packets that it overtakes.
+    /// Releases the packets that are due, the earliest first. Each counts towards the packets that it overtakes.
     fn release(&mut self, now_ns: u64, pool: &mut Pool, pass: &mut dyn FnMut(OwnedPacket, &mut Pool)) {
         loop {
             let due = |overtaken: &Overtaken| overtaken.due_ns <= now_ns || overtaken.due_passed <= self.passed;
@@ -321,7 +323,7 @@ impl Lane {
 }
 
 impl Layer for FaultLayer {
-    /// A port may give its name to another, who is not to get what was for it.
+    /// A port may give the peer's name to another, who must not get packets meant for it.
     fn forgotten(&mut self, peer: Peer) {
         if !self.tx.holds_nothing() || !self.rx.holds_nothing() {
             self.handle.lock().counts.dropped += self.tx.forget(peer) + self.rx.forget(peer);

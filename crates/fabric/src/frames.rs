@@ -1,11 +1,12 @@
 //! The frame port: raw Ethernet frames in bursts, owned by one thread.
 //!
-//! What forwards packets needs frames as they are on the wire, and has no use for peers and names, so frames have a face of their own
-//! beside the [packet port](crate::port). A port splits into halves as packet ports do. A received burst is lent, and its frames can
-//! be written: a router changes addresses and the hop limit where the frame lies, and [passes it on](FrameTx::forward). Between ports
-//! that share their memory that takes no copy.
+//! Code that forwards packets needs frames as they are on the wire and has no use for peers and names, so frames have
+//! an interface of their own beside the [packet port](crate::port). A port splits into halves as packet ports do. A
+//! received burst is lent, and its frames can be written: a router changes addresses and the hop limit in place, and
+//! [passes the frame on](FrameTx::forward). Between ports that share their memory this takes no copy.
 //!
-//! [`cable`] makes a frame port of any packet port, over shared memory or a simulated network for example. [`any`] has ports of several kinds behind one type.
+//! [`cable`] makes a frame port of any packet port, for example over shared memory or a simulated network. [`any`] puts
+//! ports of several kinds behind one type.
 
 pub mod any;
 pub mod cable;
@@ -18,7 +19,7 @@ use crate::port::{MAX_BURST, PortStats};
 use crate::readiness::{self, Readiness};
 use crate::waker::Waker;
 
-/// Bytes of an Ethernet header: two addresses and a type. A frame is never shorter.
+/// Length of an Ethernet header in bytes: two addresses and a type. No frame is shorter.
 pub const ETHERNET_HEADER_LEN: usize = 14;
 
 /// The address of an Ethernet interface.
@@ -26,10 +27,10 @@ pub const ETHERNET_HEADER_LEN: usize = 14;
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// All hosts.
+    /// The address of all hosts.
     pub const BROADCAST: Self = Self([0xFF; 6]);
 
-    /// Whether it names one host rather than a group.
+    /// Whether the address names one host rather than a group.
     pub const fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0
     }
@@ -42,37 +43,38 @@ impl fmt::Display for MacAddress {
     }
 }
 
-/// What a frame port can do, as data. It affects speed and limits, never soundness.
+/// Capabilities of a frame port, as data. They affect speed and limits, never soundness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameCaps {
     /// The longest frame, Ethernet header included and check sequence excluded, in bytes.
     pub frame_len_max: usize,
-    /// Frames that a receive burst lends at most; `<= MAX_BURST`.
+    /// The most frames that a receive burst lends; `<= MAX_BURST`.
     pub burst_max: usize,
     /// Frames that can be waiting at this port before further ones are lost.
     pub receive_frames: usize,
-    /// Whether a frame that a port of the same memory received is forwarded without a copy.
+    /// Whether a frame received by a port of the same memory is forwarded without a copy.
     pub forwards_in_place: bool,
 }
 
-/// A received frame, lent until its burst goes, that its holder may write.
+/// A received frame, lent until its burst is dropped, that its holder may write.
 pub trait LentFrame {
-    /// Its bytes, from the Ethernet header on, without the check sequence.
+    /// The frame's bytes from the Ethernet header on, without the check sequence.
     fn bytes(&self) -> &[u8];
 
-    /// Its bytes, to write.
+    /// The frame's bytes, writable.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-/// Which frames a family of ports lends: the same for all ports that can pass frames to each other without a copy.
+/// The kind of frames that a family of ports lends, shared by all ports that can pass frames to each other without a
+/// copy.
 pub trait FrameFamily {
-    /// A frame of theirs.
+    /// A frame of the family.
     type Frame<'a>: LentFrame;
 }
 
 /// A received burst and the time that counts as its arrival.
 pub struct FrameBurst<'a, F: FrameFamily> {
-    /// When the burst was taken from the fabric, on the clock of the caller.
+    /// Time at which the burst was taken from the fabric, on the caller's clock.
     pub time_ns: u64,
     /// The frames, in the order of their arrival.
     pub frames: ArrayVec<F::Frame<'a>, MAX_BURST>,
@@ -88,65 +90,67 @@ impl<F: FrameFamily> FrameBurst<'_, F> {
 
 /// The receiving half of a frame port.
 pub trait FrameRx {
-    /// The frames that it lends.
+    /// Family of the frames that it lends.
     type Family: FrameFamily;
 
-    /// Lends the next frames, at most [`FrameCaps::burst_max`], by pushing them to `burst`. Never blocks. What the previous call lent,
-    /// and nobody forwarded, is given back to the fabric by this call.
+    /// Lends the next frames, at most [`FrameCaps::burst_max`], by pushing them to `burst`. Never blocks. This call
+    /// gives back to the fabric the frames that the previous call lent and nobody forwarded.
     fn receive<'a>(&'a mut self, burst: &mut FrameBurst<'a, Self::Family>);
 }
 
 /// The transmitting half of a frame port.
 ///
-/// Frames are unreliable: one that cannot be sent is dropped and counted. One shorter than its header counts as
-/// [`Malformed`](crate::Dropped::Malformed), one over [`FrameCaps::frame_len_max`] as [`TooLong`](crate::Dropped::TooLong), and one that
-/// finds no room as [`Full`](crate::Dropped::Full).
+/// Frames are unreliable: one that cannot be sent is dropped and counted. A frame shorter than its header counts as
+/// [`Malformed`](crate::Dropped::Malformed), one longer than [`FrameCaps::frame_len_max`] as
+/// [`TooLong`](crate::Dropped::TooLong), and one that finds no room as [`Full`](crate::Dropped::Full).
 pub trait FrameTx {
-    /// The frames that it can take from a receiver.
+    /// Family of the frames that it can forward.
     type Family: FrameFamily;
 
-    /// Copies a frame in two pieces, such as its headers and the rest, and takes it for sending. It may wait for [`Self::submit`].
+    /// Queues a copy of a frame that is given in two pieces, such as its headers and the rest. It may wait for
+    /// [`Self::submit`].
     fn push(&mut self, head: &[u8], rest: &[u8]);
 
-    /// Takes a received frame, as it is now, for sending: without a copy where the port that lent it has its memory from the same place
-    /// ([`FrameCaps::forwards_in_place`]).
+    /// Queues a received frame, as it is now. This takes no copy if the port that lent it has its memory from the same
+    /// place ([`FrameCaps::forwards_in_place`]).
     fn forward(&mut self, frame: <Self::Family as FrameFamily>::Frame<'_>);
 
-    /// Sends all that was taken: the doorbell at the end of a burst.
+    /// Sends everything queued: the doorbell at the end of a burst.
     fn submit(&mut self);
 }
 
-/// A port for Ethernet frames. It has no peers and no names: who a frame is for stands in the frame.
+/// A port for Ethernet frames. It has no peers and no names, since a frame itself names its receiver.
 pub trait FramePort: Readiness {
-    /// The frames that it lends and takes.
+    /// Family of the frames that it lends and takes.
     type Family: FrameFamily;
     /// The receiving half.
     type Rx: FrameRx<Family = Self::Family>;
     /// The transmitting half.
     type Tx: FrameTx<Family = Self::Family>;
 
-    /// What the port can do.
+    /// Capabilities of the port.
     fn caps(&self) -> FrameCaps;
 
-    /// The address of its interface.
+    /// Address of the port's interface.
     fn mac(&self) -> MacAddress;
 
-    /// Both halves, so that frames can be sent while a burst is lent.
+    /// Both halves of the port, so that frames can be sent while a burst is lent.
     fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx);
 
-    /// Wakes this port from other threads.
+    /// A waker, by which other threads wake this port.
     fn waker(&self) -> Waker;
 
-    /// Blocks until a frame may be there, the waker was called, or `timeout_ns` passed (`None`: no time-out). May return early.
+    /// Blocks until a frame may be there, the waker is called, or `timeout_ns` has passed (`None`: no time-out). May
+    /// return early.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
         readiness::wait(self, timeout_ns)
     }
 
-    /// What went through so far: frames as packets.
+    /// Traffic so far, with frames counted as packets.
     fn stats(&self) -> PortStats;
 }
 

@@ -1,20 +1,20 @@
-//! When small packets wait for more to share their datagram.
+//! The rule by which small packets wait for more to share their datagram.
 //!
-//! A system call costs some microseconds whatever it carries, so a caller that turns its loop after every few packets would
-//! spend all its time in calls: 60 calls in flight in batches of 3 were 0.8 million a second on loopback, and are over 2 with
-//! what follows. A turn's packets wait if the turn before brought packets too, until a turn brings none, the datagram is full,
-//! or [`HOLD_NS`] passed. So nothing waits for longer than a call or two take, and whoever has nothing more to send waits for
-//! nothing: one call after another's answer goes at once.
+//! A system call costs some microseconds whatever it carries, so a caller that turns its loop after every few packets
+//! would spend all its time in calls: on loopback, 60 calls in flight in batches of 3 came to 0.8 million a second, and
+//! with the rule here to over 2 million. A turn's packets wait if the turn before brought packets too, until a turn
+//! brings none, the datagram is full, or [`HOLD_NS`] have passed. So no packet waits longer than a call or two take,
+//! and a caller with nothing more to send does not wait: calls made one at a time go out at once.
 
-/// How long a packet waits at most.
+/// The longest that a packet waits, in nanoseconds.
 pub const HOLD_NS: u64 = 6_000;
-/// Bytes of a datagram that is not held any more.
+/// Length in bytes from which a datagram is not held any longer.
 pub const HOLD_LEN_MAX: usize = 16 << 10;
 
-/// What the last turns brought.
+/// Record of the last turns.
 #[derive(Debug, Default)]
 pub struct Hold {
-    /// Packets that were there at the last turn's end and held back.
+    /// Packets held back at the end of the last turn.
     held: u64,
     /// Whether the last turn brought packets.
     came: bool,
@@ -22,7 +22,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Whether what is there at a turn's end, `packets` of them, may wait for the next turn.
+    /// Whether the `packets` that are there at a turn's end may wait for the next turn.
     #[inline]
     pub fn holds(&mut self, packets: u64, now_ns: u64) -> bool {
         let came = packets > self.held;
@@ -32,7 +32,7 @@ impl Hold {
         waits && now_ns.saturating_sub(*self.since_ns.get_or_insert(now_ns)) < HOLD_NS
     }
 
-    /// Everything was sent.
+    /// Notes that everything was sent.
     #[inline]
     pub fn sent(&mut self) {
         self.held = 0;

@@ -1,30 +1,33 @@
-//! Ports around ports: what fault injection, tracing, capture and sealing have in common.
+//! Ports around ports: the part that fault injection, tracing, capture and sealing have in common.
 //!
-//! A [`Layer`] sees every packet that passes and may drop, change, hold back, add or grow some; [`Layered`] puts it around any
-//! port and is a port itself. To send is to pass through: borrowed data and shares reach the inner port as they are, unless the
-//! layer makes a packet of its own of them. What is received is copied out of the inner port's burst, once and into recycled
-//! buffers, since the burst would otherwise keep the inner port borrowed while its other half sends.
+//! A [`Layer`] sees every packet that passes and may drop, change, hold back, add or grow packets; [`Layered`] puts it
+//! around any port and is itself a port. Packets to send pass straight through: borrowed data and shares reach the
+//! inner port as they are, unless the layer makes a packet of its own of them. Received packets are copied out of the
+//! inner port's burst, once and into recycled buffers, since the burst would otherwise keep the inner port borrowed
+//! while its other half sends.
 //!
 //! # Layers that grow packets
 //!
-//! A layer says how many bytes it adds to each packet ([`Layer::overhead`]), and the port around it offers packets that are
-//! shorter by so much ([`Caps`]), so that protocols above need not know. The port inside is given no packet that is too long
-//! for it, whatever the layer does: such packets are dropped and counted as [`Dropped::TooLong`].
+//! A layer states how many bytes it adds to each packet ([`Layer::overhead`]), and the port around it offers packets
+//! that are shorter by that many ([`Caps`]), so protocols above need not know. The port inside is never given a packet
+//! that is too long for it, whatever the layer does: such packets are dropped and counted as [`Dropped::TooLong`].
 //!
-//! Bytes that a layer transforms cannot stay in the buffer that they were shared from. [`Pool::copy`] gives it a buffer of its own,
-//! which [`Pool::recycle`] takes back once the packet is pushed. Once there are as many as are in use at a time, nothing is allocated.
+//! Bytes that a layer transforms cannot stay in the buffer that they were shared from. [`Pool::copy`] gives the layer a
+//! buffer of its own, which [`Pool::recycle`] takes back once the packet is pushed. Once there are as many buffers as
+//! are in use at a time, nothing is allocated.
 //!
 //! # Layers that seal
 //!
-//! Three things are promised, so that authentication and encryption can be layers:
+//! Three promises allow authentication and encryption to be layers:
 //!
-//! - **Each push is a packet of its own.** The protocol above repeats what may be lost by pushing it again, and it comes through the
-//!   layer again. So a layer numbers what it is given in the order of coming, and no two packets ever bear one number.
-//! - **What a layer does not hand on did not arrive.** It counts why: [`Dropped::BadSeal`], [`Dropped::Replayed`],
-//!   [`Dropped::Malformed`].
+//! - **Each push is a packet of its own.** The protocol above retransmits by pushing again, and the packet comes
+//!   through the layer again. So a layer numbers packets in the order in which they come, and no two packets ever bear
+//!   the same number.
+//! - **A packet that a layer does not hand on has not arrived.** The layer counts the reason: [`Dropped::BadSeal`],
+//!   [`Dropped::Replayed`], [`Dropped::Malformed`].
 //! - **A layer hears when a peer is forgotten** ([`Layer::forgotten`]), and can forget it too.
 //!
-//! `sinew_conformance::sealing` is an example of such a layer, and what the tests use.
+//! `sinew_conformance::sealing` is an example of such a layer, and the one that tests use.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -43,24 +46,24 @@ use crate::waker::Waker;
 
 /// Buffers that a layered port keeps for reuse.
 const SPARE_BUFFERS_MAX: usize = 4096;
-/// The least that [`Caps::copy_len_max`] may be: a header of the protocol above.
+/// The least [`Caps::copy_len_max`], in bytes: a header of the protocol above.
 const COPY_LEN_MIN: usize = 24;
 
-/// A packet that is nobody else's.
+/// A packet with its own buffer.
 #[derive(Debug)]
 pub struct OwnedPacket {
-    /// Whom it goes to, or whom it came from.
+    /// The receiver of a packet to send, or the sender of a received one.
     pub peer: Peer,
-    /// All its bytes.
+    /// All bytes of the packet.
     pub bytes: Vec<u8>,
-    /// How many of them are the head that its sender passed, where that is known, else all.
+    /// Length of the head that the packet's sender passed, if known; otherwise the whole length.
     pub head_len: usize,
-    /// Whether it is known to have met a long queue (ECN).
+    /// Whether the packet is known to have met a long queue (ECN).
     pub is_marked: bool,
 }
 
 impl OwnedPacket {
-    /// The packet, to transmit.
+    /// The packet, ready to transmit.
     pub fn to_transmit(&self) -> TxPacket<'_> {
         let (head, data) = self.bytes.split_at(self.head_len.min(self.bytes.len()));
         TxPacket { to: self.peer, head, data: if data.is_empty() { TxData::None } else { TxData::Bytes(data) } }
@@ -71,12 +74,13 @@ impl OwnedPacket {
 #[derive(Debug, Default)]
 pub struct Pool {
     spare: Vec<Vec<u8>>,
-    /// What a buffer has room for, lest it be made anew as packets grow: memory that is not touched costs nothing.
+    /// Capacity of each buffer, so that buffers need not be reallocated as packets grow: memory that is not touched
+    /// costs nothing.
     packet_len_max: usize,
 }
 
 impl Pool {
-    /// A packet of the bytes of `head` and `data`, to change, grow, or keep.
+    /// A packet with a copy of `head` and `data`, which can be changed, grown or kept.
     pub fn copy(&mut self, peer: Peer, head: &[u8], data: &[u8]) -> OwnedPacket {
         let mut bytes = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.packet_len_max));
         bytes.extend_from_slice(head);
@@ -84,7 +88,7 @@ impl Pool {
         OwnedPacket { peer, bytes, head_len: head.len(), is_marked: false }
     }
 
-    /// A packet of the same bytes.
+    /// A copy of a packet.
     pub fn duplicate(&mut self, packet: &OwnedPacket) -> OwnedPacket {
         OwnedPacket {
             head_len: packet.head_len,
@@ -93,7 +97,7 @@ impl Pool {
         }
     }
 
-    /// Takes a packet's buffer back.
+    /// Takes back a packet's buffer.
     pub fn recycle(&mut self, mut packet: OwnedPacket) {
         packet.bytes.clear();
         if self.spare.len() < SPARE_BUFFERS_MAX {
@@ -102,48 +106,51 @@ impl Pool {
     }
 }
 
-/// Something that packets pass through on their way from and to a port. Each method's default changes nothing.
+/// A filter that packets pass through on their way to and from a port. Each method's default changes nothing.
 pub trait Layer {
-    /// Bytes that it adds to a packet, at most. Always the same: it is asked once.
+    /// The most bytes that the layer adds to a packet. Must be constant: it is read once.
     fn overhead(&self) -> usize {
         0
     }
 
-    /// A peer appears in the next call; `describe` says how its port shows it.
+    /// Announces a peer that the next call concerns; `describe` gives the port's name for it.
     ///
-    /// Any stranger's packet is enough for that, and the protocol above forgets only whom it knew. So what a layer keeps of peers must
-    /// be bounded by itself, too.
+    /// A packet from any stranger causes this call, and the protocol above forgets only peers that it knew. So a layer
+    /// must itself bound what it keeps of peers.
     fn meet(&mut self, peer: Peer, describe: &mut dyn FnMut() -> String) {
         let _ = (peer, describe);
     }
 
-    /// The protocol above keeps nothing of a peer any more ([`PacketPort::forget`], [`PacketPort::peer_left`]), or the port inside
-    /// knows that it is gone ([`PeerLoss::is_certain`](crate::PeerLoss::is_certain)): what is kept of it can go. It may be told of the same
-    /// peer more than once, of one that it never met, and meet the peer again later: a last copy of something may still come.
+    /// Reports that the protocol above no longer keeps anything of a peer ([`PacketPort::forget`],
+    /// [`PacketPort::peer_left`]), or that the port inside knows that the peer is gone
+    /// ([`PeerLoss::is_certain`](crate::PeerLoss::is_certain)). The layer can drop what it keeps of the peer. It may be
+    /// told of the same peer more than once, or of one that it never met, and may meet the peer again later: a last
+    /// copy of some packet may still come.
     ///
-    /// What must never come twice, as the numbers that a layer seals by, is not to begin anew here: packets of before are
-    /// still on their way.
+    /// Values that must never repeat, such as the numbers that a layer seals with, must not start again after this
+    /// call: earlier packets are still in flight.
     fn forgotten(&mut self, peer: Peer) {
         let _ = peer;
     }
 
-    /// A packet to transmit, to hand on to `tx` or not. `now_ns` is when the port last received.
+    /// Handles a packet to transmit: hands it to `tx`, or does not. `now_ns` is the time at which the port last
+    /// received.
     ///
-    /// A copy of a packet that may be lost is pushed as the first one was: a layer never sees a packet twice as the same.
+    /// A retransmission is pushed like the first copy: a layer never sees the same packet twice as such.
     fn push(&mut self, packet: TxPacket<'_>, now_ns: u64, tx: &mut dyn PacketTx, pool: &mut Pool) {
         let _ = (now_ns, pool);
         tx.push(packet);
     }
 
-    /// A packet that was received, to hand on to `ready` or not. What is refused goes back to `pool`, and is counted in
-    /// [`Self::stats`].
+    /// Handles a received packet: hands it to `ready`, or does not. A refused packet goes back to `pool` and is counted
+    /// in [`Self::stats`].
     fn receive(&mut self, packet: OwnedPacket, now_ns: u64, ready: &mut VecDeque<OwnedPacket>, pool: &mut Pool) {
         let _ = (now_ns, pool);
         ready.push_back(packet);
     }
 
-    /// The port is about to receive at `now_ns`: the time to let go of what was held back. True when something was handed
-    /// to `tx`.
+    /// Reports that the port is about to receive at `now_ns`, which is the time to release held packets. Returns true
+    /// when something was handed to `tx`.
     fn advance(
         &mut self,
         now_ns: u64,
@@ -155,12 +162,12 @@ pub trait Layer {
         false
     }
 
-    /// When something that is held back should go, so that nobody sleeps through it.
+    /// Time at which a held packet should go on, so that nobody sleeps through it.
     fn next_due_ns(&self) -> Option<u64> {
         None
     }
 
-    /// What the layer adds to the port's counters.
+    /// Counters that the layer adds to the port's.
     fn stats(&self) -> PortStats {
         PortStats::default()
     }
@@ -169,17 +176,17 @@ pub trait Layer {
 struct Inner<P, L> {
     port: P,
     layer: L,
-    /// When the port last received: the only time that a layer knows.
+    /// Time at which the port last received, the only time that a layer knows.
     now_ns: u64,
     ready: VecDeque<OwnedPacket>,
     pool: Pool,
-    /// What the layer adds to a packet, at most.
+    /// The most bytes that the layer adds to a packet.
     overhead: usize,
-    /// What was received, as the user of the wrapper saw it, what was lost while it was copied, and what was too long to send.
+    /// Packets received as the wrapper's user saw them, packets lost while being copied, and packets too long to send.
     stats: PortStats,
 }
 
-/// What a layer hands on to: the port inside, spared what is too long for it.
+/// The port inside as the layer sees it, protected from packets that are too long for it.
 struct Outlet<'a, P> {
     port: &'a mut P,
     stats: &'a mut PortStats,
@@ -235,7 +242,7 @@ impl<P: PacketPort, L: Layer> Layered<P, L> {
     ///
     /// # Errors
     ///
-    /// [`PortError::PacketsTooSmall`]: what the layer adds leaves less than [`PACKET_LEN_MIN`] of the port's packets.
+    /// [`PortError::PacketsTooSmall`] when the layer leaves less than [`PACKET_LEN_MIN`] of the port's packets.
     pub fn around(port: P, layer: L) -> Result<Self, PortError> {
         let (caps, overhead) = (port.caps(), layer.overhead());
         if overhead > 0 && caps.packet_len_max < PACKET_LEN_MIN.saturating_add(overhead) {
@@ -248,7 +255,7 @@ impl<P: PacketPort, L: Layer> Layered<P, L> {
         Ok(Self::enclose(port, layer))
     }
 
-    /// Puts a layer around `port` that adds nothing, or leaves enough.
+    /// Puts a layer around `port` that adds nothing, or leaves enough of its packets.
     pub(crate) fn enclose(port: P, layer: L) -> Self {
         let (overhead, packet_len_max) = (layer.overhead(), port.caps().packet_len_max);
         let arena = port.arena().clone();
@@ -269,19 +276,19 @@ impl<P: PacketPort, L: Layer> Layered<P, L> {
         }
     }
 
-    /// Looks at, or changes, the layer.
+    /// Gives access to the layer.
     pub fn with_layer<R>(&self, look: impl FnOnce(&mut L) -> R) -> R {
         look(&mut self.inner.borrow_mut().layer)
     }
 
-    /// Looks at the port inside.
+    /// Gives access to the port inside.
     pub fn with_port<R>(&self, look: impl FnOnce(&P) -> R) -> R {
         look(&self.inner.borrow().port)
     }
 }
 
 impl<P: PacketPort, L: Layer> Inner<P, L> {
-    /// Fetches a burst from the port inside and sends it through the layer. Returns when it arrived.
+    /// Fetches a burst from the port inside and passes it through the layer. Returns its time of arrival.
     fn fetch(&mut self, time_ns: u64) -> u64 {
         let Self { port, layer, ready, pool, stats, .. } = self;
         let mut fetched: arrayvec::ArrayVec<OwnedPacket, { crate::port::MAX_BURST }> = arrayvec::ArrayVec::new();
@@ -324,7 +331,8 @@ impl<P: PacketPort, L: Layer> PacketRx for LayeredRx<P, L> {
             tx.submit();
         }
         let room = inner.port.caps().burst_max.min(burst.packets.remaining_capacity());
-        // A full hand waits: fetching more would move the queue out of the port that bounds it.
+        // If a full burst is ready, nothing is fetched: fetching more would move the queue out of the port that bounds
+        // it.
         if inner.ready.len() < room {
             burst.time_ns = inner.fetch(burst.time_ns);
             inner.now_ns = burst.time_ns;
@@ -345,7 +353,7 @@ impl<P: PacketPort, L: Layer> PacketRx for LayeredRx<P, L> {
 impl<P: PacketPort, L: Layer> PacketTx for LayeredTx<P, L> {
     fn push(&mut self, packet: TxPacket<'_>) {
         let Inner { port, layer, now_ns, pool, overhead, stats, .. } = &mut *self.inner.borrow_mut();
-        // Also where the layer would have added less: what may be sent is one length.
+        // Checked against the full overhead, even where the layer would add less, so that the limit is one length.
         if *overhead > 0 && packet.len().saturating_add(*overhead) > port.packet_len_max(packet.to) {
             stats.count_dropped(Dropped::TooLong, 1);
             return;
@@ -363,7 +371,7 @@ impl<P: PacketPort, L: Layer> PacketTx for LayeredTx<P, L> {
     }
 
     fn flush(&mut self) {
-        // What a layer holds back, or makes of a packet, are copies: all shares are the port's.
+        // Packets that a layer holds back or makes are copies, so all shares are the port's.
         self.inner.borrow_mut().port.split().1.flush();
     }
 
@@ -373,7 +381,7 @@ impl<P: PacketPort, L: Layer> PacketTx for LayeredTx<P, L> {
 }
 
 impl<P: PacketPort, L: Layer> Inner<P, L> {
-    /// Until when there is nothing to do at the layer itself.
+    /// When the layer next has work of its own.
     fn quiet(&self) -> Armed {
         if self.ready.is_empty() { Armed::Sleep { until_ns: self.layer.next_due_ns() } } else { Armed::Ready }
     }
@@ -384,7 +392,7 @@ impl<P: PacketPort, L: Layer> Readiness for Layered<P, L> {
         self.inner.borrow().port.descriptor()
     }
 
-    /// One may sleep no longer than until something that the layer holds back is due.
+    /// The sleep lasts no longer than until a packet that the layer holds back is due.
     fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
         let inner = &mut *self.inner.borrow_mut();
         match inner.quiet() {
@@ -410,7 +418,8 @@ impl<P: PacketPort, L: Layer> PacketPort for Layered<P, L> {
         Caps {
             packet_len_max: caps.packet_len_max - inner.overhead,
             overhead: caps.overhead + inner.overhead,
-            // Advice, where the port inside would have any length copied: a header at least goes as one piece.
+            // The length is advice to callers; even if the port inside wants nothing copied, a header still goes as one
+            // piece.
             copy_len_max: caps.copy_len_max.saturating_sub(inner.overhead).max(COPY_LEN_MIN),
             lends_in_place: false,
             ..caps
@@ -469,8 +478,8 @@ impl<P: PacketPort, L: Layer> PacketPort for Layered<P, L> {
         self.inner.borrow().port.waker()
     }
 
-    /// Waits on the port inside, which has its own way where it has no descriptor, though no longer than until something that the layer
-    /// holds back is due, as seen from the last time of receiving.
+    /// Waits on the port inside, by that port's own method if it has no descriptor. The wait lasts no longer than until
+    /// a packet that the layer holds back is due, counted from the time of the last receive.
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
         let inner = &mut *self.inner.borrow_mut();
         let quiet = inner.quiet();
@@ -481,8 +490,8 @@ impl<P: PacketPort, L: Layer> PacketPort for Layered<P, L> {
         inner.port.wait(timeout_ns.into_iter().chain(until_due_ns).min())
     }
 
-    /// What the port inside and the layer counted. Received packets are those that came out of the layer, with the bytes that they had
-    /// there; sent ones are those that went into the port, with what the layer had added.
+    /// Counters of the port inside and of the layer. Received packets are those that came out of the layer, with the
+    /// bytes that they had there; sent ones are those that went into the port, with the bytes that the layer added.
     fn stats(&self) -> PortStats {
         let inner = self.inner.borrow();
         let mut stats = inner.port.stats();

@@ -1,21 +1,22 @@
-//! The seam between services and the fabrics that carry them.
+//! The interface between services and the fabrics that carry them.
 //!
-//! A *packet port* ([`PacketPort`]) moves unreliable datagrams in bursts and is owned by one thread. Everything above this
-//! crate is written against the port, everything below implements it, and nothing here names an implementation: what a
-//! port can do is data ([`Caps`]). What each implementation must satisfy is a suite of tests, in the crate `sinew-conformance`.
+//! A *packet port* ([`PacketPort`]) moves unreliable datagrams in bursts and is owned by one thread. Everything above
+//! this crate is written against the port, everything below implements it, and nothing here names an implementation: a
+//! port's capabilities are data ([`Caps`]). The crate `sinew-conformance` has the test suite that each implementation
+//! must pass.
 //!
 //! - [`port`]: the traits, the bursts, the pieces to transmit.
 //! - [`address`]: how a fabric's names are written and what a resolved peer is.
 //! - [`time`]: the clock and the generator that library code is handed instead of reading its own.
 //! - [`poller`]: when to spin and when to sleep, by one of several policies.
 //! - [`readiness`]: how to sleep, on several things at once.
-//! - [`worker`]: where long work runs.
+//! - [`worker`]: a pool for long work.
 //! - [`loopback`]: a deterministic network in memory, for tests.
 //! - [`verbs`]: the operations of an RDMA NIC.
-//! - [`reader`]: objects of another host's memory, by the way that is the best at the moment.
+//! - [`reader`]: objects in another host's memory, fetched in whichever way is best at the moment.
 //! - [`share`]: a fair share of a NIC for each class of requests within a process.
 //! - [`frames`]: ports for raw Ethernet frames.
-//! - [`datagrams`], [`hold`], [`sockets`]: what ports over datagrams of IP have in common.
+//! - [`datagrams`], [`hold`], [`sockets`]: parts that ports over UDP have in common.
 //! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
 //! A deterministic network in memory, on a manual clock.
 //!
-//! A [`Network`] is a handle that its test clones; [`Network::port`] opens ports on it, at `loopback://name`. Packets to a
-//! port arrive in the order in which they were submitted, a fixed time later. There are no threads and no system calls, and
-//! in steady state nothing is allocated, so the same calls give the same packets at the same times every time.
+//! A [`Network`] is a handle that its test clones; [`Network::port`] opens ports on it, at `loopback://name`. Packets
+//! to a port arrive in the order in which they were submitted, a fixed time later. There are no threads and no system
+//! calls, and in steady state nothing is allocated, so the same calls always give the same packets at the same times.
 //!
-//! Beside the ports, a network lets a test do to them what happens to real ones: [kill](Network::kill) and
+//! A network also lets a test do to ports what happens to real ones: [kill](Network::kill) and
 //! [revive](Network::revive) a port, [cut a link](Network::set_link), [inject](Network::inject) bytes from a stranger,
-//! [report](Network::report_loss) the loss of a peer that lives, [tap](Network::start_tap) all that is sent. Loss, duplication, reordering and delay at random are the business of
-//! [`crate::fault`].
+//! [report](Network::report_loss) the loss of a peer that lives, and [tap](Network::start_tap) everything sent. For
+//! random loss, duplication, reordering and delay, see [`crate::fault`].
 //!
 //! ```
 //! use sinew_fabric::{ManualClock, PacketPort, PacketRx, PacketTx, RxBurst, TxData, TxPacket, loopback::Network};
@@ -44,26 +44,25 @@ use state::State;
 /// The scheme of loopback addresses.
 pub const SCHEME: &str = "loopback";
 
-/// What a loopback port can do, and how it treats shared buffers.
+/// Capabilities of a loopback port, and its treatment of shared buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopbackConfig {
     /// The largest packet, in bytes.
     pub packet_len_max: usize,
-    /// What [`crate::Caps::copy_len_max`] says, in bytes.
+    /// Value of [`crate::Caps::copy_len_max`], in bytes.
     pub copy_len_max: usize,
-    /// Packets that a burst lends; at least 1 and at most [`crate::MAX_BURST`].
+    /// The most packets that a burst lends; from 1 to [`crate::MAX_BURST`].
     pub burst_max: usize,
-    /// Packets that wait at the port before further ones are dropped. Those that are still on their way, and those that are
-    /// lent, do not count.
+    /// Packets that wait at the port before further ones are dropped. Packets that are in flight or lent do not count.
     pub receive_packets: usize,
-    /// What [`crate::Caps::lends_in_place`] says.
+    /// Value of [`crate::Caps::lends_in_place`].
     pub lends_in_place: bool,
     /// Whether the port keeps its shares of [`Frozen`](sinew_mem::Frozen) buffers until their packets are delivered or
     /// revoked, as a port over shared memory or with DMA does. Otherwise it copies at once.
     pub holds_shares: bool,
-    /// Whether what a peer sent from a share that it holds is lent as a tail ([`crate::RxPacket::tail`]), as on memory that
-    /// the sender may still write. The sender then holds its share until the burst is given back, and when it revokes the
-    /// packet meanwhile the tail's copy fails.
+    /// Whether data that a peer sent from a share that it holds is lent as a tail ([`crate::RxPacket::tail`]), as if
+    /// from memory that the sender may still write. The sender then holds its share until the burst is given back, and
+    /// if it revokes the packet meanwhile, copying the tail fails.
     pub lends_tails: bool,
     /// Address space for the port's arena, in bytes.
     pub arena_bytes: usize,
@@ -87,13 +86,13 @@ impl Default for LoopbackConfig {
 /// A packet as the tap saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TappedPacket {
-    /// When it was submitted, on the network's clock.
+    /// Time of submission, on the network's clock.
     pub time_ns: u64,
-    /// Who sent it, or who is said to have.
+    /// The sender, real or claimed.
     pub from: Peer,
-    /// Whom to.
+    /// The receiver.
     pub to: Peer,
-    /// All its bytes.
+    /// All bytes of the packet.
     pub bytes: Vec<u8>,
 }
 
@@ -115,12 +114,12 @@ impl Network {
         &self.clock
     }
 
-    /// Opens a port at `loopback://name` with the default configuration. An empty name gets one made up.
+    /// Opens a port at `loopback://name` with the default configuration. For an empty name one is made up.
     ///
     /// # Errors
     ///
-    /// [`PortError::Taken`] when a living port has the name; [`PortError::System`] when there is no address space for its
-    /// arena.
+    /// [`PortError::Taken`] when a living port has the name; [`PortError::System`] when there is no address space for
+    /// the port's arena.
     pub fn port(&self, name: &str) -> Result<LoopbackPort, PortError> {
         self.port_with(name, LoopbackConfig::default())
     }
@@ -134,7 +133,7 @@ impl Network {
         LoopbackPort::open(self, name, config)
     }
 
-    /// The peer that a living port's name stands for.
+    /// The peer with a name, if a living port has it.
     pub fn peer(&self, name: &str) -> Option<Peer> {
         self.state.borrow().find(name).map(State::peer_of)
     }
@@ -144,14 +143,14 @@ impl Network {
         Peer([u64::from(number), u64::MAX, u64::MAX])
     }
 
-    /// Sets how long packets that are submitted from now on take to arrive. No packet overtakes an earlier one to the same
-    /// port.
+    /// Sets the time that packets submitted from now on take to arrive, in nanoseconds. No packet overtakes an earlier
+    /// one to the same port.
     pub fn set_latency_ns(&self, latency_ns: u64) {
         self.state.borrow_mut().latency_ns = latency_ns;
     }
 
-    /// Cuts or mends the link between two names, both ways. Packets that are submitted while it is cut are lost without a
-    /// sign; those on their way still arrive.
+    /// Cuts or mends the link between two names, in both directions. Packets submitted while it is cut are lost without
+    /// notice; those already in flight still arrive.
     pub fn set_link(&self, a: &str, b: &str, up: bool) {
         self.state.borrow_mut().set_link(a, b, up);
     }
@@ -161,8 +160,9 @@ impl Network {
         self.state.borrow().lost_on_links
     }
 
-    /// Kills the port of that name, as if its process had died: what waits at it and the shares it holds are gone, packets
-    /// to it count as [`crate::Dropped::NoSuchPeer`], and whoever had to do with it is told. False when there is none.
+    /// Kills the port with that name, as if its process had died: packets waiting at it and shares that it holds are
+    /// gone, packets to it count as [`crate::Dropped::NoSuchPeer`], and peers that had exchanged packets with it are
+    /// told. Returns false when there is no such port.
     ///
     /// The [`LoopbackPort`] itself stays, and neither sends nor receives.
     pub fn kill(&self, name: &str) -> bool {
@@ -172,14 +172,14 @@ impl Network {
         true
     }
 
-    /// Lets the port that was killed last under that name live on as the same peer, with nothing waiting. False when there
-    /// is none, or a living port has the name meanwhile.
+    /// Revives the port that was killed last under that name as the same peer, with nothing waiting. Returns false when
+    /// there is none, or a living port has taken the name.
     pub fn revive(&self, name: &str) -> bool {
         self.state.borrow_mut().revive(name)
     }
 
-    /// Lets a port report the loss of a peer who may be alive and well, as a message that anybody can forge makes real ports do.
-    /// False when the port is not there.
+    /// Makes a port report the loss of a peer that may be alive and well, as a forged message can make real ports do.
+    /// Returns false when there is no such port.
     pub fn report_loss(&self, to: &str, peer: Peer, loss: PeerLoss) -> bool {
         let mut state = self.state.borrow_mut();
         let Some(to) = state.find(to) else { return false };
@@ -187,8 +187,8 @@ impl Network {
         true
     }
 
-    /// Sends bytes to a port as if from a peer, who may be made up. They travel like any packet. False when the port is not
-    /// there; bytes longer than its largest packet count as [`crate::Dropped::Malformed`] at the port.
+    /// Sends bytes to a port as if from a peer, which may be made up. They travel like any packet. Returns false when
+    /// there is no such port; bytes longer than its largest packet count as [`crate::Dropped::Malformed`] at the port.
     pub fn inject(&self, to: &str, from: Peer, bytes: &[u8]) -> bool {
         let now_ns = self.clock.now_ns();
         let mut state = self.state.borrow_mut();
@@ -197,22 +197,23 @@ impl Network {
         true
     }
 
-    /// Copies every packet that is submitted from now on, lost ones too, until [`Self::take_tapped`] fetches them.
+    /// Copies every packet submitted from now on, including lost ones, until [`Self::take_tapped`] fetches them.
     pub fn start_tap(&self) {
         self.state.borrow_mut().tap.get_or_insert_default();
     }
 
-    /// What was sent since the tap was started or last read.
+    /// Packets sent since the tap was started or last read.
     pub fn take_tapped(&self) -> Vec<TappedPacket> {
         self.state.borrow_mut().tap.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// When the next packet that no port has received yet arrives, or arrived. `None` when nothing is on its way.
+    /// Time at which the earliest packet not yet received arrives or arrived, in nanoseconds; `None` when there is
+    /// none.
     pub fn next_arrival_ns(&self) -> Option<u64> {
         self.state.borrow().next_arrival_ns()
     }
 
-    /// Moves the clock to the next arrival. False when nothing is on its way.
+    /// Moves the clock to the next arrival. Returns false when nothing is in flight.
     pub fn advance_to_next_arrival(&self) -> bool {
         let next_ns = self.next_arrival_ns();
         next_ns.inspect(|&ns| self.clock.advance_to(ns)).is_some()

@@ -1,11 +1,11 @@
-//! A port that records what passes, for Wireshark and its kin.
+//! A port that records the packets that pass, for Wireshark and similar tools.
 //!
-//! [`Captured`] wraps any port and writes a pcap file with times in nanoseconds. Fabrics have no Ethernet beneath them, so
-//! each packet stands in made-up IPv4 and UDP headers, whose lengths and checksums are right: this port is
-//! [`OWN_IPV4`]:[`UDP_PORT`], and each peer gets an address in 10.0.0.0/8 at the same port, in the order in which they
-//! appear ([`CaptureLayer::ipv4_of`] says which). One that was forgotten and comes back appears anew.
+//! [`Captured`] wraps any port and writes a pcap file with times in nanoseconds. Fabrics have no Ethernet beneath them,
+//! so each packet is given made-up IPv4 and UDP headers with correct lengths and checksums: this port is
+//! [`OWN_IPV4`]:[`UDP_PORT`], and each peer gets an address in 10.0.0.0/8 at the same UDP port, in the order in which
+//! peers appear ([`CaptureLayer::ipv4_of`] gives it). A peer that was forgotten and comes back gets a new one.
 //!
-//! Times are those of the bursts, so they start where the port's clock starts.
+//! Times are those of the bursts, so they start at the origin of the port's clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,49 +15,50 @@ use crate::address::Peer;
 use crate::layer::{Layer, Layered, OwnedPacket, Pool};
 use crate::port::{PacketPort, PacketTx, TxPacket};
 
-/// The made-up address of the port that is captured.
+/// The made-up address of the captured port.
 pub const OWN_IPV4: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 254);
 /// The made-up UDP port of both sides.
 pub const UDP_PORT: u16 = 51_966;
 
-/// Marks a pcap file with times in nanoseconds, in the writer's byte order (we write little-endian).
+/// Magic number of a pcap file with times in nanoseconds, in the writer's byte order (we write little-endian).
 const MAGIC_NANOSECONDS: u32 = 0xA1B2_3C4D;
-/// Packets begin with their IP header.
+/// Link type of packets that begin with their IP header.
 const LINKTYPE_RAW: u32 = 101;
-/// The longest packet that IPv4 can state; of longer ones the beginning is kept.
+/// The longest packet length that IPv4 can state, in bytes; longer packets are cut.
 const LEN_MAX: usize = 65_535;
-/// The times and lengths before each packet.
+/// Length of the times and lengths before each packet, in bytes.
 const RECORD_HEADER_LEN: usize = 16;
 const IPV4_LEN: usize = 20;
 const UDP_LEN: usize = 8;
 const HEADERS_LEN: usize = IPV4_LEN + UDP_LEN;
 const PROTOCOL_UDP: u8 = 17;
-/// Peers that have addresses of their own at a time, so that strangers cannot fill the memory; further ones share [`OTHERS_IPV4`].
+/// The most peers that have addresses of their own at a time, so that strangers cannot fill the memory; further ones
+/// share [`OTHERS_IPV4`].
 const PEERS_MAX: usize = 1 << 16;
 const OTHERS_IPV4: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 253);
-/// Addresses that peers are given, from 10.0.0.1 on: all below [`OTHERS_IPV4`].
+/// Number of addresses for peers, from 10.0.0.1 on: all are below [`OTHERS_IPV4`].
 const ADDRESSES: u32 = 0xFF_FFFC;
 const _: () = assert!(PEERS_MAX < ADDRESSES as usize);
 
-/// A port that records what passes; see the [module](self).
+/// A port that records the packets that pass; see the [module](self).
 pub type Captured<P, W> = Layered<P, CaptureLayer<W>>;
 
 impl<P: PacketPort, W: io::Write> Layered<P, CaptureLayer<W>> {
-    /// Wraps `port` and begins the file. Give a [`std::io::BufWriter`]: each packet is written at once.
+    /// Wraps `port` and begins the file. Pass a [`std::io::BufWriter`], since each packet is written at once.
     ///
     /// # Errors
     ///
-    /// What the writer says.
+    /// The writer's error.
     pub fn new(port: P, writer: W) -> io::Result<Self> {
         let file = PcapFile::new(writer, LEN_MAX)?;
         Ok(Self::enclose(port, CaptureLayer { file, error: None, peers: HashMap::new(), given: 0 }))
     }
 
-    /// Completes what was captured so far.
+    /// Completes the file with what was captured so far.
     ///
     /// # Errors
     ///
-    /// What the writer says now, or said when it first failed; nothing was captured after that.
+    /// The writer's error, now or when it first failed; nothing was captured after that.
     pub fn finish(&self) -> io::Result<()> {
         self.with_layer(|layer| match layer.error.take() {
             Some(error) => Err(error),
@@ -66,19 +67,19 @@ impl<P: PacketPort, W: io::Write> Layered<P, CaptureLayer<W>> {
     }
 }
 
-/// A pcap file under way: for those who see packets pass elsewhere than at a port.
+/// A pcap file being written, for code that sees packets pass elsewhere than at a port.
 #[derive(Debug)]
 pub struct PcapFile<W> {
     writer: W,
-    /// Bytes of a packet that are kept, with its headers.
+    /// The most bytes of a packet that are kept, including its headers.
     kept_len_max: usize,
-    /// The record being made, kept for its memory.
+    /// The record being made; kept to reuse its memory.
     record: Vec<u8>,
     packets: u64,
 }
 
 impl<W> PcapFile<W> {
-    /// Packets that it has.
+    /// Packets in the file.
     pub fn packets(&self) -> u64 {
         self.packets
     }
@@ -88,35 +89,35 @@ impl<W> PcapFile<W> {
         &self.writer
     }
 
-    /// Bytes that the file takes for a packet of this length.
+    /// Bytes of the file that a packet of this length takes.
     pub fn record_len(&self, packet_len: usize) -> usize {
         RECORD_HEADER_LEN + (HEADERS_LEN + packet_len).min(self.kept_len_max)
     }
 
-    /// Gives the writer back.
+    /// Gives back the writer.
     pub fn into_writer(self) -> W {
         self.writer
     }
 }
 
 impl<W: io::Write> PcapFile<W> {
-    /// Begins a file of whose packets at most `kept_len_max` bytes are kept, the headers of IPv4 and UDP included.
+    /// Begins a file that keeps at most `kept_len_max` bytes of each packet, including its IPv4 and UDP headers.
     ///
     /// # Errors
     ///
-    /// What the writer says.
+    /// The writer's error.
     pub fn new(mut writer: W, kept_len_max: usize) -> io::Result<Self> {
         let kept_len_max = kept_len_max.clamp(HEADERS_LEN, LEN_MAX);
         write_file_header(&mut writer, kept_len_max as u32)?;
         Ok(Self { writer, kept_len_max, record: Vec::new(), packets: 0 })
     }
 
-    /// Adds a packet of two parts. `is_marked` says whether it met congestion. A packet longer than IPv4 can state is one of 65,535 bytes;
-    /// of which not all is kept, that one has no UDP checksum.
+    /// Adds a packet of two parts. `is_marked` says whether it met congestion. A packet longer than IPv4 can state is
+    /// recorded as one of 65,535 bytes. A packet that is not kept whole has no UDP checksum.
     ///
     /// # Errors
     ///
-    /// What the writer says.
+    /// The writer's error.
     pub fn add(
         &mut self,
         time_ns: u64,
@@ -159,12 +160,12 @@ pub struct CaptureLayer<W> {
     file: PcapFile<W>,
     error: Option<io::Error>,
     peers: HashMap<Peer, Ipv4Addr>,
-    /// Addresses that were given to peers so far.
+    /// Addresses given to peers so far.
     given: u64,
 }
 
 impl<W> CaptureLayer<W> {
-    /// The address that stands for a peer in the file, once it has appeared and until it is forgotten.
+    /// The address that stands for a peer in the file, from its appearance until it is forgotten.
     pub fn ipv4_of(&self, peer: Peer) -> Option<Ipv4Addr> {
         self.peers.get(&peer).copied()
     }
@@ -189,7 +190,7 @@ impl<W: io::Write> CaptureLayer<W> {
             return OTHERS_IPV4;
         }
         let mut ipv4 = self.next_ipv4();
-        // Once all were given, those that nobody has any more are given again.
+        // Once all addresses have been given out, those that no peer has any longer are given again.
         while self.given > u64::from(ADDRESSES) && self.peers.values().any(|taken| *taken == ipv4) {
             ipv4 = self.next_ipv4();
         }
@@ -243,9 +244,9 @@ fn write_file_header(writer: &mut impl io::Write, kept_len_max: u32) -> io::Resu
 
 fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr, total_len: u16, is_marked: bool) -> [u8; IPV4_LEN] {
     let mut header = [0; IPV4_LEN];
-    // Version 4, five words of header; do not fragment; 64 hops.
+    // Version 4, five words of header, do not fragment, 64 hops.
     header[0] = 0x45;
-    // ECN: congestion was met.
+    // ECN: congestion experienced.
     header[1] = if is_marked { 0b11 } else { 0 };
     header[2..4].copy_from_slice(&total_len.to_be_bytes());
     header[6] = 0x40;
@@ -258,11 +259,11 @@ fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr, total_len: u16, is_marked: bool) ->
     header
 }
 
-/// The UDP checksum of a datagram whose checksum field is zero, over the pseudo-header too.
+/// The UDP checksum of a datagram whose checksum field is zero, including the pseudo-header.
 fn udp_checksum(from: Ipv4Addr, to: Ipv4Addr, datagram: &[u8]) -> u16 {
     let pseudo = sum_words(&from.octets()) + sum_words(&to.octets()) + u64::from(PROTOCOL_UDP) + datagram.len() as u64;
     match folded(pseudo + sum_words(datagram)) {
-        // Zero would say that there is no checksum.
+        // Zero would mean that there is no checksum.
         0 => 0xFFFF,
         checksum => checksum,
     }
@@ -296,7 +297,7 @@ mod tests {
         original_len: usize,
     }
 
-    /// Reads a file back by the format's own definition, checking every length and checksum.
+    /// Reads a file back by the definition of the format, checking every length and checksum.
     fn parse(mut file: &[u8]) -> Vec<Parsed> {
         fn take<'a>(file: &mut &'a [u8], len: usize) -> &'a [u8] {
             let (taken, rest) = file.split_at(len);
@@ -392,12 +393,12 @@ mod tests {
         captured.forget(Network::stranger(1));
         assert_eq!(captured.with_layer(|layer| layer.ipv4_of(Network::stranger(1))), None);
         assert_eq!([3, 1, 2].map(|number| meet(&mut captured, number)), [at(3), at(4), at(2)]);
-        // As many as there may be at a time.
+        // As many peers as can have addresses at a time.
         (4..=PEERS_MAX as u32).for_each(|number| assert!(meet(&mut captured, number).is_some()));
         assert_eq!(meet(&mut captured, 1 << 20), None, "it shares one");
         captured.peer_left(Network::stranger(3));
         assert_eq!(meet(&mut captured, 1 << 20), at(PEERS_MAX as u32 + 2));
-        // Once all were given, those are given again that nobody has.
+        // Once all addresses have been given out, those that nobody has are given again.
         captured.with_layer(|layer| layer.given = u64::from(ADDRESSES));
         captured.peer_left(Network::stranger(5));
         assert_eq!(meet(&mut captured, 1 << 21), at(1));

@@ -1,45 +1,48 @@
-//! When a thread that waits spins and when it sleeps.
+//! Policies for when a waiting thread spins and when it sleeps.
 //!
-//! A sleeping thread costs a wake-up (tens of microseconds where processors idle deeply), a spinning one costs a core. How a thread divides its time between
-//! both is a policy ([`PollerConfig`]): rdmabox's adaptive polling (IV-B, Algorithm 3) and those that it is compared with (III-B), and one of this project that
-//! knows time instead of turns. A [`Poller`] carries a policy out and counts what it did.
+//! A sleeping thread costs a wake-up (tens of microseconds if processors idle deeply), and a spinning one costs a core.
+//! How a thread divides its time between the two is a policy ([`PollerConfig`]): rdmabox's adaptive polling (IV-B,
+//! Algorithm 3), those that it is compared with (III-B), and one of this project's own that counts time instead of
+//! turns. A [`Poller`] carries out a policy and counts what it did.
 
-/// What the loop does next.
+/// The next step of a polling loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Poll again at once.
     Spin,
-    /// Sleep until something arrives or the caller's own deadline: in the port's `wait`, or armed and on its descriptor.
+    /// Sleep until something arrives or the caller's own deadline comes: in the port's `wait`, or armed and on its
+    /// descriptor.
     Block,
 }
 
 /// A policy: how long a thread polls before it sleeps.
 ///
-/// Completions of several queues may be polled by one thread with one poller, which is rdmabox's shared completion queues (SCQ) when it is [`Self::Busy`].
+/// One thread with one poller may poll several queues' completions. With [`Self::Busy`] that is rdmabox's shared
+/// completion queues (SCQ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollerConfig {
     /// Never sleeps: the lowest latency, one whole core.
     Busy,
-    /// Sleeps after each turn that found something, whatever is left: a wake-up for every `batch` arrivals at most. With a batch of 1 it is plain event mode, with
-    /// more it is event batch (NAPI's budget).
+    /// Sleeps after each turn that found something, whatever is left: one wake-up for at most `batch` arrivals. A batch
+    /// of 1 is plain event mode; a larger one is event batch (NAPI's budget).
     Event {
-        /// What a turn takes at most.
+        /// The most arrivals that a turn takes.
         batch: usize,
     },
-    /// Polls until a turn finds nothing, and sleeps then: naive hybrid polling.
+    /// Polls until a turn finds nothing, then sleeps: naive hybrid polling.
     Hybrid,
-    /// Sleeps after so many turns in a row that found nothing: rdmabox's adaptive polling. Its Algorithm 3 never sets the count back; here each turn that finds
-    /// something does, as its text has it ("stays busy polling").
+    /// Sleeps after `retries_max` idle turns in a row: rdmabox's adaptive polling. Its Algorithm 3 never resets the
+    /// count; here each turn that finds something does, as the paper's text has it ("stays busy polling").
     Retry {
-        /// What a turn takes at most (MAX_POLL_WC).
+        /// The most arrivals that a turn takes (MAX_POLL_WC).
         batch: usize,
-        /// Turns in vain (MAX_RETRY).
+        /// Idle turns before a sleep (MAX_RETRY).
         retries_max: u32,
     },
-    /// Polls after work for as long as more work usually takes to come, but never longer than a budget: turns take different times on different fabrics,
-    /// and a wake-up does not.
+    /// Polls after work for as long as more work usually takes to come, but never longer than a budget. It counts time
+    /// because turns take different times on different fabrics, while a wake-up does not.
     Adaptive {
-        /// The longest time without work that is spent spinning.
+        /// The longest time without work that is spent spinning, in nanoseconds.
         spin_max_ns: u64,
     },
 }
@@ -47,16 +50,18 @@ pub enum PollerConfig {
 impl PollerConfig {
     /// Never sleeps.
     pub const SPIN: Self = Self::Busy;
-    /// Sleeps as soon as there is nothing to do: no core is burnt, every arrival after a silence pays a wake-up.
+    /// Sleeps as soon as there is nothing to do: no core is burnt, but every arrival after a silence pays for a
+    /// wake-up.
     pub const SLEEP: Self = Self::Hybrid;
     /// Spins up to 50 us, about what one wake-up costs.
     pub const ADAPTIVE: Self = Self::Adaptive { spin_max_ns: 50_000 };
     /// Each arrival is an event.
     pub const EVENT: Self = Self::Event { batch: 1 };
-    /// As rdmabox has it in its benchmark (IV-B).
+    /// The values of rdmabox's benchmark (IV-B).
     pub const RDMABOX: Self = Self::Retry { batch: 16, retries_max: 120 };
 
-    /// How much a turn of the loop should take at most. Loops that poll a completion queue ask for it; an endpoint's turn takes what its port has.
+    /// The most that a turn of the loop should take. Loops that poll a completion queue obey it; an endpoint's turn
+    /// takes what its port has.
     pub fn batch(self) -> usize {
         match self {
             Self::Event { batch } | Self::Retry { batch, .. } => batch.max(1),
@@ -71,40 +76,41 @@ impl Default for PollerConfig {
     }
 }
 
-/// What a poller did.
+/// Counters of a poller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollerStats {
     /// Turns that found something.
     pub busy_turns: u64,
-    /// Turns in vain.
+    /// Turns that found nothing.
     pub idle_turns: u64,
-    /// Times that it said [`Step::Block`]: wake-ups that were asked for, which is what interrupts are counted by.
+    /// Times that the step was [`Step::Block`]: requested wake-ups, which is how interrupts are counted.
     pub blocks: u64,
-    /// Processor time of turns that found something.
+    /// Processor time of turns that found something, in nanoseconds.
     pub worked_ns: u64,
-    /// Processor time of turns in vain.
+    /// Processor time of turns that found nothing, in nanoseconds.
     pub spun_ns: u64,
-    /// From a [`Step::Block`] to [`Poller::woken`], or to the end of the next turn of who does not say so.
+    /// Time asleep, in nanoseconds: from a [`Step::Block`] to [`Poller::woken`] or, for callers that do not call that,
+    /// to the end of the next turn.
     pub slept_ns: u64,
 }
 
 impl PollerStats {
-    /// Processor time that polling and what it found took.
+    /// Processor time of polling and of the work that it found, in nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
         self.worked_ns + self.spun_ns
     }
 }
 
-/// Decides between spinning and sleeping from what turns found so far.
+/// Decides between spinning and sleeping from what turns have found so far.
 #[derive(Clone, Debug)]
 pub struct Poller {
     config: PollerConfig,
     last_work_ns: u64,
     /// Moving average of the gaps between turns that found work.
     gap_ns: u64,
-    /// Turns in vain since the last that was not.
+    /// Idle turns since the last busy one.
     retries: u32,
-    /// Whether the current idle stretch was ended by a block already.
+    /// Whether a block has already ended the current idle stretch's spinning.
     blocked: bool,
     /// Whether the last step was to sleep.
     is_asleep: bool,
@@ -127,12 +133,12 @@ impl Poller {
         }
     }
 
-    /// What it did until the last step.
+    /// Counters up to the last step.
     pub fn stats(&self) -> PollerStats {
         self.stats
     }
 
-    /// The thread slept and is awake: what follows is a turn.
+    /// Notes that the thread slept and is awake: the next call of [`Self::step`] ends a turn that starts now.
     pub fn woken(&mut self, now_ns: u64) {
         if let Some(last_ns) = self.last_step_ns.replace(now_ns) {
             self.stats.slept_ns += now_ns.saturating_sub(last_ns);
@@ -140,7 +146,7 @@ impl Poller {
         self.is_asleep = false;
     }
 
-    /// What to do after a turn at `now_ns` that did or did not find work.
+    /// The next step, after a turn at `now_ns` that did or did not find work.
     #[inline]
     pub fn step(&mut self, now_ns: u64, found_work: bool) -> Step {
         self.account(now_ns, found_work);
@@ -187,7 +193,7 @@ impl Poller {
             return Step::Spin;
         }
         if self.retries >= retries_max {
-            // Woken for nothing, it sleeps again at once.
+            // A thread woken for nothing sleeps again at once.
             return Step::Block;
         }
         self.retries += 1;
@@ -198,14 +204,15 @@ impl Poller {
     fn step_by_time(&mut self, now_ns: u64, found_work: bool, spin_max_ns: u64) -> Step {
         if found_work {
             let gap = now_ns.saturating_sub(self.last_work_ns);
-            // An eighth of the new gap: a burst after a long silence turns the poller to spinning within a few arrivals.
+            // An eighth of the new gap: a burst after a long silence brings the poller back to spinning within a few
+            // arrivals.
             self.gap_ns = self.gap_ns - self.gap_ns / 8 + gap.min(spin_max_ns.saturating_mul(4)) / 8;
             self.last_work_ns = now_ns;
             self.blocked = false;
             return Step::Spin;
         }
         let idle = now_ns.saturating_sub(self.last_work_ns);
-        // When work usually comes later than the budget, spinning the whole budget would only burn it.
+        // If work usually comes later than the budget, spinning for the whole budget would only burn it.
         let budget = if self.gap_ns > spin_max_ns { spin_max_ns / 8 } else { spin_max_ns };
         if idle < budget && !self.blocked {
             Step::Spin
@@ -242,7 +249,7 @@ mod tests {
         assert_eq!(poller.step(now + 200, false), Block);
     }
 
-    /// What each policy does after turns that did and did not find something.
+    /// Steps of each policy after turns that did and did not find something.
     fn steps(config: PollerConfig, found: [bool; 6]) -> [Step; 6] {
         let (mut poller, mut now_ns) = (Poller::new(config), 0);
         found.map(|found| {
@@ -283,7 +290,7 @@ mod tests {
         poller.woken(1513);
         poller.step(1520, true);
         assert_eq!(poller.step(1522, false), Block);
-        // Whoever does not say when it woke up has the turn counted as sleep.
+        // If the caller does not report when it woke up, the turn counts as sleep.
         poller.step(1922, true);
         let stats = poller.stats();
         assert_eq!((stats.worked_ns, stats.spun_ns, stats.slept_ns), (10 + 7, 3 + 2, 500 + 400));

@@ -10,28 +10,28 @@ use crate::waker::Waker;
 /// The most packets that one receive burst lends.
 pub const MAX_BURST: usize = 64;
 
-/// The least that [`Caps::packet_len_max`] may be, in bytes: what the protocols above need to open a session.
+/// The least [`Caps::packet_len_max`], in bytes: what the protocols above need to open a session.
 pub const PACKET_LEN_MIN: usize = 96;
 
-/// What a port can do, as data. It affects speed and limits, never soundness.
+/// Capabilities of a port, as data. They affect speed and limits, never soundness.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caps {
     /// The largest packet, header included, in bytes; at least [`PACKET_LEN_MIN`].
     pub packet_len_max: usize,
-    /// Bytes that [layers](crate::layer) around the fabric's own port add to each packet, at most; 0 where there are none. The other
-    /// lengths here have them taken off already: the fabric carries up to `packet_len_max + overhead`.
+    /// The most bytes that [layers](crate::layer) around the fabric's own port add to each packet; 0 without layers.
+    /// The other lengths here exclude them already: the fabric carries up to `packet_len_max + overhead`.
     pub overhead: usize,
-    /// Up to this many bytes a packet is best handed over as one borrowed slice, which the port copies; longer data is best
-    /// handed over as [`TxData::Frozen`]. At least 24.
+    /// Length in bytes up to which a packet is best passed as one borrowed slice, which the port copies; longer data is
+    /// best passed as [`TxData::Frozen`]. At least 24.
     pub copy_len_max: usize,
-    /// Packets that a receive burst lends at most; `<= MAX_BURST`.
+    /// The most packets that a receive burst lends; `<= MAX_BURST`.
     pub burst_max: usize,
     /// Packets that can be waiting at this port before further ones are lost, over all senders.
     pub receive_packets: usize,
-    /// Packets of one sender that can be waiting, where each sender has a ring of its own; else equal to
+    /// Packets of one sender that can be waiting, if each sender has a ring of its own; otherwise equal to
     /// [`Caps::receive_packets`].
     pub receive_packets_per_peer: usize,
-    /// Whether received bytes are lent from where they arrived rather than copied out first.
+    /// Whether received bytes are lent where they arrived rather than copied out first.
     pub lends_in_place: bool,
 }
 
@@ -54,19 +54,19 @@ pub enum TxData<'a> {
 }
 
 impl TxData<'_> {
-    /// Bytes of data.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.as_slice().len()
     }
 
-    /// Whether there are none.
+    /// Whether there is no data.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes.
+    /// The data.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match *self {
@@ -77,12 +77,13 @@ impl TxData<'_> {
     }
 }
 
-/// A packet to transmit: a head, which is always copied, and data behind it.
+/// A packet to transmit: a head, which is always copied, and data after it.
 ///
-/// A small packet is all head: header and data in one piece, as [`sinew_mem::MessageBuffer::first_packet`] lays them out.
+/// A small packet is all head: header and data in one piece, as [`sinew_mem::MessageBuffer::first_packet`] lays them
+/// out.
 #[derive(Clone, Copy, Debug)]
 pub struct TxPacket<'a> {
-    /// Whom to.
+    /// The receiver.
     pub to: Peer,
     /// First bytes of the packet.
     pub head: &'a [u8],
@@ -91,7 +92,7 @@ pub struct TxPacket<'a> {
 }
 
 impl TxPacket<'_> {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.data.len()
@@ -104,20 +105,20 @@ impl TxPacket<'_> {
     }
 }
 
-/// A received packet, lent until the burst goes.
+/// A received packet, lent until the burst is dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct RxPacket<'a> {
-    /// Who sent it, as far as the fabric knows.
+    /// The sender, as far as the fabric knows.
     pub from: Peer,
-    /// First bytes of the packet, in memory that nobody else writes: all of it, or, where `tail` is there, the head that the
-    /// sender passed (and at least its first 24 bytes).
+    /// First bytes of the packet, in memory that nobody else writes: the whole packet or, if there is a `tail`, the
+    /// head that the sender passed (at least the packet's first 24 bytes).
     pub head: &'a [u8],
     /// The rest, in memory that the sender may still write.
     pub tail: Option<SharedBytes<'a>>,
 }
 
 impl RxPacket<'_> {
-    /// Bytes received.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.tail.map_or(0, |tail| tail.len())
@@ -133,11 +134,11 @@ impl RxPacket<'_> {
 /// A received burst and the time that counts as its arrival.
 #[derive(Debug)]
 pub struct RxBurst<'a> {
-    /// When the burst was taken from the fabric, on the clock of the caller.
+    /// Time at which the burst was taken from the fabric, on the caller's clock.
     pub time_ns: u64,
     /// The packets, in the order of their arrival from each sender.
     pub packets: ArrayVec<RxPacket<'a>, MAX_BURST>,
-    /// Which of them met a long queue (ECN), the first in the lowest bit. Only fabrics that know set it.
+    /// Packets that met a long queue (ECN), one bit each, the first in the lowest bit. Only fabrics that know set them.
     pub marked: u64,
 }
 const _: () = assert!(MAX_BURST <= u64::BITS as usize);
@@ -150,7 +151,7 @@ impl RxBurst<'_> {
     }
 }
 
-/// Why a port dropped packets, each a counter.
+/// Reason for a port dropping packets; each has a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Dropped {
@@ -162,24 +163,25 @@ pub enum Dropped {
     TooLong,
     /// Receiving: a length, offset or index made no sense.
     Malformed,
-    /// Receiving: the sender took the packet back before it was read.
+    /// Receiving: the sender revoked the packet before it was read.
     Revoked,
     /// Receiving: lost before this port could take it (a full receive buffer, as far as the system tells).
     Overflow,
-    /// On purpose, by a fault injector.
+    /// Dropped on purpose, by a fault injector.
     Injected,
-    /// Receiving: a layer's seal on the packet is not that of its bytes. They were changed on their way, or made up.
+    /// Receiving: a layer's seal does not match the packet's bytes, which were changed on the way or forged.
     BadSeal,
     /// Receiving: a layer has let the same packet through before, or the packet is too old for it to tell.
     Replayed,
-    /// Receiving: a checksum is not that of the packet. It was changed on its way, or made up.
+    /// Receiving: a checksum does not match the packet, which was changed on the way or forged.
     BadChecksum,
-    /// Receiving: the sender's kernel left the checksum, or the cutting into packets, to a device that is none, as between virtual interfaces.
-    /// `ethtool -K INTERFACE tx off gso off tso off` at the sender's interface has the kernel do it.
+    /// Receiving: the sender's kernel left the checksum, or the segmentation, to a device that does not do it, as
+    /// between virtual interfaces. `ethtool -K INTERFACE tx off gso off tso off` at the sender's interface makes the
+    /// kernel do it.
     Unfinished,
-    /// Receiving: a part of a packet that was cut on its way, where the port takes whole ones alone.
+    /// Receiving: a fragment of a packet, at a port that takes only whole ones.
     Fragment,
-    /// Receiving: for an address or a protocol that is not this port's.
+    /// Receiving: a packet for an address or a protocol that is not this port's.
     NotOurs,
 }
 
@@ -221,16 +223,16 @@ impl Dropped {
     }
 }
 
-/// What went through a port since it was opened.
+/// Traffic of a port since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// Packets handed to receivers.
     pub rx_packets: u64,
-    /// Bytes in them, as they were handed over.
+    /// Bytes in those packets, as handed over.
     pub rx_bytes: u64,
-    /// Packets taken for sending and not dropped.
+    /// Packets accepted for sending and not dropped.
     pub tx_packets: u64,
-    /// Bytes in them, with those that layers added.
+    /// Bytes in those packets, including those that layers added.
     pub tx_bytes: u64,
     dropped: [u64; Dropped::ALL.len()],
 }
@@ -246,13 +248,13 @@ impl PortStats {
         self.dropped.iter().sum()
     }
 
-    /// Counts `packets` more.
+    /// Counts `packets` more drops for a reason.
     #[inline]
     pub fn count_dropped(&mut self, reason: Dropped, packets: u64) {
         self.dropped[reason as usize] += packets;
     }
 
-    /// The sum of both (a port keeps one for each half).
+    /// The sum of both counters. (A port keeps one for each half.)
     pub fn merged(mut self, other: &Self) -> Self {
         self.rx_packets += other.rx_packets;
         self.rx_bytes += other.rx_bytes;
@@ -265,51 +267,51 @@ impl PortStats {
     }
 }
 
-/// How a port knows that a peer is gone, or why it supposes so.
+/// Loss of a peer, as the port knows or supposes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerLoss {
     /// Its process ended.
     ProcessDied,
-    /// The way to it is closed: it closed its port, or broke the fabric's rules and was cut off for that.
+    /// The link to it is closed: the peer closed its port, or broke the fabric's rules and was cut off for that.
     Closed,
-    /// Something says that nobody listens there. A hint: on a network anybody may have made that up, of anybody, and packets
-    /// to the peer may still arrive. Who is told asks the peer before giving it up.
+    /// Something says that nobody listens there. This is a hint: on a network anybody may have forged it, about
+    /// anybody, and packets to the peer may still arrive. The protocol above asks the peer before giving it up.
     Unreachable,
-    /// It is there, and one of the two sides has no room for the other: links, memory or descriptors.
+    /// The peer is there, but one of the two sides has no room for the other: links, memory or descriptors.
     Refused,
 }
 
 impl PeerLoss {
-    /// Whether the port knows; else it was only told, and the peer may be well.
+    /// Whether the port knows this for certain. If not, it was only told, and the peer may be well.
     pub const fn is_certain(self) -> bool {
         !matches!(self, Self::Unreachable)
     }
 }
 
-/// Something that happened beside packets.
+/// An event other than a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortEvent {
-    /// A peer is gone: packets to this `Peer` will not arrive again, if the loss [is certain](PeerLoss::is_certain).
+    /// A peer is gone: if the loss [is certain](PeerLoss::is_certain), packets to this `Peer` will never arrive again.
     PeerLost {
-        /// Which.
+        /// The peer.
         peer: Peer,
-        /// How it is known.
+        /// Kind of the loss.
         loss: PeerLoss,
     },
 }
 
-/// Why a port could not be opened, or a name not be resolved. Every message says what to do.
+/// Reason for a port not being opened, or a name not being resolved. Every message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The text is no address of this fabric.
+    /// The text is not an address of this fabric.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// Nobody is there.
+    /// Nobody is at the address.
     #[error("no server at {address}: looked in {looked_in}; start it first, or check the name")]
     NotFound {
         /// The name that was asked for.
         address: String,
-        /// Where it would have been.
+        /// Place where the address was looked up.
         looked_in: String,
     },
     /// The address names a host that cannot be looked up.
@@ -319,30 +321,30 @@ pub enum PortError {
         address: String,
         /// The host in it.
         host: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Somebody has it already.
+    /// Somebody has the address already.
     #[error("{address} is taken{holder}; choose another name or stop its owner")]
     Taken {
         /// The name that was asked for.
         address: String,
-        /// Who holds it, as ` by ...`, when that is known.
+        /// The holder, as ` by ...`, if known.
         holder: String,
     },
     /// A limit was reached.
     #[error("{what}: the limit is {limit}; {remedy}")]
     Limit {
-        /// What was asked for.
+        /// The quantity that was asked for.
         what: String,
         /// The limit.
         limit: u64,
         /// What to do.
         remedy: String,
     },
-    /// Packets that no protocol above could use.
+    /// The port's packets are too small for any protocol above.
     #[error(
-        "packets of {packet_len_max} bytes at {address}, of which layers add {overhead}, are too small: {} bytes beside those are needed; open the port with larger packets",
+        "packets of {packet_len_max} bytes at {address}, of which layers add {overhead}, are too small: protocols need {} bytes besides those; open the port with larger packets",
         PACKET_LEN_MIN
     )]
     PacketsTooSmall {
@@ -350,7 +352,7 @@ pub enum PortError {
         address: String,
         /// The largest packet that the fabric carries there, in bytes.
         packet_len_max: usize,
-        /// Bytes that layers add to each.
+        /// Bytes that layers add to each packet.
         overhead: usize,
     },
     /// This machine or user cannot use the fabric.
@@ -358,7 +360,7 @@ pub enum PortError {
     Unavailable {
         /// The fabric.
         fabric: &'static str,
-        /// Why.
+        /// Reason for that.
         reason: String,
         /// What to do.
         remedy: String,
@@ -366,9 +368,9 @@ pub enum PortError {
     /// The system refused.
     #[error("{doing}: {source}")]
     System {
-        /// What was being done, to what.
+        /// What was being done, and to what.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -377,14 +379,14 @@ pub enum PortError {
 pub trait PacketRx {
     /// Lends the next packets, at most [`Caps::burst_max`], by pushing them to `burst`. Never blocks.
     ///
-    /// What the previous call lent is given back to the fabric by this call, so the loop that polls is also what keeps the
-    /// ring empty. `burst.time_ns` is the caller's clock; a port with a better time of arrival sets it.
+    /// This call gives back to the fabric what the previous call lent, so the polling loop also keeps the ring from
+    /// filling up. `burst.time_ns` is the caller's clock; a port that knows the time of arrival better overwrites it.
     fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>);
 }
 
 /// The transmitting half of a port.
 pub trait PacketTx {
-    /// Takes one packet. It may wait for [`Self::submit`] before it goes.
+    /// Queues one packet, which may wait for [`Self::submit`].
     ///
     /// Datagrams are unreliable: a packet that cannot be sent is dropped and counted ([`PortStats`]).
     fn push(&mut self, packet: TxPacket<'_>);
@@ -392,24 +394,24 @@ pub trait PacketTx {
     /// Makes everything that was pushed visible to its receivers: the doorbell at the end of a burst.
     fn submit(&mut self);
 
-    /// As [`Self::submit`], but the port may hold small packets back for some microseconds where more of them would share the
-    /// price of a system call. Whoever uses it calls it again soon, every turn of its loop, with the time, until it blocks:
-    /// then `submit`.
+    /// As [`Self::submit`], but the port may hold small packets back for some microseconds, if more of them would then
+    /// share the cost of a system call. The caller must call this again soon, in every turn of its loop, with the time,
+    /// until it blocks: then it calls `submit`.
     #[inline]
     fn submit_soon(&mut self, now_ns: u64) {
         let _ = now_ns;
         self.submit();
     }
 
-    /// Ends every share that this port still holds. Afterwards nothing sent earlier can deliver bytes of a buffer that is
+    /// Ends every share that this port still holds. Afterwards no earlier packet can deliver bytes of a buffer that is
     /// being reused: it was delivered already, or never will be.
     ///
-    /// Bounded, and never waits for a peer. For retransmissions, cancellations and failures, not for the usual case
-    /// (nsdi19 4.2.2).
+    /// The call is bounded and never waits for a peer. It is meant for retransmissions, cancellations and failures, not
+    /// for the usual case (nsdi19 4.2.2).
     fn flush(&mut self);
 
-    /// Ends the shares that this port holds of one buffer, as [`Self::flush`] does for all: packets of other buffers are
-    /// not disturbed where the port can tell them apart. Cheap when the peer has taken the packets already.
+    /// Ends the shares that this port holds of one buffer, as [`Self::flush`] does for all. Packets of other buffers
+    /// are not disturbed if the port can tell them apart. Cheap when the peer has taken the packets already.
     fn reclaim(&mut self, buffer: &Frozen) {
         let _ = buffer;
         self.flush();
@@ -418,69 +420,71 @@ pub trait PacketTx {
 
 /// A packet port.
 ///
-/// A thread sleeps on it alone by [`Self::wait`], or on several things at once by what it has of [`Readiness`].
+/// A thread sleeps on one port with [`Self::wait`], or on several things at once through [`Readiness`].
 pub trait PacketPort: Readiness {
     /// The receiving half.
     type Rx: PacketRx;
     /// The transmitting half.
     type Tx: PacketTx;
 
-    /// What the port can do.
+    /// Capabilities of the port.
     fn caps(&self) -> Caps;
 
-    /// Where others reach this port.
+    /// Address at which others reach this port.
     fn address(&self) -> Address;
 
     /// The arena whose buffers this port sends without copying.
     fn arena(&self) -> &Arena;
 
-    /// Turns an address into a peer to send to. May do a bounded amount of work in the system (a look-up, a connect).
+    /// Turns an address into a peer to send to. May do a bounded amount of work in the system (a lookup, a connect).
     ///
     /// # Errors
     ///
     /// [`PortError`], which says where it looked.
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError>;
 
-    /// A peer's address, to show to people.
+    /// A peer's address, for people.
     fn describe(&self, peer: Peer) -> String;
 
-    /// The largest packet towards `peer`, which may be less than [`Caps::packet_len_max`].
+    /// The longest packet to `peer` in bytes, which may be less than [`Caps::packet_len_max`].
     fn packet_len_max(&self, peer: Peer) -> usize {
         let _ = peer;
         self.caps().packet_len_max
     }
 
-    /// Both halves, so that packets can be sent while a burst is lent.
+    /// Both halves of the port, so that packets can be sent while a burst is lent.
     fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx);
 
-    /// The next event, if one was noticed. Ports notice while they receive and wait.
+    /// The next event, if there is one. Ports notice events while they receive and wait.
     fn poll_event(&mut self) -> Option<PortEvent>;
 
-    /// Says that nothing will be sent to or expected from `peer` any more, so that the port can drop what it keeps for it.
-    /// The peer may still come back by sending.
+    /// Reports that nothing will be sent to or expected from `peer` any more, so that the port can drop what it keeps
+    /// for it. The peer may still come back by sending.
     fn forget(&mut self, peer: Peer) {
         let _ = peer;
     }
 
-    /// Says that the protocol above keeps nothing of `peer` any more, which opened the way between the two, and may use it again: unlike
-    /// [`Self::forget`], this leaves the way open. [Layers](crate::layer) drop what they keep of the peer.
+    /// Reports that the protocol above no longer keeps anything of `peer`, which opened the link between the two and
+    /// may use it again. Unlike [`Self::forget`], this leaves the link open. [Layers](crate::layer) drop what they keep
+    /// of the peer.
     fn peer_left(&mut self, peer: Peer) {
         let _ = peer;
     }
 
-    /// Wakes this port from other threads.
+    /// A waker, by which other threads wake this port.
     fn waker(&self) -> Waker;
 
-    /// Blocks until a packet or an event may be there, the waker was called, or `timeout_ns` passed (`None`: no time-out).
-    /// May return early. Arms the port, sleeps on its descriptor, and disarms it; a port without one does it in its own way.
+    /// Blocks until a packet or an event may be there, the waker is called, or `timeout_ns` has passed (`None`: no
+    /// time-out). May return early. It arms the port, sleeps on its descriptor, and disarms it; a port without a
+    /// descriptor waits in its own way.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
         readiness::wait(self, timeout_ns)
     }
 
-    /// What went through so far.
+    /// Traffic so far.
     fn stats(&self) -> PortStats;
 }

@@ -1,37 +1,41 @@
-//! Objects of another host's memory, by whichever way is the best at the moment.
+//! Objects in another host's memory, fetched in whichever way is best at the moment.
 //!
-//! apnet19 measures that no way to read is the best: it depends on the object's size, on how many dependent accesses lead to it, and on
-//! the load of both processors (4.1, 4.2). It asks for a library that hides the choice and changes it as the load changes, and names the
-//! difficulty that no message may be lost meanwhile (5). This is that library.
+//! apnet19 measures that no way to read is always the best: it depends on the object's size, on the number of dependent
+//! accesses that lead to it, and on the load of both processors (4.1, 4.2). The paper asks for a library that hides the
+//! choice and changes it as the load changes, and names the difficulty that no message may be lost meanwhile (5). This
+//! is that library.
 //!
-//! A [`Reader`] gets [`Object`]s of one [`Server`]'s [`Region`]s: so many bytes after so many dependent accesses. It has two ways, and two ways
-//! to learn of completions ([`Choice`]):
+//! A [`Reader`] gets [`Object`]s from one [`Server`]'s [`Region`]s: some number of bytes, after some number of
+//! dependent accesses. It has two ways to fetch them, and two ways to learn of completions ([`Choice`]):
 //!
-//! - *one-sided*: one READ for each access; the application's [`Chase`] tells from the bytes of one where the next goes;
-//! - *two-sided*: one request by SEND, which the server answers by SEND after it has made the accesses itself (a compound read; apnet19 2.2);
+//! - *one-sided*: one READ for each access; the application's [`Chase`] finds in the bytes of one where the next goes;
+//! - *two-sided*: one request by SEND, which the server answers by SEND after it has made all the accesses itself (a
+//!   compound read; apnet19 2.2);
 //! - *polling*: the thread turns the reader all the time;
 //! - *events*: the thread arms the reader and sleeps on its completion queue's descriptor.
 //!
-//! Reader and server measure themselves, by the times at which they are turned and, where their owners can tell, by how idle their processors are while they
-//! sleep ([`Reader::slept`], [`Server::slept`]); [`policy`] decides from what gets took. Both are state
-//! machines without threads and clocks, so a simulated actor can turn them as well as a real thread.
+//! Reader and server measure themselves by the times of their turns and, if their owners can tell, by how idle their
+//! processors are while they sleep ([`Reader::slept`], [`Server::slept`]); [`policy`] decides from what gets took. Both
+//! are state machines without threads and clocks, so a simulated actor can turn them as well as a real thread.
 //!
 //! # Why no completion is lost
 //!
-//! Each get has its choice when it begins, and ends the way it began. All of them complete in one queue, whichever way they go, so nothing
-//! has to be moved over when the choice changes. The thread sleeps only when no get under way polls, and arming looks once more at what
-//! may have come ([`Readiness`](crate::Readiness)). Requests carry numbers that never come again: the answer to a get that was given up
-//! meanwhile is known to be late, and its place in the window is used again only after that.
+//! Each get has its choice when it begins, and ends the way it began. All of them complete in one queue, whichever way
+//! they go, so nothing has to be moved when the choice changes. The thread sleeps only when no get in flight polls, and
+//! arming checks once more what may have come ([`Readiness`](crate::Readiness)). Requests carry numbers that never
+//! repeat: a late answer to a get that was given up is recognised as such, and the get's place in the window is reused
+//! only after that.
 //!
-//! # What bytes are worth
+//! # Consistency
 //!
-//! Either way the bytes are copied while others may write them, and can be torn. An object that changes must carry what tells, such
-//! as a version or a checksum, as the tables in `sinew_store` do.
+//! Either way the bytes are copied while others may write them, and can be torn. An object that changes must carry
+//! something that shows this, such as a version or a checksum, as the tables in `sinew_store` do.
 //!
 //! # When the server dies
 //!
-//! What the device notices ends all gets with [`GetError::PeerLost`]. Where it notices nothing, a get ends with [`GetError::Deadline`]; its place
-//! in the window stays taken until the answer comes, and a full window of them ends with [`AskError::Full`].
+//! A death that the device notices ends all gets with [`GetError::PeerLost`]. If the device notices nothing, a get ends
+//! with [`GetError::Deadline`]; its place in the window stays taken until the answer comes, and once such gets fill the
+//! window, new ones fail with [`AskError::Full`].
 
 mod choice;
 mod client;

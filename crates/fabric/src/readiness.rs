@@ -1,12 +1,13 @@
 //! Sleeping on ports, completion queues, endpoints and anything else that has a file descriptor, all at once.
 //!
-//! What can be waited for is a [`Readiness`]. Whoever wants to sleep *arms* it: it submits what it holds back, makes visible that
-//! somebody sleeps, looks once more at everything that may have come, and then says either that there is something to do
-//! ([`Armed::Ready`]) or until when one may sleep ([`Armed::Sleep`]). From then on its [`Descriptor`] becomes readable when something
-//! comes, and stays so until it is disarmed. Since arming costs system calls, one [`Poller`](crate::Poller) of the thread decides when to
-//! arm: after it has spun for a while, not in every idle turn.
+//! Anything that can be waited for is a [`Readiness`]. A thread that wants to sleep *arms* it: that submits what it
+//! holds back, makes visible that somebody sleeps, checks once more everything that may have come, and then says either
+//! that there is something to do ([`Armed::Ready`]) or until when the thread may sleep ([`Armed::Sleep`]). From then on
+//! its [`Descriptor`] becomes readable when something comes, and stays so until it is disarmed. Since arming costs
+//! system calls, the thread's one [`Poller`](crate::Poller) decides when to arm: after it has spun for a while, not in
+//! every idle turn.
 //!
-//! [`wait_on`] is all of it for a thread of our own:
+//! [`wait_on`] does all of this for a thread of our own:
 //!
 //! ```
 //! use sinew_fabric::readiness::{Alarm, wait_on};
@@ -19,10 +20,10 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! A foreign event loop registers the descriptors, level-triggered and for reading, arms before it blocks, blocks no longer than it is
-//! told, and turns what it drives afterwards.
+//! A foreign event loop registers the descriptors, level-triggered and for reading. It arms before it blocks, blocks no
+//! longer than it is told, and turns what it drives afterwards.
 //!
-//! This module is the only one of the crate that names the system: `poll`, `epoll` and `eventfd`.
+//! This module is the only one of the crate that calls the system: `poll`, `epoll` and `eventfd`.
 
 use std::cell::Cell;
 use std::io;
@@ -36,21 +37,21 @@ use sinew_mem::WakeCell;
 
 use crate::waker::{WakeTarget, Waker};
 
-/// What [`Readiness::arm`] found.
+/// Result of [`Readiness::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Armed {
-    /// There is something to do, or may be. It is not armed.
+    /// There is, or may be, something to do. It is not armed.
     Ready,
-    /// There is nothing to do: it is armed, and one may sleep.
+    /// There is nothing to do. It is armed, and the thread may sleep.
     Sleep {
-        /// Until when at most, on the clock of the caller; `None`: until the descriptor is readable.
+        /// End of the sleep at the latest, on the caller's clock; `None`: only when the descriptor is readable.
         until_ns: Option<u64>,
     },
 }
 
 impl Armed {
-    /// The same with a deadline of the caller's own.
+    /// The same, with an additional deadline of the caller's own.
     pub fn by(self, deadline_ns: Option<u64>) -> Self {
         match self {
             Self::Ready => Self::Ready,
@@ -58,7 +59,7 @@ impl Armed {
         }
     }
 
-    /// The same on another clock, of which it is `other_now_ns` when it is `now_ns` on this one.
+    /// The same on another clock, which shows `other_now_ns` when this one shows `now_ns`.
     pub fn on_clock(self, now_ns: u64, other_now_ns: u64) -> Self {
         match self {
             Self::Ready => Self::Ready,
@@ -68,7 +69,7 @@ impl Armed {
         }
     }
 
-    /// How long one may block from `now_ns` on: not at all when there is something to do, and without end for `None`.
+    /// Time for which the thread may block from `now_ns` on: 0 when there is something to do, `None` for no limit.
     pub fn timeout_ns(self, now_ns: u64) -> Option<u64> {
         match self {
             Self::Ready => Some(0),
@@ -77,17 +78,18 @@ impl Armed {
     }
 }
 
-/// A file descriptor to wait for, readable or not, and nothing else: reading it would take what is not the reader's. Cheap to clone. It outlives
-/// what it belongs to harmlessly: it is then readable or it is not, for ever.
+/// A file descriptor to wait for, and nothing else: it is readable or not, and reading it would take data that belongs
+/// to its owner. Cheap to clone. It may outlive its owner harmlessly: it then stays readable, or not, for ever.
 #[derive(Clone, Debug)]
 pub struct Descriptor(Arc<OwnedFd>);
 
 impl Descriptor {
-    /// Blocks until it is readable or `timeout_ns` passed (`None`: no time-out). Returns whether it is. A signal ends it early.
+    /// Blocks until the descriptor is readable or `timeout_ns` has passed (`None`: no time-out). Returns whether it is
+    /// readable. A signal ends the wait early.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn wait(&self, timeout_ns: Option<u64>) -> io::Result<bool> {
         poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], timeout_ns)
     }
@@ -125,35 +127,37 @@ fn poll(fds: &mut [PollFd<'_>], timeout_ns: Option<u64>) -> io::Result<bool> {
 
 /// Something that a thread can sleep on.
 ///
-/// To receive, to poll or to turn it while it is armed is allowed, and ends what arming promised: whoever wants to sleep then arms it
-/// again, which is allowed too.
+/// Receiving from it, polling it or turning it while it is armed is allowed, and ends what arming promised: a thread
+/// that wants to sleep must then arm it again, which is allowed too.
 pub trait Readiness {
-    /// What becomes readable; the same each time. `None` where there is none, as on simulated networks, whose time does not pass by
-    /// itself: such a thing cannot be armed.
+    /// The descriptor that becomes readable; the same each time. `None` where there is none, as on simulated networks,
+    /// whose time does not pass by itself: such a thing cannot be armed.
     fn descriptor(&self) -> Option<Descriptor>;
 
-    /// Gets ready for the caller to sleep. What is held back is submitted. After [`Armed::Sleep`] the descriptor becomes readable
-    /// when there is something to do, or a waker was called, and stays so until [`Self::disarm`]; it may become so for no reason,
-    /// too. `now_ns` is the caller's clock, which deadlines are on.
+    /// Prepares for the caller to sleep, and submits what is held back. After [`Armed::Sleep`] the descriptor becomes
+    /// readable when there is something to do or a waker is called, and stays so until [`Self::disarm`]; it may also
+    /// become so for no reason. `now_ns` is on the caller's clock, as deadlines are.
     ///
-    /// A wake-up that came since the last [`Self::disarm`], or `Ready`, makes it say [`Armed::Ready`]: none is lost.
+    /// A wake-up since the last [`Self::disarm`], or since the last `Ready`, makes it return [`Armed::Ready`]: none is
+    /// lost.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::Unsupported`] where there is no descriptor; what the system says.
+    /// [`io::ErrorKind::Unsupported`] where there is no descriptor; the system's error.
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         let _ = now_ns;
         Err(no_descriptor())
     }
 
-    /// The thread is awake: the descriptor is readable no more, and nobody has to wake it. Returns whether a waker was called since
-    /// it was armed, as far as can be told from other news; that wake-up is over. Does nothing where it is not armed.
+    /// Reports that the thread is awake: the descriptor is no longer readable, and nobody has to wake the thread.
+    /// Returns whether a waker was called since it was armed, as far as that can be told from other news; that wake-up
+    /// is then used up. Does nothing if it is not armed.
     fn disarm(&mut self) -> bool {
         false
     }
 }
 
-/// What [`Readiness::arm`] says where there is no descriptor.
+/// The error of [`Readiness::arm`] where there is no descriptor.
 pub fn no_descriptor() -> io::Error {
     io::Error::new(
         io::ErrorKind::Unsupported,
@@ -161,9 +165,9 @@ pub fn no_descriptor() -> io::Error {
     )
 }
 
-/// Arms one thing, sleeps unless it is ready, and disarms it: what `wait` is for all that have a descriptor.
+/// Arms one thing, sleeps unless it is ready, and disarms it: the `wait` of everything that has a descriptor.
 pub(crate) fn wait(source: &mut (impl Readiness + ?Sized), timeout_ns: Option<u64>) -> io::Result<()> {
-    // By a clock that stands at 0, deadlines are durations.
+    // With a clock that stands at 0, deadlines are durations.
     let armed = source.arm(0)?;
     if armed == Armed::Ready {
         return Ok(());
@@ -174,12 +178,12 @@ pub(crate) fn wait(source: &mut (impl Readiness + ?Sized), timeout_ns: Option<u6
     slept.map(|_| ())
 }
 
-/// Sleeps until there is something to do at one of `sources`, or until `until_ns` (`None`: no such time), on the clock that says
-/// `now_ns`. Returns at once when one of them is ready. Afterwards none is armed. Returns whether it slept.
+/// Sleeps until there is something to do at one of `sources`, or until `until_ns` (`None`: no limit), on the clock that
+/// shows `now_ns`. Returns at once when one of them is ready. Afterwards none is armed. Returns whether it slept.
 ///
 /// # Errors
 ///
-/// As for [`Readiness::arm`], of any of them.
+/// As for [`Readiness::arm`] of any of them.
 pub fn wait_on(sources: &mut [&mut dyn Readiness], now_ns: u64, until_ns: Option<u64>) -> io::Result<bool> {
     let slept = arm_and_sleep(sources, now_ns, until_ns);
     for source in sources {
@@ -188,7 +192,8 @@ pub fn wait_on(sources: &mut [&mut dyn Readiness], now_ns: u64, until_ns: Option
     slept
 }
 
-/// For so many sources a sleep takes no memory: who sleeps may be whom the system waits for when it has none.
+/// Number of sources up to which a sleep allocates nothing: the sleeping thread may be one that the system waits for
+/// when memory is short.
 const FEW: usize = 8;
 
 fn arm_and_sleep(sources: &mut [&mut dyn Readiness], now_ns: u64, until_ns: Option<u64>) -> io::Result<bool> {
@@ -213,7 +218,7 @@ fn arm_and_sleep(sources: &mut [&mut dyn Readiness], now_ns: u64, until_ns: Opti
     Ok(true)
 }
 
-/// A foreign descriptor as something to sleep on, such as a socket: readable when the system says so, armed or not.
+/// A foreign descriptor, such as a socket, as something to sleep on: readable when the system says so, armed or not.
 #[derive(Clone, Debug)]
 pub struct Foreign(pub Descriptor);
 
@@ -231,18 +236,18 @@ impl Readiness for Foreign {
     }
 }
 
-/// A descriptor that wakers make readable, and whatever else is [watched](Self::watch): what ports and queues are made of whose news
-/// comes through descriptors.
+/// A descriptor that becomes readable when a waker is called, or when anything [watched](Self::watch) is readable.
+/// Ports and queues whose news come through descriptors are built on it.
 #[derive(Debug)]
 pub struct Alarm {
     set: Descriptor,
     bell: Arc<Bell>,
     armed: Cell<bool>,
-    /// Writes to the eventfd that wakers have made, or will have made soon, and that were not read.
+    /// Writes to the eventfd that wakers have made, or are about to make, and that were not read.
     owed: Cell<u64>,
 }
 
-/// What wakers have of an [`Alarm`].
+/// The part of an [`Alarm`] that its wakers share.
 #[derive(Debug)]
 struct Bell {
     event: OwnedFd,
@@ -263,7 +268,7 @@ impl Alarm {
     ///
     /// # Errors
     ///
-    /// What the system says when it has no descriptors; an alarm takes two.
+    /// The system's error when it has no descriptors; an alarm takes two.
     pub fn new() -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -273,26 +278,27 @@ impl Alarm {
         Ok(alarm)
     }
 
-    /// Has the alarm be readable whenever `fd` is, or has an error; armed or not.
+    /// Makes the alarm readable whenever `fd` is readable or has an error, whether the alarm is set or not.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn watch(&self, fd: impl AsFd) -> io::Result<()> {
         Ok(epoll::add(&self.set, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
     }
 
-    /// Watches a descriptor no more. News for one that is watched cost whoever brings them the way through the set, so what is rarely slept on is best
-    /// watched only meanwhile.
+    /// Stops watching a descriptor. News for a watched one cost their sender a pass through the set, so a source that
+    /// is rarely slept on is best watched only during the sleep.
     ///
     /// # Errors
     ///
-    /// What the system says; [`io::ErrorKind::NotFound`] where it was not watched.
+    /// The system's error; [`io::ErrorKind::NotFound`] if it was not watched.
     pub fn unwatch(&self, fd: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.set, fd)?)
     }
 
-    /// Whether anything that is watched has an error or has hung up, which keeps the alarm readable until it is seen to. One system call.
+    /// Whether anything watched has an error or has hung up, which keeps the alarm readable until it is dealt with. One
+    /// system call.
     pub fn has_error(&self) -> bool {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 8];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -301,23 +307,24 @@ impl Alarm {
         events.iter().any(|event| { event.flags }.intersects(bad))
     }
 
-    /// What sets the alarm off. One that finds it not armed costs no system call.
+    /// A waker that sets the alarm off. Waking an alarm that is not set costs no system call.
     pub fn waker(&self) -> Waker {
         Waker::new(Arc::clone(&self.bell) as _)
     }
 
-    /// What is readable.
+    /// The descriptor that becomes readable.
     pub fn descriptor(&self) -> Descriptor {
         self.set.clone()
     }
 
-    /// Whether it is set, and was not cleared since.
+    /// Whether the alarm is set, and was not cleared since.
     pub fn is_set(&self) -> bool {
         self.armed.get()
     }
 
-    /// From now on wakers make it readable. False when one was called before: then it is not armed, and that wake-up is over. What was
-    /// done before a waker was called is seen by looks after this call, or the alarm is readable.
+    /// Sets the alarm: from now on wakers make it readable. Returns false when a waker was called before; the alarm is
+    /// then not set, and that wake-up is used up. Either a check after this call sees what was done before a waker was
+    /// called, or the alarm becomes readable.
     pub fn set(&self) -> bool {
         let was_woken = self.armed.get() && self.clear();
         let is_set = !was_woken && self.bell.cell.sleep();
@@ -325,7 +332,7 @@ impl Alarm {
         is_set
     }
 
-    /// Ends that, and what wakers did; returns whether there was one. Does nothing when the alarm is not set.
+    /// Clears the alarm and any wake-up; returns whether there was one. Does nothing when the alarm is not set.
     pub fn clear(&self) -> bool {
         if !self.armed.replace(false) {
             return false;
@@ -333,7 +340,7 @@ impl Alarm {
         let was_woken = self.bell.cell.awake();
         let mut owed = self.owed.get() + u64::from(was_woken);
         if owed > 0 {
-            // The waker may not have come to it yet: then it is read another time.
+            // The waker may not have written yet: then it is read another time.
             let mut count = [0; 8];
             if rustix::io::read(&self.bell.event, &mut count).is_ok() {
                 owed = owed.saturating_sub(u64::from_ne_bytes(count));
@@ -397,7 +404,7 @@ mod tests {
         assert!(!alarm.descriptor().wait(NOT_LONG).unwrap() && alarm.set());
     }
 
-    /// What it wrote is read when it is there, however late that is.
+    /// A late write is read once it is there.
     #[test]
     fn a_waker_that_was_stopped_before_it_wrote_keeps_nobody_awake() {
         let mut alarm = Alarm::new().unwrap();
@@ -464,7 +471,7 @@ mod tests {
             let thread = std::thread::spawn(move || waker.wake());
             wait_on(&mut [&mut a, &mut b], 5, None).unwrap();
             thread.join().unwrap();
-            // It may have come before, and been told, or during the sleep.
+            // The wake-up may have come before the sleep, and been reported, or during it.
             assert!(a.set() && b.set());
             a.clear();
             b.clear();

@@ -9,8 +9,8 @@ const V6: u64 = 6;
 /// The upper half of an IPv4 address mapped into IPv6, `::ffff:a.b.c.d`.
 const V4_MAPPED: u64 = 0xFFFF << 32;
 
-/// Packs a socket address. An IPv4 address mapped into IPv6 becomes the IPv4 peer that it means, so that one peer has one
-/// name on every kind of socket. Flow labels are dropped.
+/// Packs a socket address. An IPv4 address mapped into IPv6 becomes the IPv4 peer that it stands for, so that each peer
+/// has one name on every kind of socket. Flow labels are dropped.
 #[inline]
 pub fn pack(address: SocketAddr) -> Peer {
     match address {
@@ -35,7 +35,7 @@ pub fn pack_v6(ip: u128, port: u16, scope: u32) -> Peer {
     Peer([high, low, u64::from(scope) << 32 | V6 << 16 | u64::from(port)])
 }
 
-/// The socket address of a peer; `None` for a `Peer` that is none of this port's.
+/// The socket address of a peer; `None` for a `Peer` that did not come from [`pack`].
 #[inline]
 pub fn unpack(peer: Peer) -> Option<SocketAddr> {
     let Peer([high, low, rest]) = peer;
@@ -58,8 +58,8 @@ pub fn port_of(peer: Peer) -> u16 {
     peer.0[2] as u16
 }
 
-/// Turns `0.0.0.0` and `::`, which as destinations mean this host, into the loopback address that `reach_v4` and
-/// `reach_v6` allow.
+/// Turns `0.0.0.0` and `::`, which as destinations mean this host, into the loopback address that can be reached, given
+/// whether IPv4 and IPv6 addresses can be.
 pub fn loopback_for_unspecified(address: SocketAddr, reach_v4: bool, reach_v6: bool) -> SocketAddr {
     if !address.ip().is_unspecified() {
         return address;

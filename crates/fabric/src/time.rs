@@ -1,9 +1,9 @@
-//! Time and randomness, handed in.
+//! Time and randomness, handed to library code by its caller.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// A monotonic clock in nanoseconds from an origin of its own.
+/// A monotonic clock, in nanoseconds from its own origin.
 pub trait Clock {
     /// Nanoseconds since the clock's origin; never decreases.
     fn now_ns(&self) -> u64;
@@ -15,7 +15,7 @@ pub trait Generator {
     fn next_u64(&mut self) -> u64;
 }
 
-/// A clock that its test moves by hand. Clones share the time.
+/// A clock that a test moves by hand. Clones share the time.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Rc<Cell<u64>>);
 

@@ -1,13 +1,13 @@
-//! A port that shows what passes.
+//! A port that shows the packets that pass.
 //!
-//! [`Traced`] wraps any port and hands a [`TraceRecord`] for each packet to a [`TraceSink`]: a closure, or [`TextSink`],
-//! which writes lines such as
+//! [`Traced`] wraps any port and hands a [`TraceRecord`] for each packet to a [`TraceSink`]: a closure, or
+//! [`TextSink`], which writes lines such as
 //!
 //! ```text
 //!      1.204500 ms  -> udp://10.0.0.2:7000       56 B  a7 01 00 00 2a 00 00 00 ...
 //! ```
 //!
-//! with what a decoder makes of the packet instead of the bytes, when it is given one.
+//! If it is given a decoder, the line shows the decoder's text instead of the bytes.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -18,12 +18,12 @@ use crate::address::Peer;
 use crate::layer::{Layer, Layered, OwnedPacket, Pool};
 use crate::port::{PacketPort, PacketTx, TxPacket};
 
-/// Bytes of a packet that a record shows at most.
+/// The most bytes of a packet that a record shows.
 pub const TRACED_BYTES: usize = 64;
-/// Peers whose names a layer remembers, so that strangers cannot fill the memory.
+/// The most peers whose names a layer remembers, so that strangers cannot fill the memory.
 const NAMES_MAX: usize = 1024;
 
-/// Which way a packet went.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Out of this port.
@@ -35,23 +35,23 @@ pub enum Direction {
 /// One packet that passed.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceRecord<'a> {
-    /// Which way it went.
+    /// Direction of the packet.
     pub direction: Direction,
-    /// When its burst was received; for a packet that was sent, when the port last received. In nanoseconds.
+    /// Time at which its burst was received or, for a packet sent, at which the port last received, in nanoseconds.
     pub time_ns: u64,
     /// The other side.
     pub peer: Peer,
-    /// The other side, as its port describes it.
+    /// Name of the other side, as its port describes it.
     pub peer_name: &'a str,
     /// The packet's length in bytes.
     pub len: usize,
-    /// Its first bytes, at most [`TRACED_BYTES`].
+    /// The packet's first bytes, at most [`TRACED_BYTES`].
     pub start: &'a [u8],
 }
 
-/// Gets the records of a [`Traced`] port. Closures are sinks.
+/// Receiver of the records of a [`Traced`] port. Closures are sinks.
 pub trait TraceSink {
-    /// A packet passed.
+    /// Takes the record of a packet that passed.
     fn record(&mut self, record: &TraceRecord<'_>);
 }
 
@@ -61,10 +61,10 @@ impl<F: FnMut(&TraceRecord<'_>)> TraceSink for F {
     }
 }
 
-/// Makes a line of a packet's first bytes, or `None` to show them as they are.
+/// Makes a text of a packet's first bytes, or `None` to show them as they are.
 pub type Decoder = Box<dyn FnMut(&TraceRecord<'_>) -> Option<String>>;
 
-/// Writes a line for each packet.
+/// A sink that writes a line for each packet.
 pub struct TextSink<W> {
     writer: W,
     decoder: Option<Decoder>,
@@ -89,7 +89,7 @@ impl<W: io::Write> TextSink<W> {
         &self.writer
     }
 
-    /// The error that ended the writing, if one did. Tracing never disturbs the port.
+    /// The error that ended the writing, if there was one. Tracing never disturbs the port.
     pub fn error(&self) -> Option<&io::Error> {
         self.error.as_ref()
     }
@@ -116,7 +116,7 @@ impl<W: io::Write> TraceSink for TextSink<W> {
         } else {
             let shown = record.start.len().min(24);
             for &byte in &record.start[..shown] {
-                // By hand, since formatting each byte is most of a trace's cost.
+                // By hand, since formatting each byte would be most of a trace's cost.
                 let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value & 15)]);
                 self.line.extend([' ', digit(byte >> 4), digit(byte)]);
             }
@@ -129,7 +129,7 @@ impl<W: io::Write> TraceSink for TextSink<W> {
     }
 }
 
-/// A port that shows what passes; see the [module](self).
+/// A port that shows the packets that pass; see the [module](self).
 pub type Traced<P, S> = Layered<P, TraceLayer<S>>;
 
 impl<P: PacketPort, S: TraceSink> Layered<P, TraceLayer<S>> {
@@ -138,7 +138,7 @@ impl<P: PacketPort, S: TraceSink> Layered<P, TraceLayer<S>> {
         Self::enclose(port, TraceLayer { sink, names: HashMap::new() })
     }
 
-    /// Looks at the sink.
+    /// Gives access to the sink.
     pub fn with_sink<R>(&self, look: impl FnOnce(&mut S) -> R) -> R {
         self.with_layer(|layer| look(&mut layer.sink))
     }
@@ -168,7 +168,7 @@ impl<S: TraceSink> Layer for TraceLayer<S> {
         self.names.insert(peer, describe());
     }
 
-    /// A port may give its name to another.
+    /// A port may give the peer's name to another.
     fn forgotten(&mut self, peer: Peer) {
         self.names.remove(&peer);
     }

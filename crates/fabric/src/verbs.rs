@@ -1,22 +1,22 @@
 //! Verbs: the operations of an RDMA NIC, as one interface over whatever carries them.
 //!
-//! The words are the field's. A [`Device`] gives [`ProtectionDomain`]s; a domain gives memory, and, for each thread that works
-//! with it, a [`ThreadDomain`] with that thread's completion queues and queue pairs (which no other thread can touch: sharing them
-//! costs more than it gives, atc16 3.2).
+//! The terms are the field's. A [`Device`] gives [`ProtectionDomain`]s; a domain gives memory and, for each thread that
+//! works with it, a [`ThreadDomain`] with that thread's completion queues and queue pairs. (No other thread can touch
+//! those: sharing them costs more than it gives, atc16 3.2.)
 //!
-//! - **Memory for messages** is an ordinary [`Arena`] that the domain registered. A receive or the result of a READ takes
-//!   [`MessageBuffer`]s, which are exclusive, and the completion gives them back; what is sent comes from [`Frozen`] shares,
-//!   which can be read and posted again meanwhile, or is a slice, copied at once (inline).
-//!   Memory that its user has, a buffer of any arena, can be registered by itself ([`Registered`], [`ProtectionDomain::register`]).
-//! - **Memory exposed to others** is [`Exposed`]: bytes that anybody may be writing, which are copied out or loaded word by word
-//!   and never seen as a slice.
-//! - **Requests** are pushed one by one and start with [`QueuePair::doorbell`], so a list of them costs one.
+//! - **Memory for messages** is an ordinary [`Arena`] that the domain registered. A receive or the result of a READ
+//!   takes [`MessageBuffer`]s, which are exclusive, and the completion gives them back. What is sent comes from
+//!   [`Frozen`] shares, which can be read and posted again meanwhile, or is a slice, copied at once (inline). A user's
+//!   own memory, a buffer of any arena, can be registered separately ([`Registered`], [`ProtectionDomain::register`]).
+//! - **Memory exposed to others** is [`Exposed`]: bytes that anybody may be writing, which are copied out or loaded
+//!   word by word and never seen as a slice.
+//! - **Requests** are pushed one by one and start with [`QueuePair::doorbell`], so a list of them costs one doorbell.
 //! - **Completions** come from a [`CompletionQueue`], with the standard statuses.
 //!
 //! [`port::UdPort`] is a UD queue pair as a packet port.
 //!
-//! Nothing here relies on destructors for its soundness: what an operation needs lies in a table of the queue pair's until the
-//! operation is over, and a queue pair that is forgotten keeps it for good.
+//! Nothing here relies on destructors for its soundness: a table in the queue pair keeps what an operation needs until
+//! the operation is over, and a queue pair that is forgotten keeps it for good.
 //!
 //! # What each transport allows
 //!
@@ -26,29 +26,32 @@
 //! | UC (unreliable connection) | yes | yes | no |
 //! | UD (unreliable datagram) | yes, up to one MTU | no | no |
 //!
-//! (Table 1 of atc16 and of sigcomm14; [`Transport::allows`].) What is not allowed is refused when it is pushed.
+//! (Table 1 of atc16 and of sigcomm14; [`Transport::allows`].) Anything else is refused when it is pushed.
 //!
-//! # What is in order
+//! # Ordering
 //!
-//! Requests of one queue pair start, take effect and complete in the order in which they were pushed, with one exception: the
-//! result of a READ or an atomic may arrive after a later SEND or WRITE has taken effect, unless that one carries
-//! [`Request::fence`] (InfiniBand specification, volume 1, 10.8.3.3). Between queue pairs nothing is ordered. A WRITE appears
-//! from left to right, and no more than an aligned word of it at once: NICs that write whole cache lines do more, and designs that
-//! rely on it must find out whether what they read is torn.
+//! Requests of one queue pair start, take effect and complete in the order in which they were pushed, with one
+//! exception: the result of a READ or an atomic may arrive after a later SEND or WRITE has taken effect, unless that
+//! one carries [`Request::fence`] (InfiniBand specification, volume 1, 10.8.3.3). Between queue pairs nothing is
+//! ordered. A WRITE appears from left to right, and no more than an aligned word of it at once: NICs that write whole
+//! cache lines do more, but designs that need more than a word must find out whether what they read is torn.
 //!
-//! # What becomes of failures
+//! # Failures
 //!
-//! Over a connected transport a request that fails completes with its status, what is behind it is flushed and takes no effect, and
-//! the queue pair is in error. RC fails when the peer does not allow an access ([`Status::RemoteAccess`]), has no room for a message
-//! ([`Status::RemoteInvalidRequest`]; its receive ends with [`Status::LocalLength`]), has no receive for it after
-//! [`QpConfig::rnr_retries`] tries ([`Status::RnrRetryExceeded`]), or does not answer ([`Status::RetryExceeded`]). An access to memory
-//! whose owner died ends with the last where a device hears only silence, as NICs do, and as one to memory that is no longer exposed
-//! ([`Status::RemoteAccess`]) where it knows of the death. The sender of UC and UD hears of none of these, unless its device happens to know (InfiniBand specification, volume 1, 9.9.2 and 9.9.3).
+//! Over a connected transport a request that fails completes with its status, requests behind it are flushed and take
+//! no effect, and the queue pair goes to error. RC fails when the peer does not allow an access
+//! ([`Status::RemoteAccess`]), has no room for a message ([`Status::RemoteInvalidRequest`]; its receive ends with
+//! [`Status::LocalLength`]), has no receive for it after [`QpConfig::rnr_retries`] tries
+//! ([`Status::RnrRetryExceeded`]), or does not answer ([`Status::RetryExceeded`]). An access to memory whose owner died
+//! ends with [`Status::RetryExceeded`] where a device hears only silence, as NICs do, and with
+//! [`Status::RemoteAccess`], as for memory that is no longer exposed, where it knows of the death. The sender of UC and
+//! UD hears of none of these, unless its device happens to know (InfiniBand specification, volume 1, 9.9.2 and 9.9.3).
 //!
-//! One exception: where a device performs WRITEs, READs and atomics without waiting for the answer to a message before them (its
-//! documentation says so), those behind a message that fails may have taken effect although they complete as flushed.
+//! One exception: if a device performs WRITEs, READs and atomics without waiting for the answer to an earlier message
+//! (its documentation says so), those behind a message that fails may have taken effect although they complete as
+//! flushed.
 //!
-//! `sinew_conformance::verbs` is this, as one suite of facts for every device.
+//! `sinew_conformance::verbs` checks this, as one suite of facts for every device.
 
 mod completion;
 mod error;

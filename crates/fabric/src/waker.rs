@@ -1,32 +1,33 @@
-//! How others wake a thread that sleeps.
+//! Waking a thread that sleeps, from other threads.
 
 use std::sync::Arc;
 
-/// What a waker does. It may be called from any thread.
+/// Target of a waker. It may be called from any thread.
 pub trait WakeTarget: Send + Sync {
     /// Ends the current sleep on the port, or the next one before it begins.
     fn wake(&self);
 
-    /// Whether wakes happen in virtual time, where the waker's core may be ahead of the one that is woken.
+    /// Whether wake-ups happen in virtual time, where the waker's core may be ahead of the one woken.
     fn is_in_virtual_time(&self) -> bool {
         false
     }
 
-    /// Does what the one that is woken is to find, and wakes it: now, or in virtual time when the woken core has come to the waker's time.
+    /// Runs `effect`, which the woken thread is to observe, then wakes it: at once or, in virtual time, when the woken
+    /// core has come to the waker's time.
     fn wake_with(&self, effect: Box<dyn FnOnce() + Send>) {
         effect();
         self.wake();
     }
 
-    /// Does what anybody may find, and wakes nobody: now, or in virtual time when everybody has come to the time of the core at work.
+    /// Runs `effect`, which anybody may observe, and wakes nobody: at once or, in virtual time, when every core has
+    /// come to the time of the core at work.
     fn take_effect(&self, effect: Box<dyn FnOnce() + Send>) {
         effect();
     }
 }
 
-/// Wakes a thread that sleeps on a port, in [`PacketPort::wait`](crate::PacketPort::wait) or by its
-/// [descriptor](crate::Readiness::descriptor). Cheap to clone; outlives
-/// its port harmlessly.
+/// Wakes a thread that sleeps on a port, in [`PacketPort::wait`](crate::PacketPort::wait) or on its
+/// [descriptor](crate::Readiness::descriptor). Cheap to clone; may outlive its port harmlessly.
 #[derive(Clone)]
 pub struct Waker(Arc<dyn WakeTarget>);
 
@@ -41,19 +42,19 @@ impl Waker {
         self.0.wake();
     }
 
-    /// Whether what is left for the one that is woken should go [with the wake](Self::wake_with).
+    /// Whether effects that the woken thread is to observe should go [with the wake](Self::wake_with).
     pub fn is_in_virtual_time(&self) -> bool {
         self.0.is_in_virtual_time()
     }
 
-    /// Does what the one that is woken is to find, and wakes it. Where cores take turns in one thread, and the waker's is ahead in virtual time,
-    /// both happen at the waker's time, rather than before.
+    /// Runs `effect`, which the woken thread is to observe, then wakes it. If cores take turns in one thread and the
+    /// waker's is ahead in virtual time, both happen at the waker's time rather than before.
     pub fn wake_with(&self, effect: Box<dyn FnOnce() + Send>) {
         self.0.wake_with(effect);
     }
 
-    /// Does what others may find than the one that is woken, and wakes nobody. Where cores take turns in one thread, it happens at the time that the
-    /// core at work has come to, rather than before.
+    /// Runs `effect`, which others than the woken thread may observe, and wakes nobody. If cores take turns in one
+    /// thread, it happens at the time that the core at work has come to rather than before.
     pub fn take_effect(&self, effect: Box<dyn FnOnce() + Send>) {
         self.0.take_effect(effect);
     }

@@ -1,9 +1,9 @@
-//! Where work too long for a dispatch thread runs.
+//! A pool for work that would take too long on a dispatch thread.
 
-/// A piece of work with everything it needs in it.
+/// A piece of work, with everything it needs in it.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs jobs away from the thread that submits them. Real threads in a process, a queue that a simulation drains in
+/// Runs jobs away from the thread that submits them: on real threads, or from a queue that a simulation drains in
 /// virtual time.
 pub trait WorkerPool: Send + Sync {
     /// Hands a job over.

@@ -1,4 +1,4 @@
-//! What the fault injector may do, and what it never does, over random faults and traffic.
+//! Properties of the fault injector, over random faults and traffic.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,10 +9,10 @@ use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{Clock, Dropped, ManualClock, PacketPort, PacketRx, PacketTx, Peer, RxBurst, TxData, TxPacket};
 
 const PACKETS: usize = 300;
-/// Longer than anything is held back.
+/// Longer than any packet is held back.
 const QUIET_NS: u64 = 1_000_000;
 
-/// A packet that nothing else can be mistaken for: its number, then bytes that follow from it.
+/// A packet that cannot be mistaken for another: its number, then bytes that follow from the number.
 fn packet(number: usize) -> Vec<u8> {
     let mut bytes = (number as u64).to_le_bytes().to_vec();
     bytes.extend((0..number % 90).map(|at| (number * 7 + at * 13) as u8));
@@ -35,13 +35,13 @@ fn faults() -> impl Strategy<Value = Faults> {
 }
 
 struct Outcome {
-    /// What arrived, and when.
+    /// Packets that arrived, each with its time.
     arrived: Vec<(u64, Vec<u8>)>,
     counts: FaultCounts,
     injected: u64,
 }
 
-/// Sends [`PACKETS`] packets from a to b, one of which is faulty, and receives until all is quiet.
+/// Sends [`PACKETS`] packets from a to b, of which one port is faulty, and receives until nothing more comes.
 fn run(config: FaultConfig, seed: u64, faulty_sender: bool) -> Outcome {
     let network = Network::new(ManualClock::new());
     network.set_latency_ns(100);
@@ -118,7 +118,7 @@ fn what_is_held_back_of_a_forgotten_peer_is_lost_in_both_directions_and_nothing_
         if forgets {
             port.forget(peers[0]);
         } else {
-            // One that we never met.
+            // A peer that we never met.
             port.peer_left(Network::stranger(1));
         }
         network.clock().advance(2_000);
@@ -182,7 +182,7 @@ proptest! {
         let outcome = run(FaultConfig::both(Faults { corrupt, ..Faults::NONE }), seed, sender);
         prop_assert_eq!(outcome.arrived.len(), PACKETS);
         let mut changed = 0;
-        // Nothing is lost or reordered, so the place tells the packet.
+        // Nothing is lost or reordered, so the position identifies the packet.
         for (number, (_, bytes)) in outcome.arrived.iter().enumerate() {
             let original = packet(number);
             prop_assert_eq!(bytes.len(), original.len());
@@ -264,7 +264,7 @@ fn a_wait_does_not_sleep_through_a_delayed_packet() {
     a.wait(Some(1_000_000_000)).unwrap();
     let now_ns = network.clock().now_ns();
     assert!((1..=5000).contains(&now_ns), "woke at {now_ns}");
-    // Received at its time, it is sent on, and submitted, without a further call.
+    // When received at its time, the packet is sent on and submitted without a further call.
     a.split().0.receive(&mut RxBurst::new(now_ns));
     assert!(receive(&network, &mut b, &mut got));
 }

@@ -1,7 +1,8 @@
-//! The atomics that Sinew uses, and the lock of what is checked with them, from one place, so that loom can stand in for them (`--cfg loom`).
+//! The one place from which Sinew takes its atomics, and the lock used in code that is checked with them, so that loom
+//! can stand in for them (`--cfg loom`).
 //!
-//! Rooms other than `mem` use these through the types of this crate; each atomic that synchronises carries a comment that
-//! names its partner.
+//! Crates other than `mem` use these through the types of this crate. Each atomic that synchronises carries a comment
+//! that names its partner.
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};

@@ -21,45 +21,45 @@ use free::{FreeLists, class_for, class_size};
 
 /// Bytes reserved for one packet header in a message buffer.
 pub const HEADER_ROOM: usize = 24;
-/// Bytes directly before a message's data that go on the wire with it: the first packet's header, and eight bytes behind that
-/// header for what travels in front of the data.
+/// Bytes directly before a message's data that go on the wire with it: the first packet's header, then eight bytes for
+/// what travels in front of the data.
 pub const FRONT_ROOM: usize = HEADER_ROOM + 8;
 /// The largest message buffer, in bytes of data.
 pub const MAX_DATA_LEN: usize = 1 << 31;
 
-/// Bytes before a block's data: what we know about the block, then the first packet's header, so that header and data are
+/// Bytes before a block's data: the block's description, then the first packet's header, so that header and data are
 /// contiguous and the data starts a cache line.
 const HEADROOM: usize = 64;
 const FIRST_HEADER: usize = HEADROOM - HEADER_ROOM;
 /// Block sizes are multiples of a cache line.
 const LINE: usize = 64;
-/// Bytes that a buffer takes of an arena are a multiple of this: see [`Arena::block_len`].
+/// Unit, in bytes, of the arena space that a buffer takes: see [`Arena::block_len`].
 pub const BLOCK_UNIT: usize = LINE;
 
-/// What is known about a block, at its very start. Only the sole holder changes anything but `refs`.
+/// Description of a block, at its very start. Only the sole holder changes anything but `refs`.
 struct Block {
-    /// Handles on this block. Decrements release, the last one acquires: what a holder read or wrote happens before the
-    /// block is reused. (The partner of each is the others.)
+    /// Handles on this block. Decrements release and the last one acquires, so what a holder read or wrote happens
+    /// before the block is reused. (Each decrement's partners are the others.)
     refs: AtomicU32,
     class: u32,
     len: u32,
     capacity: u32,
     data_per_packet: u32,
-    /// From `Arc::into_raw`: every block that is out keeps its arena.
+    /// From `Arc::into_raw`: every allocated block keeps its arena alive.
     arena: *const ArenaInner,
 }
 const _: () = assert!(size_of::<Block>() <= HEADROOM - FRONT_ROOM);
 
-/// Why no message buffer could be had.
+/// Reason for an allocation, or a change of a buffer's size, being refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocError {
-    /// More than [`MAX_DATA_LEN`].
+    /// More than [`MAX_DATA_LEN`] was asked for.
     #[error("a message buffer of {asked} bytes is over the limit of {} bytes", MAX_DATA_LEN)]
     TooLarge {
         /// Bytes asked for.
         asked: usize,
     },
-    /// More than this buffer holds.
+    /// The message is longer than the buffer can hold.
     #[error("a message of {len} bytes does not fit in a buffer of {capacity} bytes; allocate a larger one")]
     PastCapacity {
         /// Length of the message.
@@ -67,7 +67,7 @@ pub enum AllocError {
         /// Capacity of the buffer, in bytes.
         capacity: usize,
     },
-    /// Packets of this size are more than the buffer has room for the headers of.
+    /// Packets of this size need more headers than the buffer has room for.
     #[error(
         "a buffer of {capacity} bytes has no room for the headers of packets of {data_per_packet} bytes; allocate it for such packets"
     )]
@@ -99,9 +99,9 @@ struct ArenaInner {
 
 /// Registered memory that message buffers come from.
 ///
-/// The address space is reserved when the arena is made; memory is backed when it is first touched and kept afterwards,
-/// since a first touch costs far more than reuse. Cloning gives another handle on the same arena. Blocks come in sizes of
-/// 2^n and 1.5 x 2^n.
+/// The address space is reserved when the arena is made. Memory is backed when first touched and kept afterwards, since
+/// a first touch costs far more than reuse. Cloning gives another handle on the same arena. Block sizes are `2^n` and
+/// `1.5 x 2^n` bytes.
 #[derive(Clone)]
 pub struct Arena(Arc<ArenaInner>);
 
@@ -111,8 +111,8 @@ impl std::fmt::Debug for Arena {
     }
 }
 
-/// Where the bytes of a buffer lie. They stay mapped as long as this does, whatever becomes of the buffer: for devices that register memory. Whoever has a buffer
-/// there answers for what is in them.
+/// Place of a buffer's bytes, for devices that register memory. The bytes stay mapped for as long as this value lives,
+/// whatever becomes of the buffer; a holder of a buffer at this place answers for its contents.
 #[derive(Clone, Debug)]
 pub struct BufferPlace {
     arena: Arena,
@@ -121,17 +121,17 @@ pub struct BufferPlace {
 }
 
 impl BufferPlace {
-    /// The arena that they lie in.
+    /// The arena that the bytes lie in.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// Where they begin in the arena's region, in bytes.
+    /// Offset of the first byte in the arena's region, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Where they begin in memory, as a number.
+    /// Address of the first byte in memory, as a number.
     pub fn address(&self) -> usize {
         self.arena.region().start().as_ptr().addr() + self.offset
     }
@@ -141,13 +141,13 @@ impl BufferPlace {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the buffer can hold no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// The class of the blocks that hold a buffer of this capacity.
+/// Size class of the blocks that hold a buffer of this capacity.
 fn class_of(capacity: usize, data_per_packet: usize) -> u32 {
     let further_headers = capacity.div_ceil(data_per_packet).saturating_sub(1);
     class_for(HEADROOM + capacity.next_multiple_of(8) + further_headers * HEADER_ROOM)
@@ -158,7 +158,7 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// What the system says when it has no address space to give.
+    /// The system's error when it has no address space to give.
     pub fn private(capacity: usize) -> io::Result<Self> {
         Ok(Self::over(
             Region::private(capacity)?,
@@ -167,11 +167,11 @@ impl Arena {
         ))
     }
 
-    /// An arena that other processes may map, for reading only, through [`Arena::fd`].
+    /// An arena that other processes may map read-only through [`Arena::fd`].
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     #[cfg(not(miri))]
     pub fn shared(name: &str, capacity: usize) -> io::Result<Self> {
         let (region, fd) = Region::shared(name, capacity, Access::ReadOnly)?;
@@ -190,12 +190,12 @@ impl Arena {
         }))
     }
 
-    /// Reserved bytes.
+    /// Reserved address space, in bytes.
     pub fn capacity(&self) -> usize {
         self.0.region.len()
     }
 
-    /// Bytes that blocks were ever made of: no more than these are backed by memory, but for what is left of the last page.
+    /// Bytes that blocks were ever made from. No more than these are backed by memory, up to the end of the last page.
     pub fn touched(&self) -> usize {
         self.0.free().fresh
     }
@@ -205,13 +205,14 @@ impl Arena {
         &self.0.region
     }
 
-    /// The descriptor to map this arena through, when it is a shared one.
+    /// The descriptor through which others map this arena, if it is a shared one.
     #[cfg(not(miri))]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Bytes of an arena that a buffer of this capacity takes, with room for its headers, for packets of `data_per_packet` bytes.
+    /// Arena bytes that a buffer of this capacity takes, including room for the headers of packets of `data_per_packet`
+    /// bytes.
     ///
     /// # Panics
     ///
@@ -220,13 +221,14 @@ impl Arena {
         class_size(class_of(capacity, data_per_packet))
     }
 
-    /// Makes a message buffer of length `capacity`, which is sent as packets of `data_per_packet` bytes.
+    /// Makes a message buffer of length `capacity`, to be sent as packets of `data_per_packet` bytes.
     ///
-    /// The bytes are unspecified (zeros, or what an earlier buffer held). Takes a lock: allocate up front and reuse.
+    /// The bytes are unspecified (zeros, or what an earlier buffer held). This takes a lock: allocate up front and
+    /// reuse.
     ///
     /// # Errors
     ///
-    /// [`AllocError`].
+    /// [`AllocError`]: the buffer would be too large, or the arena is full.
     ///
     /// # Panics
     ///
@@ -268,7 +270,7 @@ impl ArenaInner {
     }
 }
 
-/// Drops one handle on a block, and frees it when that was the last.
+/// Drops one handle on a block, and frees the block if it was the last.
 ///
 /// # Safety
 ///
@@ -279,7 +281,8 @@ unsafe fn release(block: NonNull<Block>) {
         return;
     }
     fence(Ordering::Acquire);
-    // SAFETY: the last handle is ours, so nobody else looks at the block; its arena's count was taken in `alloc`.
+    // SAFETY: the last handle is ours, so nobody else looks at the block; `alloc` took the count on the arena that ends
+    // here.
     unsafe {
         let Block { arena, class, .. } = block.read();
         let arena = Arc::from_raw(arena);
@@ -288,7 +291,7 @@ unsafe fn release(block: NonNull<Block>) {
     }
 }
 
-// What both kinds of handle can see.
+// Accessors of both kinds of handle.
 macro_rules! block_accessors {
     () => {
         fn block(&self) -> &Block {
@@ -306,7 +309,7 @@ macro_rules! block_accessors {
             self.block().capacity as usize
         }
 
-        /// Bytes of the arena that the buffer takes: more than it can hold.
+        /// Arena bytes that the buffer takes, which is more than its capacity.
         #[inline]
         pub fn block_len(&self) -> usize {
             class_size(self.block().class)
@@ -318,7 +321,7 @@ macro_rules! block_accessors {
             self.block().data_per_packet as usize
         }
 
-        /// Packets that the current contents take: at least one, since an empty message is a header.
+        /// Packets that the current contents take: at least one, since an empty message still needs a header.
         #[inline]
         pub fn packets(&self) -> usize {
             let block = self.block();
@@ -328,7 +331,7 @@ macro_rules! block_accessors {
             block.len.div_ceil(block.data_per_packet) as usize
         }
 
-        /// The data of packet `index`, as a range of the contents.
+        /// Range of the contents that packet `index` carries.
         #[inline]
         pub fn packet_range(&self, index: usize) -> Range<usize> {
             let block = self.block();
@@ -342,7 +345,7 @@ macro_rules! block_accessors {
             std::ptr::eq(self.block().arena, Arc::as_ptr(&arena.0))
         }
 
-        /// Where the contents start in the arena's region, in bytes.
+        /// Offset of the contents in the arena's region, in bytes.
         #[inline]
         pub fn arena_offset(&self) -> usize {
             // SAFETY: the block holds a count on its arena.
@@ -350,10 +353,11 @@ macro_rules! block_accessors {
             self.bytes().as_ptr().addr() + HEADROOM - start.as_ptr().addr()
         }
 
-        /// Where its bytes lie, as many as it can hold.
+        /// Place of the buffer's bytes, over its whole capacity.
         pub fn place(&self) -> BufferPlace {
             let arena = self.block().arena;
-            // SAFETY: it came from `Arc::into_raw`, and our block holds a count on it; the new handle has one of its own.
+            // SAFETY: the pointer came from `Arc::into_raw`, and our block holds a count on the arena; the new handle
+            // takes one of its own.
             let arena = unsafe {
                 Arc::increment_strong_count(arena);
                 Arena(Arc::from_raw(arena))
@@ -384,7 +388,8 @@ macro_rules! block_accessors {
             unsafe { self.bytes().add(offset).cast().as_ref() }
         }
 
-        /// The first packet as it goes on the wire: its header and the data right behind it, in one piece (nsdi19 4.2.1).
+        /// The first packet as it goes on the wire: its header with the data right behind it, in one piece
+        /// (nsdi19 4.2.1).
         #[inline]
         pub fn first_packet(&self) -> &[u8] {
             let block = self.block();
@@ -397,8 +402,8 @@ macro_rules! block_accessors {
 
 /// One message, exclusively owned: its data as one slice, with room for the headers of its packets.
 ///
-/// The layout is that of nsdi19 4.2.1: the first header directly before the data, the other headers after all data, so that
-/// the data is contiguous for its user and a small message is contiguous with its header for the port.
+/// The layout is that of nsdi19 4.2.1: the first header is directly before the data and the other headers are after all
+/// data. So the data is contiguous for its user, and a small message is contiguous with its header for the port.
 pub struct MessageBuffer {
     block: NonNull<Block>,
 }
@@ -411,7 +416,7 @@ unsafe impl Sync for MessageBuffer {}
 impl MessageBuffer {
     block_accessors!();
 
-    /// Sets the length of the contents. Bytes that become visible are unspecified, as after [`Arena::alloc`].
+    /// Sets the length of the contents. Newly visible bytes are unspecified, as after [`Arena::alloc`].
     ///
     /// # Errors
     ///
@@ -442,7 +447,12 @@ impl MessageBuffer {
     ///
     /// # Errors
     ///
-    /// [`AllocError::HeadersDoNotFit`]: the buffer has no room for the headers of so many packets beside the data; nothing changes then.
+    /// [`AllocError::HeadersDoNotFit`] when the buffer has no room beside the data for that many headers; nothing
+    /// changes then.
+    ///
+    /// # Panics
+    ///
+    /// When `data_per_packet` is 0.
     pub fn set_data_per_packet(&mut self, data_per_packet: usize) -> Result<(), AllocError> {
         assert!(data_per_packet > 0, "a packet carries at least one byte");
         let (class, capacity) = (self.block().class, self.capacity());
@@ -455,7 +465,7 @@ impl MessageBuffer {
         Ok(())
     }
 
-    /// The header of packet `index`, to write.
+    /// The header of packet `index`, writable.
     ///
     /// # Panics
     ///
@@ -467,11 +477,11 @@ impl MessageBuffer {
         unsafe { self.bytes().add(offset).cast().as_mut() }
     }
 
-    /// What goes before the data in one piece with it: a header and eight bytes more. It overlaps the [header](Self::header) of the
-    /// first packet, so a message has either one or the other.
+    /// The bytes that go out in one piece with the data, directly before it: a header and eight more. They overlap the
+    /// first packet's [header](Self::header), so a message uses either the front or the header.
     #[inline]
     pub fn front_mut(&mut self) -> &mut [u8; FRONT_ROOM] {
-        // SAFETY: the bytes before the data lie in the block behind what is known about it, and the handle is exclusive.
+        // SAFETY: the bytes before the data lie in the block, behind its description, and the handle is exclusive.
         unsafe { self.bytes().add(HEADROOM - FRONT_ROOM).cast().as_mut() }
     }
 
@@ -487,14 +497,14 @@ impl MessageBuffer {
         }
     }
 
-    /// Starts to bring near what is known about the buffer and the first bytes of its contents.
+    /// Prefetches the buffer's description and the first bytes of its contents.
     #[inline]
     pub fn prefetch(&self) {
-        // SAFETY: every block has its headroom and one line of data at least; nothing is read here.
+        // SAFETY: every block has its headroom and at least one line of data; nothing is read here.
         crate::prefetch_read(unsafe { self.block.cast::<MaybeUninit<[u8; HEADROOM + LINE]>>().as_ref() });
     }
 
-    /// Gives up writing, so that the contents can be shared with a port.
+    /// Gives up the right to write, so that the contents can be shared with a port.
     #[inline]
     pub fn freeze(self) -> Frozen {
         let block = self.block;
@@ -551,7 +561,7 @@ impl Frozen {
     ///
     /// # Errors
     ///
-    /// The share itself, when it is not the only one.
+    /// The share itself, when other shares exist.
     #[inline]
     pub fn thaw(self) -> Result<MessageBuffer, Self> {
         // Acquire: what other holders read happens before we write. Partner: the decrement in `release`.
@@ -567,9 +577,9 @@ impl Frozen {
 impl Clone for Frozen {
     #[inline]
     fn clone(&self) -> Self {
-        // Relaxed: a new share is made from one that is already held.
+        // Relaxed: a new share is made from one that is already held, so nothing needs ordering.
         let before = self.block().refs.fetch_add(1, Ordering::Relaxed);
-        // Forgotten clones must not wrap the count into a premature free.
+        // Forgotten clones must not wrap the count, which would free the block too early.
         if before > u32::MAX / 2 {
             std::process::abort();
         }

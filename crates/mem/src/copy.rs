@@ -1,13 +1,13 @@
 //! Copies out of memory that another thread or process may be writing.
 //!
-//! A plain `memcpy` over such memory would be a data race. Small copies are relaxed loads of aligned words; large ones are
-//! a single block of inline assembly, which the compiler cannot reason about; under miri and loom, and on other
-//! processors, everything is relaxed loads. What arrives may be torn: the caller checks afterwards (see
+//! A plain `memcpy` over such memory would be a data race. Small copies are relaxed loads of aligned words; large ones
+//! are a single block of inline assembly, which the compiler cannot reason about. Under miri and loom, and on other
+//! processors, everything is relaxed loads. The copied bytes may be torn, so the caller checks afterwards (see
 //! [`crate::SharedBytes`]).
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// From this many bytes on a copy is a block of assembly instead of word loads.
+/// Length in bytes from which a copy is a block of assembly instead of word loads.
 const BLOCK_COPY_FROM: usize = 128;
 
 /// Copies `len` bytes from `source`, which others may write meanwhile, to `target`.
@@ -28,6 +28,7 @@ pub unsafe fn copy_from_shared(source: *const u8, target: *mut u8, len: usize) {
 }
 
 /// # Safety
+///
 /// As for [`copy_from_shared`].
 #[inline]
 unsafe fn copy_shared_words(source: *const u8, target: *mut u8, len: usize) {
@@ -68,32 +69,31 @@ unsafe fn copy_block(source: *const u8, target: *mut u8, len: usize) {
 #[cfg(not(all(target_arch = "x86_64", not(miri), not(loom))))]
 #[inline]
 unsafe fn copy_block(source: *const u8, target: *mut u8, len: usize) {
-    // SAFETY: the same promises.
+    // SAFETY: the caller's promises are those of `copy_shared_words`.
     unsafe { copy_shared_words(source, target, len) }
 }
 
 /// Copies `COUNT` words one by one.
 ///
-/// They were written by words a moment ago, and a wider load over several stores waits until all of them have left the store
-/// buffer, where the lines of what was written before may be waiting for another core.
+/// The words were written one by one a moment ago, and a load that spans several of those stores waits until all of
+/// them have left the store buffer, where earlier lines may be waiting for another core.
 ///
 /// # Safety
 ///
-/// As for `copy_nonoverlapping` of so many words; the source is aligned to one.
+/// As for `copy_nonoverlapping` of `COUNT` words; the source is aligned to 8.
 #[inline(always)]
 pub(crate) unsafe fn copy_words<const COUNT: usize>(source: *const u8, target: *mut u8) {
     let (source, target) = (source.cast::<u64>(), target.cast::<u64>());
     for at in 0..COUNT {
-        // SAFETY: the caller's promises. Volatile, lest the compiler widen the loads.
+        // SAFETY: the caller's promises. Volatile, lest the compiler merge the loads into wider ones.
         unsafe { target.add(at).write_unaligned(source.add(at).read_volatile()) };
     }
 }
 
-/// A copy of few bytes without a call.
+/// Copies a few bytes without a function call.
 ///
-/// Aligned sources of whole words, such as a header and the message behind it, are loaded a word at a time: they were written by
-/// words a moment ago, and a wider load over several stores waits until all of them have left the store buffer, where the lines
-/// of what was written before may be waiting for another core.
+/// Aligned sources of whole words, such as a header and the message behind it, are loaded a word at a time, for the
+/// reason given at [`copy_words`].
 ///
 /// # Safety
 ///
@@ -101,7 +101,7 @@ pub(crate) unsafe fn copy_words<const COUNT: usize>(source: *const u8, target: *
 #[inline(always)]
 pub(crate) unsafe fn copy_few(source: *const u8, target: *mut u8, len: usize) {
     if len.is_multiple_of(8) && len <= 64 && source.addr().is_multiple_of(8) {
-        // SAFETY: so many words are in the range; the source is aligned.
+        // SAFETY: the range has this many words, and the source is aligned.
         unsafe {
             match len / 8 {
                 0 => {}
@@ -146,15 +146,15 @@ pub(crate) unsafe fn copy_few(source: *const u8, target: *mut u8, len: usize) {
     }
 }
 
-/// Copies bytes, of which there are usually few, without a call for those.
+/// Copies bytes, without a function call if there are 64 or fewer.
 ///
 /// # Panics
 ///
 /// When the lengths differ.
 #[inline(always)]
 pub fn copy_short(target: &mut [u8], source: &[u8]) {
-    assert_eq!(target.len(), source.len(), "copies are of one length");
-    // SAFETY: both ranges are of this length, and a slice that may be written overlaps no other.
+    assert_eq!(target.len(), source.len(), "source and target must have the same length");
+    // SAFETY: both ranges have this length, and a mutable slice overlaps no other.
     unsafe { copy_few(source.as_ptr(), target.as_mut_ptr(), source.len()) }
 }
 

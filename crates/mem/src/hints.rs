@@ -1,8 +1,8 @@
-//! Hints to the processor and the system. They change speed, and nothing that the program computes.
+//! Hints to the processor and the system. They change speed, never results.
 
 use std::mem::MaybeUninit;
 
-/// Asks the cache for the lines that hold `value`, to use it soon.
+/// Prefetches the cache lines that hold `value`.
 #[inline(always)]
 pub fn prefetch_read<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -17,29 +17,31 @@ pub fn prefetch_read<T>(value: &T) {
     let _ = value;
 }
 
-/// An empty vector with room for `capacity` elements, on huge pages where it is large and the system has them to give.
+/// Returns an empty vector with room for `capacity` elements, on huge pages if it is large and the system has them to
+/// give.
 pub fn room_for_random_access<T>(capacity: usize) -> Vec<T> {
     let mut vec = Vec::with_capacity(capacity);
     prefer_huge_pages(vec.spare_capacity_mut());
     vec
 }
 
-/// A vector of `len` zeros with room for `capacity` elements, as [`room_for_random_access`] has it. Memory of which nothing but zeros is read or written is not there: what is
-/// large and stays empty takes neither memory nor time.
+/// Returns a vector of `len` zeros with room for `capacity` elements, as [`room_for_random_access`] does. Pages that
+/// are never written to are not backed, so a large empty table costs neither memory nor time.
 pub fn zeros_for_random_access(len: usize, capacity: usize) -> Vec<u32> {
-    // The system's memory is zero.
+    // Memory fresh from the system is zero.
     let mut vec = vec![0; capacity.max(len)];
     vec.truncate(len);
     let (start, capacity) = (vec.as_mut_ptr(), vec.capacity());
-    // SAFETY: all of the vector's memory, as memory that need not be initialised; nobody else has it until this borrow ends.
+    // SAFETY: the slice is the vector's whole allocation, as memory that need not be initialised; nobody else has it
+    // until this borrow ends.
     prefer_huge_pages(unsafe { std::slice::from_raw_parts_mut(start.cast::<MaybeUninit<u32>>(), capacity) });
     vec
 }
 
-/// Moves `vec` to memory with room for twice as many elements, on huge pages where it is large and the system has them to
-/// give: a table that is accessed at random then misses the caches only, and not the table of pages too.
+/// Moves `vec` to memory with room for twice as many elements, on huge pages if it is large and the system has them to
+/// give. Random access to a table then misses in the caches only, and not in the TLB too.
 pub fn grow_for_random_access<T>(vec: &mut Vec<T>) {
-    // Before anything is written there: pages that exist already stay as they are.
+    // The advice must precede the first write: pages that exist already stay small.
     let mut larger = room_for_random_access((vec.len() * 2).max(16));
     larger.append(vec);
     *vec = larger;

@@ -1,17 +1,17 @@
-//! Memory that packets live in: message buffers and the arenas they come from, mappings shared with other
-//! processes, and the one facade through which Sinew uses atomics.
+//! Memory that packets live in: message buffers and the arenas they come from, mappings shared with other processes,
+//! and the one facade through which Sinew uses atomics.
 //!
-//! This is one of the few rooms where unsafe code is allowed. What it offers is safe:
+//! This is one of the few crates where unsafe code is allowed. What it offers is safe:
 //!
 //! - [`Arena`] hands out [`MessageBuffer`]s. A buffer is exclusive; [`MessageBuffer::freeze`] turns it into a counted,
 //!   read-only [`Frozen`] that a port may keep while it transmits, and only the sole holder can [`Frozen::thaw`] it.
 //!   Forgetting a handle leaks memory and never frees it.
 //! - [`SharedBytes`] is memory that another process may be writing *now*. It has no slice view: it can only be copied
-//!   out, and the copy can be told that the sender revoked it.
+//!   out, and the copy fails if the sender has revoked the bytes.
 //! - [`Region`] is a mapping: private, or a sealed memfd that other processes map.
-//! - [`Words`] is memory for tables, which one thread writes and others may read.
+//! - [`Words`] is memory for tables that one thread writes and others may read.
 //! - [`ring`] is the packet ring between one producer and one consumer, and the board that many rings share.
-//! - [`WakeCell`] says whether a thread sleeps, to those that may have to wake it.
+//! - [`WakeCell`] tells wakers whether a thread sleeps.
 
 pub mod atomic;
 mod buffer;

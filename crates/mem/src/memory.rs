@@ -1,18 +1,18 @@
-//! Memory that other threads, processes or devices write while we read it.
+//! Memory that other threads, processes or devices may write while we read it.
 
 use std::ptr::NonNull;
 
 use crate::atomic::plain::{Arc, AtomicU32, AtomicU64, Ordering};
 use crate::region::Region;
 
-/// A range of memory that anybody may be writing *now*: a region exposed to remote writes, or a peer's. It has no slice view;
-/// it is copied in and out, and loaded and changed a word at a time.
+/// A range of memory that anybody may be writing *now*: a region exposed to remote writes, or a peer's memory. It has
+/// no slice view: bytes are copied in and out, and words are loaded and changed one at a time.
 ///
-/// Writes go from left to right in aligned words of 8 bytes, each of which appears whole; bytes before the first and after the
-/// last aligned word appear one by one. Every store is a release: whoever sees a byte sees all bytes to its left that were
-/// written before it. No more than a word appears at once, so a reader that needs more must find out whether what it read
-/// is torn. Reading goes from left to right too, an aligned word at a time, and sees each word as it was at some moment. Clones
-/// are the same memory and keep it mapped.
+/// Writes go from left to right in aligned words of 8 bytes, each of which appears whole; bytes before the first and
+/// after the last aligned word appear one by one. Every store is a release: a reader that sees a byte sees all bytes to
+/// its left that were written before it. No more than a word appears at once, so a reader that needs more must find out
+/// whether what it read is torn. Reads go from left to right too, an aligned word at a time, and see each word as it
+/// was at some moment. Clones are handles on the same memory and keep it mapped.
 #[derive(Clone)]
 pub struct SharedMemory {
     start: NonNull<u8>,
@@ -20,7 +20,7 @@ pub struct SharedMemory {
     owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: a range of addresses, which the owner keeps mapped; every access is atomic.
+// SAFETY: a range of addresses that the owner keeps mapped; every access is atomic.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMemory {}
@@ -31,28 +31,28 @@ impl std::fmt::Debug for SharedMemory {
     }
 }
 
-/// An access that does not lie in the memory, or not on a word.
+/// An access that is not within the memory, or not aligned to a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes at offset {offset} are not in a memory of {capacity} bytes, or a word there is not aligned to 8")]
+#[error("{len} bytes at offset {offset} do not lie within a memory of {capacity} bytes, or are not aligned to a word")]
 pub struct OutOfBounds {
-    /// First byte of the access.
+    /// Offset of the access, in bytes.
     pub offset: usize,
-    /// Bytes of it.
+    /// Length of the access, in bytes.
     pub len: usize,
-    /// Bytes of the memory.
+    /// Length of the memory, in bytes.
     pub capacity: usize,
 }
 
 impl SharedMemory {
-    /// `len` bytes of `region` from `offset`, a multiple of 8.
+    /// The `len` bytes of `region` from `offset`, which must be a multiple of 8.
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`].
+    /// [`OutOfBounds`] when they are not within the region, or `offset` is no multiple of 8.
     ///
     /// # Safety
     ///
-    /// Nobody in this process holds or makes a slice over these bytes while this or a clone of it lives.
+    /// Nobody in this process holds or makes a slice over these bytes while this value or a clone of it lives.
     pub unsafe fn new(region: Arc<Region>, offset: usize, len: usize) -> Result<Self, OutOfBounds> {
         let capacity = region.len();
         match offset.checked_add(len) {
@@ -64,14 +64,14 @@ impl SharedMemory {
         }
     }
 
-    /// `len` bytes of it from `offset`, a multiple of 8. `last` is dropped with the last clone of the part: whoever lends it
-    /// for a time learns so that it is over.
+    /// The `len` bytes of this memory from `offset`, which must be a multiple of 8. `last` is dropped with the last
+    /// clone of the part, which tells a lender that the loan is over.
     ///
     /// # Errors
     ///
     /// [`OutOfBounds`]; `last` is dropped then.
     pub fn part(&self, offset: usize, len: usize, last: impl Send + Sync + 'static) -> Result<Self, OutOfBounds> {
-        /// Dropped in this order.
+        /// Fields are dropped in this order.
         struct Part<T>(#[allow(dead_code)] T, #[allow(dead_code)] Arc<dyn Send + Sync>);
         match NonNull::new(self.at(offset, len)?) {
             Some(start) if start.addr().get().is_multiple_of(8) => {
@@ -85,7 +85,7 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// What the system says when it has no memory to give.
+    /// The system's error when it has no memory to give.
     pub fn private(len: usize) -> std::io::Result<Self> {
         let bytes = len.max(1).checked_next_multiple_of(8).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let region = Arc::new(Region::private(bytes)?);
@@ -99,13 +99,13 @@ impl SharedMemory {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the memory has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where the memory starts in this process: a number to tell others, who may then write there.
+    /// Address of the memory in this process: a number to give to peers that may write there.
     #[inline]
     pub fn address(&self) -> usize {
         self.start.as_ptr().expose_provenance()
@@ -124,18 +124,19 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// [`OutOfBounds`], as all its neighbours.
+    /// [`OutOfBounds`] when the word is not within the memory, or is not aligned.
     #[inline(always)]
     fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
         let at = self.at(offset, 8)?;
         if !at.addr().is_multiple_of(8) {
             return Err(OutOfBounds { offset, len: 8, capacity: self.len });
         }
-        // SAFETY: in bounds, aligned, mapped while `self` lives; accesses of others are atomic or outside this process.
+        // SAFETY: in bounds, aligned, and mapped while `self` lives; others' accesses are atomic or outside this
+        // process.
         Ok(unsafe { &*at.cast::<AtomicU64>() })
     }
 
-    /// The aligned 4 bytes at `offset`, as the system's calls for futexes want them.
+    /// The aligned 4 bytes at `offset`, as the system's futex calls need them.
     ///
     /// # Errors
     ///
@@ -143,7 +144,7 @@ impl SharedMemory {
     ///
     /// # Safety
     ///
-    /// This process accesses them in no other way: atomic accesses of different sizes may not overlap.
+    /// This process accesses these bytes in no other way: atomic accesses of different sizes may not overlap.
     #[inline]
     pub unsafe fn futex(&self, offset: usize) -> Result<&AtomicU32, OutOfBounds> {
         let at = self.at(offset, 4)?;
@@ -154,18 +155,18 @@ impl SharedMemory {
         Ok(unsafe { &*at.cast::<AtomicU32>() })
     }
 
-    /// Loads the aligned word at `offset` (acquire: what its writer stored before it is visible after).
+    /// Loads the aligned word at `offset`, with acquire: what its writer stored before it is visible afterwards.
     ///
     /// # Errors
     ///
     /// [`OutOfBounds`].
     #[inline]
     pub fn load(&self, offset: usize) -> Result<u64, OutOfBounds> {
-        // The partner is the release store of whoever writes the word: `store`, `write`, or a device.
+        // Partner: the writer's release store, in `store`, in `write` or by a device.
         Ok(self.word(offset)?.load(Ordering::Acquire))
     }
 
-    /// Stores the aligned word at `offset` (release).
+    /// Stores the aligned word at `offset`, with release.
     ///
     /// # Errors
     ///
@@ -176,7 +177,7 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Swaps the aligned word at `offset` for `desired` if it is `expected`; returns what it was.
+    /// Swaps the aligned word at `offset` for `desired` if it equals `expected`; returns the old value.
     ///
     /// # Errors
     ///
@@ -184,11 +185,11 @@ impl SharedMemory {
     #[inline]
     pub fn compare_swap(&self, offset: usize, expected: u64, desired: u64) -> Result<u64, OutOfBounds> {
         let word = self.word(offset)?;
-        // Both halves: remote atomics order what their initiator did before and does after.
+        // Both acquire and release: remote atomics order what their initiator did before and does after.
         Ok(word.compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|was| was))
     }
 
-    /// Adds to the aligned word at `offset`, wrapping; returns what it was.
+    /// Adds to the aligned word at `offset`, wrapping; returns the old value.
     ///
     /// # Errors
     ///
@@ -198,7 +199,7 @@ impl SharedMemory {
         Ok(self.word(offset)?.fetch_add(add, Ordering::SeqCst))
     }
 
-    /// Copies bytes from `offset` on out to `target`, from left to right. They may be torn: see the type.
+    /// Copies the bytes from `offset` on to `target`, from left to right. They may be torn: see [`SharedMemory`].
     ///
     /// # Errors
     ///
@@ -209,8 +210,8 @@ impl SharedMemory {
         let to_word = to_word(source).min(target.len());
         let (first, rest) = target.split_at_mut(to_word);
         let (words, last) = rest.as_chunks_mut::<8>();
-        // SAFETY: all of it lies in the range that `at` checked; `to_word` bytes on, a word starts if there is one. Acquire, each
-        // of the words, for the order. Partners: the stores of `write`.
+        // SAFETY: everything lies in the range that `at` checked, and the address `to_word` bytes on is aligned if a
+        // word follows. Each word is loaded with acquire, for the order. Partners: the stores of `write`.
         unsafe {
             load_part(source, first);
             let aligned = source.add(to_word);
@@ -222,7 +223,7 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Copies `source` to `offset`, from left to right: see the type.
+    /// Copies `source` to `offset`, from left to right: see [`SharedMemory`].
     ///
     /// # Errors
     ///
@@ -233,14 +234,15 @@ impl SharedMemory {
         let to_word = to_word(target).min(source.len());
         let (first, rest) = source.split_at(to_word);
         let (words, last) = rest.as_chunks::<8>();
-        // SAFETY: as in `read`. Release, each of the words: their order is part of the contract.
+        // SAFETY: as in `read`. Each word is stored with release: their order is part of the contract. Partners: the
+        // loads of `load` and `read`.
         unsafe {
             store_part(target, first);
             let aligned = target.add(to_word);
             let store = |at: usize, word: &[u8; 8]| {
                 (*aligned.add(at * 8).cast::<AtomicU64>()).store(u64::from_ne_bytes(*word), Ordering::Release);
             };
-            // Half a line at a time, as most messages are.
+            // Half a line at a time, which is the length of most messages.
             let (fours, rest) = words.as_chunks::<4>();
             for (at, [first, second, third, fourth]) in fours.iter().enumerate() {
                 store(at * 4, first);
@@ -257,11 +259,11 @@ impl SharedMemory {
     }
 }
 
-/// A table in a [`SharedMemory`]: rows of `WORDS` words, a power of two of them, found without a check of bounds.
+/// A table in a [`SharedMemory`]: a power of two of rows, each of `WORDS` words, indexed without a bounds check.
 #[derive(Clone, Debug)]
 pub struct SharedRows<const WORDS: usize> {
     rows: SharedMemory,
-    /// How many there are, less one.
+    /// Number of rows, less one.
     mask: usize,
 }
 
@@ -279,11 +281,11 @@ impl SharedMemory {
 }
 
 impl<const WORDS: usize> SharedRows<WORDS> {
-    /// Row `index`; beyond the last, they begin again.
+    /// Row `index`, modulo the number of rows.
     #[inline(always)]
     pub fn row(&self, index: usize) -> &[AtomicU64; WORDS] {
-        // SAFETY: the mask keeps the row inside the memory, which is mapped while `self` lives and aligned; accesses of others are
-        // atomic or outside this process.
+        // SAFETY: the mask keeps the row inside the memory, which is aligned and mapped while `self` lives; others'
+        // accesses are atomic or outside this process.
         unsafe { &*self.rows.start.as_ptr().cast::<[AtomicU64; WORDS]>().add(index & self.mask) }
     }
 }
@@ -294,19 +296,20 @@ fn to_word(at: *mut u8) -> usize {
     at.addr().wrapping_neg() % 8
 }
 
-/// The word that holds the byte at `at`, and which of its bytes that is.
+/// The word that holds the byte at `at`, and the byte's index in it.
 ///
 /// # Safety
 ///
-/// The byte lies in a [`SharedMemory`], of which the word does too, or in what is mapped behind it.
+/// The byte lies in a [`SharedMemory`]; the word lies there too, or ends in the mapped bytes behind it.
 #[inline(always)]
 unsafe fn word_around<'a>(at: *mut u8) -> (&'a AtomicU64, usize) {
     let byte = at.addr() % 8;
-    // SAFETY: the caller's promise; mappings are whole pages, so a word that has begun ends in one.
+    // SAFETY: the caller's promise; mappings are whole pages, so an aligned word that begins in one also ends in it.
     (unsafe { &*at.sub(byte).cast::<AtomicU64>() }, byte)
 }
 
-/// Loads fewer than 8 bytes, which lie in one word: as a part of it, since atomic accesses of different sizes may not overlap.
+/// Loads fewer than 8 bytes, all in one word. The whole word is loaded, since atomic accesses of different sizes may
+/// not overlap.
 ///
 /// # Safety
 ///
@@ -314,14 +317,14 @@ unsafe fn word_around<'a>(at: *mut u8) -> (&'a AtomicU64, usize) {
 #[inline(always)]
 unsafe fn load_part(source: *mut u8, target: &mut [u8]) {
     if !target.is_empty() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise. Acquire: as in `SharedMemory::read`.
         let (word, byte) = unsafe { word_around(source) };
         let bytes = word.load(Ordering::Acquire).to_ne_bytes();
         target.copy_from_slice(&bytes[byte..byte + target.len()]);
     }
 }
 
-/// Stores fewer than 8 bytes, one by one: others may be storing other bytes of the same word.
+/// Stores fewer than 8 bytes, one by one, since others may be storing other bytes of the same word.
 ///
 /// # Safety
 ///
@@ -330,8 +333,9 @@ unsafe fn load_part(source: *mut u8, target: &mut [u8]) {
 #[inline(always)]
 unsafe fn store_part(target: *mut u8, source: &[u8]) {
     for (at, &byte) in source.iter().enumerate() {
-        // SAFETY: the caller's promise. Assembly, which the compiler sees as one more thread that it knows nothing about: an atomic
-        // store of a byte may not overlap others' of words. The processor keeps stores in order, so each is a release.
+        // SAFETY: the caller's promise. To the compiler the assembly is one more thread that it knows nothing about,
+        // since an atomic store of a byte may not overlap others' stores of words. The processor keeps stores in order,
+        // so each is a release.
         unsafe {
             core::arch::asm!(
                 "mov byte ptr [{}], {}",
@@ -343,11 +347,12 @@ unsafe fn store_part(target: *mut u8, source: &[u8]) {
     }
 }
 
-/// As above, where there is no such instruction: each byte replaces its own in the word.
+/// Stores fewer than 8 bytes, one by one, on processors without that instruction: each byte replaces its own in the
+/// word.
 ///
 /// # Safety
 ///
-/// As above.
+/// As for [`load_part`].
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline(always)]
 unsafe fn store_part(target: *mut u8, source: &[u8]) {
@@ -359,7 +364,7 @@ unsafe fn store_part(target: *mut u8, source: &[u8]) {
             bytes[byte] = new;
             Some(u64::from_ne_bytes(bytes))
         };
-        // Always some.
+        // The closure always returns a value. Release: as in `SharedMemory::write`.
         let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, with);
     }
 }
@@ -453,7 +458,7 @@ mod tests {
             }
         });
         loop {
-            // From right to left: a word that is there has everything to its left.
+            // From right to left: once a word is visible, so is everything to its left.
             let right = memory.load(56).unwrap();
             let left = memory.load(0).unwrap();
             assert!(left >= right && right >> 32 == right & 0xFFFF_FFFF && left >> 32 == left & 0xFFFF_FFFF);

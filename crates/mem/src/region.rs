@@ -1,3 +1,5 @@
+//! Mapped memory: private to this process, or a sealed memfd that other processes map.
+
 use std::io;
 use std::ptr::NonNull;
 
@@ -8,11 +10,11 @@ use rustix::fs::{MemfdFlags, SealFlags};
 #[cfg(not(miri))]
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Bytes of a page, at most, and a multiple of those of any.
+/// The largest page size, in bytes, which is a multiple of every other.
 #[cfg(not(miri))]
 const PAGE_LEN_MAX: usize = 64 << 10;
 
-/// What this process may do with a mapping of somebody else's memory.
+/// Access to a mapping of another process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read only.
@@ -21,29 +23,29 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Why memory offered by another process was not mapped.
+/// Reason for not mapping memory that another process offered.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// The descriptor is smaller than the sender said.
+    /// The memory is smaller than its owner announced.
     #[error("the shared memory has {actual} bytes where its owner announced {announced}")]
     TooSmall {
         /// Bytes announced.
         announced: u64,
-        /// Bytes there are.
+        /// Bytes that the memory has.
         actual: u64,
     },
-    /// The descriptor could still shrink, which would turn a later access into a SIGBUS, or memory to be read only could be
-    /// mapped for writing by others.
-    #[error("the shared memory is not sealed against resizing, or, to be read only, against later writes")]
+    /// The memory could still shrink, which would turn a later access into a SIGBUS; or it is to be read only, and
+    /// others could still map it for writing.
+    #[error("the shared memory lacks a seal against resizing or, for a read-only mapping, against later writes")]
     NotSealed,
-    /// The system refused.
+    /// The system refused the mapping.
     #[error("cannot map shared memory: {0}")]
     System(#[from] io::Error),
 }
 
 /// A range of mapped memory, zeroed at first and unmapped on drop.
 ///
-/// A region is bytes with no owner among the threads: whoever turns its pointer into references answers for aliasing.
+/// A region belongs to no thread: code that turns its pointer into references answers for aliasing.
 #[derive(Debug)]
 pub struct Region {
     start: NonNull<u8>,
@@ -56,7 +58,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// The first byte; aligned to at least 64.
+    /// The first byte, aligned to at least 64.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -66,7 +68,7 @@ impl Region {
         self.len
     }
 
-    /// Whether the region has no bytes (it never does: mapping nothing is an error).
+    /// Whether the region has no bytes. (It never does: mapping nothing is an error.)
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -78,7 +80,7 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// What `mmap` says.
+    /// The error of `mmap`.
     pub fn private(len: usize) -> io::Result<Self> {
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe {
@@ -92,12 +94,12 @@ impl Region {
         Ok(Self::adopt(start, len))
     }
 
-    /// Makes memory that other processes can map through the returned descriptor: sealed against resizing, and, where
-    /// `peers` is [`Access::ReadOnly`], against every write but those through this region.
+    /// Makes memory that other processes can map through the returned descriptor. It is sealed against resizing and, if
+    /// `peers` is [`Access::ReadOnly`], against every write except through this region.
     ///
     /// # Errors
     ///
-    /// What `memfd_create`, `ftruncate`, `fcntl` or `mmap` say.
+    /// The error of `memfd_create`, `ftruncate`, `fcntl` or `mmap`.
     pub fn shared(name: &str, len: usize, peers: Access) -> io::Result<(Self, OwnedFd)> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
@@ -111,8 +113,8 @@ impl Region {
         Ok((region, fd))
     }
 
-    /// Maps memory that another process made with [`Region::shared`], after checking that it is as large as announced and
-    /// can never shrink.
+    /// Maps memory that another process made with [`Region::shared`], after checking that it is as large as announced
+    /// and can never shrink.
     ///
     /// # Errors
     ///
@@ -121,7 +123,7 @@ impl Region {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(io::Error::from)?;
         let mut needed = SealFlags::SHRINK | SealFlags::GROW;
         if access == Access::ReadOnly {
-            // Nobody but the owner writes what we only read.
+            // What we only read must be writable by its owner alone.
             needed |= SealFlags::FUTURE_WRITE;
         }
         if !seals.contains(needed) {
@@ -134,14 +136,14 @@ impl Region {
         Ok(Self::map(fd, announced_len, access)?)
     }
 
-    /// Asks for huge pages under the region where the system has them to give. A refusal changes speed only.
+    /// Asks for huge pages under the region. A refusal changes speed only.
     pub fn prefer_huge_pages(&self) {
         // SAFETY: the advice names exactly this mapping and changes none of its contents.
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
     }
 
-    /// Gives the memory from byte `start` on back to the system: a private region has zeros there until it is written again. A refusal
-    /// changes what is resident only, and what stands there.
+    /// Gives the memory from byte `start` on back to the system, in whole pages: a private region then reads as zeros
+    /// there until written again. If the system refuses, the bytes stay resident and keep their contents.
     pub(crate) fn give_back(&self, start: usize) {
         let Some(len) = self.len.checked_sub(start.next_multiple_of(PAGE_LEN_MAX)).filter(|len| *len > 0) else {
             return;
@@ -153,7 +155,8 @@ impl Region {
         };
     }
 
-    /// Keeps the region out of core dumps, which would otherwise touch every page of it. A refusal changes their size only.
+    /// Keeps the region out of core dumps, which would otherwise touch every page of it. A refusal only makes dumps
+    /// larger.
     pub fn leave_out_of_dumps(&self) {
         // SAFETY: the advice names exactly this mapping and changes none of its contents.
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontDump) };
@@ -177,12 +180,12 @@ impl Region {
 #[cfg(not(miri))]
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and every borrower of it holds the region alive.
+        // SAFETY: the mapping is ours alone, and every borrower keeps the region alive.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
-/// Miri knows no mappings: private regions come from the allocator there, and shared ones do not exist.
+/// Stand-in for miri, which has no mappings: private regions come from the allocator, and shared ones do not exist.
 #[cfg(miri)]
 impl Region {
     fn layout(len: usize) -> io::Result<std::alloc::Layout> {
@@ -193,7 +196,7 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// Out of memory.
+    /// `OutOfMemory`, or `InvalidInput` for no bytes.
     pub fn private(len: usize) -> io::Result<Self> {
         if len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -204,17 +207,17 @@ impl Region {
         NonNull::new(start).map(|start| Self { start, len }).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// No huge pages under miri.
+    /// Does nothing: miri has no huge pages.
     pub fn prefer_huge_pages(&self) {}
 
-    /// Nor any to give back.
+    /// Does nothing: miri has no pages to give back.
     pub(crate) fn give_back(&self, _start: usize) {}
 }
 
 #[cfg(miri)]
 impl Drop for Region {
     fn drop(&mut self) {
-        let layout = Self::layout(self.len).expect("it was allocated with it");
+        let layout = Self::layout(self.len).expect("the region was allocated with this layout");
         // SAFETY: allocated in `private` with the same layout.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
     }

@@ -1,26 +1,27 @@
 //! A packet ring between one producer and one consumer, over 64-byte lines of memory that both can reach.
 //!
-//! A packet takes one to four consecutive lines, and its first line starts with a word that says where in the ring's
-//! history it stands, what it is and how long: so a packet of up to 56 bytes is exactly one cache line, which travels once.
-//! Publishing is one release store of that word, after the bytes.
+//! A packet takes one to four consecutive lines. Its first line starts with a word that gives the packet's position in
+//! the ring's history, its kind and its length. So a packet of up to 56 bytes is exactly one cache line, which travels
+//! once. Publishing is one release store of that word, after the bytes.
 //!
-//! - A burst is published by its first packet's word, stored last ([`Producer::submit`]); that word also tells how many lines
-//!   the burst has. So a consumer that polls sees a burst at once and fetches its lines together, and the two do not
-//!   take lines from each other while the burst is being written.
-//! - The bytes of a packet of several lines could look like a word one lap later. The producer remembers such lines, and
-//!   clears the word of one before the consumer can come to it. One line is always spare for this.
+//! - A burst is published by its first packet's word, stored last ([`Producer::submit`]); that word also gives the
+//!   number of lines in the burst. So a polling consumer sees a whole burst at once and fetches its lines together, and
+//!   the two sides do not take lines from each other while the burst is being written.
+//! - The bytes of a packet of several lines could look like a word one lap later. The producer remembers such lines,
+//!   and clears the word of each before the consumer can come to it. One line is always spare for this.
 //! - A packet never wraps: a skip record fills the lines before the ring's end.
-//! - Packets longer than [`INLINE_MAX`] leave their bytes in the producer's arena; the ring carries their first bytes and a
-//!   [`Far`] description of the rest. [`Producer::revoke`] changes the packet's own word, which the consumer checks after it
-//!   copied: from then on the packet does not count. (The word is that of the packet alone, so other packets are not disturbed,
-//!   and it lies in the line that the consumer has just read.)
-//! - The consumer gives lines back through a position in a line of its own, once per burst ([`Consumer::give_back`]); the
-//!   producer keeps a copy of it and reads it again when it runs out of room.
+//! - Packets longer than [`INLINE_MAX`] leave their bytes in the producer's arena; the ring carries their first bytes
+//!   and a [`Far`] description of the rest. [`Producer::revoke`] changes the packet's own word, which the consumer
+//!   checks after it has copied: from then on the packet does not count. (Each packet has its own word, so other
+//!   packets are not disturbed, and the word lies in the line that the consumer has just read.)
+//! - The consumer gives lines back through a position in a line of its own, once per burst ([`Consumer::give_back`]);
+//!   the producer keeps a copy and reads the position again when it runs out of room.
 //!
-//! The other side may be another process and hostile. Each side keeps its own position in private memory; what it reads
-//! from the other (words, the position given back) is checked, and a ring that breaks the rules is *broken*: it yields and
-//! takes nothing more. [`Consumer`] reads such a ring only by copying out with atomic loads. Where both sides are safe code of
-//! one process ([`pair`]), the bytes can be read in place, because a published line is not written until it is given back.
+//! The other side may be another process, and hostile. Each side keeps its own position in private memory and checks
+//! what it reads from the other (words, the position given back). A ring whose other side breaks the rules is *broken*:
+//! it yields nothing more and takes nothing more. [`Consumer`] reads such a ring only by copying out with atomic loads.
+//! If both sides are safe code of one process ([`pair`]), the bytes can be read in place, because a published line is
+//! not written until it is given back.
 
 mod board;
 mod consumer;
@@ -46,22 +47,22 @@ pub use words::Words;
 
 /// Bytes of a line.
 pub const LINE: usize = 64;
-/// Bytes of a packet that fills one line.
+/// Bytes of packet that fill one line.
 pub const FULL_LINE: usize = LINE - WORD;
-/// The largest packet whose bytes travel in the ring.
+/// Length of the largest packet that travels wholly in the ring, in bytes.
 pub const INLINE_MAX: usize = 4 * LINE - WORD;
-/// The largest head that a packet with a [`Far`] rest carries in the ring.
+/// Length of the largest head, in bytes, that a packet with a [`Far`] rest carries in the ring.
 pub const FAR_HEAD_MAX: usize = LINE - WORD - FAR_BYTES;
 /// The most lines that one packet takes.
 pub const PACKET_LINES_MAX: usize = 4;
-/// The fewest lines of a ring. (Loom's rings are smaller, so that it comes to an end.)
+/// The fewest lines of a ring. (Loom's rings are smaller, so that its search ends.)
 pub const LINES_MIN: usize = if cfg!(loom) { 2 } else { 8 };
 /// The most lines of a ring (positions are compared by 32 bits).
 pub const LINES_MAX: usize = 1 << 26;
 
 const WORD: usize = 8;
 const FAR_BYTES: usize = 16;
-/// What stands before the lines: the consumer's position. Two lines, because processors fetch lines in pairs.
+/// Bytes before the first line, which hold the consumer's position. Two lines, because processors fetch lines in pairs.
 const CONTROL_BYTES: usize = 2 * LINE;
 const HEAD_WORD: usize = 0;
 const FIRST_LINE_WORD: usize = CONTROL_BYTES / 8;
@@ -71,12 +72,12 @@ pub const fn bytes_for(lines: usize) -> usize {
     CONTROL_BYTES + lines * LINE
 }
 
-/// Whether a ring can have so many lines: a power of two between [`LINES_MIN`] and [`LINES_MAX`].
+/// Whether a ring can have this many lines: a power of two between [`LINES_MIN`] and [`LINES_MAX`].
 pub const fn valid_lines(lines: usize) -> bool {
     lines.is_power_of_two() && lines >= LINES_MIN && lines <= LINES_MAX
 }
 
-/// Lines that hold at least `packets` packets whatever their lengths: four each, the most that a skip record wastes, and the
+/// Lines that hold at least `packets` packets of any length: four for each, the most that a skip record wastes, and the
 /// spare one.
 pub const fn lines_for(packets: usize) -> usize {
     let lines = packets * PACKET_LINES_MAX + PACKET_LINES_MAX;
@@ -84,12 +85,12 @@ pub const fn lines_for(packets: usize) -> usize {
     lines.next_power_of_two()
 }
 
-/// Packets that a ring of `lines` lines holds whatever their lengths.
+/// Packets of any length that a ring of `lines` lines holds.
 pub const fn packets_for(lines: usize) -> usize {
     (lines - PACKET_LINES_MAX) / PACKET_LINES_MAX
 }
 
-/// Why a ring did not take a packet.
+/// Reason for a ring not taking a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The consumer has to give back lines first.
@@ -98,17 +99,17 @@ pub enum Refused {
     /// More than [`INLINE_MAX`] bytes, or a head of more than [`FAR_HEAD_MAX`].
     #[error("the packet is too long for the ring")]
     TooLong,
-    /// The consumer gave back what it never had; the ring is of no further use.
+    /// The consumer claims to have given back lines that it never had; the ring is of no further use.
     #[error("the other side broke the ring's rules")]
     Broken,
 }
 
-/// Bytes of a packet that are not in the ring but in the producer's arena.
+/// Description of a packet's bytes that are not in the ring but in the producer's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Far {
-    /// Where they start in the arena's region, in bytes.
+    /// Offset of the first byte in the arena's region, in bytes.
     pub offset: u64,
-    /// How many.
+    /// Length in bytes.
     pub len: u32,
 }
 
@@ -124,18 +125,18 @@ pub struct Far {
 ///
 /// # Errors
 ///
-/// A number of lines that no ring can have, or no memory.
+/// `InvalidInput` for a number of lines that no ring can have, or the system's error when it has no memory.
 #[cfg(not(loom))]
 pub fn pair(lines: usize) -> io::Result<(Producer, Consumer)> {
     if !valid_lines(lines) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("a ring has a power of two of {LINES_MIN} to {LINES_MAX} lines, not {lines}"),
+            format!("a ring has {LINES_MIN} to {LINES_MAX} lines, a power of two, not {lines}"),
         ));
     }
     let region = Arc::new(Region::private(bytes_for(lines))?);
     let words = Words::of_region(&region, 0, bytes_for(lines)).expect("the region was made for the ring");
-    // SAFETY: fresh memory that only these two reach, one producer and one consumer, both of this process.
+    // SAFETY: fresh memory that only these two reach: one producer and one consumer, both of this process.
     let ends = unsafe { (Producer::new(words.clone(), lines), Consumer::new(words, lines, true)) };
     match ends {
         (Some(producer), Some(consumer)) => Ok((producer, consumer)),

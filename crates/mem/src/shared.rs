@@ -1,15 +1,17 @@
+//! Bytes that another thread or process may be writing, and the guard that says whether a copy of them counts.
+
 use std::marker::PhantomData;
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::copy::copy_from_shared;
 
-/// What must still hold after a copy out of shared memory for the bytes to count: a word of the sender's that it changes
-/// when it takes the memory back.
+/// Condition for a copy out of shared memory to count: a word of the sender's, which the sender changes when it takes
+/// the memory back.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard<'a> {
-    /// The word. Its partner is the store by which the sender revokes what it sent (before it writes the memory anew).
+    /// The word. Its partner is the store by which the sender revokes what it sent, before it writes the memory anew.
     pub word: &'a AtomicU64,
-    /// What the word holds while the memory is still lent.
+    /// Value of the word while the memory is still lent.
     pub expected: u64,
 }
 
@@ -17,13 +19,14 @@ impl Guard<'_> {
     /// Whether the memory was still lent when everything read before this call was read.
     #[inline]
     pub fn still_lent(&self) -> bool {
-        // The reader's half of a sequence lock: loads of the data may not sink below the load of the word.
+        // The reader's half of a sequence lock: loads of the data may not sink below the load of the word. Partner: the
+        // release fence in `Producer::revoked`.
         fence(Ordering::Acquire);
         self.word.load(Ordering::Relaxed) == self.expected
     }
 }
 
-/// The sender took the bytes back while they were being copied; what was copied means nothing.
+/// Error of a copy during which the sender took the bytes back: the copied bytes mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the sender revoked the packet while it was being copied")]
 pub struct Revoked;
@@ -38,23 +41,25 @@ pub struct SharedBytes<'a> {
 }
 
 impl<'a> SharedBytes<'a> {
+    /// The `len` bytes from `start` on, with the guard that decides whether a copy of them counts.
+    ///
     /// # Safety
     ///
-    /// `start` must be valid for reads of `len` bytes during `'a`, and whoever writes there meanwhile must be another
+    /// `start` must be valid for reads of `len` bytes during `'a`, and anyone writing there meanwhile must be another
     /// process, or use atomic stores.
     #[inline]
     pub unsafe fn new(start: *const u8, len: usize, guard: Option<Guard<'a>>) -> Self {
         Self { start, len, guard, lent: PhantomData }
     }
 
-    /// Bytes that nobody else has, in the clothes of shared ones: for ports that model such memory. The guard decides all the
-    /// same whether a copy counts.
+    /// Bytes that nobody else has, presented as shared ones, for ports that model such memory. The guard still decides
+    /// whether a copy counts.
     #[inline]
     pub fn from_exclusive(bytes: &'a mut [u8], guard: Option<Guard<'a>>) -> Self {
         Self { start: bytes.as_mut_ptr(), len: bytes.len(), guard, lent: PhantomData }
     }
 
-    /// How many bytes there are.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len

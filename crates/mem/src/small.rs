@@ -1,21 +1,21 @@
-//! Copies of small pieces between memory of our own.
+//! Copies of a few bytes within this process's own memory.
 
-/// Copies `source` to `target`. From 16 to 64 bytes, the lengths of small messages, that is a few moves in place of a call of `memcpy`, which
-/// costs a small call of the RPC layer a fortieth of its instructions at each side.
+/// Copies `source` to `target`. From 16 to 64 bytes, the lengths of small messages, this is a few moves instead of a
+/// call of `memcpy`, which costs a small call of the RPC layer a fortieth of its instructions at each side.
 ///
 /// # Panics
 ///
-/// When their lengths differ.
+/// When the lengths differ.
 #[inline(always)]
 pub fn copy_small(target: &mut [u8], source: &[u8]) {
-    assert_eq!(target.len(), source.len(), "a copy is as long as its source");
-    // The first and the last so many bytes, which may overlap.
+    assert_eq!(target.len(), source.len(), "source and target must have the same length");
+    // Each copies the first and the last bytes as two blocks, which may overlap.
     if !(copy_ends::<16>(target, source) || copy_ends::<32>(target, source)) {
         target.copy_from_slice(source);
     }
 }
 
-/// Copies from `N` to `2 * N` bytes; says whether there are so many.
+/// Copies from `N` to `2 * N` bytes; returns false, without copying, for any other length.
 #[inline(always)]
 fn copy_ends<const N: usize>(target: &mut [u8], source: &[u8]) -> bool {
     if source.len() > 2 * N {

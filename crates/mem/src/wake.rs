@@ -1,8 +1,8 @@
-//! Whether a thread sleeps, as those see it that may have to wake it.
+//! A cell that tells wakers whether a thread sleeps.
 //!
-//! The thread says that it goes to sleep, and looks once more for what it sleeps for; a waker first makes that visible, and then
-//! looks whether the thread sleeps. Only the first waker that finds it asleep has to do anything dear, such as a system call;
-//! one that finds it awake leaves word, and the next attempt to sleep ends at once.
+//! The thread declares that it goes to sleep, then checks once more for what it is waiting for; a waker first makes its
+//! news visible, then looks whether the thread sleeps. Only the first waker that finds it asleep has to do anything
+//! costly, such as a system call. One that finds it awake leaves a mark, and the next attempt to sleep ends at once.
 
 use crate::atomic::{AtomicU32, Ordering};
 
@@ -10,11 +10,12 @@ const AWAKE: u32 = 0;
 const SLEEPING: u32 = 1;
 const WOKEN: u32 = 2;
 
-/// The state of one sleeper, which its thread and any number of wakers share.
+/// State of one sleeper, which its thread and any number of wakers share.
 #[derive(Debug)]
 pub struct WakeCell {
-    /// AWAKE, SLEEPING or WOKEN. Every change is an exchange that both releases and acquires, so that what a waker did before it
-    /// woke happens before what the thread does after it has seen that; they are each other's partners.
+    /// AWAKE, SLEEPING or WOKEN. Every change is an exchange that both releases and acquires, so what a waker did
+    /// before it woke the thread happens before what the thread does after seeing the wake-up. The exchanges are each
+    /// other's partners.
     state: AtomicU32,
 }
 
@@ -25,28 +26,30 @@ impl Default for WakeCell {
 }
 
 impl WakeCell {
-    /// Of a thread that is awake.
+    /// The cell of a thread that is awake.
     pub fn new() -> Self {
         Self { state: AtomicU32::new(AWAKE) }
     }
 
-    /// The thread goes to sleep. False, and it stays awake, when it was woken since it was last awake: that wake-up is over now.
+    /// Declares that the thread goes to sleep. Returns false if a waker has come since it last slept: the thread stays
+    /// awake, and the wake-up is used up.
     pub fn sleep(&self) -> bool {
         if self.state.compare_exchange(AWAKE, SLEEPING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return true;
         }
-        // WOKEN, which wakers leave as it is.
+        // The state is WOKEN, which wakers leave as it is.
         self.state.swap(AWAKE, Ordering::AcqRel);
         false
     }
 
-    /// The thread is awake again. True when it was woken: one waker then has found it asleep, and does what wakes it, if it has not
-    /// done so yet.
+    /// Declares that the thread is awake again. Returns true if it was woken: one waker has then found it asleep, and
+    /// does what wakes it, if it has not done so yet.
     pub fn awake(&self) -> bool {
         self.state.swap(AWAKE, Ordering::AcqRel) == WOKEN
     }
 
-    /// Wakes the thread. True when the caller has to do what ends its sleep; exactly one of several wakers is told so.
+    /// Wakes the thread. Returns true if the caller has to do what ends its sleep, which it does for exactly one of
+    /// several wakers.
     pub fn wake(&self) -> bool {
         self.state.swap(WOKEN, Ordering::AcqRel) == SLEEPING
     }

@@ -1,23 +1,24 @@
-//! Memory of one process that one thread writes while others may read.
+//! Tables in one process's memory that one thread writes while others may read.
 
 use std::ptr::NonNull;
 
 use crate::atomic::plain::{Arc, AtomicU64, Ordering, fence};
 use crate::region::Region;
 
-/// Memory from this size on is asked for in huge pages.
+/// Length in bytes from which memory is asked for in huge pages.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed words of 8 bytes, for tables that are accessed at random: on huge pages where there are any, and prefetched by hand.
+/// Zeroed words of 8 bytes, for tables that are accessed at random: on huge pages if there are any, and prefetched by
+/// hand.
 ///
-/// One thread writes, and any number may read meanwhile: every access is atomic and none orders another, so what readers see
-/// may be torn, each word of it whole. [`Words::begin_change`] and its neighbours say how a reader finds out. Clones are the same
-/// memory. An index past the end panics, as a slice's does.
+/// One thread writes, and any number may read meanwhile. Every access is atomic and none orders another, so what
+/// readers see may be torn, though each word is whole. [`Words::begin_change`] and its neighbours say how a reader
+/// finds out. Clones are handles on the same memory. An index past the end panics, as a slice's does.
 #[derive(Clone)]
 pub struct Words {
     start: NonNull<AtomicU64>,
     len: usize,
-    // Keeps the memory.
+    // Keeps the memory mapped.
     region: Arc<Region>,
 }
 
@@ -32,8 +33,8 @@ impl std::fmt::Debug for Words {
     }
 }
 
-/// Does something with a length, which the compiler knows where it is that of most keys and values: their copies need no loop. (A
-/// closure would not be inlined into each arm.)
+/// Evaluates an expression with a length that is a constant to the compiler if it is that of most keys and values,
+/// whose copies then need no loop. (A closure would not be inlined into each arm.)
 macro_rules! with_usual_len {
     ($len:expr, |$known:ident| $do:expr) => {
         match $len {
@@ -45,7 +46,7 @@ macro_rules! with_usual_len {
     };
 }
 
-/// What a version was before something was read. See [`Words::begin_change`].
+/// A version, taken before reading what it protects. See [`Words::begin_change`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(u64);
 
@@ -54,7 +55,7 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// What the system says when it has no memory to give.
+    /// The system's error when it has no memory to give.
     pub fn zeroed(len: usize) -> std::io::Result<Self> {
         let bytes = len.max(1).checked_mul(8).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let region = Region::private(bytes)?;
@@ -64,19 +65,19 @@ impl Words {
         Ok(Self { start: region.start().cast(), len, region: Arc::new(region) })
     }
 
-    /// Gives the memory from the word at `index` on back to the system, whatever stands there: its words have to be written before they
-    /// mean anything again.
+    /// Gives the memory from the word at `index` on back to the system, whatever it holds: those words must be written
+    /// again before they mean anything.
     pub fn give_back(&self, index: usize) {
         self.region.give_back(index.saturating_mul(8));
     }
 
-    /// How many there are.
+    /// Number of words.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no words.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -84,7 +85,8 @@ impl Words {
 
     #[inline(always)]
     fn all(&self) -> &[AtomicU64] {
-        // SAFETY: the region has `len` words, aligned to 64 bytes, and lives as long as `self`; all accesses are atomic.
+        // SAFETY: the region has `len` words, aligned to 64 bytes, and lives as long as `self`; all accesses are
+        // atomic.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -115,20 +117,20 @@ impl Words {
         std::array::from_fn(|at| words[at].load(Ordering::Relaxed))
     }
 
-    /// The `N` words from `index` on, if they are there.
+    /// The `N` words from `index` on, or `None` when they are not within the memory.
     #[inline(always)]
     pub fn get_some<const N: usize>(&self, index: usize) -> Option<[u64; N]> {
         let words = self.all().get(index..index.checked_add(N)?)?;
         Some(std::array::from_fn(|at| words[at].load(Ordering::Relaxed)))
     }
 
-    /// The `N` words from `index` on, each loaded when it is taken: what is reduced to less need not be kept.
+    /// The `N` words from `index` on, each loaded when it is taken, so that a fold need not keep them all.
     #[inline(always)]
     pub fn iter_some<const N: usize>(&self, index: usize) -> impl DoubleEndedIterator<Item = u64> {
         self.all()[index..index + N].iter().map(|word| word.load(Ordering::Relaxed))
     }
 
-    /// Copies the bytes from the word at `index` on out to `target`.
+    /// Copies the bytes from the word at `index` on to `target`.
     #[inline(always)]
     pub fn read(&self, index: usize, target: &mut [u8]) {
         with_usual_len!(target.len(), |len| self.read_any(index, &mut target[..len]));
@@ -147,7 +149,7 @@ impl Words {
         }
     }
 
-    /// Copies `source` to the bytes from the word at `index` on. What is left of the last word becomes zero.
+    /// Copies `source` to the bytes from the word at `index` on. The rest of the last word becomes zero.
     #[inline(always)]
     pub fn write(&self, index: usize, source: &[u8]) {
         with_usual_len!(source.len(), |len| self.write_any(index, &source[..len]));
@@ -165,7 +167,8 @@ impl Words {
         }
     }
 
-    /// Whether the bytes from the word at `index` on are `bytes`, as [`Words::write`] wrote them. What lies past the end is not.
+    /// Whether the bytes from the word at `index` on are `bytes`, as [`Words::write`] wrote them. Returns false if they
+    /// are not within the memory.
     #[inline(always)]
     pub fn holds(&self, index: usize, bytes: &[u8]) -> bool {
         with_usual_len!(bytes.len(), |len| self.holds_any(index, &bytes[..len]))
@@ -186,7 +189,7 @@ impl Words {
         differing == 0
     }
 
-    /// Asks the cache for the line that holds the word at `index`, to use it soon; for none when there is no such word.
+    /// Prefetches the line that holds the word at `index`; does nothing when there is no such word.
     #[inline(always)]
     pub fn prefetch_line(&self, index: usize) {
         if let Some(word) = self.all().get(index) {
@@ -195,30 +198,31 @@ impl Words {
     }
 
     /// Begins a change that readers must not see half of: the version at `index`, a word of its own, is odd until
-    /// [`Words::end_change`]. The writer alone calls it, stores what it has to, in these words or others, and ends it.
+    /// [`Words::end_change`]. Only the writer calls it; it then makes its stores, in these words or others, and ends
+    /// the change.
     #[inline(always)]
     pub fn begin_change(&self, index: usize) {
         self.store(index, self.load(index) | 1);
-        // Partner: the fence of `unchanged`. Whoever saw a store of the change sees the odd version.
+        // Partner: the fence of `unchanged`. A reader that saw a store of the change sees the odd version.
         fence(Ordering::Release);
     }
 
     /// Ends a change.
     #[inline(always)]
     pub fn end_change(&self, index: usize) {
-        // Partner: the load of `stamp`. Whoever sees the new version sees the whole change.
+        // Partner: the load of `stamp`. A reader that sees the new version sees the whole change.
         self.all()[index].store((self.load(index) | 1).wrapping_add(1), Ordering::Release);
     }
 
-    /// The version at `index`, to be compared once what it protects was read; none while a change is under way.
+    /// The version at `index`, to be compared after reading what it protects; `None` while a change is under way.
     #[inline(always)]
     pub fn stamp(&self, index: usize) -> Option<Stamp> {
         let version = self.all()[index].load(Ordering::Acquire);
         (version & 1 == 0).then_some(Stamp(version))
     }
 
-    /// Whether nothing of what the version at `index` protects was changed since `stamp` was taken, and what was read since
-    /// then is therefore as it was at one moment.
+    /// Whether nothing that the version at `index` protects has changed since `stamp` was taken. If so, everything read
+    /// since then is as it was at one moment.
     #[inline(always)]
     pub fn unchanged(&self, index: usize, stamp: Stamp) -> bool {
         // Partner: the fence of `begin_change`.
@@ -226,7 +230,8 @@ impl Words {
         self.load(index) == stamp.0
     }
 
-    /// Makes the stores so far visible before those that follow: a store to say that what lies elsewhere is about to change.
+    /// Stores `value` at `index` and makes it visible before the stores that follow: it announces that words elsewhere
+    /// are about to change.
     #[inline(always)]
     pub fn announce(&self, index: usize, value: u64) {
         self.store(index, value);
@@ -234,8 +239,8 @@ impl Words {
         fence(Ordering::Release);
     }
 
-    /// The word at `index`, no older than anything that was read before: what was announced before the changes that those
-    /// reads saw.
+    /// The word at `index`, no older than anything read before: it includes what was announced before any change that
+    /// those reads saw.
     #[inline(always)]
     pub fn load_after(&self, index: usize) -> u64 {
         // Partner: the fence of `announce`.
@@ -244,7 +249,7 @@ impl Words {
     }
 }
 
-/// A word of fewer than 8 bytes and zeroes.
+/// A word of fewer than 8 bytes, padded with zeros.
 #[inline(always)]
 fn padded(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];

@@ -1,5 +1,5 @@
-//! The rings and boards under every interleaving that loom finds: `RUSTFLAGS="--cfg loom" cargo test -p sinew-mem --release
-//! --test ring_loom`.
+//! The rings and boards under every interleaving that loom finds:
+//! `RUSTFLAGS="--cfg loom" cargo test -p sinew-mem --release --test ring_loom`.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -119,7 +119,7 @@ fn board() -> (Board, Doorbell) {
     unsafe { (Board::new(words.clone()).unwrap(), Doorbell::new(words, 70).unwrap()) }
 }
 
-/// Publishes a packet and rings; `woken` stands for the eventfd.
+/// Publishes a packet and rings; `woken` stands in for the eventfd.
 fn send(producer: &mut Producer, doorbell: &Doorbell, woken: &AtomicBool) {
     producer.push(&[0; 8], &[]).unwrap();
     producer.submit();
@@ -145,7 +145,7 @@ fn a_receiver_that_goes_to_sleep_sees_the_packet_or_is_woken() {
                 move || send(&mut producer, &doorbell, &woken)
             });
             board.sleep();
-            // A ring whose bit is clear is not looked into: its doorbell has to do.
+            // A ring whose bit is clear is not looked into: its doorbell has to suffice.
             let sleeps = !board.is_rung() && (!hot || consumer.is_empty());
             sender.join().unwrap();
             assert!(!sleeps || woken.load(Ordering::Relaxed), "the wake-up was lost");

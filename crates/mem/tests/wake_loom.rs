@@ -1,6 +1,7 @@
-//! How a sleeper is armed, under every interleaving that loom finds: `RUSTFLAGS="--cfg loom" cargo test -p sinew-mem --release --test
-//! wake_loom`. What is modelled is what ports and endpoints run: the cell of an alarm, the board of a shared-memory port, and the flag of
-//! answers that other threads give back.
+//! Wake-ups under every interleaving that loom finds:
+//! `RUSTFLAGS="--cfg loom" cargo test -p sinew-mem --release --test wake_loom`. The models are of what ports and
+//! endpoints run: the cell of an alarm, the board of a shared-memory port, and the flag of answers that other threads
+//! give back.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -15,7 +16,7 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
     model.check(test);
 }
 
-/// The counter that stands for an eventfd: readable when it is not 0.
+/// A counter that stands in for an eventfd: readable when it is not 0.
 #[derive(Default)]
 struct Event(AtomicU32);
 
@@ -59,7 +60,7 @@ fn a_wake_up_ends_the_sleep_that_begins_or_the_next() {
             }
         });
         let (sleeper, flag) = &*shared;
-        // Armed, disarmed by a turn that comes before the wake-up or after it, and armed again.
+        // The sleeper arms, disarms in a turn that comes before or after the wake-up, and arms again.
         let woken = !sleeper.cell.sleep() || sleeper.cell.awake();
         if woken {
             assert!(flag.load(Ordering::Relaxed), "what was done before the wake-up is seen after it");
@@ -78,7 +79,7 @@ fn each_wake_up_that_a_sleeper_saw_was_written_once_and_none_that_it_did_not() {
             let sleeper = Arc::clone(&sleeper);
             thread::spawn(move || sleeper.wake())
         });
-        // What an alarm expects to read, though the waker may not have come to it.
+        // Number of writes that an alarm expects to read, even if the waker has not made them yet.
         let mut owed = 0;
         for _ in 0..2 {
             if sleeper.cell.sleep() {
@@ -90,7 +91,7 @@ fn each_wake_up_that_a_sleeper_saw_was_written_once_and_none_that_it_did_not() {
     });
 }
 
-/// A packet, or an answer of a worker, and an endpoint that is armed again after a turn.
+/// A worker gives answers back while an endpoint takes a turn and arms again.
 #[test]
 fn an_armed_endpoint_sees_answers_of_other_threads_or_is_readable() {
     model(|| {
@@ -114,7 +115,7 @@ fn an_armed_endpoint_sees_answers_of_other_threads_or_is_readable() {
             filled.swap(false, Ordering::AcqRel);
             taken += answers.swap(0, Ordering::AcqRel);
         }
-        // Arming looks first, since whoever comes later wakes.
+        // Arming looks first, since anyone who comes later wakes it.
         let sleeps = !filled.load(Ordering::Relaxed) && sleeper.cell.sleep();
         worker.join().unwrap();
         if sleeps && !sleeper.event.is_readable() {
@@ -135,7 +136,8 @@ fn pair(lines: usize) -> (Producer, Consumer) {
     unsafe { (Producer::new(words.clone(), lines).unwrap(), Consumer::new(words, lines, false).unwrap()) }
 }
 
-/// Armed, disarmed by a turn, and armed again while a sender comes: its packet is seen, or the descriptor is readable and stays so.
+/// A port is armed, disarmed by a turn, and armed again while a sender comes: the packet is seen, or the descriptor is
+/// readable and stays so.
 #[test]
 fn a_port_that_is_armed_again_sees_the_packet_or_is_readable() {
     model(|| {
@@ -157,7 +159,7 @@ fn a_port_that_is_armed_again_sees_the_packet_or_is_readable() {
         });
         board.sleep();
         if !board.is_rung() && consumer.is_empty() {
-            // Armed. Whoever sleeps wakes up for another reason, and turns.
+            // Armed. The receiver wakes up for another reason and takes a turn.
             board.awake();
             event.read();
         } else {
@@ -167,7 +169,7 @@ fn a_port_that_is_armed_again_sees_the_packet_or_is_readable() {
         board.sleep();
         let sleeps = !board.is_rung() && consumer.is_empty();
         sender.join().unwrap();
-        // A packet that was taken is not there any more; one that was not keeps the sleep from beginning, or ends it.
+        // A packet that was taken is gone; one that was not must prevent the sleep or end it.
         assert!(taken || !sleeps || event.is_readable(), "the packet would wait for ever");
     });
 }

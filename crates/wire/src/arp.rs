@@ -2,27 +2,27 @@
 
 use std::net::Ipv4Addr;
 
-/// Bytes of a message.
+/// Length of a message, in bytes.
 pub const LEN: usize = 28;
 const START: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
-/// What a message asks or says.
+/// A message: a request or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
-    /// Whether it asks.
+    /// Whether the message is a request.
     pub is_request: bool,
-    /// Who sends it.
+    /// Ethernet address of the sender.
     pub sender_mac: [u8; 6],
-    /// The sender's address.
+    /// IPv4 address of the sender.
     pub sender: Ipv4Addr,
-    /// Who is meant; of a request it is not known.
+    /// Ethernet address of the target; not known in a request.
     pub target_mac: [u8; 6],
-    /// The address that is meant.
+    /// IPv4 address of the target.
     pub target: Ipv4Addr,
 }
 
 impl Arp {
-    /// Reads a message, which others' bytes may follow. `None` when it is cut off, or none for IPv4 on Ethernet.
+    /// Reads a message, which other bytes may follow. `None` when it is cut short, or is not for IPv4 on Ethernet.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; LEN] = bytes.first_chunk()?;
         if bytes[..6] != START || bytes[6] != 0 || !(1..=2).contains(&bytes[7]) {
@@ -38,7 +38,7 @@ impl Arp {
         })
     }
 
-    /// The message.
+    /// Bytes of the message, as they go on the wire.
     pub fn to_bytes(self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..6].copy_from_slice(&START);

@@ -1,41 +1,41 @@
 //! Several packets in one datagram.
 //!
-//! A datagram is either one packet as it is, or a *batch*: the byte [`BATCH_MAGIC`], the byte [`BATCH_VERSION`], and then
-//! frames, each a 16-bit little-endian length and that many bytes, up to the end of the datagram. The first byte tells the
-//! two apart, so a port that never batches and one that does understand each other: packets of the RPC layer begin with
-//! another byte, and any other packet that happens to begin with [`BATCH_MAGIC`] is sent as a batch of one.
+//! A datagram is either one plain packet or a *batch*: the byte [`BATCH_MAGIC`], the byte [`BATCH_VERSION`], and then
+//! frames, each a 16-bit little-endian length and that many bytes, up to the end of the datagram. The first byte tells
+//! the two apart, so a port that never batches and one that does understand each other: packets of the RPC layer begin
+//! with another byte, and any other packet that happens to begin with [`BATCH_MAGIC`] is sent as a batch of one.
 //!
 //! No frame is empty (thousands of empty frames would cost their receiver far more than their sender); an empty packet
 //! travels as an empty datagram.
 
 /// First byte of a datagram that holds frames. The wire protocol's packets begin with 0xE2.
 pub const BATCH_MAGIC: u8 = 0xB7;
-/// Second byte of such a datagram.
+/// Second byte of a datagram that holds frames.
 pub const BATCH_VERSION: u8 = 1;
 /// Bytes before the first frame.
 pub const BATCH_HEADER: usize = 2;
 /// Bytes before each frame's contents.
 pub const FRAME_HEADER: usize = 2;
 
-/// A datagram says that it is a batch, but its lengths do not add up.
+/// Error of a datagram that begins as a batch but is not one: for example, its lengths do not add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
 impl std::fmt::Display for Malformed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the datagram is no sequence of frames")
+        f.write_str("the datagram is not a sequence of frames")
     }
 }
 
 impl std::error::Error for Malformed {}
 
-/// Whether a datagram or packet begins as a batch does.
+/// Whether a datagram or packet begins like a batch.
 #[inline]
 pub fn is_batch(datagram: &[u8]) -> bool {
     datagram.first() == Some(&BATCH_MAGIC)
 }
 
-/// Checks a whole batch before anything of it is used, and says where its first frame starts.
+/// Checks a whole batch before any of it is used; returns the offset of its first frame.
 ///
 /// # Errors
 ///
@@ -57,7 +57,7 @@ pub fn check_batch(datagram: &[u8], frame_len_max: usize) -> Result<usize, Malfo
     Ok(BATCH_HEADER)
 }
 
-/// Where the contents of the frame at `at` start and end; `None` when it does not lie in the datagram.
+/// Start and end of the contents of the frame at `at`; `None` when they do not lie in the datagram.
 #[inline]
 pub fn frame_at(datagram: &[u8], at: usize) -> Option<(usize, usize)> {
     let header = datagram.get(at..)?.first_chunk::<FRAME_HEADER>()?;
@@ -96,7 +96,7 @@ mod tests {
         assert!(check_batch(&good, 300).is_ok());
         assert_eq!(check_batch(&good, 299), Err(Malformed), "a frame over the limit");
         for cut in 1..good.len() {
-            // Cut exactly between the frames it is a batch of one.
+            // Cut exactly between the frames, it is a batch of one.
             let whole = cut == BATCH_HEADER + FRAME_HEADER + 3;
             assert_eq!(check_batch(&good[..cut], 300).is_ok(), whole, "cut at {cut}");
         }

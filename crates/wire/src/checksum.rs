@@ -1,18 +1,20 @@
-//! The checksum of the Internet (RFC 1071): the ones' complement of the ones' complement sum of 16-bit words.
+//! The Internet checksum (RFC 1071): the ones' complement of the ones' complement sum of 16-bit words.
 
-/// A sum that is not finished. It is the same whatever the machine's byte order, once it is written as it stands.
+/// An unfinished sum. It does not depend on the machine's byte order, as long as its result is written as it stands in
+/// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum of the pseudo-header that UDP over either version, and ICMPv6, cover beside the packet's payload (RFC 8200 8.1): both addresses, the payload's
-    /// bytes and its protocol.
+    /// The sum of the pseudo-header that UDP over either IP version and ICMPv6 cover besides the payload (RFC 8200
+    /// 8.1): both addresses, the payload's length in bytes, and its protocol.
     #[inline]
     pub fn of_pseudo_header(from: &[u8], to: &[u8], protocol: u8, len: u16) -> Self {
         Self::default().with(from).with(to).with_number(len).with_number(protocol.into())
     }
 
-    /// Adds bytes, which begin at an even place of what is summed; only the last piece may have an odd length.
+    /// Adds bytes, which must begin at an even offset of the summed data; so only the last piece may have an odd
+    /// length.
     #[inline]
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
@@ -28,7 +30,7 @@ impl Sum {
         Self((halves >> 64) as u64 + halves as u64)
     }
 
-    /// Adds a 16-bit number, as it is in network order.
+    /// Adds a 16-bit number in network byte order.
     #[inline]
     #[must_use]
     pub fn with_number(self, number: u16) -> Self {
@@ -51,14 +53,15 @@ impl Sum {
         self.folded().map(|byte| !byte)
     }
 
-    /// Whether the sum is that of bytes with a right checksum among them.
+    /// Whether the summed bytes include a correct checksum.
     #[inline]
     pub fn is_right(self) -> bool {
         self.folded() == [0xFF; 2]
     }
 }
 
-/// What a checksum becomes when a word that it covers changes from `old` to `new` (RFC 1624, equation 3), each as it stands in memory.
+/// The checksum after a word that it covers changes from `old` to `new` (RFC 1624, equation 3), each as it stands in
+/// memory.
 #[inline]
 pub fn adjusted(checksum: [u8; 2], old: [u8; 2], new: [u8; 2]) -> [u8; 2] {
     let word = |bytes: [u8; 2]| u64::from(u16::from_ne_bytes(bytes));

@@ -1,4 +1,4 @@
-//! Neighbour discovery (RFC 4861): messages of ICMPv6, without the packets that carry them.
+//! Neighbour discovery (RFC 4861): its ICMPv6 messages, without the packets that carry them.
 
 use std::net::Ipv6Addr;
 
@@ -10,17 +10,17 @@ pub const ADVERTISEMENT: u8 = 136;
 /// A neighbour solicitation or advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Discovery {
-    /// Whether it asks.
+    /// Whether the message is a solicitation.
     pub is_solicitation: bool,
-    /// Of an advertisement: whether the host is a router.
+    /// In an advertisement: whether the host is a router.
     pub is_router: bool,
-    /// Of an advertisement: whether it answers a question.
+    /// In an advertisement: whether it answers a solicitation.
     pub is_solicited: bool,
-    /// Of an advertisement: whether it counts more than what was known.
+    /// In an advertisement: whether it overrides what was known.
     pub overrides: bool,
     /// The address that is asked for, or that the advertisement is about.
     pub target: Ipv6Addr,
-    /// Of a solicitation the sender's Ethernet address, of an advertisement the target's, if it is said.
+    /// The Ethernet address of a solicitation's sender or an advertisement's target, if the message gives it.
     pub mac: Option<[u8; 6]>,
 }
 
@@ -31,12 +31,13 @@ const SOURCE_OPTION: u8 = 1;
 const TARGET_OPTION: u8 = 2;
 /// Bytes before the options.
 const LEN: usize = 24;
-/// Bytes of the longest message that is written here: with the option that says an Ethernet address.
+/// Length in bytes of the longest message written here, which has the option with an Ethernet address.
 pub const LEN_MAX: usize = LEN + 8;
 
 impl Discovery {
-    /// Reads a message of ICMPv6 whose type is [`SOLICITATION`] or [`ADVERTISEMENT`], and whose checksum was checked. `None` when it is too short, its code is
-    /// not 0, the target is a group, or an option is cut off or has no length.
+    /// Reads an ICMPv6 message whose type is [`SOLICITATION`] or [`ADVERTISEMENT`] and whose checksum was checked.
+    /// `None` when it is too short, its code is not 0, the target is a multicast address, or an option is cut short or
+    /// has no length.
     pub fn read(message: &[u8]) -> Option<Self> {
         if message.len() < LEN || message[1] != 0 {
             return None;
@@ -70,7 +71,7 @@ impl Discovery {
         })
     }
 
-    /// The message without its checksum, and its length.
+    /// Bytes of the message, without its checksum, and their number.
     pub fn to_bytes(self) -> ([u8; LEN_MAX], usize) {
         let kind = if self.is_solicitation { SOLICITATION } else { ADVERTISEMENT };
         let flag = |is: bool, flag| if is { flag } else { 0 };

@@ -8,32 +8,34 @@
 //!  +------+-------+----------+------------+--------------------+--------------------+
 //! ```
 //!
-//! 24 bytes, so that with 8 bytes of a ring's own a packet with 32 bytes of data is one cache line. To fit, requests and
-//! answers share a field: a request names its type, an answer (whose slot knows the type) tells how long the server kept
-//! the request ([`crate::residence`]). The second byte is one bit that marks copies, two of the version, and five of the kind.
+//! A header has 24 bytes, so that with 8 bytes of a ring's own a packet with 32 bytes of data is one cache line. To
+//! fit, requests and answers share a field: a request names its type, and an answer (whose slot knows the type) tells
+//! how long the server kept the request ([`crate::residence`]). The second byte is one bit that marks copies, two bits
+//! of version, and five of kind.
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 24;
 /// First byte of every packet.
 pub const MAGIC: u8 = 0xE2;
-/// Version of the protocol, of two bits. What can be added without breaking others is a
-/// [feature](crate::management::Features); what cannot, after this version, takes another [`MAGIC`].
+/// Version of the protocol, in two bits. An addition that does not break older peers is a
+/// [feature](crate::management::Features). A breaking change after this version takes another [`MAGIC`].
 pub const VERSION: u8 = 3;
-/// In the second byte.
+/// Bit of the second byte that marks a copy.
 const COPY_BIT: u8 = 1 << 7;
-/// What is the same in the first word of all our packets.
+/// Bits of the first word that all our packets share.
 const OURS: u64 = MAGIC as u64 | (VERSION as u64) << 13;
 const OURS_MASK: u64 = 0xFF | 3 << 13;
-/// All bits of the kind but the lowest two, by which requests (0), responses (1) and requests with options (2) differ.
+/// All bits of the kind except the lowest two, by which requests (0), responses (1) and requests with options (2)
+/// differ.
 const CALL_MASK: u64 = 0x1C << 8;
-/// The type field of a credit return that stands for its own packet, and not for those before it.
+/// Type field of a credit return that stands for its own packet alone, and not for those before it.
 pub const CREDIT_ALONE: u16 = 1;
-/// Packets of one message at most.
+/// The most packets of one message.
 pub const PACKETS_MAX: usize = 1 << 16;
 /// The largest request number.
 pub const REQUEST_NUMBER_MAX: u64 = (1 << 48) - 1;
 
-/// What a packet is for. Answers are those that go from server to client.
+/// Purpose of a packet. Answers are the kinds that go from server to client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -43,34 +45,36 @@ pub enum Kind {
     Response = 1,
     /// Data of a request that carries [options](crate::options): its message begins with them.
     RequestWithOptions = 2,
-    /// The server has taken request packets up to this number, of which 65535 stands for none (nsdi19 5.1). The length field's bit `i` says
-    /// so of the packet `i + 1` after it, where some between are missing. See [`CREDIT_ALONE`].
+    /// The server has taken request packets up to this number, where 65535 stands for none (nsdi19 5.1). Bit `i` of the
+    /// length field says that it has also taken the packet `i + 1` after this one, though some in between are missing.
+    /// See [`CREDIT_ALONE`].
     CreditReturn = 4,
-    /// The client asks for response packets from this number on; the length field says how many (nsdi19 5.1).
+    /// The client asks for response packets from this number on; the length field gives the number of packets
+    /// (nsdi19 5.1).
     RequestForResponse = 5,
     /// The request has arrived whole and its handler is still at work.
     InProgress = 6,
-    /// The request will get no response; the length field says why.
+    /// The request will get no response; the length field gives the reason.
     CallError = 7,
     /// Asks for a session.
     Connect = 8,
-    /// Asks the asker to repeat itself with a cookie.
+    /// Asks the client to repeat its connect with a cookie.
     Challenge = 9,
     /// Grants a session.
     Accept = 10,
-    /// Refuses a session; the length field says why.
+    /// Refuses a session; the length field gives the reason.
     Refuse = 11,
-    /// The client confirms that it knows an accepted session.
+    /// The client confirms that it knows of an accepted session.
     Confirm = 12,
     /// Ends a session.
     Disconnect = 13,
     /// Confirms the end of a session.
     Disconnected = 14,
-    /// The server ends a session by itself.
+    /// The server ends a session of its own accord.
     Reset = 15,
     /// Asks for a sign of life.
     Ping = 16,
-    /// Gives it.
+    /// Gives a sign of life.
     Pong = 17,
     /// Packets of the session met long queues on their way to the server (the CNP of DCQCN).
     CongestionNotice = 18,
@@ -105,64 +109,65 @@ impl Kind {
     }
 }
 
-/// Names a session at its receiver: the low 24 bits are an index, the high 40 a random token, so that one comparison with
-/// the key on file checks both.
+/// Name of a session at its receiver: the low 24 bits are an index and the high 40 a random token, so that one
+/// comparison with the stored key checks both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct SessionKey(pub u64);
 
 impl SessionKey {
-    /// Indices are below this.
+    /// Exclusive upper limit of indices.
     pub const INDEX_LIMIT: usize = 1 << 24;
 
-    /// The key of session `index` with the low 40 bits of `token`.
+    /// The key of session `index`, with the low 40 bits of `token`.
     pub const fn new(index: usize, token: u64) -> Self {
         debug_assert!(index < Self::INDEX_LIMIT);
         Self(token << 24 | (index & (Self::INDEX_LIMIT - 1)) as u64)
     }
 
-    /// Where the session is on file.
+    /// Index of the session.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize & (Self::INDEX_LIMIT - 1)
     }
 
-    /// What only those know who were told the key.
+    /// Token of the session, which only those who were told the key know.
     #[inline]
     pub fn token(self) -> u64 {
         self.0 >> 24
     }
 
-    /// The key by which a server's packets name the direction that a client offered by this key, in the session that the server calls
-    /// `server_key`. A connect can be granted twice, since the server may have ended or forgotten the first session before the client heard of
-    /// it: late packets of that one must not be taken for the second's, whose requests have the same numbers.
+    /// The key that a server's packets bear in the direction that a client offered by this key, within the session that
+    /// the server calls `server_key`. A connect can be granted twice, since the server may have ended or forgotten the
+    /// first session before the client heard of it. Late packets of the first session must not be taken for the
+    /// second's, whose requests have the same numbers.
     #[must_use]
     pub fn in_session(self, server_key: Self) -> Self {
         Self::new(self.index(), self.token() ^ server_key.token())
     }
 }
 
-/// Why bytes are no header.
+/// Reason for bytes not being a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
     /// Fewer than [`HEADER_LEN`] bytes.
     Truncated,
     /// The first byte is not [`MAGIC`].
     WrongMagic,
-    /// Another version of the protocol.
+    /// The packet is of another version of the protocol.
     WrongVersion(u8),
-    /// A kind that does not exist.
+    /// There is no such kind.
     UnknownKind(u8),
 }
 
-/// What a header says.
+/// Fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the packet is for.
+    /// Purpose of the packet.
     pub kind: Kind,
-    /// Requests: the request type. Responses: how long the server kept the request ([`crate::residence`]). Credit returns: 0, or
-    /// [`CREDIT_ALONE`].
+    /// Requests: the request type. Responses: the time for which the server kept the request ([`crate::residence`]).
+    /// Credit returns: 0, or [`CREDIT_ALONE`].
     pub type_or_residence: u16,
-    /// Bytes of the whole message; other kinds use the field as their description says.
+    /// Length of the whole message in bytes; other kinds use the field as described at [`Kind`].
     pub message_len: u32,
     /// The session at the receiver.
     pub session: SessionKey,
@@ -170,13 +175,13 @@ pub struct Header {
     pub request_number: u64,
     /// Number of the packet in its message.
     pub packet_number: u16,
-    /// From clients: the packet was sent before. From servers: so was the one that this answers. It tells a client whether a packet was lost
-    /// or only late, as the time stamps of RFC 3522 do.
+    /// Whether the packet is a copy: a client's retransmission, or a server's answer to one. It tells a client whether
+    /// a packet was lost or only late, as the time stamps of RFC 3522 do.
     pub is_copy: bool,
 }
 
 impl Header {
-    /// A header of management packets, which have no message.
+    /// The header of a management packet, which has no message.
     pub fn management(kind: Kind, session: SessionKey, code: u32) -> Self {
         Self {
             kind,
@@ -198,7 +203,7 @@ impl Header {
     pub fn read(packet: &[u8]) -> Result<Self, HeaderError> {
         let words = Self::words(packet).ok_or(HeaderError::Truncated)?;
         let (first, second) = (words[0], (words[0] >> 8) as u8);
-        // Magic and version in one comparison: to tell them apart is only worth while when one is wrong.
+        // Magic and version in one comparison: they need telling apart only when one is wrong.
         if first & OURS_MASK != OURS {
             return Err(Self::foreign(first as u8, second));
         }
@@ -206,8 +211,9 @@ impl Header {
         Ok(Self::of_words(words, kind))
     }
 
-    /// As [`Self::read`], for the first packets of requests, with options or without, and of responses: nearly all packets are that, and one
-    /// comparison tells. `None` says that `packet` is any other, or none.
+    /// As [`Self::read`], for the first packets of requests, with options or without, and of responses. Nearly all
+    /// packets are of these kinds, and one comparison tells. `None` for any other packet, or for bytes that are not a
+    /// packet.
     #[inline(always)]
     pub fn read_first(packet: &[u8]) -> Option<Self> {
         let words = Self::words(packet)?;
@@ -223,7 +229,7 @@ impl Header {
         Some(Self::of_words(words, kind))
     }
 
-    /// The header's words: three loads rather than a load a field.
+    /// The header's words, in three loads rather than one for each field.
     #[inline(always)]
     fn words(packet: &[u8]) -> Option<[u64; 3]> {
         let bytes = packet.first_chunk::<HEADER_LEN>()?;
@@ -244,8 +250,8 @@ impl Header {
         }
     }
 
-    /// Reads the header of a packet of another version, and which that is. What versions have in common is the header, and the kinds of the
-    /// packets that open sessions.
+    /// Reads the header of a packet of another version; returns that version and the header. All versions share the
+    /// header and the kinds of the packets that open sessions.
     #[cold]
     pub fn read_other_version(packet: &[u8]) -> Option<(u8, Self)> {
         let words = Self::words(packet)?;
@@ -255,7 +261,7 @@ impl Header {
         (version != VERSION).then(|| (version, Self::of_words(words, kind)))
     }
 
-    /// Says that a header that is written already is of another version.
+    /// Marks a header that is already written as one of another version.
     pub fn mark_version(bytes: &mut [u8; HEADER_LEN], version: u8) {
         bytes[1] = bytes[1] & !(3 << 5) | (version & 3) << 5;
     }
@@ -265,7 +271,7 @@ impl Header {
         if magic == MAGIC { HeaderError::WrongVersion(second >> 5 & 3) } else { HeaderError::WrongMagic }
     }
 
-    /// The header's bytes.
+    /// Bytes of the header, as they go on the wire.
     #[inline]
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         debug_assert!(self.request_number <= REQUEST_NUMBER_MAX);

@@ -1,13 +1,14 @@
-//! Header layouts of Sinew's wire protocol: byte views beside their meaning.
+//! Layouts of Sinew's wire protocol, as bytes and as values.
 //!
 //! - [`Header`]: the 24 bytes before every packet's data.
-//! - [`Meaning`]: what a packet of a call says with them.
-//! - [`options`]: what a call asks for beside its request.
+//! - [`Meaning`]: the fields of a call's packet, named by what they mean there.
+//! - [`options`]: what a call asks for besides its request.
 //! - [`batch`]: several packets in one datagram.
 //! - [`management`]: the bodies of the packets that open, close and watch sessions.
-//! - [`udp`], [`neighbour`], [`checksum`]: other people's headers, for ports that make whole Ethernet frames.
+//! - [`udp`], [`neighbour`], [`checksum`]: the standard headers, for ports that make whole Ethernet frames.
 //!
-//! All numbers of Sinew's own are little-endian. Nothing here allocates or panics on what arrives: a reader gets a value or an error.
+//! All numbers of Sinew's own are little-endian. Nothing here allocates, or panics on bytes from outside: a reader
+//! returns a value or an error.
 #![forbid(unsafe_code)]
 
 pub mod arp;

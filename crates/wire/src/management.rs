@@ -1,15 +1,15 @@
 //! Bodies of management packets, which follow the header.
 //!
-//! A body is a fixed number of 64-bit words. A [`Connect`] is padded to [`CONNECT_LEN`] bytes, the largest management packet,
-//! so that nobody who lies about their address can make a server send more than was sent to it.
+//! A body is a fixed number of 64-bit words. A [`Connect`] is padded to [`CONNECT_LEN`] bytes, the length of the
+//! largest management packet, so that forging a sender's address cannot make a server send more bytes than it received.
 
 use crate::header::{HEADER_LEN, Header, Kind, SessionKey};
 
-/// Bytes of the largest management packet, and of every [`Connect`].
+/// Length in bytes of the largest management packet, and of every [`Connect`].
 pub const CONNECT_LEN: usize = HEADER_LEN + 8 * CONNECT_WORDS;
 const CONNECT_WORDS: usize = 9;
 
-/// The bytes of a management packet, without a heap.
+/// Bytes of a management packet, kept without an allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Management {
     bytes: [u8; CONNECT_LEN],
@@ -18,6 +18,10 @@ pub struct Management {
 
 impl Management {
     /// A packet of `header` and `words`, of which there are at most nine.
+    ///
+    /// # Panics
+    ///
+    /// When there are more words.
     pub fn new(header: Header, words: &[u64]) -> Self {
         assert!(words.len() <= CONNECT_WORDS);
         let mut bytes = [0; CONNECT_LEN];
@@ -37,13 +41,13 @@ impl Management {
         self
     }
 
-    /// As they go on the wire.
+    /// The bytes as they go on the wire.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// The words of a body; `None` when there are not exactly `N`.
+/// The words of a body; `None` when it does not have exactly `N`.
 fn words<const N: usize>(body: &[u8]) -> Option<[u64; N]> {
     if body.len() != 8 * N {
         return None;
@@ -55,16 +59,16 @@ fn words<const N: usize>(body: &[u8]) -> Option<[u64; N]> {
     Some(words)
 }
 
-/// What one side offers of a session: the smaller of both sides' offers holds.
+/// One side's offer for a session. For each limit, the smaller of both sides' offers holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Packets that may be on their way to one side.
+    /// Packets that may be in flight to one side.
     pub credits: u16,
     /// Requests that may be outstanding.
     pub slots: u16,
     /// Bytes of data in one packet.
     pub data_per_packet: u32,
-    /// Bytes of the largest message.
+    /// Length of the largest message, in bytes.
     pub message_len_max: u32,
 }
 
@@ -90,10 +94,10 @@ impl Offer {
 /// The other direction of a session, in which its server calls its client. It ends with the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallBack {
-    /// What the sender of this calls the direction. Packets of a client name it by this key, those of a server
-    /// by [what becomes of it](SessionKey::in_session) in the session.
+    /// Key of the direction at the sender of this. A client's packets name the direction by this key, and a server's by
+    /// [the key derived from it](SessionKey::in_session) in the session.
     pub key: SessionKey,
-    /// Packets that may be on their way to one side.
+    /// Packets that may be in flight to one side.
     pub credits: u16,
     /// Requests that may be outstanding.
     pub slots: u16,
@@ -104,7 +108,7 @@ impl CallBack {
         back.map_or([0; 2], |back| [back.key.0, u64::from(back.credits) | u64::from(back.slots) << 16])
     }
 
-    /// `Some(None)` is none; `None` makes no sense.
+    /// `Some(None)` for no call-backs; `None` when the words make no sense.
     fn unpack([key, limits]: [u64; 2]) -> Option<Option<Self>> {
         let back = Self { key: SessionKey(key), credits: limits as u16, slots: (limits >> 16) as u16 };
         match (back.credits > 0, back.slots > 0) {
@@ -115,8 +119,8 @@ impl CallBack {
     }
 }
 
-/// What the sender of a [`Connect`] or an [`Accept`] can take beside plain calls. Features that are not known are ignored, so newer
-/// peers and older ones of one version of the protocol make do with what both have.
+/// Features, besides plain calls, of the sender of a [`Connect`] or an [`Accept`]. Unknown features are ignored, so
+/// newer and older peers of one protocol version make do with what both have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features(u8);
 
@@ -125,12 +129,12 @@ impl Features {
     pub const OPTIONS: Self = Self(1);
     /// [Cancellations](Kind::Cancel).
     pub const CANCEL: Self = Self(2);
-    /// All that this side has.
+    /// All features that this side has.
     pub const OURS: Self = Self(Self::OPTIONS.0 | Self::CANCEL.0);
-    /// Plain calls alone.
+    /// No features: plain calls alone.
     pub const NONE: Self = Self(0);
 
-    /// Whether these are all there.
+    /// Whether all of `features` are among these.
     #[inline(always)]
     pub fn has(self, features: Self) -> bool {
         self.0 & features.0 == features.0
@@ -145,34 +149,35 @@ impl Features {
     }
 }
 
-/// Proof that the sender receives at the address that it sends from: a code over it, and when it was made.
+/// Proof that the sender receives at the address that it sends from: a code over that address, and the time at which it
+/// was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cookie {
-    /// The code; 0 in a first request.
+    /// The code; 0 in a first connect.
     pub code: u64,
     /// The server's clock when it made the code, in nanoseconds.
     pub made_ns: u64,
 }
 
-/// Asks for a session.
+/// Packet that asks for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// What the server shall call the session.
+    /// Key by which the server's packets are to name the session.
     pub client_key: SessionKey,
     /// The client's incarnation token for this server.
     pub client_token: u64,
-    /// What the client offers.
+    /// The client's offer.
     pub offer: Offer,
     /// Echo of the server's challenge.
     pub cookie: Cookie,
-    /// What the client offers for calls of the server, if it takes any.
+    /// The client's offer for the server's calls, if it takes any.
     pub call_back: Option<CallBack>,
-    /// What the client can take.
+    /// Features of the client.
     pub features: Features,
 }
 
 impl Connect {
-    /// As a packet.
+    /// The packet for this body.
     pub fn packet(&self) -> Management {
         let [first, second] = self.offer.pack();
         let [back, limits] = CallBack::pack(self.call_back);
@@ -197,15 +202,15 @@ impl Connect {
     }
 }
 
-/// Asks to repeat a [`Connect`] with this cookie; the header names the client's session.
+/// Packet that asks a client to repeat its [`Connect`] with this cookie; the header names the client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// To be echoed.
+    /// The cookie to echo.
     pub cookie: Cookie,
 }
 
 impl Challenge {
-    /// As a packet.
+    /// The packet for this body.
     pub fn packet(&self, client_key: SessionKey) -> Management {
         Management::new(Header::management(Kind::Challenge, client_key, 0), &[self.cookie.code, self.cookie.made_ns])
     }
@@ -216,25 +221,25 @@ impl Challenge {
     }
 }
 
-/// Grants a session; the header names the client's.
+/// Packet that grants a session; the header names the client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accept {
-    /// What the client shall call the session.
+    /// Key by which the client's packets are to name the session.
     pub server_key: SessionKey,
     /// The server's incarnation token for this client.
     pub server_token: u64,
     /// The client's token that this answers.
     pub client_token: u64,
-    /// What holds: no more than was offered.
+    /// The limits that hold, which are no more than was offered.
     pub granted: Offer,
-    /// What holds of the server's calls: no more than was offered, and something if anything was.
+    /// The limits that hold for the server's calls: no more than was offered, and present if any were offered.
     pub call_back: Option<CallBack>,
-    /// What the server can take.
+    /// Features of the server.
     pub features: Features,
 }
 
 impl Accept {
-    /// As a packet.
+    /// The packet for this body.
     pub fn packet(&self, client_key: SessionKey) -> Management {
         let [first, second] = self.granted.pack();
         let [back, limits] = CallBack::pack(self.call_back);
@@ -267,7 +272,7 @@ impl Accept {
     }
 }
 
-/// Why a session was refused, with the numbers that an error message needs.
+/// Reason for refusing a session, with the numbers that an error message needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The server's receive capacity is committed.
@@ -277,34 +282,35 @@ pub enum Refusal {
         /// Packets committed to other sessions.
         committed: u64,
     },
-    /// The server has as many sessions as it may.
+    /// The server has reached its limit of sessions.
     Sessions {
         /// Its limit.
         limit: u64,
     },
     /// The server is shutting down.
     Closing,
-    /// The client has as many sessions as one peer may.
+    /// The client has reached the limit of sessions for one peer.
     PeerSessions {
         /// The server's limit for one peer.
         limit: u64,
     },
-    /// The client has as much of the server's receive capacity as one peer may.
+    /// The client has taken its share of the server's receive capacity.
     PeerReceiveCapacity {
         /// The server's limit for one peer, in packets.
         packets: u64,
         /// Packets committed to the client's other sessions.
         committed: u64,
     },
-    /// The server speaks another version of the protocol. The packet is of the version that was asked for.
+    /// The server speaks another version of the protocol. The packet itself is of the version that the client asked
+    /// for.
     Version {
-        /// The server's.
+        /// The server's version.
         version: u8,
     },
 }
 
 impl Refusal {
-    /// As a packet.
+    /// The packet for this refusal.
     pub fn packet(&self, client_key: SessionKey) -> Management {
         let (code, words) = match *self {
             Self::ReceiveCapacity { packets, committed } => (1, [packets, committed]),
@@ -317,7 +323,7 @@ impl Refusal {
         Management::new(Header::management(Kind::Refuse, client_key, code), &words)
     }
 
-    /// Reads code and body; `None` when they make no sense.
+    /// Reads the code and body; `None` when they make no sense.
     pub fn read(code: u32, body: &[u8]) -> Option<Self> {
         let [first, second] = words(body)?;
         Some(match code {
@@ -332,17 +338,19 @@ impl Refusal {
     }
 }
 
-/// Ends a session, or says that it has ended: the header names the receiver's session, the body the sender's.
+/// A packet that ends a session or reports its end: the header names the receiver's session, the body the sender's.
 pub fn ending(kind: Kind, receiver: SessionKey, sender: SessionKey) -> Management {
     Management::new(Header::management(kind, receiver, 0), &[sender.0])
 }
 
-/// Reads the body of [`Kind::Disconnect`], [`Kind::Disconnected`], [`Kind::Reset`] and [`Kind::Confirm`]: the sender's key.
+/// Reads the body of [`Kind::Disconnect`], [`Kind::Disconnected`], [`Kind::Reset`] and [`Kind::Confirm`]: the sender's
+/// key.
 pub fn read_ending(body: &[u8]) -> Option<SessionKey> {
     words(body).map(|[key]| SessionKey(key))
 }
 
-/// Asks a peer for a sign of life, or gives one: both incarnation tokens as the sender knows them (0: none).
+/// Body of a packet that asks a peer for a sign of life, or gives one: both incarnation tokens as the sender knows them
+/// (0: none).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// The sender's token for the receiver.
@@ -352,7 +360,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// As a [`Kind::Ping`] or [`Kind::Pong`].
+    /// The [`Kind::Ping`] or [`Kind::Pong`] with this body.
     pub fn packet(&self, kind: Kind) -> Management {
         Management::new(Header::management(kind, SessionKey::default(), 0), &[self.sender_token, self.receiver_token])
     }

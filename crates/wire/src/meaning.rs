@@ -1,4 +1,4 @@
-//! What the packets of a call say: the fields of a [`Header`], each under the name that it has in a packet of this kind.
+//! Meaning of a call's packets: the fields of a [`Header`], each under the name that it has in a packet of that kind.
 
 use crate::header::{CREDIT_ALONE, Header, Kind, SessionKey};
 
@@ -13,55 +13,56 @@ pub struct CallName {
     pub is_copy: bool,
 }
 
-/// A piece of a message.
+/// Place of a packet's data in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Bytes of the whole message.
+    /// Length of the whole message, in bytes.
     pub message_len: u32,
     /// Number of the packet in the message.
     pub packet: u16,
 }
 
-/// What a packet says.
+/// Meaning of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// Data of a request of this type.
     Request {
-        /// What is asked for.
+        /// The type of the request.
         request_type: u16,
         /// Whether the message begins with [options](crate::options).
         has_options: bool,
-        /// Which piece.
+        /// Place of the data in the message.
         part: Part,
     },
-    /// Data of a response, to a request that the server kept for so long ([`crate::residence`]).
+    /// Data of a response to a request, with the time for which the server kept the request ([`crate::residence`]).
     Response {
-        /// The residence, packed.
+        /// The residence, encoded.
         residence: u16,
-        /// Which piece.
+        /// Place of the data in the message.
         part: Part,
     },
     /// The server has taken packets of the request (nsdi19 5.1).
     CreditReturn {
-        /// So many from the first on: all before the first that is missing. With `is_alone` only the last of these.
+        /// Number of packets taken, counted from the first: all before the first that is missing. With `is_alone`, only
+        /// the last of these.
         taken: u16,
-        /// Bit `i`: also the packet `i + 1` after the first that is missing.
+        /// Bit `i`: whether the packet `i` after the first missing one was taken too.
         ahead: u32,
-        /// Whether it stands for one packet alone, and not for those before it.
+        /// Whether this stands for one packet alone, and not for those before it.
         is_alone: bool,
     },
     /// The client asks for packets of the response (nsdi19 5.1).
     RequestForResponse {
         /// The type of the request.
         request_type: u16,
-        /// The first packet that is asked for.
+        /// Number of the first packet asked for.
         first: u16,
-        /// How many.
+        /// Number of packets asked for.
         count: u32,
     },
     /// The request has arrived whole and its handler is still at work.
     InProgress,
-    /// The request will get no response, and why not.
+    /// The request will get no response, for the reason that the code gives.
     CallError(u32),
     /// Packets of the session met long queues on their way to the server.
     CongestionNotice,
@@ -72,7 +73,7 @@ pub enum Meaning {
 }
 
 impl Meaning {
-    /// As a packet's header.
+    /// The header of a packet with this meaning.
     #[inline]
     pub fn header(self, call: CallName) -> Header {
         let (kind, type_or_residence, message_len, packet_number) = match self {
@@ -106,13 +107,13 @@ impl Meaning {
 }
 
 impl Header {
-    /// Whose packet it is.
+    /// The call that the packet belongs to.
     #[inline]
     pub fn call(&self) -> CallName {
         CallName { session: self.session, number: self.request_number, is_copy: self.is_copy }
     }
 
-    /// What the packet says.
+    /// The packet's meaning.
     #[inline]
     pub fn meaning(&self) -> Meaning {
         let part = Part { message_len: self.message_len, packet: self.packet_number };

@@ -1,4 +1,4 @@
-//! Who has an address: ARP (RFC 826) for IPv4, and neighbour discovery (RFC 4861) for IPv6.
+//! Address resolution on a link: ARP (RFC 826) for IPv4, and neighbour discovery (RFC 4861) for IPv6.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,39 +9,39 @@ use crate::udp::{ETHERNET_LEN, TYPE_V6};
 
 /// The type of an Ethernet frame that holds ARP.
 pub const TYPE_ARP: u16 = 0x0806;
-/// Bytes of the longest frame that is written here.
+/// Length in bytes of the longest frame written here.
 pub const FRAME_LEN_MAX: usize = ETHERNET_LEN + V6_LEN + discovery::LEN_MAX;
 
 const V6_LEN: usize = 40;
 const ICMP: u8 = 58;
-/// Only packets from the same link have it.
+/// Hop limit that only packets from the same link can have.
 const HOPS: u8 = 255;
 const BROADCAST: [u8; 6] = [0xFF; 6];
 
-/// An address and the Ethernet address of its host.
+/// A host's address and its Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Its address.
+    /// Address of the host.
     pub address: IpAddr,
-    /// Its Ethernet address.
+    /// Ethernet address of the host.
     pub mac: [u8; 6],
 }
 
-/// What a frame asks or says.
+/// A question or an answer, as read from a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// Who has the address?
+    /// Somebody asks who has the address.
     Question {
-        /// The address.
+        /// The address asked about.
         about: IpAddr,
-        /// Who asks; without an address where it only looks whether it may take one.
+        /// The asker; its address is unspecified when it only checks whether it may take the address.
         from: Neighbour,
     },
-    /// Somebody has it.
+    /// A host says that it has an address.
     Answer(Neighbour),
 }
 
-/// A frame as it is written.
+/// A frame to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     bytes: [u8; FRAME_LEN_MAX],
@@ -49,13 +49,13 @@ pub struct Written {
 }
 
 impl Written {
-    /// Its bytes.
+    /// Bytes of the frame.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// The question who has `about`, by `from`. `None` when the addresses are not of one version.
+/// The question from `from`: who has `about`? `None` when the addresses are not of one IP version.
 pub fn question(from: Neighbour, about: IpAddr) -> Option<Written> {
     match (from.address, about) {
         (IpAddr::V4(source), IpAddr::V4(about)) => {
@@ -75,7 +75,7 @@ pub fn question(from: Neighbour, about: IpAddr) -> Option<Written> {
     }
 }
 
-/// The answer to `to` that `from` has its address. `None` when the addresses are not of one version.
+/// The answer to `to` that `from` has its address. `None` when the addresses are not of one IP version.
 pub fn answer(from: Neighbour, to: Neighbour) -> Option<Written> {
     match (from.address, to.address) {
         (IpAddr::V4(source), IpAddr::V4(asked)) => {
@@ -84,7 +84,8 @@ pub fn answer(from: Neighbour, to: Neighbour) -> Option<Written> {
             Some(write_arp(message, to.mac))
         }
         (IpAddr::V6(source), IpAddr::V6(asked)) => {
-            // Who only looks whether it may take the address has none to be answered at: all hear it.
+            // A host that only checks whether it may take the address has none to be answered at, so the answer goes to
+            // all.
             let all = (Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1), [0x33, 0x33, 0, 0, 0, 1]);
             let is_solicited = !asked.is_unspecified();
             let to = if is_solicited { (asked, to.mac) } else { all };
@@ -127,7 +128,7 @@ fn icmp_sum(ip: &[u8], message: &[u8]) -> Sum {
     Sum::of_pseudo_header(&ip[8..24], &ip[24..40], ICMP, message.len() as u16).with(message)
 }
 
-/// What a frame asks or says; `None` when it does neither, or not as it should.
+/// Reads the question or answer in a frame; `None` when it holds neither, or is malformed.
 pub fn read(frame: &[u8]) -> Option<Said> {
     let kind = u16::from_be_bytes(*frame.get(12..)?.first_chunk()?);
     match kind {
@@ -163,7 +164,7 @@ fn read_discovery(packet: &[u8]) -> Option<Said> {
         return Some(Said::Answer(Neighbour { address: about, mac: mac? }));
     }
     let source = Ipv6Addr::from(*ip[8..].first_chunk::<16>()?);
-    // Who has no address yet says no Ethernet address either.
+    // An asker without an address yet gives no Ethernet address either.
     let mac = mac.or_else(|| source.is_unspecified().then_some([0; 6]))?;
     Some(Said::Question { about, from: Neighbour { address: source.into(), mac } })
 }

@@ -1,17 +1,17 @@
-//! How long a server kept a request, in 16 bits.
+//! Time for which a server kept a request, in 16 bits.
 //!
-//! A small floating-point format: 12 bits of mantissa and 4 of exponent, in nanoseconds. Exact up to 4,095 ns, within 1/2048
-//! up to 134 ms, which is also the largest value. A client subtracts it from a round trip, so that slow handlers do not look
-//! like congestion.
+//! The format is a small floating-point number of nanoseconds: 12 bits of mantissa and 4 of exponent. It is exact up to
+//! 4,095 ns, and within 1/2048 up to 134 ms, which is also the largest value. A client subtracts it from a round trip,
+//! so that slow handlers do not look like congestion.
 
-/// The largest residence that can be told, in nanoseconds.
+/// The largest residence that can be encoded, in nanoseconds.
 pub const RESIDENCE_MAX_NS: u64 = 4095 << 15;
 
-/// Packs a time; longer ones become [`RESIDENCE_MAX_NS`]. Rounds down.
+/// Encodes a time, rounding down; longer ones become [`RESIDENCE_MAX_NS`].
 #[inline]
 pub fn encode(ns: u64) -> u16 {
     if ns < 1 << 12 {
-        // Most: they are what they say.
+        // Most times are below this limit, and are encoded as themselves.
         return ns as u16;
     }
     let ns = ns.min(RESIDENCE_MAX_NS);
@@ -19,7 +19,7 @@ pub fn encode(ns: u64) -> u16 {
     ((exponent as u16) << 12) | (ns >> exponent) as u16
 }
 
-/// Unpacks a time in nanoseconds.
+/// Decodes a time, in nanoseconds.
 #[inline]
 pub fn decode(packed: u16) -> u64 {
     u64::from(packed & 0xFFF) << (packed >> 12)

@@ -1,14 +1,14 @@
-//! UDP over IPv4 and IPv6 in Ethernet frames: headers, as a sender writes them and a receiver checks them.
+//! UDP over IPv4 and IPv6 in Ethernet frames: writing the headers, and checking received ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::checksum::Sum;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header, in bytes.
 pub const ETHERNET_LEN: usize = 14;
-/// Bytes of all headers over IPv4, without options.
+/// Length of all headers over IPv4, without options, in bytes.
 pub const V4_HEADERS_LEN: usize = ETHERNET_LEN + V4_LEN + UDP_LEN;
-/// Bytes of all headers over IPv6, without extensions.
+/// Length of all headers over IPv6, without extensions, in bytes.
 pub const V6_HEADERS_LEN: usize = ETHERNET_LEN + V6_LEN + UDP_LEN;
 /// The type of an Ethernet frame that holds IPv4.
 pub const TYPE_V4: u16 = 0x0800;
@@ -22,44 +22,44 @@ const PROTOCOL_UDP: u8 = 17;
 const NEXT_FRAGMENT: u8 = 44;
 const HOPS: u8 = 64;
 
-/// An end of a datagram's way.
+/// One end of a datagram's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The address of its Ethernet interface, or of the next one on the way.
+    /// Address of its Ethernet interface, or of the next one on the path.
     pub mac: [u8; 6],
-    /// Its address.
+    /// IP address.
     pub address: IpAddr,
-    /// Its UDP port.
+    /// UDP port.
     pub port: u16,
 }
 
 /// A datagram in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Who sent it, as it says.
+    /// The sender, as the headers claim.
     pub from: End,
-    /// Whom it is for.
+    /// The receiver.
     pub to: End,
-    /// What it carries.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
-/// Why a frame is no datagram.
+/// Reason for a frame not being a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A version, length or address that cannot be.
+    /// It has an impossible version, length or address.
     Malformed,
-    /// No UDP over IPv4 or IPv6.
+    /// It is not UDP over IPv4 or IPv6.
     NotUdp,
-    /// A part of a packet that was cut.
+    /// It is a fragment of a packet.
     Fragment,
-    /// A checksum is wrong.
+    /// One of its checksums is wrong.
     BadChecksum,
-    /// The checksum is what a kernel leaves to a device to finish.
+    /// Its checksum is what a kernel leaves for a device to finish.
     Unfinished,
 }
 
-/// Bytes of all headers of a datagram to `address`.
+/// Length of all headers of a datagram to `address`, in bytes.
 pub const fn headers_len(address: IpAddr) -> usize {
     match address {
         IpAddr::V4(_) => V4_HEADERS_LEN,
@@ -67,16 +67,17 @@ pub const fn headers_len(address: IpAddr) -> usize {
     }
 }
 
-/// Of a datagram of so many bytes.
+/// The pseudo-header's sum for a datagram of `len` bytes.
 fn pseudo_header(from: &[u8], to: &[u8], len: u16) -> Sum {
     Sum::of_pseudo_header(from, to, PROTOCOL_UDP, len)
 }
 
-/// Writes the headers of a frame before its payload, which begins at [`headers_len`] and ends where the frame ends.
+/// Writes a frame's headers before its payload, which begins at [`headers_len`] and ends where the frame ends.
 ///
 /// # Panics
 ///
-/// When the addresses are not of one version, the frame is shorter than its headers, or longer than a packet can be.
+/// When the addresses are not of one IP version, or the frame is shorter than its headers, or longer than a packet can
+/// be.
 #[inline]
 pub fn write_headers(frame: &mut [u8], from: &End, to: &End) {
     let (ethernet, rest) = frame.split_at_mut(ETHERNET_LEN);
@@ -87,7 +88,7 @@ pub fn write_headers(frame: &mut [u8], from: &End, to: &End) {
             ethernet[12..].copy_from_slice(&TYPE_V4.to_be_bytes());
             let total = u16::try_from(rest.len()).expect("a packet has at most 65,535 bytes");
             let (ip, udp) = rest.split_at_mut(V4_LEN);
-            // Not to be cut: a part of it would be of no use.
+            // Do not fragment: a part would be of no use.
             ip.copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, HOPS, PROTOCOL_UDP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
             ip[2..4].copy_from_slice(&total.to_be_bytes());
             ip[12..16].copy_from_slice(&source.octets());
@@ -106,7 +107,7 @@ pub fn write_headers(frame: &mut [u8], from: &End, to: &End) {
             ip[24..40].copy_from_slice(&target.octets());
             write_udp(udp, from.port, to.port, |len| pseudo_header(&source.octets(), &target.octets(), len));
         }
-        _ => panic!("the addresses of a packet are of one version"),
+        _ => panic!("both addresses of a packet must be of one IP version"),
     }
 }
 
@@ -118,7 +119,7 @@ fn write_udp(udp: &mut [u8], from: u16, to: u16, pseudo: impl FnOnce(u16) -> Sum
     udp[4..6].copy_from_slice(&len.to_be_bytes());
     udp[6..8].fill(0);
     let checksum = pseudo(len).with(udp).checksum();
-    // Zero would say that there is none.
+    // Zero would mean that there is no checksum.
     let checksum = if checksum == [0; 2] { [0xFF; 2] } else { checksum };
     udp[6..8].copy_from_slice(&checksum);
 }
@@ -127,7 +128,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Reads a frame, and checks all that can be checked. What lies behind the packet, as in frames that were filled up to a length, is left out.
+/// Reads a frame and checks everything that can be checked. Bytes behind the packet, as in padded frames, are left out.
 ///
 /// # Errors
 ///
@@ -233,7 +234,7 @@ mod tests {
         frame
     }
 
-    /// Corrects the checksum of a header of IPv4.
+    /// Corrects the checksum of an IPv4 header.
     fn mend(frame: &mut [u8]) {
         frame[24..26].fill(0);
         let checksum = Sum::default().with(&frame[14..34]).checksum();
@@ -244,7 +245,7 @@ mod tests {
     fn a_frame_is_laid_out_as_the_standards_say() {
         let expected = [
             &[4, 4, 4, 4, 4, 4, 2, 2, 2, 2, 2, 2, 8, 0][..],
-            // Checksums are looked at below.
+            // The checksums are checked below.
             &[0x45, 0, 0, 31, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2],
             &[0x1B, 0x58, 0x1B, 0x59, 0, 11, 0, 0, b'a', b'b', b'c'],
         ];
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(frame[..24], expected.concat()[..24]);
         assert_eq!(frame[26..40], expected.concat()[26..40]);
         assert_eq!(frame[42..], expected.concat()[42..]);
-        // Checksums by another road: word by word.
+        // The checksums, computed another way: word by word.
         let words = |bytes: &[u8]| {
             bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0))).sum::<u32>()
         };
@@ -335,7 +336,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_harm(mut bytes in prop::collection::vec(any::<u8>(), 0..120), v6 in any::<bool>(), changes in 0usize..4) {
             let _ = read(&bytes);
-            // A good frame with some bytes changed, or one of them cut off.
+            // A good frame with some of its bytes changed.
             let mut good = frame(v6, b"hello");
             bytes.resize(12, 7);
             for change in bytes.chunks(3).take(changes) {

@@ -1,11 +1,11 @@
-//! Readers of bytes that anybody may have sent.
+//! Readers of bytes given bytes that anybody may have sent.
 
 mod hostile;
 
 use proptest::prelude::*;
 use sinew_wire::{HEADER_LEN, MAGIC, VERSION};
 
-/// Miri is slow, and what it looks for does not hide in many cases.
+/// Fewer cases under miri, which is slow, and whose kind of fault does not take many cases to find.
 fn config() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: if cfg!(miri) { 16 } else { usual.cases }, failure_persistence: None, ..usual }

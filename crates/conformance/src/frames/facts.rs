@@ -1,4 +1,4 @@
-//! The facts.
+//! The facts about frame ports.
 
 use sinew_fabric::port::{Dropped, MAX_BURST};
 use sinew_fabric::readiness::{Armed, Readiness};
@@ -6,7 +6,7 @@ use sinew_fabric::readiness::{Armed, Readiness};
 use super::*;
 use crate::rounds::woken_by_another_thread;
 
-/// Ports, or an end of the fact where the fixture has none.
+/// Opens a pair of ports, or ends the fact if the fixture has none.
 macro_rules! pair {
     ($fixture:expr) => {
         match $fixture.pair() {
@@ -16,7 +16,7 @@ macro_rules! pair {
     };
 }
 
-/// What the port says of itself holds together, and its addresses are hosts' own.
+/// The port's capabilities are consistent, and its address is a host's own.
 pub fn a_frame_port_says_what_it_can_do<F: Fixture>(fixture: &mut F) {
     let (a, b) = pair!(fixture);
     for port in [&a, &b] {
@@ -29,7 +29,7 @@ pub fn a_frame_port_says_what_it_can_do<F: Fixture>(fixture: &mut F) {
     assert_ne!(a.mac(), b.mac());
 }
 
-/// Every length from a header with eight bytes to the limit arrives as it was.
+/// Frames of every length, from a header with eight bytes to the limit, arrive intact.
 pub fn frames_of_every_length_arrive_intact<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let max = a.caps().frame_len_max.min(b.caps().frame_len_max);
@@ -57,7 +57,7 @@ pub fn frames_arrive_in_order<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// A frame of one byte too many, or shorter than its header, is dropped and counted, and its successor arrives.
+/// A frame that is one byte too long, or shorter than its header, is dropped and counted, and the next frame arrives.
 pub fn frames_beyond_the_limits_are_counted_and_not_sent<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let max = a.caps().frame_len_max;
@@ -74,18 +74,18 @@ pub fn frames_beyond_the_limits_are_counted_and_not_sent<F: Fixture>(fixture: &m
     assert_eq!((stats.dropped(Dropped::TooLong), stats.dropped(Dropped::Malformed), stats.tx_packets), (1, 2, 1));
 }
 
-/// A burst lends no more than the port says, and the rest comes with the next ones.
+/// A burst lends no more frames than the port's limit, and the rest comes with the next bursts.
 pub fn a_burst_lends_at_most_burst_max_frames<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let count = (2 * b.caps().burst_max + 3).min(b.caps().receive_frames);
     let sent: Vec<_> = (0..count).map(|number| frame(&a, &b, number, 60)).collect();
     sent.iter().for_each(|frame| push(&mut a, frame));
     submit(&mut a);
-    // `receive` checks the size of every burst.
+    // `receive` checks the length of every burst.
     assert_same(&collect(fixture, &mut b, count), &sent);
 }
 
-/// To submit and receive nothing is nothing.
+/// Submitting and receiving nothing has no effect.
 pub fn to_submit_and_receive_nothing_changes_nothing<F: Fixture>(fixture: &mut F) {
     let (mut a, _b) = pair!(fixture);
     for _ in 0..10 {
@@ -95,7 +95,7 @@ pub fn to_submit_and_receive_nothing_changes_nothing<F: Fixture>(fixture: &mut F
     assert_eq!((a.stats().tx_packets, a.stats().rx_packets, a.stats().dropped_total()), (0, 0, 0));
 }
 
-/// What one side counts as sent, the other counts as received.
+/// One side's counters of sent frames equal the other side's of received frames.
 pub fn frame_counters_add_up<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let sent: Vec<_> = (0..chunk_len(&b)).map(|number| frame(&a, &b, number, 60 + number)).collect();
@@ -108,7 +108,7 @@ pub fn frame_counters_add_up<F: Fixture>(fixture: &mut F) {
     assert_eq!((a.stats().dropped_total(), b.stats().dropped_total()), (0, 0));
 }
 
-/// Several times as many frames as there is room for pass through, when they are received in between.
+/// Several times as many frames as there is room for get through, if they are received in between.
 pub fn room_for_frames_comes_back<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let chunk = chunk_len(&b);
@@ -120,7 +120,7 @@ pub fn room_for_frames_comes_back<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// More frames than there is room for: some are lost, the others are in order, and the port works on.
+/// Of more frames than there is room for, some are lost, the others are in order, and the port goes on working.
 pub fn a_flood_of_frames_loses_some_and_nothing_else<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let count = (b.caps().receive_frames * 2 + 100).min(20_000);
@@ -144,7 +144,7 @@ pub fn a_flood_of_frames_loses_some_and_nothing_else<F: Fixture>(fixture: &mut F
     assert_same(&collect(fixture, &mut b, 1), &[last]);
 }
 
-/// What was pushed is the caller's again, even before it is submitted.
+/// Pushed bytes are the caller's again, even before they are submitted.
 pub fn pushed_bytes_are_copied<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let sent: Vec<_> = (0..chunk_len(&b).min(4)).map(|number| frame(&a, &b, number, 100)).collect();
@@ -158,7 +158,7 @@ pub fn pushed_bytes_are_copied<F: Fixture>(fixture: &mut F) {
     assert_same(&collect(fixture, &mut b, sent.len()), &sent);
 }
 
-/// Turns frames round, changed, as an echo or a router does: exchanges their addresses, and complements their last byte.
+/// Turns a frame round with a change, as an echo or a router does: swaps its addresses and complements its last byte.
 fn turn_round(frame: &mut [u8]) {
     let (to, from) = frame.split_at_mut(6);
     to.swap_with_slice(&mut from[..6]);
@@ -167,7 +167,7 @@ fn turn_round(frame: &mut [u8]) {
     }
 }
 
-/// Forwards from `port` what it receives until `count` frames were, and returns how many.
+/// Forwards what `port` receives until there were `count` frames; returns their number.
 fn echo<F: Fixture>(fixture: &F, port: &mut F::Port, count: usize) -> usize {
     let deadline_ns = fixture.now_ns().saturating_add(fixture.expectations().patience_ns);
     let mut echoed = 0;
@@ -201,7 +201,7 @@ pub fn a_lent_frame_is_written_and_forwarded_as_it_is_then<F: Fixture>(fixture: 
     assert_same(&collect(fixture, &mut a, sent.len()), &sent);
 }
 
-/// Of a lent burst every other frame is forwarded while the rest stays as it is.
+/// While every other frame of a lent burst is forwarded, the rest stays intact.
 pub fn frames_that_were_not_forwarded_stay_readable<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let count = chunk_len(&b).min(b.caps().burst_max);
@@ -236,7 +236,7 @@ pub fn frames_that_were_not_forwarded_stay_readable<F: Fixture>(fixture: &mut F)
     }
 }
 
-/// Frames go to and fro for many times the memory of a port.
+/// Forwarding many times as many frames as a port has room for uses up none of its memory.
 pub fn forwarding_for_long_uses_up_nothing<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let count = chunk_len(&a).min(chunk_len(&b));
@@ -252,7 +252,7 @@ pub fn forwarding_for_long_uses_up_nothing<F: Fixture>(fixture: &mut F) {
     assert_same(&collect(fixture, last, count), &sent);
 }
 
-/// A wait without an arrival lasts as long as it was told, in as many pieces as it likes, and not for ever.
+/// A wait without an arrival lasts for its time-out in total, in any number of pieces, and not for ever.
 pub fn a_wait_for_frames_keeps_its_timeout<F: Fixture>(fixture: &mut F) {
     let (mut port, _other) = pair!(fixture);
     for timeout_ns in [0, 1, 3_000_000] {
@@ -270,7 +270,7 @@ pub fn a_wait_for_frames_keeps_its_timeout<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// A frame that came before the wait ends it; so does one that is on its way.
+/// A frame that came before the wait ends it, and so does one in flight.
 pub fn a_wait_ends_when_a_frame_is_there<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let patience_ns = fixture.expectations().patience_ns;
@@ -323,7 +323,7 @@ pub fn a_frame_makes_an_armed_port_readable<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// Each of many wake-ups by another thread, some before and some during a wait, ends one.
+/// Many wake-ups by another thread, some before and some during a wait, each end a wait.
 pub fn a_waker_ends_a_wait_for_frames<F: Fixture>(fixture: &mut F) {
     let (mut port, _other) = pair!(fixture);
     if !fixture.expectations().real_time {

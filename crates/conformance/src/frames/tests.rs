@@ -10,7 +10,7 @@ use sinew_fabric::time::{Clock, ManualClock};
 
 use super::{Expectations, Fixture};
 
-/// Cables over loopback ports, with something around each port.
+/// Cables over loopback ports, with a wrapper around each port.
 struct Cables<W> {
     network: Network,
     config: LoopbackConfig,
@@ -54,7 +54,7 @@ mod cables {
     crate::frame_tests!(super::Cables::new(super::small(), |port| port));
 }
 
-/// Cables behind one type with ports of other kinds.
+/// Cables behind the type that covers ports of several kinds.
 struct Any<F>(F);
 
 impl<F: Fixture<Port: 'static>> Fixture for Any<F> {

@@ -1,16 +1,16 @@
-//! Packets arrive: intact, in order, counted, within the limits.
+//! Packets arrive intact, in order, counted, and within the limits.
 
 use sinew_fabric::port::{Dropped, MAX_BURST, PACKET_LEN_MIN, PortStats};
 
 use super::*;
 
-/// Packets that a fact sends before it receives, so that no room runs out.
+/// Number of packets that a fact sends before it receives, so that the receiver's room suffices.
 fn chunk_len<P: PacketPort>(port: &P) -> usize {
     let caps = port.caps();
     caps.receive_packets.min(caps.receive_packets_per_peer).clamp(1, 32)
 }
 
-/// What the port says of itself holds together.
+/// The port's capabilities are consistent.
 pub fn capabilities_make_sense<F: Fixture>(fixture: &mut F) {
     let port = fixture.open();
     let caps = port.caps();
@@ -23,7 +23,7 @@ pub fn capabilities_make_sense<F: Fixture>(fixture: &mut F) {
     assert_eq!(address.to_string().parse(), Ok(address), "an address reads back as itself");
 }
 
-/// Every length from 24 bytes to the limit arrives as it was, however it is handed over; data of no bytes too.
+/// Packets of every length from 24 bytes to the limit arrive intact, however they are passed; data of no bytes too.
 pub fn packets_of_every_length_arrive_intact<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, from) = exchange(fixture, &mut a, &mut b);
@@ -66,7 +66,7 @@ pub fn packets_of_one_sender_arrive_in_order<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// A packet of one byte too many is dropped and counted, and its successor arrives.
+/// A packet that is one byte too long is dropped and counted, and the next packet arrives.
 pub fn packets_over_the_limit_are_counted_and_not_sent<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, from) = exchange(fixture, &mut a, &mut b);
@@ -85,7 +85,7 @@ pub fn packets_over_the_limit_are_counted_and_not_sent<F: Fixture>(fixture: &mut
     assert_eq!(after.tx_packets - before.tx_packets, 1);
 }
 
-/// A burst lends no more than the port says, and the rest comes with the next ones.
+/// A burst lends no more packets than the port's limit, and the rest comes with the next bursts.
 pub fn a_burst_lends_at_most_burst_max_packets<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, from) = exchange(fixture, &mut a, &mut b);
@@ -94,12 +94,12 @@ pub fn a_burst_lends_at_most_burst_max_packets<F: Fixture>(fixture: &mut F) {
     let sent: Vec<_> = (0..count).map(|number| pattern(number, 40)).collect();
     sent.iter().for_each(|bytes| push(&mut a, to, bytes, Mode::Head));
     a.split().1.submit();
-    // `receive` checks the size of every burst.
+    // `receive` checks the length of every burst.
     let got = collect(fixture, &mut b, count);
     assert_arrived(fixture, &got, from, &sent);
 }
 
-/// To submit, flush and receive nothing is nothing.
+/// Submitting, flushing and receiving nothing has no effect.
 pub fn an_empty_burst_changes_nothing<F: Fixture>(fixture: &mut F) {
     let mut a = fixture.open();
     for _ in 0..10 {
@@ -111,7 +111,7 @@ pub fn an_empty_burst_changes_nothing<F: Fixture>(fixture: &mut F) {
     assert_eq!(a.stats(), PortStats::default());
 }
 
-/// What one side counts as sent, the other counts as received.
+/// One side's counters of sent packets equal the other side's of received packets.
 pub fn counters_add_up<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, from) = exchange(fixture, &mut a, &mut b);
@@ -136,7 +136,7 @@ pub fn counters_add_up<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// Several times as many packets as there is room for pass through, when they are received in between.
+/// Several times as many packets as there is room for get through, if they are received in between.
 pub fn room_comes_back_once_a_burst_is_given_back<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, from) = exchange(fixture, &mut a, &mut b);
@@ -151,7 +151,7 @@ pub fn room_comes_back_once_a_burst_is_given_back<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// More packets than there is room for: some are lost, the others are in order, and the port works on.
+/// Of more packets than there is room for, some are lost, the others are in order, and the port goes on working.
 pub fn a_flood_loses_packets_and_nothing_else<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, _) = exchange(fixture, &mut a, &mut b);

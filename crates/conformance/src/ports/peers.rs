@@ -1,14 +1,14 @@
-//! Names, peers, and what becomes of them.
+//! Addresses and peers, from resolving to closing.
 
 use sinew_fabric::port::PortEvent;
 
 use super::*;
 
-/// Peers that no port has, and some that look like it.
+/// Peers that no port has, including some that look like a port's.
 const MADE_UP: [Peer; 4] =
     [Peer([u64::MAX; 3]), Peer([0; 3]), Peer([u64::MAX, 0, 0]), Peer([0, u64::MAX, 0x8000_0000_0000_0000])];
 
-/// Where nobody is, `resolve` says so, and about which address.
+/// Resolving an address where nobody is fails, with an error that names the address.
 pub fn a_missing_peer_is_an_error_that_says_so<F: Fixture>(fixture: &mut F) {
     let Some(address) = fixture.absent_address() else { return };
     let error = fixture.open().resolve(&address).expect_err("nobody is there");
@@ -34,7 +34,7 @@ pub fn an_unknown_option_is_an_error<F: Fixture>(fixture: &mut F) {
     assert!(error.to_string().contains("no-such-option"), "{error}");
 }
 
-/// Any peer has a description, made-up ones too.
+/// Every peer has a description, even a made-up one.
 pub fn peers_can_be_described<F: Fixture>(fixture: &mut F) {
     let (mut a, b) = pair(fixture);
     let peer = resolve(&mut a, &b);
@@ -44,7 +44,7 @@ pub fn peers_can_be_described<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// Who a packet came from can be answered, and is the peer that the other side resolved.
+/// A packet's sender can be answered, and is the peer that the other side resolved.
 pub fn replies_reach_the_sender<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let b_of_a = resolve(&mut a, &b);
@@ -54,7 +54,7 @@ pub fn replies_reach_the_sender<F: Fixture>(fixture: &mut F) {
     assert_eq!(talk(fixture, &mut a, b_of_a, &mut b), a_of_b, "a sender stays the same peer");
 }
 
-/// Two senders' packets come as two orderly streams, each under its own name.
+/// Two senders' packets come as two orderly streams, each under its own peer.
 pub fn two_senders_do_not_mix<F: Fixture>(fixture: &mut F) {
     let mut receiver = fixture.open();
     let (mut b, mut c) = pair(fixture);
@@ -77,7 +77,7 @@ pub fn two_senders_do_not_mix<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// Packets to peers that never were are counted, one way or the other, and disturb nobody.
+/// Packets to peers that never existed are counted somewhere, and disturb nobody.
 pub fn made_up_peers_do_no_harm<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, _) = exchange(fixture, &mut a, &mut b);
@@ -96,7 +96,7 @@ pub fn made_up_peers_do_no_harm<F: Fixture>(fixture: &mut F) {
     assert!(drain(fixture, &mut b).is_empty());
 }
 
-/// A port that exchanged packets with a peer hears that it closed, where the fabric promises that.
+/// A port hears that a peer with which it exchanged packets has closed, if the fabric promises that.
 pub fn a_closed_peer_is_reported<F: Fixture>(fixture: &mut F) {
     if !fixture.expectations().reports_closed_peers {
         return;
@@ -121,7 +121,7 @@ pub fn a_closed_peer_is_reported<F: Fixture>(fixture: &mut F) {
     assert_eq!(a.poll_event(), None, "a peer is lost once");
 }
 
-/// Packets to a peer that closed go nowhere, and others are served on.
+/// Packets to a peer that closed go nowhere, and other peers are still served.
 pub fn a_closed_peer_does_no_harm<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let mut c = fixture.open();
@@ -136,7 +136,7 @@ pub fn a_closed_peer_does_no_harm<F: Fixture>(fixture: &mut F) {
     exchange(fixture, &mut a, &mut c);
 }
 
-/// A peer that was forgotten can come again.
+/// A peer that was forgotten can come back.
 pub fn a_forgotten_peer_comes_back_by_sending<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (peer, _) = exchange(fixture, &mut a, &mut b);
@@ -146,7 +146,7 @@ pub fn a_forgotten_peer_comes_back_by_sending<F: Fixture>(fixture: &mut F) {
     let bytes = pattern(7, 64);
     let from = loop {
         assert!(fixture.now_ns() < deadline_ns, "a forgotten peer cannot come back");
-        // It may have lost its way to the port that forgot it, and asks anew.
+        // The peer may have lost its link to the port that forgot it, and resolves it again.
         receive(fixture, &mut b);
         let to = resolve(&mut b, &a);
         send(&mut b, to, &bytes, Mode::Head);

@@ -1,4 +1,4 @@
-//! Ports tell a descriptor to sleep on, and nobody who sleeps on it sleeps through anything.
+//! Ports have a descriptor to sleep on, and a thread that sleeps on it misses nothing.
 
 use std::io::ErrorKind;
 
@@ -7,10 +7,10 @@ use sinew_fabric::readiness::{Armed, Descriptor, Readiness};
 use super::*;
 use crate::rounds::woken_by_another_thread;
 
-/// How long something that must not happen is waited for.
+/// Time to wait for something that must not happen, in nanoseconds.
 const A_WHILE_NS: u64 = 1_000_000;
 
-/// The port's descriptor; `None`, after a look that the port then says so, where there is none.
+/// The port's descriptor; `None` for a port without one, after checking that arming it fails with the right error.
 fn descriptor_of(port: &mut impl PacketPort) -> Option<Descriptor> {
     let descriptor = port.descriptor();
     if descriptor.is_none() {
@@ -21,7 +21,7 @@ fn descriptor_of(port: &mut impl PacketPort) -> Option<Descriptor> {
     descriptor
 }
 
-/// Arms a port when nothing keeps it awake any more, and returns until when one may sleep.
+/// Arms a port once nothing keeps it awake any longer, and returns the time until which the thread may sleep.
 fn arm_quietly<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &Descriptor) -> Option<u64> {
     for _ in 0..1_000 {
         if let Armed::Sleep { until_ns } = port.arm(fixture.now_ns()).expect("arming works")
@@ -30,7 +30,7 @@ fn arm_quietly<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &Descrip
             return until_ns;
         }
         port.disarm();
-        // What counts as lost may only be late.
+        // A packet that counted as lost may only be late.
         let got = receive(fixture, port);
         assert!(got.is_empty() || fixture.expectations().lossy, "nobody has sent anything");
         while port.poll_event().is_some() {}
@@ -38,8 +38,8 @@ fn arm_quietly<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &Descrip
     panic!("a port to which nothing comes says for ever that something has");
 }
 
-/// Does something with a packet of a number, one number after another, until the packet arrives; the fact is to hold each time that it does.
-/// Only where packets may be lost is there more than one try.
+/// Calls `arrives` with one packet number after another until the packet arrives; the fact must hold each time. There
+/// is more than one try only where packets may be lost.
 fn until_it_arrives<F: Fixture>(fixture: &F, round: usize, mut arrives: impl FnMut(usize) -> bool) {
     const TRIES: usize = 20;
     let tries = if fixture.expectations().lossy { TRIES } else { 1 };
@@ -47,13 +47,13 @@ fn until_it_arrives<F: Fixture>(fixture: &F, round: usize, mut arrives: impl FnM
     assert!(arrived, "of {tries} packets of round {round} none arrived");
 }
 
-/// Whether this packet is among what was received: where none is lost, it is all of it.
+/// Whether this packet was received; where none can be lost, it must be the only one.
 fn is_there<F: Fixture>(fixture: &F, got: &[Received], bytes: &[u8]) -> bool {
     let is_there = got.iter().any(|(_, received)| received == bytes);
     is_there && (got.len() == 1 || fixture.expectations().lossy)
 }
 
-/// Sleeps on the descriptor as an event loop does, until a burst brings packets or patience ends.
+/// Sleeps on the descriptor as an event loop does, until a burst brings packets or patience runs out.
 fn sleep_for_packets<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &Descriptor) -> Vec<Received> {
     let deadline_ns = fixture.now_ns().saturating_add(patience_for_missing_ns(fixture));
     loop {
@@ -75,7 +75,7 @@ fn sleep_for_packets<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &D
     }
 }
 
-/// A packet makes an armed port's descriptor readable, until it is disarmed. What was received before does not.
+/// A packet makes an armed port's descriptor readable, until it is disarmed. Packets received before do not.
 pub fn an_armed_port_is_readable_once_a_packet_comes<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let Some(descriptor) = descriptor_of(&mut b) else { return };
@@ -89,7 +89,7 @@ pub fn an_armed_port_is_readable_once_a_packet_comes<F: Fixture>(fixture: &mut F
             let now_ns = fixture.now_ns();
             let timeout_ns = Armed::Sleep { until_ns }.by(Some(now_ns.saturating_add(patience_ns))).timeout_ns(now_ns);
             let is_readable = descriptor.wait(timeout_ns).expect("polling works");
-            // Who naps does not promise to be woken.
+            // A port that limits the sleep does not promise to end it.
             let is_told = is_readable || until_ns.is_some();
             assert!(
                 descriptor.wait(Some(0)).expect("polling works") || !is_readable,
@@ -107,7 +107,7 @@ pub fn an_armed_port_is_readable_once_a_packet_comes<F: Fixture>(fixture: &mut F
     assert!(!b.disarm(), "a port that is not armed was not woken");
 }
 
-/// A packet that came before a port was armed, seen or not, is not slept through.
+/// A packet that came before a port was armed, whether seen or not, is not slept through.
 pub fn a_packet_just_before_arming_is_not_slept_through<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let Some(descriptor) = descriptor_of(&mut b) else { return };
@@ -118,7 +118,7 @@ pub fn a_packet_just_before_arming_is_not_slept_through<F: Fixture>(fixture: &mu
             assert!(receive(fixture, &mut b).is_empty() || lossy);
             let bytes = pattern(number, 64);
             if round % 4 == 1 {
-                // Armed before and after is as good as after.
+                // Arming before and after the packet must be as good as arming after it.
                 let _ = b.arm(fixture.now_ns()).expect("arming works");
             }
             send(&mut a, to, &bytes, MODES[number % 3]);
@@ -128,7 +128,7 @@ pub fn a_packet_just_before_arming_is_not_slept_through<F: Fixture>(fixture: &mu
     }
 }
 
-/// What is pushed and held back leaves when the port is armed, since its owner may sleep then.
+/// Packets that were pushed and held back leave when the port is armed, since its owner may then sleep.
 pub fn arming_submits_what_is_held_back<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     if descriptor_of(&mut a).is_none() {
@@ -137,7 +137,7 @@ pub fn arming_submits_what_is_held_back<F: Fixture>(fixture: &mut F) {
     let (to, _) = exchange(fixture, &mut a, &mut b);
     for round in 0..5 {
         until_it_arrives(fixture, round, |number| {
-            // What an earlier try left is not to take this one along.
+            // What an earlier try left must not take this packet along.
             a.split().1.submit();
             let bytes = pattern(number, 64);
             push(&mut a, to, &bytes, Mode::Head);
@@ -152,7 +152,8 @@ pub fn arming_submits_what_is_held_back<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// A waker makes an armed port's descriptor readable, until it is disarmed; one that comes earlier makes the next arming say so.
+/// A waker makes an armed port's descriptor readable until it is disarmed; an earlier wake-up makes the next arming say
+/// so.
 pub fn a_waker_makes_an_armed_port_readable<F: Fixture>(fixture: &mut F) {
     let mut port = fixture.open();
     let Some(descriptor) = descriptor_of(&mut port) else { return };
@@ -178,7 +179,7 @@ pub fn a_waker_makes_an_armed_port_readable<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// Each of many wake-ups by another thread, some before and some during a sleep, ends one.
+/// Many wake-ups by another thread, some before and some during a sleep, each end a sleep.
 pub fn wakes_from_another_thread_end_a_sleep_on_the_descriptor<F: Fixture>(fixture: &mut F) {
     if !fixture.expectations().real_time {
         return;
@@ -203,7 +204,7 @@ pub fn wakes_from_another_thread_end_a_sleep_on_the_descriptor<F: Fixture>(fixtu
     );
 }
 
-/// The descriptor of a port that is gone can be waited for, and says nothing of use.
+/// The descriptor of a port that is gone can still be waited for, though its readiness means nothing.
 pub fn a_descriptor_outlives_its_port<F: Fixture>(fixture: &mut F) {
     let mut port = fixture.open();
     let Some(descriptor) = descriptor_of(&mut port) else { return };

@@ -1,18 +1,18 @@
-//! Who may touch a packet's bytes, and when.
+//! Ownership of a packet's bytes: who may touch them, and when.
 
 use super::*;
 
-/// The head of a packet, marked so that it is told from others.
+/// The head of a packet, filled with a mark that identifies it.
 fn head(mark: u8) -> [u8; HEAD_LEN] {
     [mark; HEAD_LEN]
 }
 
-/// Bytes of data that are worth sharing and fit a packet.
+/// Length of data that is worth sharing and fits in a packet, in bytes.
 fn shared_len<P: PacketPort>(port: &P, to: Peer) -> usize {
     (port.packet_len_max(to) - HEAD_LEN).min(port.caps().copy_len_max.saturating_add(500)).min(1 << 20)
 }
 
-/// A slice that was pushed is the caller's again, even before it is submitted.
+/// A pushed slice is the caller's again, even before it is submitted.
 pub fn borrowed_data_may_be_reused_right_after_push<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, from) = exchange(fixture, &mut a, &mut b);
@@ -52,7 +52,7 @@ pub fn a_lent_burst_stays_readable_while_packets_are_sent<F: Fixture>(fixture: &
         rx.receive(&mut burst);
         let first_look: Vec<_> = burst.packets.iter().map(bytes_of).collect();
         for packet in &burst.packets {
-            // The answer borrows from the burst where it can.
+            // The answer borrows from the burst if it can.
             let answer = packet.head;
             tx.push(TxPacket { to: packet.from, head: &head(9), data: TxData::Bytes(answer) });
             answers.push([&head(9), answer].concat());
@@ -65,13 +65,13 @@ pub fn a_lent_burst_stays_readable_while_packets_are_sent<F: Fixture>(fixture: &
     if !fixture.expectations().lossy {
         assert_eq!(lent, count);
     }
-    // An answer may be over the limit by its head, where a packet fills the limit.
+    // An answer is longer by its head, so it may be over the limit if its packet is as long as the limit.
     let fitting: Vec<_> = answers.into_iter().filter(|answer| answer.len() <= b.packet_len_max(to_a)).collect();
     let got = collect(fixture, &mut a, fitting.len());
     assert_arrived(fixture, &got, to_b, &fitting);
 }
 
-/// Once a packet was delivered and given back, a flush leaves its buffer to its owner.
+/// Once a packet has been delivered and given back, a flush returns its buffer to the owner.
 pub fn shares_end_with_flush_after_delivery<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, from) = exchange(fixture, &mut a, &mut b);
@@ -86,7 +86,7 @@ pub fn shares_end_with_flush_after_delivery<F: Fixture>(fixture: &mut F) {
     assert!(buffer.thaw().is_ok(), "a share outlived the flush");
 }
 
-/// A flush never waits for the peer: buffers are free at once though nobody received.
+/// A flush never waits for the peer: buffers are free at once even if nobody received.
 pub fn shares_end_with_flush_before_delivery<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, _) = exchange(fixture, &mut a, &mut b);
@@ -94,7 +94,7 @@ pub fn shares_end_with_flush_before_delivery<F: Fixture>(fixture: &mut F) {
     let buffers: Vec<_> = (0..count).map(|number| share(&a, &pattern(number, shared_len(&a, to)))).collect();
     for (number, buffer) in buffers.iter().enumerate() {
         push_share(&mut a, to, &head(number as u8), buffer);
-        // The last is pushed only: a flush ends its share all the same.
+        // The last packet is only pushed: a flush ends its share all the same.
         if number + 1 < count {
             a.split().1.submit();
         }
@@ -108,7 +108,7 @@ pub fn shares_end_with_flush_before_delivery<F: Fixture>(fixture: &mut F) {
     talk(fixture, &mut a, to, &mut b);
 }
 
-/// One buffer can be had back alone.
+/// One buffer can be reclaimed by itself.
 pub fn shares_of_one_buffer_end_with_reclaim<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, _) = exchange(fixture, &mut a, &mut b);
@@ -128,13 +128,13 @@ pub fn shares_of_one_buffer_end_with_reclaim<F: Fixture>(fixture: &mut F) {
     assert!(second.thaw().is_ok(), "a share outlived the flush");
 }
 
-/// What is written into a buffer after a flush is never taken for the packet that was sent from it before.
+/// Bytes written to a buffer after a flush never arrive as the packet that was sent from it before.
 pub fn a_reused_buffer_never_arrives_as_the_old_packet<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, _) = exchange(fixture, &mut a, &mut b);
     let len = shared_len(&a, to);
     let mut buffer = share(&a, &pattern(0, len));
-    // What was revoked may still take room.
+    // Revoked packets may still take room.
     let rounds = (b.caps().receive_packets_per_peer - 1).min(20) as u8;
     for round in 1..=rounds {
         push_share(&mut a, to, &head(round - 1), &buffer);
@@ -177,7 +177,7 @@ pub fn a_reused_buffer_never_shows_in_a_lent_burst<F: Fixture>(fixture: &mut F) 
     }
 }
 
-/// A port copies what lies in an arena that is not its own.
+/// A port copies data that lies in a foreign arena.
 pub fn shares_of_a_foreign_arena_arrive_too<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, from) = exchange(fixture, &mut a, &mut b);

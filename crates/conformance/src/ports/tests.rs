@@ -18,7 +18,7 @@ use sinew_fabric::trace::{TextSink, Traced};
 use super::{Expectations, Fixture, run_all};
 use crate::sealing::{SEAL_LEN, SealedFixture, seal};
 
-/// Loopback ports, with something around each.
+/// Loopback ports, with a wrapper around each.
 struct Loopback<W> {
     network: Network,
     config: LoopbackConfig,
@@ -119,7 +119,7 @@ mod sealed_over_lent_tails {
     crate::port_tests!(super::SealedFixture::new(super::Loopback::new(1500, super::lending(), |port| port)));
 }
 
-/// As small as packets may be that a seal has room in.
+/// Packets as small as possible with room for a seal.
 mod tiny_sealed {
     crate::port_tests!(super::SealedFixture::new(super::Loopback::new(
         10,
@@ -150,7 +150,7 @@ mod facts_notice {
         Loopback::new(0, holding(), move |port| Faulty::new(port, config, 3))
     }
 
-    /// A port that is sure of nothing.
+    /// A port that is sure of no loss.
     struct Doubting(LoopbackPort);
 
     impl Readiness for Doubting {
@@ -211,7 +211,7 @@ mod facts_notice {
         crate::ports::a_closed_peer_is_reported(&mut Loopback::new(0, copying(), Doubting));
     }
 
-    /// A port that says that one may sleep, on a descriptor of which it takes no care, and how it does so.
+    /// A port with a descriptor that nothing sets off. The function is its answer when armed.
     struct Careless<P>(P, Alarm, fn(&Alarm) -> Armed);
 
     impl<P> Readiness for Careless<P> {
@@ -269,7 +269,8 @@ mod facts_notice {
         }
     }
 
-    /// Packets come to loopback ports without a word to anybody's descriptor; but for these, which are lost.
+    /// Loopback ports with such descriptors: packets arrive without setting them off. Some packets are lost, with the
+    /// given probability.
     struct Impatient<L> {
         network: Network,
         arms: fn(&Alarm) -> Armed,
@@ -285,7 +286,7 @@ mod facts_notice {
 
     impl Layer for Nothing {}
 
-    /// Holds the packets of the facts back until somebody receives, and says nothing of it.
+    /// A layer that holds back the facts' packets until somebody receives, without saying so.
     #[derive(Default)]
     struct Secretive(Vec<OwnedPacket>);
 
@@ -313,7 +314,7 @@ mod facts_notice {
         }
 
         fn now_ns(&self) -> u64 {
-            // A look at the clock is what lets time pass.
+            // Time passes only when the clock is read.
             self.network.clock().advance(1_000);
             self.network.clock().now_ns()
         }

@@ -1,9 +1,9 @@
-//! Waits end when they should.
+//! Waits on ports end when they should.
 
 use super::*;
 use crate::rounds::woken_by_another_thread;
 
-/// A wait without an arrival lasts as long as it was told, in as many pieces as it likes, and not for ever.
+/// A wait without an arrival lasts for its time-out in total, in any number of pieces, and not for ever.
 pub fn a_wait_keeps_its_timeout<F: Fixture>(fixture: &mut F) {
     let mut port = fixture.open();
     for timeout_ns in [0, 1, 3_000_000] {
@@ -23,7 +23,7 @@ pub fn a_wait_keeps_its_timeout<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// A packet that came before the wait ends it; so does one that is on its way.
+/// A packet that came before the wait ends it, and so does one in flight.
 pub fn a_wait_ends_when_a_packet_is_there<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, _) = exchange(fixture, &mut a, &mut b);
@@ -32,7 +32,7 @@ pub fn a_wait_ends_when_a_packet_is_there<F: Fixture>(fixture: &mut F) {
     }
     let patience_ns = fixture.expectations().patience_ns;
     for number in 0..20 {
-        // The port is idle, and has noticed.
+        // The port is idle, and has noticed that.
         assert!(receive(fixture, &mut b).is_empty());
         let start_ns = fixture.now_ns();
         let bytes = pattern(number, 64);
@@ -58,14 +58,14 @@ pub fn a_wake_before_the_wait_is_not_lost<F: Fixture>(fixture: &mut F) {
     for _ in 0..10 {
         let start_ns = fixture.now_ns();
         waker.clone().wake();
-        // Receiving is no waiting: it leaves the wake-up alone.
+        // Receiving is not waiting: it leaves the wake-up alone.
         receive(fixture, &mut port);
         port.wait(Some(patience_ns)).expect("waiting works");
         assert!(fixture.now_ns() - start_ns < patience_ns, "the wake-up was lost");
     }
 }
 
-/// Each of many wake-ups by another thread, some before and some during a wait, ends one.
+/// Many wake-ups by another thread, some before and some during a wait, each end a wait.
 pub fn wakes_from_another_thread_are_not_lost<F: Fixture>(fixture: &mut F) {
     if !fixture.expectations().real_time {
         return;
@@ -83,7 +83,7 @@ pub fn wakes_from_another_thread_are_not_lost<F: Fixture>(fixture: &mut F) {
     );
 }
 
-/// To wake a port that is gone is nothing.
+/// Waking a port that is gone has no effect.
 pub fn a_waker_outlives_its_port<F: Fixture>(fixture: &mut F) {
     let port = fixture.open();
     let waker = port.waker();

@@ -1,3 +1,5 @@
+//! Tests of the sealing layer.
+
 use proptest::prelude::*;
 use sinew_fabric::fault::{FaultConfig, Faults, Faulty};
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
@@ -61,7 +63,7 @@ fn a_packet_that_is_pushed_again_is_another_packet() {
     for _ in 0..3 {
         send(&mut a, to, &[6; 80]);
     }
-    // To another peer, and to one that was forgotten: no number comes twice.
+    // To another peer, or to one that was forgotten, no number is used twice.
     send(&mut a, Network::stranger(3), &[6; 80]);
     a.forget(to);
     send(&mut a, to, &[6; 80]);
@@ -103,7 +105,7 @@ fn damaged_repeated_and_cut_packets_are_dropped_and_counted_by_reason() {
         refused(&packet.bytes[..len], Dropped::BadSeal);
     }
     refused(&[0; SEAL_LEN], Dropped::BadSeal);
-    // Of another sender, and with the right key, it is no replay.
+    // From another sender, and with the right key, it is no replay.
     assert!(network.inject("b", Network::stranger(1), &packet.bytes));
     assert_eq!(received(&mut b), [pattern(1, 100)]);
 }
@@ -129,7 +131,7 @@ fn faults_below_a_seal_do_not_come_above_it() {
     assert!(counts.corrupted > 200 && stats.dropped(Dropped::Replayed) > 200);
     assert_eq!(stats.dropped(Dropped::BadSeal), counts.corrupted);
     let arrived = 2_000 + counts.duplicated - counts.dropped;
-    // But for a few that were held back when it ended.
+    // A few packets were still held back at the end.
     assert!(stats.rx_packets + stats.dropped_total() + 5 > arrived);
     came.sort_unstable();
     assert!(came.windows(2).all(|pair| pair[0] != pair[1]), "a packet came out twice");

@@ -1,4 +1,4 @@
-//! Words of memory that many work on.
+//! Words of memory that several queue pairs and threads work on.
 
 use sinew_fabric::verbs::{
     Access, Exposed, Operation, PostError, ProtectionDomain, QueuePair, RemoteMemory, Request, Verb,
@@ -7,9 +7,9 @@ use sinew_fabric::verbs::{
 use super::ends::*;
 use super::*;
 
-/// Threads that work on the same memory.
+/// Number of threads that work on the same memory.
 const THREADS: usize = 3;
-/// Requests of each at a time.
+/// The most requests that each has in flight.
 const WINDOW: usize = 8;
 
 /// An atomic's word is aligned, and its result needs 8 bytes.
@@ -43,7 +43,7 @@ fn atomics_between_threads<F: Fixture>(fixture: &F) -> bool {
         && fixture.expectations().real_time.holds("atomics of several threads")
 }
 
-/// Posts `count` requests, a few at a time, and hands their completions on.
+/// Posts `count` requests, a few at a time, and passes their completions to `completed`.
 fn work<D: Device>(
     near: &mut End<D>,
     watch: Watch<'_>,
@@ -66,7 +66,7 @@ fn work<D: Device>(
     }
 }
 
-/// Of additions by several queue pairs and threads none is lost, and each returns another number.
+/// No addition by several queue pairs and threads is lost, and each returns a different number.
 pub fn concurrent_additions_lose_none<F: Fixture>(fixture: &F) {
     const EACH: usize = 300;
     if !atomics_between_threads(fixture) {
@@ -88,7 +88,7 @@ pub fn concurrent_additions_lose_none<F: Fixture>(fixture: &F) {
     assert_eq!(memory.load(0), Ok((THREADS * EACH) as u64));
 }
 
-/// Of those who swap a word that they found empty, one wins, and the others learn who.
+/// Of several swaps of a word that was empty, one wins, and the others learn the winner.
 pub fn one_of_many_swaps_wins<F: Fixture>(fixture: &F) {
     const WORDS: usize = 200;
     if !atomics_between_threads(fixture) {
@@ -118,7 +118,7 @@ pub fn one_of_many_swaps_wins<F: Fixture>(fixture: &F) {
     }
 }
 
-/// The owner of the memory may work on its words too, where the fabric promises that.
+/// The owner of the memory can work on its words too, if the fabric promises that.
 pub fn remote_and_local_atomics_are_one<F: Fixture>(fixture: &F) {
     const EACH: usize = 300;
     if !atomics_between_threads(fixture) || !fixture.expectations().processor_atomics.holds("atomics with the owner's")
@@ -145,7 +145,7 @@ pub fn remote_and_local_atomics_are_one<F: Fixture>(fixture: &F) {
     assert_eq!(memory.load(0), Ok((own << 32) + (THREADS * EACH) as u64));
 }
 
-/// Bytes of the memory in which words must not tear.
+/// Length in bytes of the memory in which words must not tear.
 const REGION: usize = 4096;
 
 fn write<D: Device>(near: &End<D>, remote: RemoteMemory, number: u64) -> Operation<'static> {
@@ -153,7 +153,7 @@ fn write<D: Device>(near: &End<D>, remote: RemoteMemory, number: u64) -> Operati
     Operation::Write { source: near.frozen(&words).into(), remote, immediate: None }
 }
 
-/// Looks time and again, also when those who write have had to be woken.
+/// Calls `look` many times, over long enough for sleeping writers to be woken.
 fn watch_for_a_while(mut look: impl FnMut()) {
     for turn in 0..60 {
         look();
@@ -167,7 +167,7 @@ fn assert_whole(word: u64) {
     assert_eq!(word >> 32, word & 0xFFFF_FFFF, "a word is torn: {word:#x}");
 }
 
-/// Whoever reads a word that others write, remotely or as its owner, sees one that was written.
+/// A reader of a word that others write, remotely or as its owner, sees a value that was written.
 pub fn words_never_tear<F: Fixture>(fixture: &F) {
     const ROUNDS: usize = 150;
     let Expectations { real_time, whole_words, .. } = fixture.expectations();
@@ -197,7 +197,7 @@ pub fn words_never_tear<F: Fixture>(fixture: &F) {
     });
 }
 
-/// Whoever sees a word of a WRITE sees all words before it.
+/// A reader that sees a word of a WRITE sees all words before it.
 pub fn a_write_appears_from_left_to_right<F: Fixture>(fixture: &F) {
     const ROUNDS: usize = 400;
     let Expectations { real_time, left_to_right, .. } = fixture.expectations();
@@ -213,7 +213,7 @@ pub fn a_write_appears_from_left_to_right<F: Fixture>(fixture: &F) {
         };
         server.serve(fixture, transport, 1, writes, |_| {
             watch_for_a_while(|| {
-                // From right to left: what is there has everything to its left.
+                // From right to left: once a word is visible, so is everything to its left.
                 let mut right = 0;
                 for at in (0..REGION).step_by(520).rev() {
                     let left = memory.load(at).expect("inside the memory");

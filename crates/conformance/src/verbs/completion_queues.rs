@@ -1,4 +1,4 @@
-//! Completion queues that are shared, and that are full.
+//! Completion queues that are shared, and completion queues that are full.
 
 use sinew_fabric::verbs::{
     CompletionQueue, Operation, QpConfig, QueuePair, Request, Source, Status, ThreadDomain, VerbsError,
@@ -7,7 +7,7 @@ use sinew_fabric::verbs::{
 use super::ends::*;
 use super::*;
 
-/// Completions of several queue pairs come in one queue, and say whose they are.
+/// Completions of several queue pairs come in one queue, and name their queue pair.
 pub fn queue_pairs_share_a_completion_queue<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         if transport != Transport::Rc && fixture.expectations().lossless != Promise::Kept {
@@ -82,7 +82,7 @@ pub fn requests_and_receives_complete_where_they_were_told_to<F: Fixture>(fixtur
             if pair.is_lossy() {
                 continue;
             }
-            // Receives of far's complete in the queue that is its other otherwise.
+            // In the swapped case, far's receives complete in the queue that its requests use otherwise.
             pair.far.receive(5, 64);
             let operation = pair.send(Source::Inline(b"message"), None);
             pair.near.post(Request::new(6, operation));
@@ -104,7 +104,7 @@ pub fn requests_and_receives_complete_where_they_were_told_to<F: Fixture>(fixtur
     }
 }
 
-/// Queue pairs that could together fill a completion queue over its depth are refused, whichever queue of theirs it is.
+/// Queue pairs that together could overfill a completion queue are refused, whichever of their queues it is.
 pub fn a_completion_queue_is_not_overbooked<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let device = fixture.device();
@@ -127,7 +127,7 @@ pub fn a_completion_queue_is_not_overbooked<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A poll takes what it was allowed, oldest first, and leaves the rest for the next.
+/// A poll takes as many completions as it was allowed, oldest first, and leaves the rest for the next.
 pub fn a_poll_takes_no_more_than_it_may<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);

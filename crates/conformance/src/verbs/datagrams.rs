@@ -1,4 +1,4 @@
-//! UD: anyone to anyone.
+//! UD: datagrams from anyone to anyone.
 
 use sinew_fabric::verbs::{
     Destination, Operation, PostError, QpConfig, QpNumber, QpState, QueuePair, Request, Source, ThreadDomain,
@@ -8,7 +8,7 @@ use sinew_fabric::verbs::{
 use super::ends::*;
 use super::*;
 
-/// Datagrams of many queue pairs come to one, and say from whom.
+/// Datagrams of many queue pairs reach one, and name their senders.
 pub fn many_datagrams_come_to_one_queue_pair<F: Fixture>(fixture: &F) {
     let Some(transport) = datagrams(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -30,7 +30,7 @@ pub fn many_datagrams_come_to_one_queue_pair<F: Fixture>(fixture: &F) {
             std::mem::swap(&mut pair.near, sender);
         }
     }
-    // And all at once.
+    // Now all at once.
     if pair.is_lossy() {
         return;
     }
@@ -50,7 +50,7 @@ pub fn many_datagrams_come_to_one_queue_pair<F: Fixture>(fixture: &F) {
     for _ in 0..12 {
         let received = pair.received("datagrams of three senders");
         let from = received.from.expect("a datagram says whom an answer goes to");
-        // Senders of several devices can have the same number.
+        // Senders on several devices can have the same number.
         let index = received.immediate.expect("every message has one") as usize;
         assert_eq!(from.number, senders[index].qp.number());
         assert_message(&received, &pattern(index, 8 + next[index]), Some(index as u32));
@@ -58,7 +58,7 @@ pub fn many_datagrams_come_to_one_queue_pair<F: Fixture>(fixture: &F) {
     }
 }
 
-/// [`sinew_fabric::verbs::Completion::from`] is where an answer goes, when both have the same key.
+/// An answer goes to [`sinew_fabric::verbs::Completion::from`], if both have the same key.
 pub fn an_answer_goes_back_to_the_sender<F: Fixture>(fixture: &F) {
     let Some(transport) = datagrams(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -71,13 +71,13 @@ pub fn an_answer_goes_back_to_the_sender<F: Fixture>(fixture: &F) {
         let share = pair.near.frozen(&bytes);
         let received = pair.transfer(64, |pair| pair.send(share.clone().into(), Some(1)));
         assert_message(&received, &bytes, Some(1));
-        // The next question goes where the answer came from.
+        // The next question goes to the sender of the answer.
         pair.to = received.from;
         std::mem::swap(&mut pair.near, &mut pair.far);
     }
 }
 
-/// A queue pair is anyone, too.
+/// A queue pair can send to itself.
 pub fn a_datagram_to_oneself_arrives<F: Fixture>(fixture: &F) {
     let Some(transport) = datagrams(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -96,10 +96,10 @@ pub fn a_datagram_to_oneself_arrives<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A datagram with another key is dropped, without a word to either side.
+/// A datagram with another key is dropped without notice to either side.
 pub fn datagrams_with_the_wrong_key_are_dropped<F: Fixture>(fixture: &F) {
     let Some(transport) = datagrams(fixture) else { return };
-    // Keys with the highest bit set are the system's own on some devices.
+    // On some devices, keys with the highest bit set belong to the system.
     for (ours, theirs) in [(0x1111_1111, 0x1111_1110), (0, 1), (0x7FFF_FFFF, 0)] {
         let device = fixture.device();
         let config = config(&device, transport);
@@ -121,7 +121,7 @@ pub fn datagrams_with_the_wrong_key_are_dropped<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A datagram is one packet: a byte more than fits is refused.
+/// A datagram is one packet: one byte more than fits is refused.
 pub fn datagrams_over_the_mtu_are_refused<F: Fixture>(fixture: &F) {
     let Some(transport) = datagrams(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -135,7 +135,7 @@ pub fn datagrams_over_the_mtu_are_refused<F: Fixture>(fixture: &F) {
     assert_message(&received, &bytes[..limit], None);
 }
 
-/// Datagrams say whom they go to; what is connected knows.
+/// Datagrams need a destination, and connected messages must have none.
 pub fn datagrams_need_a_destination_and_connections_take_none<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -148,7 +148,7 @@ pub fn datagrams_need_a_destination_and_connections_take_none<F: Fixture>(fixtur
     }
 }
 
-/// Only the address of a UD queue pair of this fabric is one to send datagrams to.
+/// Datagrams can be sent only to the address of a UD queue pair of this fabric.
 pub fn an_address_that_is_none_is_no_destination<F: Fixture>(fixture: &F) {
     let Some(transport) = datagrams(fixture) else { return };
     let pair = Pair::new(fixture, transport);
@@ -169,7 +169,7 @@ pub fn an_address_that_is_none_is_no_destination<F: Fixture>(fixture: &F) {
     }
 }
 
-/// What nobody gave out as a destination is refused, or leads nowhere.
+/// A made-up destination is refused, or leads nowhere.
 pub fn made_up_destinations_do_no_harm<F: Fixture>(fixture: &F) {
     let Some(transport) = datagrams(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);

@@ -1,4 +1,4 @@
-//! Peers that go.
+//! Peers that go away.
 
 use sinew_fabric::verbs::{
     Exposed, Opcode, Operation, QpAddress, QpNumber, QpState, QueuePair, Request, Scatter, Source, Status,
@@ -7,8 +7,8 @@ use sinew_fabric::verbs::{
 use super::ends::*;
 use super::*;
 
-/// Requests that wait for a peer which is gone end with an error, receives are flushed, and the queue pair is in error. Returns
-/// how the first request ended, if there was one.
+/// Checks that requests waiting for a dead peer end with an error, that receives are flushed, and that the queue pair
+/// is in error. Returns how the first request ended, if there was one.
 pub(super) fn connection_ends<F: Fixture>(
     fixture: &F,
     near: &mut End<F::Device>,
@@ -44,14 +44,14 @@ pub(super) fn connection_ends<F: Fixture>(
         assert_eq!(flushed.buffers.len(), 1);
     }
     assert_eq!(near.qp.state(), QpState::Error, "{transport:?}");
-    // It is of use again.
+    // It can be used again.
     near.qp.modify(QpState::Reset, None).expect("from every state to reset");
     let mut far = End::new(fixture.device(), &near.config);
     connect(near, &mut far);
     first
 }
 
-/// Whoever is connected to a queue pair that was dropped, with its completion queues, thread and domain, comes to an end.
+/// Work with a queue pair that was dropped, along with its completion queues, thread and domain, comes to an end.
 pub fn a_peer_that_goes_ends_its_peers_work<F: Fixture>(fixture: &F) {
     for transport in connected(fixture) {
         for requests in [0, 3] {
@@ -64,7 +64,7 @@ pub fn a_peer_that_goes_ends_its_peers_work<F: Fixture>(fixture: &F) {
                 pair.near.receive(id, 64);
             }
             for id in 0..requests {
-                // It has no receive for them.
+                // The peer has no receive for them.
                 let operation = pair.send(Source::Inline(b"waiting"), None);
                 pair.near.post(Request::new(id, operation));
             }
@@ -76,7 +76,7 @@ pub fn a_peer_that_goes_ends_its_peers_work<F: Fixture>(fixture: &F) {
     }
 }
 
-/// RC: what is asked of the memory of a peer that is gone fails, and brings nothing.
+/// RC: accesses to the memory of a peer that is gone fail, and bring nothing.
 pub fn a_peer_that_goes_takes_its_memory_with_it<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     for keeps_memory in [false, true] {
@@ -87,7 +87,7 @@ pub fn a_peer_that_goes_takes_its_memory_with_it<F: Fixture>(fixture: &F) {
         let kept = keeps_memory.then_some(memory);
         drop(far);
         let target: Scatter = near.buffers(&[64]);
-        // It may know already.
+        // The queue pair may know already.
         let posted = near.qp.post(Request::new(1, Operation::Read { target, remote }));
         let (source, id) = (Source::Inline(b"too late"), 2);
         let written = near.qp.post(Request::new(id, Operation::Write { source, remote, immediate: None }));
@@ -106,8 +106,8 @@ pub fn a_peer_that_goes_takes_its_memory_with_it<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A number that nobody has, as a peer may make it up, is refused when it is connected to, or its requests end: over RC with an
-/// error. Nobody else hears of them.
+/// Connecting to a made-up number that nobody has is refused, or the requests there end, over RC with an error. Nobody
+/// else hears of them.
 pub fn a_peer_that_was_never_there_is_refused_or_given_up<F: Fixture>(fixture: &F) {
     for transport in connected(fixture) {
         for number in [0, 0x005A_5A5A, 0x00FF_FFFE, u32::MAX] {
@@ -144,7 +144,7 @@ pub fn a_peer_that_was_never_there_is_refused_or_given_up<F: Fixture>(fixture: &
     }
 }
 
-/// UD: a datagram to somebody who is gone is over, and that is all.
+/// UD: a datagram to a queue pair that is gone completes, and has no other effect.
 pub fn datagrams_to_nobody_do_no_harm<F: Fixture>(fixture: &F) {
     let Some(transport) = datagrams(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);

@@ -1,4 +1,5 @@
-//! Whatever is dropped, and whenever: nothing is left that could write to memory which somebody else has.
+//! Dropping things in any order and at any time leaves nothing behind that could write to memory that somebody else
+//! has.
 
 use sinew_fabric::verbs::{
     CompletionQueue, Exposed, Operation, ProtectionDomain, QpConfig, QueuePair, Request, Source, ThreadDomain,
@@ -7,8 +8,8 @@ use sinew_fabric::verbs::{
 use super::ends::*;
 use super::*;
 
-/// Work that cannot be over, of every kind: receives, messages to a peer without a receive, a READ behind them, and a request
-/// that is pushed and not started. Nobody polls what can be over.
+/// Posts work of every kind that cannot be over: receives, messages to a peer without a receive, a READ behind them,
+/// and a request that is pushed and not started. Nobody polls for what may be over.
 fn occupy<F: Fixture>(pair: &mut Pair<'_, F>) {
     for id in 0..4 {
         pair.near.receive(id, 256);
@@ -24,7 +25,7 @@ fn occupy<F: Fixture>(pair: &mut Pair<'_, F>) {
     pair.near.push(Request::new(5, operation));
 }
 
-/// The orders of so many things.
+/// All orders of `count` things.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     match count {
         0 => vec![Vec::new()],
@@ -41,7 +42,8 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
     }
 }
 
-/// Queue pair, completion queues, thread, and domain with device go in every order, with work on its way; the peer lives on.
+/// Queue pair, completion queues, thread, and domain with device are dropped in every order, with work in flight; the
+/// peer lives on.
 pub fn everything_can_be_dropped_in_every_order<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         for order in orders(4) {
@@ -62,7 +64,7 @@ pub fn everything_can_be_dropped_in_every_order<F: Fixture>(fixture: &F) {
                 far.poll();
             }
             drop(arena);
-            // The peer can begin anew, with another.
+            // The peer can start again, with another.
             far.qp.modify(sinew_fabric::verbs::QpState::Reset, None).expect("from every state to reset");
             far.poll();
             far.received.clear();
@@ -73,7 +75,7 @@ pub fn everything_can_be_dropped_in_every_order<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A completion's buffers, a share, and an arena are of use after all that they were used with is gone.
+/// A completion's buffers, a share and an arena stay usable after everything that they were used with is gone.
 pub fn buffers_outlive_what_they_were_posted_to<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -90,8 +92,8 @@ pub fn buffers_outlive_what_they_were_posted_to<F: Fixture>(fixture: &F) {
     }
 }
 
-/// When a queue pair is gone, so is its use of the buffers that were posted to it: messages that come late change nothing in
-/// memory that is somebody else's by then.
+/// A queue pair that is gone no longer uses the buffers that were posted to it: late messages change nothing in memory
+/// that somebody else has by then.
 pub fn a_dropped_queue_pair_writes_no_more_buffers<F: Fixture>(fixture: &F) {
     const LEN: usize = 4000;
     for transport in transports(fixture) {
@@ -114,7 +116,7 @@ pub fn a_dropped_queue_pair_writes_no_more_buffers<F: Fixture>(fixture: &F) {
         let Pair { mut near, far, to, .. } = pair;
         let End { qp, sends, receives, thread, domain, arena, device, .. } = far;
         drop(qp);
-        // Everything that is free, among it what was posted.
+        // All free memory, which includes the posted buffers.
         let mut buffers = Vec::new();
         while let Ok(mut buffer) = arena.alloc(LEN, LEN) {
             buffer[..].fill(FILL);
@@ -135,8 +137,8 @@ pub fn a_dropped_queue_pair_writes_no_more_buffers<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A queue pair that is forgotten keeps what it needs for good: others of its thread, its domain and its device work on, and what
-/// its peer does to it touches nobody else.
+/// A forgotten queue pair keeps what it needs for good: others of its thread, its domain and its device go on working,
+/// and what its peer does to it touches nobody else.
 pub fn a_forgotten_queue_pair_leaves_others_alone<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         for forget_all in [false, true] {
@@ -155,11 +157,11 @@ pub fn a_forgotten_queue_pair_leaves_others_alone<F: Fixture>(fixture: &F) {
             }
             let mut buffers: Vec<_> = (0..16).map(|_| arena.alloc(256, 256).expect("room")).collect();
             buffers.iter_mut().for_each(|buffer| buffer[..].fill(FILL));
-            // Receives for what was sent, and something back, to receives that are still posted.
+            // Receives for what was sent, and messages back, to receives that are still posted.
             for id in 0..6 {
                 far.receive(id, 256);
                 let source = Source::Inline(b"to whom it was");
-                // It may know that nobody is there.
+                // The peer may know that nobody is there.
                 let _ = far.qp.post(Request::new(id, Operation::Send { source, immediate: None, to: back }));
             }
             let now_ns = || fixture.now_ns();
@@ -173,7 +175,7 @@ pub fn a_forgotten_queue_pair_leaves_others_alone<F: Fixture>(fixture: &F) {
     }
 }
 
-/// What a queue pair took of its completion queues and of its device is there for the next one.
+/// The room that a queue pair took in its completion queues and its device is there for the next one.
 pub fn room_of_a_dropped_queue_pair_is_used_again<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let device = fixture.device();
@@ -195,7 +197,7 @@ pub fn room_of_a_dropped_queue_pair_is_used_again<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Completions that nobody polled go with their queue pair.
+/// Completions that nobody polled disappear with their queue pair.
 pub fn completions_of_a_dropped_queue_pair_go<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -208,7 +210,7 @@ pub fn completions_of_a_dropped_queue_pair_go<F: Fixture>(fixture: &F) {
             let operation = Operation::Send { source: Source::Inline(b"back"), immediate: None, to: back };
             pair.far.post(Request::new(id, operation));
         }
-        // Far sees all it can: what is near's completes, and lies unpolled.
+        // Far sees all that it can: near's work completes, and is not polled.
         let now_ns = || fixture.now_ns();
         within(Watch { now_ns: &now_ns, patience_ns: 5_000_000 }, &mut [&mut pair.far], |_| None::<()>);
         for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! What facts are made with: ends of connections, pairs of them, and patience.
+//! Building blocks of the facts: ends of connections, pairs of them, and patience.
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
@@ -19,26 +19,26 @@ pub(super) type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
 pub(super) type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
 pub(super) type Memory<D> = <Domain<D> as ProtectionDomain>::Exposed;
 
-/// Requests, and receives, of a queue pair.
+/// The most requests, and the most receives, of a queue pair.
 pub(super) const DEPTH: usize = 16;
-/// Completions of a completion queue.
+/// Depth of a completion queue.
 const COMPLETIONS: usize = 64;
-/// Completions that one poll takes.
+/// The most completions that one poll takes.
 const POLL_MAX: usize = 16;
-/// Bytes for messages.
+/// Length of an arena for messages, in bytes.
 pub(super) const ARENA: usize = 2 << 20;
-/// Bytes for messages where they are long.
+/// Length of an arena for long messages, in bytes.
 const LARGE_ARENA: usize = 24 << 20;
-/// The longest message.
+/// Length of the longest message, in bytes.
 pub(super) const LONGEST: usize = 1 << 20;
-/// One sleep, while something is waited for that may wake another queue.
+/// Length of one sleep in nanoseconds, while waiting for something that may wake another queue.
 const NAP_NS: u64 = 1_000_000;
-/// How long nothing must happen for it to count as not happening.
+/// Time in nanoseconds without a completion after which none is expected.
 const QUIET_NS: u64 = 15_000_000;
-/// What a buffer is filled with.
+/// Byte that buffers are filled with.
 pub(super) const FILL: u8 = 0xEE;
 
-/// A clock, and how long something may take by it.
+/// A clock, and the time that something may take by it.
 #[derive(Clone, Copy)]
 pub(super) struct Watch<'a> {
     pub now_ns: &'a dyn Fn() -> u64,
@@ -50,9 +50,9 @@ pub(super) struct End<D: Device> {
     pub qp: Qp<D>,
     pub sends: Cq<D>,
     pub receives: Cq<D>,
-    /// What was polled from `sends` and not looked at yet.
+    /// Completions polled from `sends` and not yet looked at.
     pub sent: VecDeque<Completion>,
-    /// What was polled from `receives`.
+    /// Completions polled from `receives` and not yet looked at.
     pub received: VecDeque<Completion>,
     pub config: QpConfig,
     pub thread: Thread<D>,
@@ -62,7 +62,7 @@ pub(super) struct End<D: Device> {
     turn: usize,
 }
 
-/// What every queue pair is unless a fact says otherwise.
+/// Configuration of every queue pair, unless a fact needs another.
 pub(super) fn config<D: Device>(device: &D, transport: Transport) -> QpConfig {
     let attributes = device.attributes();
     QpConfig {
@@ -74,7 +74,7 @@ pub(super) fn config<D: Device>(device: &D, transport: Transport) -> QpConfig {
     }
 }
 
-/// All that the device can allow others to do.
+/// All access that the device can give to others.
 pub(super) fn all_access<D: Device>(device: &D) -> Access {
     Access { atomic: device.attributes().atomics, ..Access::ALL }
 }
@@ -103,13 +103,13 @@ impl<D: Device> End<D> {
         self.config.transport
     }
 
-    /// Whether it can do such a thing.
+    /// Whether the queue pair can perform this verb.
     pub fn allows(&self, verb: Verb) -> bool {
         let atomic = matches!(verb, Verb::CompareSwap | Verb::FetchAdd);
         self.transport().allows(verb) && (!atomic || self.device.attributes().atomics)
     }
 
-    /// A buffer of `len` bytes, filled.
+    /// A buffer of `len` bytes, filled with [`FILL`].
     pub fn buffer(&self, len: usize) -> MessageBuffer {
         let mut buffer = self.arena.alloc(len, len.max(1)).expect("the arena has room");
         buffer[..].fill(FILL);
@@ -123,12 +123,12 @@ impl<D: Device> End<D> {
         buffer.freeze()
     }
 
-    /// Buffers of these lengths, filled.
+    /// Buffers of these lengths, filled with [`FILL`].
     pub fn buffers(&self, lens: &[usize]) -> Scatter {
         lens.iter().map(|&len| self.buffer(len)).collect()
     }
 
-    /// Memory that others may use as they like.
+    /// Memory that peers may access in every way.
     pub fn expose(&self, len: usize) -> Memory<D> {
         self.domain.expose(len, all_access(&self.device)).expect("memory to expose")
     }
@@ -146,7 +146,7 @@ impl<D: Device> End<D> {
         self.qp.post(request).expect("a request is taken");
     }
 
-    /// Takes in what completed. Returns how much.
+    /// Polls both queues. Returns the number of completions.
     pub fn poll(&mut self) -> usize {
         let mut completions = Vec::new();
         let sends = self.sends.poll(&mut completions, POLL_MAX);
@@ -158,7 +158,7 @@ impl<D: Device> End<D> {
         sends + receives
     }
 
-    /// Sleeps a little, on one queue or the other.
+    /// Sleeps briefly, on one queue or the other.
     fn nap(&mut self) {
         self.turn += 1;
         let queue = if self.turn.is_multiple_of(2) { &mut self.sends } else { &mut self.receives };
@@ -166,7 +166,7 @@ impl<D: Device> End<D> {
     }
 }
 
-/// Waits until `done` gives something; `None` when patience ends before.
+/// Waits until `done` returns something; `None` when patience runs out first.
 pub(super) fn within<D: Device, T>(
     watch: Watch<'_>,
     ends: &mut [&mut End<D>],
@@ -191,7 +191,7 @@ pub(super) fn within<D: Device, T>(
     }
 }
 
-/// Waits until `done` gives something.
+/// Waits until `done` returns something.
 pub(super) fn eventually<D: Device, T>(
     watch: Watch<'_>,
     ends: &mut [&mut End<D>],
@@ -201,7 +201,7 @@ pub(super) fn eventually<D: Device, T>(
     within(watch, ends, done).unwrap_or_else(|| panic!("{what}: not within {} ms", watch.patience_ns / 1_000_000))
 }
 
-/// Connects two queue pairs, or, when they are UD, makes each ready.
+/// Connects two queue pairs or, if they are UD, makes each ready.
 pub(super) fn connect<D: Device>(a: &mut End<D>, b: &mut End<D>) {
     let (of_a, of_b) = (a.qp.address(), b.qp.address());
     let is_connected = a.transport().is_connected();
@@ -210,18 +210,18 @@ pub(super) fn connect<D: Device>(a: &mut End<D>, b: &mut End<D>) {
     assert_eq!((a.qp.state(), b.qp.state()), (QpState::ReadyToSend, QpState::ReadyToSend));
 }
 
-/// The way from `from` to `to`, where datagrams need one.
+/// The destination of datagrams from `from` to `to`; `None` on connected transports.
 pub(super) fn destination<D: Device>(from: &End<D>, to: &End<D>) -> Option<Destination> {
     let datagrams = to.transport() == Transport::Ud;
     datagrams.then(|| from.thread.destination(&to.qp.address()).expect("a way to a living queue pair"))
 }
 
-/// Two ends that are connected.
+/// Two connected ends.
 pub(super) struct Pair<'f, F: Fixture> {
     pub fixture: &'f F,
     pub near: End<F::Device>,
     pub far: End<F::Device>,
-    /// From near to far, where datagrams need it.
+    /// Destination from near to far, if datagrams need one.
     pub to: Option<Destination>,
 }
 
@@ -230,7 +230,7 @@ impl<'f, F: Fixture> Pair<'f, F> {
         Self::with(fixture, transport, |config| config)
     }
 
-    /// A pair whose near queue pair is configured otherwise.
+    /// A pair whose near queue pair is configured differently.
     pub fn with(fixture: &'f F, transport: Transport, near: impl FnOnce(QpConfig) -> QpConfig) -> Self {
         Self::connected(fixture, transport, near, ARENA)
     }
@@ -260,12 +260,12 @@ impl<'f, F: Fixture> Pair<'f, F> {
         self.near.transport()
     }
 
-    /// Whether what is sent can be lost.
+    /// Whether messages can be lost.
     pub fn is_lossy(&self) -> bool {
         self.transport() != Transport::Rc && self.fixture.expectations().lossless != Promise::Kept
     }
 
-    /// The interesting lengths of messages, with the far buffers' limits in mind.
+    /// The interesting lengths of messages, within the limits of both ends.
     pub fn lengths(&self) -> Vec<usize> {
         let attributes = self.near.device.attributes();
         let mtu = attributes.mtu.min(self.far.device.attributes().mtu);
@@ -312,7 +312,7 @@ impl<'f, F: Fixture> Pair<'f, F> {
         self.eventually(what, |pair| pair.near.sent.pop_front())
     }
 
-    /// Near's next completion of a request, which must be this one, well done.
+    /// Near's next completion of a request, which must be this one, and successful.
     pub fn sent_well(&mut self, id: u64) -> Completion {
         let completion = self.sent("a request is over");
         assert_eq!((completion.id, completion.status), (id, Status::Success), "{completion:?}");
@@ -331,7 +331,7 @@ impl<'f, F: Fixture> Pair<'f, F> {
         self.within(patience_ns, |pair| pair.far.received.pop_front())
     }
 
-    /// Nothing completes for a while.
+    /// Asserts that nothing completes for a while.
     pub fn is_quiet(&mut self, what: &str) {
         let nothing = |end: &End<F::Device>| end.sent.is_empty() && end.received.is_empty();
         let broken = self.within(QUIET_NS, |pair| (!nothing(&pair.near) || !nothing(&pair.far)).then_some(()));
@@ -345,15 +345,15 @@ impl<'f, F: Fixture> Pair<'f, F> {
         self.within(QUIET_NS, |_| None::<()>);
     }
 
-    /// One request, and the message that it brings to far, into a buffer of `capacity` bytes. Where it can be lost, it is sent
-    /// again.
+    /// Posts one request, and returns the receive that it completes at far, with a buffer of `capacity` bytes. If the
+    /// message can be lost, it is sent again.
     pub fn transfer<'x>(&mut self, capacity: usize, operation: impl FnMut(&Self) -> Operation<'x>) -> Completion {
         const ID: u64 = 0x7AB5_0000_0000_0001;
         self.far.receive(ID, capacity);
         self.deliver(ID, operation)
     }
 
-    /// As [`Self::transfer`], into the receive of this identifier, which is the next.
+    /// As [`Self::transfer`], with the receive of this identifier, which must be the next.
     pub fn deliver<'x>(&mut self, id: u64, mut operation: impl FnMut(&Self) -> Operation<'x>) -> Completion {
         let attempts = if self.is_lossy() { 100 } else { 1 };
         for _ in 0..attempts {
@@ -374,7 +374,7 @@ impl<'f, F: Fixture> Pair<'f, F> {
         panic!("{:?}: of {attempts} messages none arrived", self.transport());
     }
 
-    /// The pair works: a message goes each way there is.
+    /// Asserts that the pair works: a message arrives in each way that there is.
     pub fn works(&mut self, number: usize) {
         let bytes = pattern(number, 32);
         let share = self.near.frozen(&bytes);
@@ -387,7 +387,7 @@ impl<'f, F: Fixture> Pair<'f, F> {
         }
     }
 
-    /// A WRITE, and how it ended.
+    /// Performs a WRITE, and returns its status.
     pub fn write_and_wait(&mut self, remote: RemoteMemory, bytes: &[u8]) -> Status {
         let source = self.near.frozen(bytes).into();
         self.near.post(Request::new(77, Operation::Write { source, remote, immediate: None }));
@@ -395,7 +395,7 @@ impl<'f, F: Fixture> Pair<'f, F> {
     }
 }
 
-/// A message arrived as it was sent.
+/// Asserts that a message arrived as it was sent.
 pub(super) fn assert_message(completion: &Completion, bytes: &[u8], immediate: Option<u32>) {
     assert_eq!((completion.opcode, completion.status), (sinew_fabric::verbs::Opcode::Receive, Status::Success));
     assert_eq!((completion.len, completion.immediate), (bytes.len(), immediate), "length and immediate of a message");
@@ -404,7 +404,7 @@ pub(super) fn assert_message(completion: &Completion, bytes: &[u8], immediate: O
     assert!(got == bytes, "a message of {} bytes arrived with other contents", bytes.len());
 }
 
-/// The bytes of some buffers.
+/// The bytes of all buffers.
 pub(super) fn joined(buffers: &Scatter) -> Vec<u8> {
     buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect()
 }
@@ -421,7 +421,7 @@ pub(super) fn word(completion: &Completion) -> u64 {
     u64::from_ne_bytes(completion.buffers[0][..8].try_into().expect("a target of 8 bytes"))
 }
 
-/// Whether a failure has the status that the specification gives it.
+/// Asserts that a failure has the status that the specification gives it.
 pub(super) fn assert_failed<F: Fixture>(fixture: &F, completion: &Completion, status: Status) {
     let Expectations { standard_statuses, .. } = fixture.expectations();
     if standard_statuses == Promise::Kept {
@@ -431,7 +431,7 @@ pub(super) fn assert_failed<F: Fixture>(fixture: &F, completion: &Completion, st
     }
 }
 
-/// What the ends that several threads work on have in common.
+/// State shared by the ends that several threads use.
 pub(super) struct Server<D: Device> {
     pub device: D,
     pub domain: Domain<D>,
@@ -445,8 +445,8 @@ impl<D: Device> Server<D> {
         Self { device, domain, arena }
     }
 
-    /// Runs `work` in so many threads, each with an end that is connected to one of ours. We look after ours in the meantime, and
-    /// call `meanwhile` time and again.
+    /// Runs `work` in `count` threads, each with an end that is connected to one of ours. Meanwhile it polls our ends
+    /// and keeps calling `meanwhile`.
     pub fn serve<F: Fixture<Device = D>, T: Send>(
         &self,
         fixture: &F,

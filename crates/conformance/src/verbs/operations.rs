@@ -8,7 +8,7 @@ use sinew_fabric::verbs::{
 use super::ends::*;
 use super::*;
 
-/// Limits are such that there is something to use.
+/// The device's limits leave something to use.
 pub fn attributes_make_sense<F: Fixture>(fixture: &F) {
     let device = fixture.device();
     let attributes = device.attributes();
@@ -19,7 +19,8 @@ pub fn attributes_make_sense<F: Fixture>(fixture: &F) {
     assert_eq!(fixture.device().attributes().mtu, attributes.mtu);
 }
 
-/// Messages arrive as they were sent, inline or not, with and without an immediate, in buffers that they fill and larger ones.
+/// Messages arrive as they were sent: inline or not, with or without an immediate, in buffers that they fill and in
+/// larger ones.
 pub fn messages_of_every_length_arrive_intact<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::large(fixture, transport);
@@ -38,7 +39,8 @@ pub fn messages_of_every_length_arrive_intact<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A message without bytes needs no buffer, and its immediate arrives as the number that it was; no immediate is not zero.
+/// A message without bytes needs no buffer, and its immediate arrives unchanged; an immediate of zero differs from
+/// none.
 pub fn header_only_messages_carry_their_immediate<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -63,7 +65,7 @@ fn assert_message_of_nothing(received: &Completion, opcode: Opcode, immediate: O
     assert!(joined(&received.buffers).is_empty());
 }
 
-/// Bytes that are written appear where they were aimed, and nothing beside them changes.
+/// Written bytes appear at their destination, and nothing beside them changes.
 pub fn writes_of_every_length_land_where_they_were_aimed<F: Fixture>(fixture: &F) {
     for transport in connected(fixture) {
         let mut pair = Pair::large(fixture, transport);
@@ -80,7 +82,7 @@ pub fn writes_of_every_length_land_where_they_were_aimed<F: Fixture>(fixture: &F
                 pair.near.post(Request::new(5, Operation::Write { source, remote, immediate: None }));
                 assert_eq!(pair.sent_well(5).opcode, Opcode::Write);
                 let is_there = |pair: &mut Pair<'_, F>| {
-                    // It may be on its way where nobody acknowledges it.
+                    // Without acknowledgements the bytes may still be in flight.
                     let is_there = read(&memory, offset, len) == bytes;
                     (is_there || transport == Transport::Rc || pair.is_lossy()).then_some(is_there)
                 };
@@ -98,7 +100,7 @@ pub fn writes_of_every_length_land_where_they_were_aimed<F: Fixture>(fixture: &F
     }
 }
 
-/// A WRITE with immediate writes, and takes one of the peer's receives to say so, of which it uses no byte.
+/// A WRITE with immediate writes, and completes one of the peer's receives without using any byte of it.
 pub fn a_write_with_immediate_completes_a_receive<F: Fixture>(fixture: &F) {
     for transport in connected(fixture) {
         let mut pair = Pair::large(fixture, transport);
@@ -108,7 +110,7 @@ pub fn a_write_with_immediate_completes_a_receive<F: Fixture>(fixture: &F) {
             let share = pair.near.frozen(&bytes);
             let remote = memory.remote().at(8).expect("inside the memory");
             let immediate = Some(0x0A0B_0C00 + number as u32);
-            // Without a buffer, or with one that is smaller than what is written.
+            // Without a buffer, or with one smaller than what is written.
             let received = pair.transfer(number % 2 * 16, |_| {
                 let source = share.clone().into();
                 Operation::Write { source, remote, immediate }
@@ -121,7 +123,7 @@ pub fn a_write_with_immediate_completes_a_receive<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A READ brings what the peer's memory holds, from where it was aimed.
+/// A READ brings the contents of the peer's memory at its address.
 pub fn reads_of_every_length_bring_what_is_there<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::large(fixture, transport);
@@ -139,7 +141,7 @@ pub fn reads_of_every_length_bring_what_is_there<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Compare-and-swap and fetch-and-add change the word that they were aimed at, and return what it was.
+/// Compare-and-swap and fetch-and-add change their word, and return its old value.
 pub fn an_atomic_returns_what_was_there<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -172,7 +174,7 @@ pub fn an_atomic_returns_what_was_there<F: Fixture>(fixture: &F) {
     assert_eq!((memory.load(0), memory.load(16)), (Ok(0), Ok(0)), "the words beside it");
 }
 
-/// An operation of each verb on some memory.
+/// An operation of the given verb on some memory.
 fn any<F: Fixture>(pair: &Pair<'_, F>, verb: Verb, remote: RemoteMemory) -> Operation<'static> {
     let source = Source::Inline(b"nothing");
     match verb {
@@ -187,7 +189,7 @@ fn any<F: Fixture>(pair: &Pair<'_, F>, verb: Verb, remote: RemoteMemory) -> Oper
     }
 }
 
-/// What is not in Table 1 of atc16 is refused when it is pushed, gives its targets back, and does nothing.
+/// An operation that is not in Table 1 of atc16 is refused when it is pushed, gives its targets back, and does nothing.
 pub fn what_a_transport_lacks_is_refused_and_disturbs_nothing<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -246,7 +248,7 @@ pub fn queue_pairs_of_one_thread_reach_each_other<F: Fixture>(fixture: &F) {
             };
             eventually(watch, &mut [&mut end], "a message between queue pairs of one thread", over);
             let (sent, received) = (end.sent.pop_front(), end.received.pop_front());
-            let (sent, received) = (sent.expect("looked at"), received.expect("looked at"));
+            let (sent, received) = (sent.expect("not empty"), received.expect("not empty"));
             assert_eq!((sent.qp, sent.id, sent.status), (end.qp.number(), id as u64, Status::Success));
             assert_eq!((received.qp, received.status), (other.number(), Status::Success));
             assert_eq!((received.len, received.immediate), (200, Some(7 + id as u32)));

@@ -1,11 +1,11 @@
-//! What is in order.
+//! The order of requests, messages and effects.
 
 use sinew_fabric::verbs::{Exposed, Opcode, Operation, QueuePair, RemoteMemory, Request, Source, Verb};
 
 use super::ends::*;
 use super::*;
 
-/// Whatever is pushed, completions come in that order.
+/// Completions of requests of any kind come in the order in which they were pushed.
 pub fn requests_complete_in_the_order_pushed<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -13,7 +13,7 @@ pub fn requests_complete_in_the_order_pushed<F: Fixture>(fixture: &F) {
         let verbs: Vec<Verb> = Verb::ALL.into_iter().filter(|&verb| pair.near.allows(verb)).collect();
         let share = pair.near.frozen(&pattern(1, if transport.is_connected() { 20_000 } else { 200 }));
         for round in 0..6u64 {
-            // Long ones and short ones, in another sequence each round.
+            // Long and short ones, in another sequence each round.
             let verb = |id: u64| verbs[(id * (round + 1) + id / 3) as usize % verbs.len()];
             let takes_receive = |&id: &u64| matches!(verb(id), Verb::Send | Verb::WriteWithImmediate);
             let messages: Vec<u64> = (0..DEPTH as u64).filter(takes_receive).collect();
@@ -69,7 +69,8 @@ fn opcode(verb: Verb) -> Opcode {
     }
 }
 
-/// Messages of one queue pair to another take the receives in the order posted, and none overtakes another.
+/// Messages from one queue pair to another take receives in the order in which those were posted, and none overtakes
+/// another.
 pub fn messages_arrive_in_the_order_sent<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -120,7 +121,7 @@ pub fn messages_arrive_in_the_order_sent<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A WRITE, and a SEND behind it: when the message is there, so is what was written.
+/// With a SEND behind a WRITE: once the message is there, so is what was written.
 pub fn what_was_written_is_there_when_a_later_message_arrives<F: Fixture>(fixture: &F) {
     for transport in connected(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -185,7 +186,7 @@ pub fn a_fenced_write_waits_for_the_read_before_it<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Atomics of one queue pair follow one another.
+/// Atomics of one queue pair take effect one after another.
 pub fn atomics_of_one_queue_pair_take_effect_in_order<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);

@@ -1,4 +1,4 @@
-//! A peer in a process of its own.
+//! Peers in processes of their own.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Stdio};
@@ -17,26 +17,27 @@ use super::death::connection_ends;
 use super::ends::*;
 use super::*;
 
-/// Where, in what the process says, the peer speaks: its test harness speaks too.
+/// Mark of the peer's own lines in the output of its process, to which its test harness writes too.
 const MARK: &str = "sinew-verbs-peer:";
-/// Bytes of memory that the peer exposes.
+/// Length in bytes of the memory that the peer exposes.
 const MEMORY: usize = 64 << 10;
-/// Receives of the peer, and of ours at a time.
+/// Receives that the peer keeps posted.
 const RECEIVES: u64 = 4;
-/// What the peer adds to the immediate of a message that it sends back.
+/// Number that the peer adds to the immediate of a message that it sends back.
 const ECHO: u32 = 1;
 
-/// Bytes of a receive at either side.
+/// Length in bytes of a receive at either side.
 fn room<D: Device>(device: &D) -> usize {
     device.attributes().mtu.max(8192) + 1
 }
 
-/// What runs in a process of [`Fixture::peer_process`]: reads the address of a queue pair from standard input, connects one of
-/// `device`'s to it, says the address of that on standard output, and sends every message back, until standard input ends.
+/// The body of a process of [`Fixture::peer_process`]. It reads the address of a queue pair from standard input,
+/// connects one of `device`'s to it, prints that one's address on standard output, and sends every message back until
+/// standard input ends.
 ///
 /// # Panics
 ///
-/// When something of that fails.
+/// When any of that fails.
 pub fn serve_peer<D: Device>(device: &D) {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("standard input can be read");
@@ -51,7 +52,7 @@ pub fn serve_peer<D: Device>(device: &D) {
     let stop = Arc::new(AtomicBool::new(false));
     let (stopped, waker) = (Arc::clone(&stop), end.receives.waker());
     std::thread::spawn(move || {
-        // Whoever started us says no more, and ends with its end.
+        // The process that started us writes nothing more; its input ends when it does.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         stopped.store(true, Ordering::Release);
         waker.wake();
@@ -71,7 +72,7 @@ pub fn serve_peer<D: Device>(device: &D) {
     }
 }
 
-/// A process with a peer. It does not outlive this.
+/// A process with a peer. Dropping this kills it.
 struct Process {
     child: Child,
     input: ChildStdin,
@@ -103,7 +104,7 @@ impl Process {
         Some(Self { child, input, lines })
     }
 
-    /// Connects `near` to the peer; returns where that is, and its memory.
+    /// Connects `near` to the peer; returns the peer's address and memory.
     fn meet<F: Fixture>(&mut self, fixture: &F, near: &mut End<F::Device>) -> (QpAddress, RemoteMemory) {
         writeln!(self.input, "{}", address_of(&near.qp.address())).expect("the peer listens");
         let patience = Duration::from_nanos(fixture.expectations().patience_ns);
@@ -119,13 +120,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be dead already.
+        // The process may be dead already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Posts a request and returns what the peer answers, and the request's own completion.
+/// Posts a request; returns its own completion and the peer's answer.
 fn ask<F: Fixture>(
     fixture: &F,
     near: &mut End<F::Device>,
@@ -152,7 +153,7 @@ fn over<F: Fixture>(fixture: &F, near: &mut End<F::Device>, operation: Operation
     sent
 }
 
-/// Operations do between processes what they do within one.
+/// Operations work between processes as they do within one.
 pub fn operations_work_between_processes<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         if transport != Transport::Rc && fixture.expectations().lossless != Promise::Kept {
@@ -200,7 +201,7 @@ fn near_destination<D: Device>(near: &End<D>, address: &QpAddress) -> sinew_fabr
     near.thread.destination(address).expect("a way to a living queue pair")
 }
 
-/// A peer whose process is killed says no farewell; its end is noticed all the same.
+/// A peer whose process is killed cannot announce its end, which is noticed all the same.
 pub fn a_killed_peer_ends_its_peers_work<F: Fixture>(fixture: &F) {
     for transport in connected(fixture) {
         let Some(mut process) = Process::start(fixture) else { return };

@@ -1,4 +1,4 @@
-//! Who may reach which memory.
+//! Access to memory: who may reach which.
 
 use sinew_fabric::verbs::{
     Access, Exposed, Operation, ProtectionDomain, QpState, QueuePair, RemoteMemory, Request, Source, Status, Transport,
@@ -8,7 +8,7 @@ use sinew_fabric::verbs::{
 use super::ends::*;
 use super::*;
 
-/// What the memory that must not change holds.
+/// Contents of memory that must not change.
 const SECRET: u64 = 0x5EC2_E700_0000_0001;
 const LEN: usize = 64;
 
@@ -36,8 +36,8 @@ fn operation<F: Fixture>(pair: &Pair<'_, F>, verb: Verb, remote: RemoteMemory, l
 
 const ONE_SIDED: [Verb; 5] = [Verb::Write, Verb::WriteWithImmediate, Verb::Read, Verb::CompareSwap, Verb::FetchAdd];
 
-/// The operation ends with a remote access error, its targets come back, nothing was read or written, and the queue pair is in
-/// error.
+/// Asserts that the operation ends with a remote access error, its targets come back, nothing was read or written, and
+/// the queue pair is in error.
 fn is_refused<F: Fixture>(
     pair: &mut Pair<'_, F>,
     verb: Verb,
@@ -70,7 +70,7 @@ fn assert_untouched(memory: &sinew_mem::SharedMemory) {
     }
 }
 
-/// Memory is exposed for what its owner said, and for nothing else. (What it did say, works.)
+/// Memory is exposed for what its owner allowed, which works, and for nothing else.
 pub fn accesses_that_are_not_allowed_are_refused<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let atomics = fixture.device().attributes().atomics;
@@ -98,7 +98,7 @@ pub fn accesses_that_are_not_allowed_are_refused<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Not one byte outside.
+/// Not one byte outside the memory can be accessed.
 pub fn accesses_out_of_bounds_are_refused<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let len = LEN as u64;
@@ -116,7 +116,7 @@ pub fn accesses_out_of_bounds_are_refused<F: Fixture>(fixture: &F) {
             }
             let memory = guarded(&pair.far, all_access(&pair.far.device));
             let remote = memory.remote();
-            // What a peer claims about the length counts for nothing.
+            // The length that a peer claims counts for nothing.
             let address = remote.address.wrapping_add(offset);
             is_refused(&mut pair, verb, RemoteMemory { address, len: u64::MAX, ..remote }, len, &memory);
         }
@@ -128,7 +128,7 @@ pub fn accesses_out_of_bounds_are_refused<F: Fixture>(fixture: &F) {
     assert_eq!(read(&memory, 0, LEN), pattern(1, LEN));
 }
 
-/// A key that nobody gave out opens nothing, however little it differs.
+/// A key that nobody gave out opens nothing, however close it is to a real one.
 pub fn made_up_keys_are_refused<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     for flipped in [1, 1 << 8, 1 << 16, 1 << 31, u32::MAX] {
@@ -142,7 +142,7 @@ pub fn made_up_keys_are_refused<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A queue pair reaches the memory of its peer's domain alone.
+/// A queue pair reaches only the memory of its peer's domain.
 pub fn memory_of_another_domain_is_refused<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     for verb in [Verb::Write, Verb::Read] {
@@ -156,8 +156,8 @@ pub fn memory_of_another_domain_is_refused<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Once its exposure has ended, memory is out of reach for those who hold its key: while it is its owner's again, when it is
-/// gone, and when something else is where it was.
+/// Once its exposure has ended, memory is out of reach for peers that hold its key: while it is its owner's again, when
+/// it is gone, and when something else is at its address.
 pub fn memory_that_is_no_longer_exposed_is_refused<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     for verb in [Verb::Write, Verb::Read, Verb::FetchAdd] {
@@ -168,7 +168,7 @@ pub fn memory_that_is_no_longer_exposed_is_refused<F: Fixture>(fixture: &F) {
             }
             let memory = guarded(&pair.far, all_access(&pair.far.device));
             let remote = memory.remote();
-            // It works before.
+            // Before that, the access works.
             let operation = operation(&pair, Verb::Read, remote, LEN);
             pair.near.post(Request::new(1, operation));
             pair.sent_well(1);
@@ -185,7 +185,7 @@ pub fn memory_that_is_no_longer_exposed_is_refused<F: Fixture>(fixture: &F) {
     }
 }
 
-/// UC: nobody has to hear of a WRITE that is not allowed. It writes nothing all the same, and those that are allowed go on,
+/// UC: nobody need hear of a WRITE that is not allowed. It writes nothing all the same, and allowed ones go on working,
 /// unless the sender did hear.
 pub fn unreliable_writes_that_are_not_allowed_write_nothing<F: Fixture>(fixture: &F) {
     for transport in connected(fixture).into_iter().filter(|&transport| transport != Transport::Rc) {
@@ -215,7 +215,7 @@ pub fn unreliable_writes_that_are_not_allowed_write_nothing<F: Fixture>(fixture:
     }
 }
 
-/// Exposed memory shows nothing of what was there before, and is its owner's to read and write from the start.
+/// Exposed memory shows nothing of earlier contents, and its owner can read and write it from the start.
 pub fn exposed_memory_begins_as_zeros<F: Fixture>(fixture: &F) {
     let device = fixture.device();
     let domain = device.protection_domain().expect("a protection domain");

@@ -1,4 +1,4 @@
-//! How much a queue holds, who is told, and what a doorbell does.
+//! Depths of queues, signaled completions, and doorbells.
 
 use sinew_fabric::verbs::{
     CompletionQueue, Exposed, Opcode, Operation, PostError, QpConfig, QpState, QueuePair, RemoteMemory, Request,
@@ -8,7 +8,7 @@ use sinew_fabric::verbs::{
 use super::ends::*;
 use super::*;
 
-/// Of requests that go well, those that asked for it are told, and no others.
+/// Of requests that succeed, the signaled ones give a completion, and no others.
 pub fn only_signaled_requests_are_told<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -37,10 +37,10 @@ pub fn only_signaled_requests_are_told<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A memory that nobody exposed.
+/// Memory that nobody exposed.
 const NOWHERE: RemoteMemory = RemoteMemory { address: 4096, rkey: 0xDEAD_BEE0, len: 8 };
 
-/// Failures are told to everybody.
+/// Failures give a completion, signaled or not.
 pub fn failures_are_told_though_unsignaled<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -61,7 +61,7 @@ pub fn failures_are_told_though_unsignaled<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A request that fails takes those behind it along, and nothing of theirs takes effect.
+/// A request that fails takes those behind it along, and none of them takes effect.
 pub fn a_failure_flushes_what_is_behind_it<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -99,7 +99,7 @@ pub fn a_failure_flushes_what_is_behind_it<F: Fixture>(fixture: &F) {
     assert!(pair.far.received.iter().all(|received| !received.status.is_success()), "nothing was sent");
 }
 
-/// Buffers come back with a completion of their own, before that of the request that tells of them.
+/// Buffers come back with a completion of their own, before that of the next signaled request.
 pub fn targets_come_back_though_unsignaled<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -159,8 +159,8 @@ pub fn a_queue_takes_exactly_its_depth<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A request has its place until a completion was polled which says that it is over: its own, or a later one's. Requests that
-/// nobody tells of keep theirs.
+/// A request keeps its place until a completion has been polled that shows that it is over: its own, or a later one's.
+/// Requests that no completion covers keep theirs.
 pub fn places_are_held_until_a_completion_was_polled<F: Fixture>(fixture: &F) {
     const PLACES: usize = 4;
     for transport in transports(fixture) {
@@ -189,7 +189,7 @@ pub fn places_are_held_until_a_completion_was_polled<F: Fixture>(fixture: &F) {
             pair.sent_well(PLACES as u64 - 1);
             assert!(pair.near.sent.is_empty(), "round {round}");
         }
-        // All four places are free: one completion told of them all. Now nobody tells of any.
+        // All four places are free, since one completion covered them all. Now no completion covers any.
         for id in 0..PLACES as u64 {
             pair.far.receive(id, 8);
             let request = empty_send(&pair, id).unsignaled();
@@ -200,7 +200,7 @@ pub fn places_are_held_until_a_completion_was_polled<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A receive queue takes as many as it was made for, and the next one's buffers come back.
+/// A receive queue takes as many receives as it was made for, and the next one's buffers come back.
 pub fn receives_fill_exactly_their_queue<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -218,7 +218,7 @@ pub fn receives_fill_exactly_their_queue<F: Fixture>(fixture: &F) {
     }
 }
 
-/// What the device does not have is refused with its limit.
+/// A queue pair beyond the device's limits is refused, with the limit.
 pub fn a_queue_pair_larger_than_the_device_is_refused<F: Fixture>(fixture: &F) {
     let device = fixture.device();
     let limit = device.attributes().queue_depth_max;
@@ -234,7 +234,7 @@ pub fn a_queue_pair_larger_than_the_device_is_refused<F: Fixture>(fixture: &F) {
     }
 }
 
-/// What is pushed waits for the doorbell.
+/// Pushed requests wait for the doorbell.
 pub fn nothing_starts_before_the_doorbell<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -264,7 +264,7 @@ pub fn nothing_starts_before_the_doorbell<F: Fixture>(fixture: &F) {
             assert_message(&pair.received("everything started"), b"sent", None);
             assert!(!transport.is_connected() || read(&memory, 0, 7) == b"written");
         }
-        // Another one starts nothing a second time.
+        // Another doorbell starts nothing a second time.
         pair.rest();
         pair.far.received.clear();
         pair.near.qp.doorbell();
@@ -272,7 +272,7 @@ pub fn nothing_starts_before_the_doorbell<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A list that is posted starts up to the first request that is refused, in order, and is not asked for more.
+/// A posted list starts up to the first request that is refused, in order, and is not asked for more.
 pub fn a_list_is_posted_up_to_what_is_refused<F: Fixture>(fixture: &F) {
     for transport in transports(fixture).into_iter().filter(|transport| transport.is_connected()) {
         let mut pair = Pair::new(fixture, transport);
@@ -297,14 +297,14 @@ pub fn a_list_is_posted_up_to_what_is_refused<F: Fixture>(fixture: &F) {
         pair.sent_well(5);
         if !pair.is_lossy() {
             assert_message(&pair.received("what stands before it"), &words[4], None);
-            // Over UC the WRITE behind the message may be on its way yet.
+            // Over UC the WRITE behind the message may still be in flight.
             let expected = [words[5], words[1], words[2], words[3]].concat();
             pair.eventually("what stands behind it", |_| (read(&memory, 0, 32) == expected).then_some(()));
         }
     }
 }
 
-/// A list of requests is started by one doorbell, all of it.
+/// One doorbell starts a whole list of requests.
 pub fn one_doorbell_starts_a_list<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -315,7 +315,7 @@ pub fn one_doorbell_starts_a_list<F: Fixture>(fixture: &F) {
                 let operation = pair.send(Source::Inline(bytes), None);
                 let mut request = Request::new(id as u64, operation);
                 request.signaled = id + 1 == len;
-                // It says whom to wake, and otherwise changes nothing.
+                // This says whom to wake, and otherwise changes nothing.
                 request.solicited = id % 2 == 0;
                 pair.near.push(request);
             }

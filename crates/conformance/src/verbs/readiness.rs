@@ -1,4 +1,4 @@
-//! Queues tell a descriptor to sleep on, and nobody who sleeps on it sleeps through anything.
+//! Completion queues have a descriptor to sleep on, and a thread that sleeps on it misses nothing.
 
 use std::io::ErrorKind;
 
@@ -9,10 +9,10 @@ use super::ends::*;
 use super::waiting::{completed_by_another_thread, end};
 use super::*;
 
-/// How long something that must not happen is waited for.
+/// Time to wait for something that must not happen, in nanoseconds.
 const A_WHILE_NS: u64 = 1_000_000;
 
-/// The queue's descriptor; `None`, after a look that the queue then says so, where there is none.
+/// The queue's descriptor; `None` for a queue without one, after checking that arming it fails with the right error.
 fn descriptor_of(queue: &mut impl CompletionQueue) -> Option<Descriptor> {
     let descriptor = queue.descriptor();
     if descriptor.is_none() {
@@ -24,7 +24,8 @@ fn descriptor_of(queue: &mut impl CompletionQueue) -> Option<Descriptor> {
     descriptor
 }
 
-/// Arms far's queue of receives when nothing keeps it awake any more, and returns until when one may sleep.
+/// Arms far's receive queue once nothing keeps it awake any longer, and returns the time until which the thread may
+/// sleep.
 fn arm_quietly<F: Fixture>(pair: &mut Pair<'_, F>, descriptor: &Descriptor) -> Option<u64> {
     for _ in 0..1_000 {
         let now_ns = pair.fixture.now_ns();
@@ -39,8 +40,8 @@ fn arm_quietly<F: Fixture>(pair: &mut Pair<'_, F>, descriptor: &Descriptor) -> O
     panic!("{:?}: a queue without completions says for ever that there are some", pair.transport());
 }
 
-/// Sends a message, again and again where it can be lost, until `arrives` returns the receive that it completed: the fact is to hold each
-/// time that it does.
+/// Sends a message, repeatedly if it can be lost, until `arrives` returns the receive that it completed; the fact must
+/// hold each time.
 fn until_it_arrives<F: Fixture>(
     pair: &mut Pair<'_, F>,
     mut arrives: impl FnMut(&mut Pair<'_, F>) -> Option<Completion>,
@@ -50,18 +51,18 @@ fn until_it_arrives<F: Fixture>(
     received.unwrap_or_else(|| panic!("{:?}: of {tries} messages none arrived", pair.transport()))
 }
 
-/// How long a message is waited for. One that is missing where it can be lost is waited for less long.
+/// Time to wait for a message, in nanoseconds: shorter if messages can be lost.
 fn patience_ns<F: Fixture>(pair: &Pair<'_, F>) -> u64 {
     let patience_ns = pair.fixture.expectations().patience_ns;
     if pair.is_lossy() { patience_ns / 100 } else { patience_ns }
 }
 
-/// Far's next receive after news of one; where it can be lost, if it comes.
+/// Far's next receive after news of one; if messages can be lost, it may not come.
 fn told<F: Fixture>(pair: &mut Pair<'_, F>) -> Option<Completion> {
     if pair.is_lossy() { pair.received_if_any() } else { Some(pair.received("it is there")) }
 }
 
-/// What arrives at a queue that is armed makes its descriptor readable, until it is disarmed.
+/// A message that arrives at an armed queue makes its descriptor readable, until it is disarmed.
 pub fn an_armed_queue_is_readable_once_a_completion_comes<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -82,7 +83,7 @@ pub fn an_armed_queue_is_readable_once_a_completion_comes<F: Fixture>(fixture: &
                 while !is_readable {
                     pair.near.poll();
                     let now_ns = fixture.now_ns();
-                    // It did not promise to sleep for longer, or the message is lost.
+                    // Either the queue did not promise a longer sleep, or the message is lost.
                     if until_ns.is_some_and(|until_ns| now_ns >= until_ns) || now_ns - start_ns >= patience_ns {
                         break;
                     }
@@ -109,7 +110,7 @@ pub fn an_armed_queue_is_readable_once_a_completion_comes<F: Fixture>(fixture: &
     }
 }
 
-/// What arrives before a queue is armed, however short, makes it say so.
+/// A message that arrives before a queue is armed, however shortly, makes arming say so.
 pub fn a_completion_just_before_arming_is_not_slept_through<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -125,7 +126,7 @@ pub fn a_completion_just_before_arming_is_not_slept_through<F: Fixture>(fixture:
                 while pair.far.received.is_empty() && fixture.now_ns() < deadline_ns {
                     let now_ns = fixture.now_ns();
                     if round % 3 == 1 {
-                        // Armed twice is as good as once.
+                        // Arming twice must be as good as once.
                         let _ = pair.far.receives.arm(now_ns).expect("arming works");
                     }
                     let armed = pair.far.receives.arm(now_ns).expect("arming works");
@@ -149,7 +150,8 @@ pub fn a_completion_just_before_arming_is_not_slept_through<F: Fixture>(fixture:
     }
 }
 
-/// A waker makes an armed queue's descriptor readable, until it is disarmed; one that comes earlier makes the next arming say so.
+/// A waker makes an armed queue's descriptor readable until it is disarmed; an earlier wake-up makes the next arming
+/// say so.
 pub fn a_waker_makes_an_armed_queue_readable<F: Fixture>(fixture: &F) {
     let Some(mut end) = end(fixture) else { return };
     let patience_ns = fixture.expectations().patience_ns;
@@ -179,7 +181,7 @@ pub fn a_waker_makes_an_armed_queue_readable<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A thread that sleeps on both queues of a queue pair at once sleeps through nothing that another thread causes.
+/// A thread that sleeps on both queues of a queue pair at once misses nothing that another thread causes.
 pub fn a_thread_sleeps_on_both_queues_at_once<F: Fixture>(fixture: &F) {
     let Some(mut end) = end(fixture) else { return };
     if descriptor_of(&mut end.receives).is_none() {
@@ -197,7 +199,7 @@ pub fn a_thread_sleeps_on_both_queues_at_once<F: Fixture>(fixture: &F) {
     });
 }
 
-/// The descriptor of a queue that is gone can be waited for, and says nothing of use.
+/// The descriptor of a queue that is gone can still be waited for, though its readiness means nothing.
 pub fn a_descriptor_outlives_its_completion_queue<F: Fixture>(fixture: &F) {
     let Some(mut end) = end(fixture) else { return };
     let Some(descriptor) = descriptor_of(&mut end.receives) else { return };

@@ -7,7 +7,7 @@ use sinew_fabric::verbs::{
 use super::ends::*;
 use super::*;
 
-/// RC: a message for which no receive is posted waits, with all that is behind it, and arrives when there is one.
+/// RC: a message without a posted receive waits, with everything behind it, and arrives once there is one.
 pub fn a_reliable_message_waits_for_a_receive<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -32,7 +32,7 @@ pub fn a_reliable_message_waits_for_a_receive<F: Fixture>(fixture: &F) {
     }
 }
 
-/// RC: after so many tries a request fails, and with it its queue pair; the receiver is none the worse.
+/// RC: after the configured number of tries a request fails, and its queue pair with it; the receiver is unaffected.
 pub fn a_receiver_that_is_never_ready_is_given_up<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     for rnr_retries in [0, 1, 3] {
@@ -58,7 +58,7 @@ pub fn a_receiver_that_is_never_ready_is_given_up<F: Fixture>(fixture: &F) {
     }
 }
 
-/// UC and UD: what finds no receive is gone; its sender does not hear of it, and later messages arrive.
+/// UC and UD: a message that finds no receive is gone; its sender does not hear of it, and later messages arrive.
 pub fn an_unreliable_message_without_a_receive_is_dropped<F: Fixture>(fixture: &F) {
     for transport in transports(fixture).into_iter().filter(|&transport| transport != Transport::Rc) {
         let mut pair = Pair::new(fixture, transport);
@@ -91,7 +91,7 @@ fn assert_misfit<F: Fixture>(fixture: &F, completion: &Completion, status: Statu
     }
 }
 
-/// RC: a message that is longer than the buffers posted for it fails at both ends, and takes both queue pairs with it.
+/// RC: a message longer than the buffers posted for it fails at both ends, and breaks both queue pairs.
 pub fn a_message_longer_than_its_buffers_fails_at_both_ends<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     for (room, len) in [(0, 1), (63, 64), (16, 4096), (4096, 100_000)] {
@@ -118,7 +118,7 @@ pub fn a_message_longer_than_its_buffers_fails_at_both_ends<F: Fixture>(fixture:
 }
 
 /// UC and UD: the sender of such a message does not hear of it. The receiver is told, or keeps the buffers for the next
-/// message; none of it is taken for a message.
+/// message; no part of it is taken for a message.
 pub fn an_unreliable_message_longer_than_its_buffers_is_not_delivered<F: Fixture>(fixture: &F) {
     for transport in transports(fixture).into_iter().filter(|&transport| transport != Transport::Rc) {
         let mut pair = Pair::new(fixture, transport);
@@ -133,7 +133,7 @@ pub fn an_unreliable_message_longer_than_its_buffers_is_not_delivered<F: Fixture
             assert_misfit(fixture, received, Status::LocalLength);
         }
         if pair.far.qp.state() == QpState::Error {
-            // Which the other may have noticed.
+            // Near may have noticed that.
             assert!(told.is_some(), "{transport:?}: a queue pair in error says why");
             continue;
         }

@@ -1,4 +1,4 @@
-//! Memory that its user has, registered by itself.
+//! A user's own memory, registered buffer by buffer.
 
 use sinew_fabric::verbs::{
     Exposed, Operation, PostError, ProtectionDomain, QueuePair, Registered, Request, Scatter, Transport,
@@ -28,7 +28,8 @@ fn only(buffer: MessageBuffer) -> Scatter {
     [buffer].into_iter().collect()
 }
 
-/// A WRITE comes from there, a READ goes to there, and a message is received there: of few bytes, of a page, and of many pages.
+/// A WRITE reads from registered memory, a READ writes to it, and a message is received in it: a few bytes, a page, and
+/// many pages.
 pub fn registered_memory_is_read_and_written_where_it_lies<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         for len in [8, 4096, 100_000] {
@@ -69,7 +70,7 @@ pub fn registered_memory_is_read_and_written_where_it_lies<F: Fixture>(fixture: 
     }
 }
 
-/// Not by the user, who has it, and not while a queue pair has it.
+/// It is not given back while its user has taken it out, nor while a queue pair has it.
 pub fn registered_memory_is_not_given_back_while_it_is_out<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -90,7 +91,7 @@ pub fn registered_memory_is_not_given_back_while_it_is_out<F: Fixture>(fixture: 
     assert_eq!(*target.end().expect("it is back"), [0; 64]);
 }
 
-/// And was so before.
+/// Such memory is foreign before its registration, and again after it has ended.
 pub fn memory_is_foreign_again_when_its_registration_has_ended<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -105,14 +106,14 @@ pub fn memory_is_foreign_again_when_its_registration_has_ended<F: Fixture>(fixtu
     let buffer = filled(&arena, &[0; 64]);
     let buffer = refused(&mut pair, buffer);
     let registered = registered(&pair.near, buffer);
-    // Another of the same arena is none of it, nor is it the other end's.
+    // Another buffer of the same arena is not registered, nor is this one at the other end.
     refused(&mut pair, filled(&arena, &[0; 64]));
     let buffer = registered.end().expect("it is there");
     refused(&mut pair, buffer);
     pair.works(2);
 }
 
-/// Nothing is left of the arena but what is registered, which can still be used.
+/// Registered memory stays usable after its arena and everything else in it are gone.
 pub fn memory_that_is_registered_outlives_its_arena<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -122,7 +123,7 @@ pub fn memory_that_is_registered_outlives_its_arena<F: Fixture>(fixture: &F) {
     let buffer = filled(&arena, &[0; 64]);
     let registration = pair.near.domain.register(buffer.place()).expect("memory to register");
     drop((arena, buffer));
-    // Nobody has a buffer there. The registration is there all the same, and ends.
+    // Nobody has a buffer there. The registration exists all the same, and ends.
     drop(registration);
     let arena = private();
     let mut target = registered(&pair.near, filled(&arena, &[0; 64]));

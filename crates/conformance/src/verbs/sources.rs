@@ -1,4 +1,4 @@
-//! Where bytes come from and go to: inline, gathered from shares, scattered over buffers.
+//! Sources and targets of bytes: inline, gathered from shares, scattered over buffers.
 
 use sinew_fabric::verbs::{
     Device, Exposed, Operation, PostError, ProtectionDomain, QpConfig, QueuePair, Request, Scatter, Slice, Source,
@@ -9,7 +9,7 @@ use sinew_mem::{Arena, Frozen};
 use super::ends::*;
 use super::*;
 
-/// Who pushes inline bytes has them back at once.
+/// Inline bytes are the caller's again as soon as they are pushed.
 pub fn inline_bytes_are_copied_when_they_are_pushed<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -43,7 +43,7 @@ pub fn inline_bytes_are_copied_when_they_are_pushed<F: Fixture>(fixture: &F) {
     }
 }
 
-/// As many inline bytes as the queue pair was made for, and not one more.
+/// A queue pair takes as many inline bytes as it was made for, and not one more.
 pub fn both_sides_of_the_inline_limit<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let inline_max = fixture.device().attributes().inline_max;
@@ -70,7 +70,7 @@ pub fn both_sides_of_the_inline_limit<F: Fixture>(fixture: &F) {
     }
 }
 
-/// The queue pair holds a share until the request is over, and lets it go when it was told.
+/// The queue pair holds a share until the request is over, and releases it with the completion that says so.
 pub fn a_source_is_shared_until_its_request_is_over<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -92,7 +92,7 @@ pub fn a_source_is_shared_until_its_request_is_over<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Frozen bytes can be read, and posted again, while requests are on their way.
+/// Frozen bytes can be read, and posted again, while requests are in flight.
 pub fn a_source_can_be_read_and_posted_again_meanwhile<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -102,7 +102,7 @@ pub fn a_source_can_be_read_and_posted_again_meanwhile<F: Fixture>(fixture: &F) 
             pair.far.receive(id, 240);
         }
         for id in 0..DEPTH {
-            // Each another part of the same.
+            // Each sends a different part of the same share.
             let slice = Slice { buffer: share.clone(), start: id, len: 200 + id };
             let operation = pair.send(Source::Gather([slice].into_iter().collect()), None);
             pair.near.post(Request::new(id as u64, operation));
@@ -121,7 +121,7 @@ pub fn a_source_can_be_read_and_posted_again_meanwhile<F: Fixture>(fixture: &F) 
     }
 }
 
-/// A message that waits for a receive holds its share, or has no use for it any more.
+/// A message that waits for a receive holds its share, or no longer needs it.
 pub fn a_source_that_thaws_is_not_read_any_more<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     for len in [8, 300, 100_000] {
@@ -171,13 +171,13 @@ pub fn a_source_is_gathered_from_its_pieces_in_order<F: Fixture>(fixture: &F) {
                 assert_eq!(read(&memory, 0, bytes.len()), bytes);
             }
         }
-        // No pieces at all are an empty message.
+        // No pieces at all make an empty message.
         let received = pair.transfer(8, |pair| pair.send(pieces([]), Some(1)));
         assert_message(&received, &[], Some(1));
     }
 }
 
-/// What arrives fills one buffer after the other, and their lengths say how far.
+/// A message fills one buffer after the other, and their lengths show how far.
 pub fn a_message_is_scattered_over_the_buffers_in_order<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -210,7 +210,7 @@ pub fn a_message_is_scattered_over_the_buffers_in_order<F: Fixture>(fixture: &F)
     }
 }
 
-/// As many pieces as the queue pair was made for, and not one more; what was refused comes back.
+/// A queue pair takes as many pieces as it was made for, and not one more; refused ones come back.
 pub fn both_sides_of_the_limit_of_pieces<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::with(fixture, transport, |config| QpConfig { gather_max: 1, ..config });
@@ -280,7 +280,7 @@ pub fn buffers_of_a_foreign_arena_are_refused<F: Fixture>(fixture: &F) {
                 assert_eq!((refused.error, refused.buffers.len()), (PostError::ForeignBuffer, 1));
             }
         }
-        // Another arena of the domain, which it registered later, is none of these.
+        // Another arena of the domain, which it registered later, is not foreign.
         pair.near.arena = pair.near.domain.arena(1 << 20).expect("an arena");
         pair.works(2);
     }

@@ -1,4 +1,4 @@
-//! The states of a queue pair, and what goes with them.
+//! The states of a queue pair, and what each allows.
 
 use sinew_fabric::verbs::{
     Exposed, Opcode, Operation, PostError, QpAddress, QpState, QueuePair, Request, Source, Status, Transport,
@@ -36,7 +36,8 @@ fn bring<D: Device>(end: &mut End<D>, state: QpState, peer: &QpAddress) {
     assert_eq!(end.qp.state(), state);
 }
 
-/// Requests are taken when it is ready to send, receives from `Init` on; in error both, and they are flushed.
+/// Requests are taken once the queue pair is ready to send, and receives from `Init` on; in error both are taken, and
+/// flushed.
 pub fn a_queue_pair_takes_only_what_its_state_allows<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         for state in STATES {
@@ -62,7 +63,7 @@ pub fn a_queue_pair_takes_only_what_its_state_allows<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A queue pair goes from state to state as it may, from every state to error and to reset, and nowhere else.
+/// A queue pair goes from state to state as specified, from every state to error and to reset, and nowhere else.
 pub fn transitions_out_of_order_are_refused<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let far = fresh(fixture, transport);
@@ -88,7 +89,7 @@ pub fn transitions_out_of_order_are_refused<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Without the address of a peer there is no connection; one of another transport, or of no device, is none.
+/// A connection needs the address of a peer; an address of another transport, or of no device, is not one.
 pub fn a_connection_needs_the_address_of_its_peer<F: Fixture>(fixture: &F) {
     let all = transports(fixture);
     for transport in connected(fixture) {
@@ -110,7 +111,7 @@ pub fn a_connection_needs_the_address_of_its_peer<F: Fixture>(fixture: &F) {
             assert!(matches!(refused, VerbsError::Address(_)), "{transport:?}: {refused}");
             assert_eq!(near.qp.state(), QpState::Init);
         }
-        // As it is told to a peer, and read by it.
+        // The address as it is sent to a peer, and read there.
         let told = QpAddress::from_bytes(&good.to_bytes()).expect("an address of ours");
         near.qp.modify(QpState::ReadyToReceive, Some(&told)).expect("that is the peer");
     }
@@ -134,8 +135,8 @@ pub fn a_queue_pair_that_is_ready_to_receive_receives<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Posts some of everything, of which nothing can be over: messages to a peer that has no receive, or, where they would be
-/// dropped, what is pushed and not started.
+/// Posts some of everything, none of which can be over: messages to a peer that has no receive or, where those would be
+/// dropped, requests that are pushed and not started.
 fn occupy<F: Fixture>(pair: &mut Pair<'_, F>) {
     for id in 0..4 {
         let len = 8 << id;
@@ -171,17 +172,17 @@ fn is_flushed<F: Fixture>(pair: &mut Pair<'_, F>) {
     pair.is_quiet("everything was flushed once");
 }
 
-/// On the way to error, and in it, whatever is posted completes as flushed, in order, and nobody hears of it.
+/// On the way to error, and in it, everything posted completes as flushed, in order, and no peer hears of it.
 pub fn an_error_flushes_both_queues<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
         occupy(&mut pair);
         pair.near.qp.modify(QpState::Error, None).expect("from every state to error");
-        // What was pushed and not started is flushed with the doorbell at the latest.
+        // Requests that were pushed and not started are flushed with the doorbell at the latest.
         pair.near.qp.doorbell();
         is_flushed(&mut pair);
         assert_eq!(pair.near.qp.state(), QpState::Error);
-        // More than fits at once, so places come back.
+        // More than fits at once, so places must come back.
         for id in 0..2 * DEPTH as u64 {
             pair.near.receive(id, 8);
             let operation = pair.send(Source::Inline(b"flushed"), None);
@@ -206,7 +207,7 @@ fn reset_and_connect<F: Fixture>(pair: &mut Pair<'_, F>) {
     pair.to = destination(&pair.near, &pair.far);
 }
 
-/// A reset ends what is posted as an error does; both ends tell their addresses anew, and work as if they were fresh.
+/// A reset ends what is posted as an error does; both ends exchange addresses again, and work as if they were new.
 pub fn a_reset_flushes_both_queues_and_begins_anew<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -228,7 +229,7 @@ pub fn a_reset_flushes_both_queues_and_begins_anew<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Who was connected before is not heard any more, though it does not know; the new peer is.
+/// A former peer is no longer heard, even if it does not know that; the new peer is.
 pub fn a_queue_pair_hears_nothing_of_an_earlier_connection<F: Fixture>(fixture: &F) {
     for transport in connected(fixture) {
         let Expectations { knows_its_peer, .. } = fixture.expectations();
@@ -246,7 +247,7 @@ pub fn a_queue_pair_hears_nothing_of_an_earlier_connection<F: Fixture>(fixture: 
         }
         for id in 0..3 {
             let source = Source::Inline(b"of old");
-            // It may know already.
+            // The former peer may know already.
             let _ = former.qp.post(Request::new(id, Operation::Send { source, immediate: None, to: None }));
         }
         pair.rest();
@@ -260,7 +261,7 @@ pub fn a_queue_pair_hears_nothing_of_an_earlier_connection<F: Fixture>(fixture: 
     }
 }
 
-/// RC: a peer in error takes nothing, and who asks it hears so.
+/// RC: a peer in error takes nothing, and its peers hear so.
 pub fn requests_to_a_peer_in_error_fail<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     for one_sided in [false, true] {

@@ -1,4 +1,4 @@
-//! The suite on the model, and on what breaks its rules.
+//! The suite on the model, and on models that break its rules.
 
 mod model;
 mod ud_port;
@@ -11,11 +11,11 @@ use super::{Expectations, Fixture, Promise};
 use crate::verbs;
 use model::{Flaw, Model, Options};
 
-/// Devices of one world.
+/// Devices of one world of the model.
 struct Worlds(Model, Instant, Options, u64);
 
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// For what must fail.
+/// Patience for facts that must fail, in nanoseconds.
 const IMPATIENCE_NS: u64 = 250_000_000;
 
 impl Worlds {
@@ -66,7 +66,7 @@ mod model_of_a_network {
     crate::verbs_tests!(super::Worlds::new(OPTIONS));
 }
 
-/// Where only transports are that lose messages.
+/// A world in which the only transport loses messages.
 struct Unreliable(Worlds, Transport);
 
 impl Unreliable {
@@ -95,7 +95,7 @@ impl Fixture for Unreliable {
     }
 }
 
-/// Each flaw makes the fact fail that forbids it.
+/// Tests that each flaw makes the fact fail that forbids it.
 macro_rules! noticed {
     ($($name:ident: $flaw:ident by $fact:ident;)*) => {
         $(

@@ -5,7 +5,7 @@ use sinew_fabric::verbs::{Exposed, Operation, ProtectionDomain, QueuePair, Reque
 use super::ends::*;
 use super::*;
 
-/// Two threads, each with an end, send each other messages, some at a time; each arrives, and in order.
+/// Two threads, each with an end, exchange messages, several at a time; each message arrives, and in order.
 pub fn threads_exchange_messages<F: Fixture>(fixture: &F) {
     const MESSAGES: usize = 600;
     const WINDOW: usize = 8;
@@ -28,7 +28,7 @@ pub fn threads_exchange_messages<F: Fixture>(fixture: &F) {
             (0..WINDOW as u64).for_each(|id| near.receive(id, 256));
             let (mut asked, mut answered, mut over) = (0, 0, 0);
             while answered < MESSAGES {
-                // A window of answers, and a place in the queue, bound what is on its way.
+                // A window of answers, and the places of the queue, bound what is in flight.
                 while asked < MESSAGES && asked < answered + WINDOW && asked < over + DEPTH {
                     let source = near.frozen(&message(asked)).into();
                     near.post(Request::new(asked as u64, Operation::Send { source, immediate: None, to }));
@@ -80,7 +80,7 @@ pub fn threads_exchange_messages<F: Fixture>(fixture: &F) {
     }
 }
 
-/// While others write to it, an exposure ends: from then on the memory is its owner's alone, and they are refused.
+/// An exposure ends while others write to it: from then on the memory belongs to its owner alone, and they are refused.
 pub fn memory_does_not_change_after_its_exposure_ended<F: Fixture>(fixture: &F) {
     const LEN: usize = 64 << 10;
     if reliable(fixture).is_none() || !fixture.expectations().real_time.holds("threads") {

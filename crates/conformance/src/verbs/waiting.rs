@@ -1,4 +1,4 @@
-//! Waits end when they should.
+//! Waits on completion queues end when they should.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) fn end<F: Fixture>(fixture: &F) -> Option<End<F::Device>> {
     Some(End::new(device, &config))
 }
 
-/// A wait without a completion lasts as long as it was told, in as many pieces as it likes, and not for ever.
+/// A wait without a completion lasts for its time-out in total, in any number of pieces, and not for ever.
 pub fn a_wait_keeps_its_timeout<F: Fixture>(fixture: &F) {
     let Some(mut end) = end(fixture) else { return };
     let patience_ns = fixture.expectations().patience_ns;
@@ -37,7 +37,7 @@ pub fn a_wait_keeps_its_timeout<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A completion that came before the wait ends it; so does one that is on its way, of a request or of a receive.
+/// A completion of a request or a receive that came before the wait ends it, and so does one that is still to come.
 pub fn a_wait_ends_when_a_completion_is_there<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
@@ -51,7 +51,7 @@ pub fn a_wait_ends_when_a_completion_is_there<F: Fixture>(fixture: &F) {
             let operation = pair.send(Source::Inline(b"wake up"), None);
             pair.near.post(Request::new(round, operation));
             if round % 2 == 0 {
-                // What was polled is no reason to stay awake.
+                // Completions that were polled are no reason to stay awake.
                 pair.eventually("both ends complete", |pair| {
                     (!pair.near.sent.is_empty() && !pair.far.received.is_empty()).then_some(())
                 });
@@ -69,7 +69,7 @@ pub fn a_wait_ends_when_a_completion_is_there<F: Fixture>(fixture: &F) {
             assert_message(&pair.received("it is there"), b"wake up", None);
             pair.sent_well(round);
         }
-        // Nothing is left: a wait lasts.
+        // Nothing is left, so a wait lasts.
         let start_ns = fixture.now_ns();
         let mut turns = 0;
         while fixture.now_ns() - start_ns < 2_000_000 {
@@ -88,7 +88,7 @@ pub fn a_wake_before_the_wait_is_not_lost<F: Fixture>(fixture: &F) {
     for round in 0..20 {
         let start_ns = fixture.now_ns();
         wakers[round % 2].clone().wake();
-        // Polling is no waiting: it leaves the wake-up alone.
+        // Polling is not waiting: it leaves the wake-up alone.
         end.poll();
         let queue = if round % 2 == 0 { &mut end.sends } else { &mut end.receives };
         queue.wait(Some(patience_ns)).expect("waiting works");
@@ -96,7 +96,7 @@ pub fn a_wake_before_the_wait_is_not_lost<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Each of many wake-ups by another thread, some before and some during a wait, ends one.
+/// Many wake-ups by another thread, some before and some during a wait, each end a wait.
 pub fn wakes_from_another_thread_are_not_lost<F: Fixture>(fixture: &F) {
     let Expectations { real_time, patience_ns, .. } = fixture.expectations();
     if !real_time.holds("wake-ups by other threads") {
@@ -114,8 +114,8 @@ pub fn wakes_from_another_thread_are_not_lost<F: Fixture>(fixture: &F) {
     );
 }
 
-/// A message from another thread ends the wait for it, whether it came before, during, or just at the beginning; so does the
-/// completion of a request that another thread lets end.
+/// A message from another thread ends the wait for it, whether it came before, during, or just at the beginning; so
+/// does the completion of a request that the other thread brings about.
 pub fn a_completion_wakes_a_sleeping_thread<F: Fixture>(fixture: &F) {
     let patience_ns = fixture.expectations().patience_ns;
     completed_by_another_thread(fixture, |far, awaited, _| {
@@ -124,15 +124,15 @@ pub fn a_completion_wakes_a_sleeping_thread<F: Fixture>(fixture: &F) {
     });
 }
 
-/// What an end sleeps for.
+/// Event that an end sleeps for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
     Message,
     EndOfRequest,
 }
 
-/// Rounds of a message by another thread, and of an answer to it. `sleep` is one sleep of the end that is asked, which is told what it
-/// sleeps for and when the round began.
+/// Runs rounds of a message by another thread and an answer to it. `sleep` is one sleep of the end that is asked; it is
+/// passed the awaited event and the time at which the round began.
 pub(super) fn completed_by_another_thread<F: Fixture>(
     fixture: &F,
     mut sleep: impl FnMut(&mut End<F::Device>, Awaited, u64),
@@ -194,13 +194,13 @@ pub(super) fn completed_by_another_thread<F: Fixture>(
                 while far.received.is_empty() {
                     slept(&mut far, Awaited::Message);
                 }
-                assert_message(&far.received.pop_front().expect("looked at"), b"wake", None);
+                assert_message(&far.received.pop_front().expect("not empty"), b"wake", None);
                 let answer = Operation::Send { source: Source::Inline(b"awake"), immediate: None, to: back };
                 far.post(Request::new(round, answer));
                 while far.sent.is_empty() {
                     slept(&mut far, Awaited::EndOfRequest);
                 }
-                let sent = far.sent.pop_front().expect("looked at");
+                let sent = far.sent.pop_front().expect("not empty");
                 assert_eq!((sent.id, sent.status), (round, Status::Success));
             }
             drop(ask);
@@ -208,7 +208,7 @@ pub(super) fn completed_by_another_thread<F: Fixture>(
     }
 }
 
-/// To wake a completion queue that is gone is nothing.
+/// Waking a completion queue that is gone has no effect.
 pub fn a_waker_outlives_its_completion_queue<F: Fixture>(fixture: &F) {
     let Some(end) = end(fixture) else { return };
     let lonely = end.thread.completion_queue(4).expect("a completion queue");

@@ -1,4 +1,5 @@
-//! Frame ports of several kinds behind one type, for what forwards between them. It costs a copy of each received frame; ports of one kind need none.
+//! Frame ports of several kinds behind one type, for code that forwards between them. This costs a copy of each
+//! received frame, which ports of one kind do not need.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,9 +12,9 @@ use crate::port::PortStats;
 use crate::readiness::{Armed, Descriptor, Readiness};
 use crate::waker::Waker;
 
-/// A frame port, whatever its frames are.
+/// A frame port with any kind of frames.
 trait Frames: Readiness {
-    /// Receives a burst and hands it on, frame by frame; returns the time of its arrival.
+    /// Receives a burst and hands it to `take`, frame by frame; returns the time of its arrival.
     fn receive(&mut self, time_ns: u64, take: &mut dyn FnMut(&[u8])) -> u64;
     fn push(&mut self, head: &[u8], rest: &[u8]);
     fn submit(&mut self);
@@ -63,7 +64,7 @@ impl<P: FramePort> Frames for P {
 
 type Shared = Rc<RefCell<Box<dyn Frames>>>;
 
-/// Any frame port.
+/// A frame port of any kind.
 pub struct AnyPort {
     rx: AnyRx,
     tx: AnyTx,
@@ -81,7 +82,7 @@ pub struct AnyTx {
 }
 
 impl AnyPort {
-    /// This port.
+    /// Wraps `port`.
     pub fn new(port: impl FramePort + 'static) -> Self {
         let port: Shared = Rc::new(RefCell::new(Box::new(port)));
         let caps = port.borrow().caps();

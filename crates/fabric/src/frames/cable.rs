@@ -31,7 +31,7 @@ use crate::port::{Dropped, PacketPort, PacketRx, PacketTx, PortError, PortStats,
 use crate::readiness::{Armed, Descriptor, Readiness};
 use crate::waker::Waker;
 
-/// Frames of cables.
+/// The family of cables' frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied;
 
@@ -53,8 +53,8 @@ impl LentFrame for CopiedFrame<'_> {
     }
 }
 
-/// One end of a cable between two packet ports. Frames are copied out of what the port lends, since its packets cannot be written; a frame
-/// from anybody but the other end is dropped, and counted as [`Dropped::Malformed`].
+/// One end of a cable between two packet ports. Frames are copied out of the packets that the port lends, since those
+/// cannot be written. A frame from anybody except the other end is dropped, and counted as [`Dropped::Malformed`].
 #[derive(Debug)]
 pub struct Cable<P: PacketPort> {
     rx: CableRx<P>,
@@ -63,7 +63,8 @@ pub struct Cable<P: PacketPort> {
     caps: FrameCaps,
 }
 
-/// The receiving half of a [`Cable`]. Packet ports lend their halves for one call, so both of a cable reach the port.
+/// The receiving half of a [`Cable`]. A packet port lends its halves for one call only, so both halves of a cable hold
+/// the port.
 #[derive(Debug)]
 pub struct CableRx<P> {
     port: Rc<RefCell<P>>,
@@ -83,7 +84,7 @@ pub struct CableTx<P> {
 }
 
 impl<P: PacketPort> Cable<P> {
-    /// The end whose other end is the port at `address`.
+    /// The end of a cable to the port at `address`.
     ///
     /// # Errors
     ///
@@ -93,7 +94,8 @@ impl<P: PacketPort> Cable<P> {
         Ok(Self::with(port, Some(peer), mac))
     }
 
-    /// The end whose other end is the first that sends a frame. Until then it sends nowhere, which counts as [`Dropped::NoSuchPeer`].
+    /// The end of a cable to whoever first sends a frame. Until then it sends nowhere, which counts as
+    /// [`Dropped::NoSuchPeer`].
     pub fn answering(port: P, mac: MacAddress) -> Self {
         Self::with(port, None, mac)
     }
@@ -114,7 +116,7 @@ impl<P: PacketPort> Cable<P> {
         Self { rx, tx, mac, caps }
     }
 
-    /// Where the other end of the cable finds this one.
+    /// Address at which the other end of the cable finds this one.
     pub fn address(&self) -> Address {
         self.tx.port.borrow().address()
     }
@@ -157,7 +159,7 @@ impl<P: PacketPort> FrameRx for CableRx<P> {
     }
 }
 
-/// Lends frames that lie in a row, by where they end.
+/// Lends frames that lie one after the other, given the end of each.
 pub(super) fn lend<'a>(
     memory: &'a mut [u8],
     ends: impl IntoIterator<Item = usize>,
@@ -237,7 +239,7 @@ impl<P: PacketPort> FramePort for Cable<P> {
         self.tx.port.borrow_mut().wait(timeout_ns)
     }
 
-    /// Frames received and sent; packets that the port itself dropped count too.
+    /// Frames received and sent; packets that the port itself dropped are counted too.
     fn stats(&self) -> PortStats {
         let port = self.tx.port.borrow().stats();
         let mut stats = self.rx.stats.merged(&self.tx.stats);

@@ -1,10 +1,12 @@
+//! Tests of layered ports: lengths, and peers that are forgotten.
+
 use super::*;
 use crate::loopback::{LoopbackConfig, LoopbackPort, Network};
 use crate::port::PeerLoss;
 use crate::time::ManualClock;
 
 const PACKET: usize = 200;
-/// What [`padded`] adds to each packet.
+/// Bytes that [`padded`] adds to each packet.
 const PAD_LEN: usize = 24;
 
 fn port(network: &Network, name: &str, packet_len_max: usize) -> LoopbackPort {
@@ -28,7 +30,7 @@ fn received(port: &mut impl PacketPort) -> Vec<Vec<u8>> {
     burst.packets.iter().map(|packet| packet.head.to_vec()).collect()
 }
 
-/// Says that it adds so many bytes, and adds others; notes whom it was told to forget.
+/// A layer that claims to add some number of bytes and adds another; it records the peers that it was told to forget.
 #[derive(Debug, Default)]
 struct Padding {
     said: usize,
@@ -75,7 +77,7 @@ fn a_layer_takes_its_bytes_off_every_length() {
     assert_eq!(outer.packet_len_max(to), 130 - 48);
     assert_eq!(outer.packet_len_max(Network::stranger(1)), PACKET - 48);
 
-    // A header can be copied by every port.
+    // Every port can copy a header.
     for (copy_len_max, left) in [(24 + 24, 24), (24 + 25, 25), (24 + 23, 24), (24, 24)] {
         let config = LoopbackConfig { copy_len_max, ..LoopbackConfig::default() };
         let padded = padded(network.port_with("", config).unwrap()).unwrap();
@@ -90,14 +92,14 @@ fn ports_whose_packets_leave_a_layer_too_little_are_refused_at_once() {
     let error = padded(port(&network, "b", PACKET_LEN_MIN + PAD_LEN - 1)).unwrap_err();
     let PortError::PacketsTooSmall { packet_len_max: 119, overhead: PAD_LEN, .. } = error else { panic!("{error}") };
     assert!(error.to_string().contains("loopback://b") && error.to_string().contains("larger packets"), "{error}");
-    // The second one finds too little left.
+    // The second layer finds too little left.
     let once = padded(port(&network, "c", PACKET_LEN_MIN + 2 * PAD_LEN - 1)).unwrap();
     let error = padded(once).unwrap_err();
     assert!(matches!(error, PortError::PacketsTooSmall { packet_len_max: 143, overhead: 48, .. }), "{error}");
-    // No length that a layer can say does harm.
+    // No overhead that a layer can claim does harm.
     let padding = Padding { said: usize::MAX, ..Padding::default() };
     assert!(Layered::around(port(&network, "d", PACKET), padding).is_err());
-    // What adds nothing goes around any port.
+    // A layer that adds nothing fits around any port.
     assert!(Layered::around(port(&network, "e", 30), Padding::default()).is_ok());
 }
 
@@ -116,7 +118,7 @@ fn packets_of_a_layer_that_adds_more_than_it_said_are_dropped_where_they_are_too
         assert_eq!(a.stats().dropped(Dropped::TooLong), u64::from(!arrives));
         assert_eq!(a.with_port(|inner| inner.stats().dropped_total()), 0, "the port inside saw it");
     }
-    // Towards a peer that takes less, too.
+    // The same towards a peer that takes shorter packets.
     let network = network();
     let padding = Padding { said: 10, added: 11, ..Padding::default() };
     let mut a = Layered::around(port(&network, "a", PACKET), padding).unwrap();
@@ -149,7 +151,7 @@ fn every_layer_hears_of_peers_that_are_forgotten_or_gone_for_certain() {
     outer.peer_left(peers[1]);
     assert_eq!(told(&outer), [peers[1]]);
 
-    // A hint is none to forget anything for.
+    // A hint is no reason to forget anything.
     network.report_loss("a", peers[1], PeerLoss::Unreachable);
     assert!(matches!(outer.poll_event(), Some(PortEvent::PeerLost { loss: PeerLoss::Unreachable, .. })));
     assert_eq!(told(&outer), []);

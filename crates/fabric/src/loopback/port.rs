@@ -28,13 +28,13 @@ pub struct LoopbackPort {
     config: LoopbackConfig,
 }
 
-/// A packet that is lent.
+/// A packet that is lent to the receiver.
 struct Lent {
     from: Peer,
     bytes: Vec<u8>,
-    /// Bytes of the head, where the rest is lent as a tail.
+    /// Length of the head, if the rest is lent as a tail.
     tail_start: Option<usize>,
-    /// The share behind the tail and the word that its sender revokes it by.
+    /// The share behind the tail, and the word through which its sender revokes it.
     shared: Option<(Shared, Arc<AtomicU64>)>,
 }
 
@@ -46,7 +46,7 @@ pub struct LoopbackRx {
     lent: Vec<Lent>,
 }
 
-/// The transmitting half of a [`LoopbackPort`]. Nothing leaves it before it is submitted.
+/// The transmitting half of a [`LoopbackPort`]. Packets leave it only when submitted.
 pub struct LoopbackTx {
     network: Network,
     index: usize,
@@ -83,7 +83,7 @@ impl LoopbackPort {
         })
     }
 
-    /// The peer that others know this port as.
+    /// The peer as which others know this port.
     pub fn peer(&self) -> Peer {
         State::peer_of(self.index)
     }
@@ -112,7 +112,7 @@ impl LoopbackRx {
         }
     }
 
-    /// Copies the shared part of a packet into the buffer that is lent, and ends the share unless a tail keeps it.
+    /// Copies a packet's shared part into the buffer that is lent, and ends the share unless a tail keeps it.
     fn unpack(&self, state: &mut State, packet: Packet) -> Lent {
         let Packet { from, mut bytes, head_len, shared, .. } = packet;
         let mut lent = Lent { from, bytes: Vec::new(), tail_start: None, shared: None };
@@ -196,14 +196,14 @@ impl PacketTx for LoopbackTx {
 
     fn reclaim(&mut self, buffer: &Frozen) {
         if buffer.is_from(&self.arena) {
-            // Held shares are all of this arena, so the offset names the buffer.
+            // Held shares are all from this arena, so the offset identifies the buffer.
             let offset = buffer.arena_offset();
             self.network.state.borrow_mut().end_shares(self.index, |share| share.arena_offset() == offset);
         }
     }
 }
 
-/// There is none: the network's time passes only when somebody waits.
+/// A loopback port has no descriptor: its network's time passes only while somebody waits.
 impl Readiness for LoopbackPort {
     fn descriptor(&self) -> Option<Descriptor> {
         None
@@ -281,8 +281,8 @@ impl PacketPort for LoopbackPort {
         Waker::new(self.network.state.borrow().node(self.index).woken.clone())
     }
 
-    /// Moves the clock to the next arrival at any port of the network, or by the time-out when that is sooner. With neither
-    /// it returns at once, since nobody else could ever move the clock.
+    /// Moves the clock to the next arrival at any port of the network, or by the time-out if that is sooner. With
+    /// neither it returns at once, since nobody else could ever move the clock.
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
         let clock = &self.network.clock;
         let now_ns = clock.now_ns();

@@ -1,4 +1,4 @@
-//! What the ports of one loopback network share.
+//! State that the ports of one loopback network share.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -11,16 +11,16 @@ use crate::address::Peer;
 use crate::port::{Dropped, PeerLoss, PortEvent, PortStats};
 use crate::waker::WakeTarget;
 
-/// Marks the peers of loopback ports, so that others' peers are not taken for them.
+/// Mark of loopback ports' peers, so that other peers are not taken for them.
 const PEER_MARK: u64 = 0x6c6f_6f70_6261_636b;
-/// Buffers beyond this are freed rather than kept for reuse.
+/// Number of spare buffers above which buffers are freed rather than kept for reuse.
 const SPARE_BUFFERS_MAX: usize = 1 << 16;
 
-/// A share that a sender holds, with the word by which it takes packets back.
+/// A share that a sender holds, with the word through which it revokes packets.
 #[derive(Default)]
 struct Slot {
-    /// Rises whenever the share ends, so that packets know their own from later ones. Receivers that were lent a tail read
-    /// it through a guard.
+    /// Rises whenever the share ends, so that packets can tell their own share from later ones. Receivers that were
+    /// lent a tail read it through a guard.
     generation: Arc<AtomicU64>,
     share: Option<Frozen>,
 }
@@ -35,11 +35,11 @@ pub(super) struct Shared {
     len: usize,
 }
 
-/// A packet on its way or waiting.
+/// A packet in flight, or waiting at its receiver.
 pub(super) struct Packet {
     pub(super) from: Peer,
     pub(super) arrival_ns: u64,
-    /// The head, and behind it the data unless that is shared.
+    /// The head, followed by the data unless that is shared.
     pub(super) bytes: Vec<u8>,
     pub(super) head_len: usize,
     pub(super) shared: Option<Shared>,
@@ -51,41 +51,42 @@ pub(super) enum Data<'a> {
     Held { share: &'a Frozen, start: usize, len: usize },
 }
 
-/// Makes one port's `wait` return.
+/// Flag that makes one port's `wait` return.
 #[derive(Default)]
 pub(super) struct WakeFlag(AtomicU32);
 
 impl WakeTarget for WakeFlag {
     fn wake(&self) {
-        // Release: what the waker did before is seen by the thread that returns from `wait`. Partner: `take`.
+        // Release: what the waker did before is seen by the thread that returns from `wait`. Partner: the acquire in
+        // `WakeFlag::take`.
         self.0.store(1, Ordering::Release);
     }
 }
 
 impl WakeFlag {
     pub(super) fn take(&self) -> bool {
-        // Acquire: see `wake`.
+        // Acquire. Partner: the release in `WakeFlag::wake`.
         self.0.swap(0, Ordering::Acquire) != 0
     }
 }
 
-/// One port as the network sees it. Nodes are never removed, so an index names one port for good.
+/// One port as the network sees it. Nodes are never removed, so an index always names the same port.
 pub(super) struct Node {
     pub(super) name: String,
     alive: bool,
-    /// Whether it was killed and its port is still there, so that it can be revived.
+    /// Whether the node was killed and its port still exists, so that it can be revived.
     killed: bool,
     pub(super) config: LoopbackConfig,
-    /// Packets whose time has not come, in order of arrival.
+    /// Packets in flight, in order of arrival.
     in_flight: VecDeque<Packet>,
-    /// Packets that have arrived.
+    /// Packets that have arrived and not been received.
     waiting: VecDeque<Packet>,
     pub(super) events: VecDeque<PortEvent>,
     pub(super) stats: PortStats,
     pub(super) woken: Arc<WakeFlag>,
     slots: Vec<Slot>,
     free_slots: Vec<usize>,
-    /// By index: who is told when this node goes.
+    /// For each node by index: whether this node is told when that one goes.
     acquainted: Vec<bool>,
 }
 
@@ -94,7 +95,7 @@ pub(super) struct State {
     nodes: Vec<Node>,
     cut_links: HashSet<(String, String)>,
     spare: Vec<Vec<u8>>,
-    /// The longest packet of any port, which every buffer is made with room for: none grows once traffic is steady.
+    /// Capacity of every buffer, the longest packet of any port: none grows once traffic is steady.
     buffer_len: usize,
     pub(super) tap: Option<Vec<TappedPacket>>,
     pub(super) latency_ns: u64,
@@ -106,7 +107,7 @@ impl State {
         Peer([index as u64, PEER_MARK, 0])
     }
 
-    /// The index of a peer that is, or was, one of our ports.
+    /// The index of a peer that is, or was, a port of this network.
     pub(super) fn index_of(&self, peer: Peer) -> Option<usize> {
         let Peer([index, PEER_MARK, 0]) = peer else { return None };
         usize::try_from(index).ok().filter(|&index| index < self.nodes.len())
@@ -128,7 +129,7 @@ impl State {
         &mut self.nodes[index]
     }
 
-    /// Adds a node; an empty name becomes one that no other has.
+    /// Adds a node; an empty name is replaced by one that no other node has.
     pub(super) fn open(&mut self, name: &str, config: LoopbackConfig) -> usize {
         let index = self.nodes.len();
         self.buffer_len = self.buffer_len.max(config.packet_len_max);
@@ -155,10 +156,10 @@ impl State {
         index
     }
 
-    /// The port itself goes: it cannot come back.
+    /// Closes a node whose port was dropped, so that it can never be revived.
     pub(super) fn drop_port(&mut self, index: usize) {
         self.close(index, PeerLoss::Closed);
-        // What a killed port still pushed.
+        // Packets that a killed port still pushed hold shares.
         self.end_shares(index, |_| true);
         self.nodes[index].killed = false;
     }
@@ -239,7 +240,7 @@ impl State {
         }
     }
 
-    /// Makes a packet: the head is copied, the data copied or held.
+    /// Makes a packet: the head is copied; the data is copied or held.
     pub(super) fn pack(&mut self, from: usize, head: &[u8], data: Data<'_>) -> Packet {
         let mut bytes = self.buffer();
         bytes.extend_from_slice(head);
@@ -262,7 +263,7 @@ impl State {
         Packet { from: Self::peer_of(from), arrival_ns: 0, bytes, head_len: head.len(), shared }
     }
 
-    /// Throws a packet away, with the share that was held for it.
+    /// Discards a packet, with the share that was held for it.
     fn discard(&mut self, packet: Packet) {
         if let Some(shared) = packet.shared {
             self.end_share(shared);
@@ -270,19 +271,19 @@ impl State {
         self.recycle(packet.bytes);
     }
 
-    /// Ends one packet's share, unless that has happened.
+    /// Ends one packet's share, unless it has ended already.
     pub(super) fn end_share(&mut self, shared: Shared) {
         let node = &mut self.nodes[shared.sender];
         let slot = &mut node.slots[shared.slot];
         if slot.generation.load(Ordering::Relaxed) == shared.generation {
-            // Release: partner of the guard's fence; the buffer is written only after this.
+            // Release: the buffer is written only after this. Partner: the acquire fence in `Guard::still_lent`.
             slot.generation.fetch_add(1, Ordering::Release);
             slot.share = None;
             node.free_slots.push(shared.slot);
         }
     }
 
-    /// Ends all shares of a port that `which` picks.
+    /// Ends all shares of a port that `which` selects.
     pub(super) fn end_shares(&mut self, index: usize, which: impl Fn(&Frozen) -> bool) {
         let Node { slots, free_slots, .. } = &mut self.nodes[index];
         for (number, slot) in slots.iter_mut().enumerate() {
@@ -294,14 +295,15 @@ impl State {
         }
     }
 
-    /// The shared bytes of a packet and their generation word, unless its sender has taken them back.
+    /// The shared bytes of a packet and their generation word, unless its sender has revoked them.
     pub(super) fn shared_bytes(&self, shared: Shared) -> Option<(&[u8], &Arc<AtomicU64>)> {
         let slot = &self.nodes[shared.sender].slots[shared.slot];
         let share = slot.share.as_ref().filter(|_| slot.generation.load(Ordering::Relaxed) == shared.generation)?;
         Some((share.get(shared.start..shared.start + shared.len)?, &slot.generation))
     }
 
-    /// Sends a packet off. Its fate is counted at the sender when it does not get away, at the receiver when it is full.
+    /// Sends a packet off. A packet that cannot leave is counted at the sender; one that finds the receiver full, at
+    /// the receiver.
     pub(super) fn submit(&mut self, from: usize, to: Peer, packet: Packet, now_ns: u64) {
         self.record(packet.from, to, &packet, now_ns);
         let target = self.index_of(to).filter(|&to| self.nodes[to].alive && self.nodes[from].alive);
@@ -355,7 +357,7 @@ impl State {
         self.tap.get_or_insert_default().push(TappedPacket { time_ns, from, to, bytes });
     }
 
-    /// Lets what has arrived by now wait, or be lost where there is no room.
+    /// Moves packets that have arrived by now to the waiting ones, or drops them if there is no room.
     pub(super) fn admit(&mut self, index: usize, now_ns: u64) {
         loop {
             let node = &mut self.nodes[index];
@@ -372,7 +374,7 @@ impl State {
         }
     }
 
-    /// The next packet that a port may have, its shared bytes still in place. Those that were revoked are counted.
+    /// The next packet for a port, its shared bytes still in place. Revoked packets are skipped and counted.
     pub(super) fn take_arrived(&mut self, index: usize) -> Option<Packet> {
         loop {
             let packet = self.nodes[index].waiting.pop_front()?;
@@ -388,13 +390,13 @@ impl State {
         }
     }
 
-    /// Whether a port has anything to look at now.
+    /// Whether a port has a packet or an event waiting.
     pub(super) fn is_ready(&self, index: usize) -> bool {
         let node = &self.nodes[index];
         !node.waiting.is_empty() || !node.events.is_empty()
     }
 
-    /// The next arrival in the future, at any living port.
+    /// Time of the next arrival in the future, at any living port.
     pub(super) fn next_future_arrival_ns(&mut self, now_ns: u64) -> Option<u64> {
         for index in 0..self.nodes.len() {
             self.admit(index, now_ns);

@@ -1,3 +1,5 @@
+//! Tests of the loopback network.
+
 use super::*;
 use crate::port::{Dropped, PacketPort, PacketRx, PacketTx, PortEvent, RxBurst, TxData, TxPacket};
 use sinew_mem::Frozen;
@@ -35,7 +37,7 @@ fn frozen(port: &LoopbackPort, bytes: &[u8]) -> Frozen {
     buffer.freeze()
 }
 
-/// All packets that are there, each with its sender.
+/// All packets that have arrived, each with its sender.
 fn received(port: &mut LoopbackPort) -> Vec<(Peer, Vec<u8>)> {
     let mut all = Vec::new();
     loop {
@@ -120,7 +122,7 @@ fn packets_in_flight_take_no_room() {
     }
     network.clock().advance(100);
     got += received(&mut b).len();
-    // The last ten arrive in one go, where eight fit.
+    // The last ten arrive at once, and only eight fit.
     assert_eq!((got, b.stats().dropped(Dropped::Overflow)), (40 - 1, 1));
 }
 
@@ -335,7 +337,7 @@ fn a_lent_tail_pins_the_share_and_fails_once_revoked() {
     assert!(tail.copy_to(&mut copy).is_err());
     drop(burst);
 
-    // Given back unharmed, the share ends with the burst.
+    // Given back without a revocation, the share ends with the burst.
     send_frozen(&mut a, b.peer(), &buffer);
     assert_eq!(received(&mut b)[0].1[24..], *b"first");
     assert!(buffer.thaw().is_ok());

@@ -1,15 +1,15 @@
-//! The four ways to get an object, and the classes of gets that are measured apart.
+//! The four ways to get an object, and the classes of gets that are measured separately.
 
-/// How an object is fetched (apnet19 2.2).
+/// Way to fetch an object (apnet19 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// One READ for each access, one after the other. The server's processor has no part in it.
+    /// One READ for each access, one after the other. The server's processor takes no part.
     OneSided,
     /// One request, which the server answers after it has made all accesses itself: a compound read.
     TwoSided,
 }
 
-/// How the reader learns that something completed (apnet19 2.2).
+/// Way to learn of a completion (apnet19 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Notice {
     /// Its thread polls the completion queue all the time.
@@ -21,17 +21,17 @@ pub enum Notice {
 /// One of the four combinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
-    /// How the object is fetched.
+    /// Way to fetch the object.
     pub way: Way,
-    /// How the reader learns of it.
+    /// Way to learn of its completion.
     pub notice: Notice,
 }
 
 impl Choice {
-    /// How many there are.
+    /// Number of choices.
     pub const COUNT: usize = 4;
 
-    /// All of them. Those that poll come first, so that a reader that knows nothing changes its notice once.
+    /// All choices. Those that poll come first, so that a reader that knows nothing changes its notice only once.
     pub const ALL: [Self; Self::COUNT] = [
         Self { way: Way::OneSided, notice: Notice::Polling },
         Self { way: Way::TwoSided, notice: Notice::Polling },
@@ -39,7 +39,7 @@ impl Choice {
         Self { way: Way::TwoSided, notice: Notice::Events },
     ];
 
-    /// Its place in [`Self::ALL`].
+    /// Index in [`Self::ALL`].
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.notice == Notice::Events) * 2 + usize::from(self.way == Way::TwoSided)
@@ -60,10 +60,10 @@ impl std::fmt::Display for Choice {
     }
 }
 
-/// The most dependent accesses of a get, whatever reader and server are configured for.
+/// The most dependent accesses of a get, however reader and server are configured.
 pub const ACCESSES_MAX: u32 = 16;
 
-/// What is measured together: gets of a like size with as many accesses.
+/// A class of gets that are measured together: those of similar size with the same number of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Class {
     size_log2: u8,
@@ -72,27 +72,28 @@ pub struct Class {
 
 impl Class {
     const SIZES: usize = 32;
-    /// How many classes there are.
+    /// Number of classes.
     pub const COUNT: usize = Self::SIZES * ACCESSES_MAX as usize;
 
-    /// The class of objects of `len` bytes, which is rounded up to a power of two, after `accesses` accesses. What is beyond
-    /// 2^31 bytes or [`ACCESSES_MAX`] accesses belongs to the last class there.
+    /// The class of objects of `len` bytes, rounded up to a power of two, after `accesses` accesses. Lengths beyond
+    /// 2^31 bytes belong to the last class of sizes, and more than [`ACCESSES_MAX`] accesses to the last class of
+    /// accesses.
     pub fn of(len: u32, accesses: u32) -> Self {
         let size_log2 = len.max(1).checked_next_power_of_two().map_or(31, u32::trailing_zeros);
         Self { size_log2: size_log2 as u8, accesses: accesses.clamp(1, ACCESSES_MAX) as u8 }
     }
 
-    /// The most bytes of its objects.
+    /// The longest object of the class, in bytes.
     pub fn len_max(self) -> u32 {
         1 << self.size_log2
     }
 
-    /// The accesses of its gets.
+    /// Number of accesses of the class's gets.
     pub fn accesses(self) -> u32 {
         self.accesses.into()
     }
 
-    /// Its place among [`Self::COUNT`].
+    /// Index of the class, below [`Self::COUNT`].
     pub(super) fn index(self) -> usize {
         usize::from(self.size_log2) * ACCESSES_MAX as usize + usize::from(self.accesses) - 1
     }

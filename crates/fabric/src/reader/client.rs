@@ -1,4 +1,4 @@
-//! The reader itself: gets under way, and what becomes of them.
+//! The reader itself: gets in flight, and their outcomes.
 
 mod errors;
 mod join;
@@ -31,62 +31,62 @@ pub(super) type Thread<D> = <Domain<D> as ProtectionDomain>::Thread;
 pub(super) type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
 pub(super) type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
 
-/// Completions taken at a time.
+/// The most completions taken at a time.
 const BURST: usize = 32;
-/// What SENDs and receives complete with; READs complete with their get's number, which is less.
+/// Identifier of SENDs' completions. (READs complete with their get's number, which is less.)
 const SEND_ID: u64 = u64::MAX;
 const RECEIVE_ID: u64 = u64::MAX - 1;
 
-/// A get that ended.
+/// Outcome of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome<'a> {
-    /// The get's own.
+    /// Tag that the caller gave the get.
     pub tag: u64,
-    /// The object's bytes, or why there are none.
+    /// The object's bytes, or the reason why there are none.
     pub result: Result<&'a [u8], &'a GetError>,
-    /// How it was made. It ends the way it began.
+    /// Choice with which the get was made, from beginning to end.
     pub choice: Choice,
-    /// When it was asked.
+    /// Time at which it was asked, in nanoseconds.
     pub asked_ns: u64,
 }
 
-/// What a turn did.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// Gets that ended.
     pub ended: usize,
-    /// Whether anything was done, the steps of gets that go on included.
+    /// Whether anything was done, including steps of gets that go on.
     pub found: bool,
-    /// Gets that are under way still.
+    /// Gets that are still in flight.
     pub in_flight: usize,
-    /// [`Step::Spin`]: turn again at once, because something was done or a get under way polls. [`Step::Block`]: nothing needs the
-    /// thread; it may [arm](Readiness::arm) the reader and sleep.
+    /// [`Step::Spin`]: turn again at once, because something was done or a get in flight polls. [`Step::Block`]:
+    /// nothing needs the thread; it may [arm](Readiness::arm) the reader and sleep.
     pub step: Step,
 }
 
-/// What happened at a reader.
+/// Counters of a reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaderStats {
-    /// Gets that were begun, by [`Choice::index`].
+    /// Gets begun, by [`Choice::index`].
     pub begun: [u64; Choice::COUNT],
     /// Gets that found their object.
     pub found: u64,
     /// Gets that ended with an error.
     pub failed: u64,
-    /// Of them, those whose deadline passed.
+    /// Those of the failed gets whose deadline passed.
     pub expired: u64,
-    /// READs and answers of gets that had ended before: they came too late.
+    /// READs and answers that came too late, when their get had already ended.
     pub late: u64,
-    /// Answers that made no sense, or that nothing was waiting for.
+    /// Answers that made no sense, or for which nothing was waiting.
     pub strange: u64,
-    /// Gets by which the policy tried a choice that was not in use.
+    /// Gets with which the policy tried a choice that was not in use.
     pub tries: u64,
 }
 
-/// Gets objects of one server, each by the way that is the best at the moment. It belongs to one thread.
+/// Gets objects of one server, each in the way that is best at the moment. A reader belongs to one thread.
 ///
-/// [`Self::get`] begins a get, and [`Self::turn`], called time and again, moves all of them and hands out what ended. Between turns the
-/// owner spins or sleeps as [`Turn::step`] says. Once warm, neither allocates.
+/// [`Self::get`] begins a get. [`Self::turn`], called again and again, moves all gets on and hands out those that
+/// ended. Between turns the owner spins or sleeps as [`Turn::step`] says. Once warm, neither call allocates.
 pub struct Reader<D: Device, C, G> {
     places: Places,
     chase: C,
@@ -100,13 +100,14 @@ pub struct Reader<D: Device, C, G> {
     peer: String,
     timeout_ns: u64,
     completions: Vec<Completion>,
-    /// Receive buffers whose answer was taken.
+    /// Receive buffers whose answers were taken.
     spent: VecDeque<MessageBuffer>,
     pushed: bool,
-    /// SENDs since one was signaled, and after how many one is.
+    /// SENDs since the last signaled one, and the number after which one is signaled.
     sends: (usize, usize),
-    /// Whether the thread was to spin after the last turn, and since when and until when it sleeps.
+    /// Whether the thread was to spin after the last turn.
     spun: bool,
+    /// Until when the thread may sleep, once it is armed; `Some(None)` for no limit.
     asleep_until_ns: Option<Option<u64>>,
     lost: Option<Status>,
     stats: ReaderStats,
@@ -124,8 +125,8 @@ impl<D: Device, C, G> std::fmt::Debug for Reader<D, C, G> {
 }
 
 impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
-    /// Begins a get. It starts with the next [`Self::turn`] or [`Self::flush`], and ends in a turn, with `tag`, exactly once:
-    /// by [`ReaderConfig::timeout_ns`] at the latest. Returns how it is made.
+    /// Begins a get, and returns how it is made. The get starts with the next [`Self::turn`] or [`Self::flush`], and
+    /// ends in a turn, with `tag`, exactly once, by [`ReaderConfig::timeout_ns`] at the latest.
     ///
     /// # Errors
     ///
@@ -195,7 +196,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         match self.qp.push(Request::new(number, Operation::Read { target, remote: from })) {
             Ok(()) => {
                 self.pushed = true;
-                // It tells of the SENDs before it, too.
+                // Its completion also tells of the SENDs before it.
                 self.sends.0 = 0;
                 Ok(())
             }
@@ -218,7 +219,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         Ok(())
     }
 
-    /// Starts what was begun. A turn does it, too.
+    /// Starts what was begun. A turn does this too.
     #[inline]
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.pushed) {
@@ -226,16 +227,16 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         }
     }
 
-    /// Takes what completed, moves the gets on, and hands `take` those that ended. Never blocks.
+    /// Takes completions, moves the gets on, and hands `take` those that ended. Never blocks.
     ///
-    /// When the server is lost, all gets end with [`GetError::PeerLost`], and no more are begun.
+    /// When the server is lost, all gets end with [`GetError::PeerLost`], and no more can begin.
     pub fn turn(&mut self, now_ns: u64, mut take: impl FnMut(Outcome<'_>)) -> Turn {
         self.flush();
         let ended_before = self.stats.found + self.stats.failed;
         let in_flight = self.places.in_flight();
         let mut count = if self.lost.is_none() { self.cq.poll(&mut self.completions, BURST) } else { 0 };
         let mut found = count;
-        // Before gets end: what the thread lost is no part of what they take.
+        // Before gets end: time that the thread lost is no part of what they took.
         self.measure_load(now_ns, found > 0, in_flight);
         while count > 0 {
             self.take_completions(now_ns, &mut take);
@@ -260,7 +261,8 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         Turn { ended, found: found > 0, in_flight: self.places.in_flight(), step }
     }
 
-    /// Takes what is flushed after the server was lost: who sleeps on the queue would not sleep while it is there.
+    /// Takes flushed completions after the server was lost, since a thread cannot sleep on the queue while they are
+    /// there.
     fn drain(&mut self) {
         while self.cq.poll(&mut self.completions, BURST) > 0 {
             self.completions.clear();
@@ -288,7 +290,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
     fn take_completions(&mut self, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
         let mut completions = std::mem::take(&mut self.completions);
         let failures = completions.iter().map(|completion| completion.status).filter(|status| !status.is_success());
-        // What was flushed says nothing of why.
+        // A flushed request does not show the cause; another failure does.
         let lost = failures.min_by_key(|status| *status == Status::Flushed);
         for mut completion in completions.drain(..).filter(|completion| completion.status.is_success()) {
             let Some(buffer) = completion.buffers.pop() else { continue };
@@ -303,7 +305,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         }
     }
 
-    /// A READ is over.
+    /// Handles the completion of a READ.
     fn advance(&mut self, number: u64, buffer: MessageBuffer, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
         let Some(stage) = self.places.stage(number) else { return };
         if stage == Stage::Ended {
@@ -337,7 +339,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         self.end(number, Err(&error), now_ns, take);
     }
 
-    /// An answer came.
+    /// Handles an answer.
     fn take_answer(&mut self, buffer: MessageBuffer, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
         let answer = AnswerHead::from_bytes(&buffer);
         let waiting = answer.and_then(|(head, object)| {
@@ -364,7 +366,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         self.spent.push_back(buffer);
     }
 
-    /// A get ends, and its place is free.
+    /// Ends a get and frees its place.
     fn end(&mut self, number: u64, result: Result<&[u8], &GetError>, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
         let place = self.places.end(number);
         self.places.free(number);
@@ -396,7 +398,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         take(Outcome { tag: place.tag, result, choice: place.choice, asked_ns: place.asked_ns });
     }
 
-    /// Ends gets whose deadline has passed. Their places are free when what they wait for has come.
+    /// Ends gets whose deadline has passed. Their places become free once what they wait for has come.
     fn expire(&mut self, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
         if !self.places.is_any_due(now_ns) {
             return;
@@ -406,7 +408,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
             let after_ns = now_ns.saturating_sub(place.asked_ns);
             let error = GetError::Deadline { peer: self.peer.clone(), after_ns };
             self.stats.expired += 1;
-            // Not how long it would have taken, but that it took no less.
+            // The get would have taken longer; it is only known to have taken no less.
             let sample = Sample {
                 latency_ns: after_ns,
                 spun_ns: self.meter.vain_per_get_ns() - place.vain_ns,
@@ -427,11 +429,11 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         }
     }
 
-    /// Posts the receives of answers that were taken.
+    /// Posts again the receives whose answers were taken.
     fn repost(&mut self) {
         while let Some(mut buffer) = self.spent.pop_front() {
             let whole = buffer.capacity();
-            // Within its capacity.
+            // Cannot fail: it is within the capacity.
             let _ = buffer.resize(whole);
             if let Err(mut refused) = self.qp.post_buffer(RECEIVE_ID, buffer) {
                 self.spent.extend(refused.buffers.pop());
@@ -440,60 +442,62 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         }
     }
 
-    /// Has all gets from now on be made this way; `None`: as the policy picks. Those under way end as they began, and nothing that
-    /// is forced is measured.
+    /// Makes all gets from now on with this choice, or as the policy picks for `None`. Gets in flight end as they
+    /// began, and forced ones are not measured.
     pub fn force(&mut self, choice: Option<Choice>) {
         self.forced = choice;
     }
 
-    /// The policy, with what it measured.
+    /// The policy, with its measurements.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// What the thread's time went into.
+    /// Uses of the thread's time.
     pub fn load(&self) -> &Load {
         self.meter.load()
     }
 
-    /// The thread slept, and what woke it happened at `ready_ns`: for owners who know, such as simulated ones. (The reader
-    /// sees by itself how late a sleep that ended with a deadline ended.)
+    /// Reports that the thread slept, and that what woke it happened at `ready_ns`: for owners that know, such as
+    /// simulated ones. (How late a sleep ended that was to end at a deadline, the reader sees by itself.)
     pub fn woken(&mut self, ready_ns: u64, now_ns: u64) {
         if self.meter.woken(ready_ns, now_ns) {
             self.policy.forget();
         }
     }
 
-    /// The thread slept for `slept_ns`, and meanwhile its processor was idle for `idle_ns`, as the system counts it (`sinew_host::IdleTime`). Owners who can tell
-    /// do so after each sleep, or after several with their sums: a reader that is told knows within a few of them that a program computes beside it, and that
-    /// it has gone. Else it learns that from slices that it loses, and sleeps on for up to 16 of them when none are lost any more.
+    /// Reports that the thread slept for `slept_ns`, during which its processor was idle for `idle_ns`, as the system
+    /// counts it (`sinew_host::IdleTime`). Owners that can tell do so after each sleep, or after several with their
+    /// sums. A reader that is told knows within a few sleeps that a program computes beside it, and that it has gone.
+    /// Otherwise it learns of a program from the slices that it loses, and sleeps on for up to 16 of them when none are
+    /// lost any more.
     pub fn slept(&mut self, slept_ns: u64, idle_ns: u64, now_ns: u64) {
         if let Some(is_shared) = self.sleeps.slept(slept_ns, idle_ns) {
             self.policy.ours_is_shared(is_shared, now_ns);
         }
     }
 
-    /// What happened so far.
+    /// Counters so far.
     pub fn stats(&self) -> &ReaderStats {
         &self.stats
     }
 
-    /// Gets under way.
+    /// Gets in flight.
     pub fn in_flight(&self) -> usize {
         self.places.in_flight()
     }
 
-    /// Whether another get would find a place.
+    /// Whether another get can begin.
     pub fn has_room(&self) -> bool {
         self.places.has_room() && self.lost.is_none()
     }
 
-    /// What the server takes.
+    /// The most that the server takes.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Where the server's objects lie.
+    /// The regions in which the server's objects lie.
     pub fn regions(&self) -> &[RemoteMemory] {
         &self.regions
     }
@@ -512,7 +516,7 @@ impl<D: Device, C, G> Readiness for Reader<D, C, G> {
         self.cq.descriptor()
     }
 
-    /// [`Armed::Ready`] while a get under way polls; else no longer than to the next deadline.
+    /// [`Armed::Ready`] while a get in flight polls; otherwise the sleep lasts no longer than to the next deadline.
     fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
         if std::mem::take(&mut self.pushed) {
             self.qp.doorbell();

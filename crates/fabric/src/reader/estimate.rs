@@ -1,23 +1,24 @@
 //! A moving average that forgets with time.
 
-/// What a whole sample weighs.
+/// Weight of a whole sample.
 const ONE: u64 = 256;
-/// The most that all earlier samples weigh, in samples.
+/// The most that all earlier samples together weigh, in samples.
 const MEMORY: u64 = 8;
 
-/// An average in which each sample weighs half as much after each half-life, and all earlier samples together weigh no more than
-/// eight. So it follows a change within some ten samples where they are dense, and with the next sample where they are rare.
+/// An average in which each sample weighs half as much after each half-life, and all earlier samples together weigh no
+/// more than eight. So it follows a change within some ten samples where they are dense, and with the next sample where
+/// they are rare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Estimate {
     mean: u64,
-    /// Of all samples, when the last one came.
+    /// Weight of all samples at the time of the last one.
     weight: u64,
     last_ns: u64,
     samples: u32,
 }
 
 impl Estimate {
-    /// Takes a sample.
+    /// Adds a sample.
     pub fn add(&mut self, value: u64, now_ns: u64, half_life_ns: u64) {
         let before = self.weight_at(now_ns, half_life_ns).min(MEMORY * ONE);
         let sum = u128::from(self.mean) * u128::from(before) + u128::from(value) * u128::from(ONE);
@@ -31,7 +32,7 @@ impl Estimate {
         let elapsed_ns = now_ns.saturating_sub(self.last_ns);
         let (halves, rest_ns) = (elapsed_ns / half_life_ns.max(1), elapsed_ns % half_life_ns.max(1));
         let weight = self.weight.checked_shr(halves.min(64) as u32).unwrap_or(0);
-        // A straight line between the halves.
+        // Linear between half-lives.
         weight - (u128::from(weight) * u128::from(rest_ns) / (2 * u128::from(half_life_ns.max(1)))) as u64
     }
 
@@ -40,22 +41,22 @@ impl Estimate {
         (self.samples > 0).then_some(self.mean)
     }
 
-    /// Samples since it was new, or forgotten.
+    /// Samples since it was made or last forgotten.
     pub fn samples(&self) -> u32 {
         self.samples
     }
 
-    /// When the last sample came.
+    /// Time of the last sample, in nanoseconds.
     pub fn last_ns(&self) -> u64 {
         self.last_ns
     }
 
-    /// Time passed in which nothing could be measured: samples do not age by it.
+    /// Skips time in which nothing could be measured, so that it does not age the samples.
     pub fn skip(&mut self, ns: u64) {
         self.last_ns = self.last_ns.saturating_add(ns);
     }
 
-    /// What was measured counts no more.
+    /// Forgets what was measured.
     pub fn forget(&mut self) {
         self.weight = 0;
         self.samples = 0;

@@ -1,32 +1,32 @@
-//! What a reader and a server tell each other before the first get, over whatever connects them already.
+//! Greetings that a reader and a server exchange before the first get, over whatever connects them already.
 
 use super::object::Limits;
 use crate::verbs::{QpAddress, RemoteMemory};
 
-/// Gets that a reader may have under way at most, whatever it is configured for.
+/// The most gets that any reader may have in flight.
 pub const WINDOW_MAX: usize = 1 << 12;
-/// Regions of a server at most.
+/// The most regions of a server.
 pub const REGIONS_MAX: usize = 64;
 
-/// What a reader tells.
+/// Greeting of a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Its RC queue pair.
+    /// Address of its RC queue pair.
     pub address: QpAddress,
-    /// Gets that it wants to have under way.
+    /// Gets that it wants to have in flight.
     pub window: usize,
 }
 
-/// What a server tells.
+/// Greeting of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Its RC queue pair for this reader.
+    /// Address of its RC queue pair for this reader.
     pub address: QpAddress,
-    /// Gets that the reader may have under way.
+    /// Gets that the reader may have in flight.
     pub window: usize,
-    /// What it takes at most.
+    /// The most that a get may ask for.
     pub limits: Limits,
-    /// Where objects lie.
+    /// The regions in which objects lie.
     pub regions: Vec<RemoteMemory>,
 }
 
@@ -41,14 +41,14 @@ fn take_word(bytes: &mut &[u8]) -> Option<u32> {
 }
 
 impl Hello {
-    /// To be told to the server.
+    /// The greeting as bytes, for the server.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = (self.window as u32).to_le_bytes().to_vec();
         bytes.extend(self.address.to_bytes());
         bytes
     }
 
-    /// What a reader told; `None` when it makes no sense.
+    /// Reads a reader's greeting; `None` when it makes no sense.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let window = take_word(&mut bytes)? as usize;
         let address = QpAddress::from_bytes(bytes)?;
@@ -57,7 +57,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// To be told to the reader.
+    /// The greeting as bytes, for the reader.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let Limits { accesses_max, len_max } = self.limits;
@@ -69,7 +69,7 @@ impl Welcome {
         bytes
     }
 
-    /// What a server told; `None` when it makes no sense.
+    /// Reads a server's greeting; `None` when it makes no sense.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let window = take_word(&mut bytes)? as usize;
         let limits = Limits { accesses_max: take_word(&mut bytes)?, len_max: take_word(&mut bytes)? };

@@ -1,41 +1,41 @@
-//! How busy the processor is, as a thread that polls and sleeps can see it: by the times of its turns.
+//! Load of the processor, as a thread that polls and sleeps can see it: by the times of its turns.
 
-/// A turn that comes later than so long after one that was to be followed at once was not run meanwhile.
+/// Gap in nanoseconds above which a turn that was to follow at once counts as not having run.
 const LOST_NS: u64 = 20_000;
-/// Shares are taken over so long.
+/// Time over which the share of lost time is taken, in nanoseconds.
 const WINDOW_NS: u64 = 1_000_000;
-/// The processor counts as shared when it was somebody else's for more than so many thousandths of a window...
+/// Share of a window, in thousandths, above which time lost to others makes the processor count as shared.
 const SHARED_PERMILLE: u64 = 300;
-/// ...and as ours again below so many.
+/// Share of a window, in thousandths, below which the processor counts as ours again.
 const OURS_PERMILLE: u64 = 100;
-/// Wake-ups after which lateness is known.
+/// Wake-ups after which the lateness is known.
 const WAKES: u32 = 4;
-/// Latenesses below this are all alike.
+/// Lateness in nanoseconds below which differences do not count.
 const LATE_MIN_NS: u64 = 2_000;
 
-/// What a thread's time went into, in nanoseconds since the reader was made.
+/// Uses of a thread's time, in nanoseconds since the reader was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// It spun and found nothing.
+    /// Time spent spinning that found nothing.
     pub vain_ns: u64,
-    /// It spun and found something.
+    /// Time spent spinning that found something.
     pub ready_ns: u64,
-    /// It was to spin, and did not run: others had the processor.
+    /// Time in which it was to spin and did not run, because others had the processor.
     pub lost_ns: u64,
-    /// It slept, or did something else while nothing was under way.
+    /// Time asleep, or doing something else while nothing was in flight.
     pub slept_ns: u64,
-    /// How late it runs after an event: the average of the last wake-ups whose cause's time is known.
+    /// Delay from an event until the thread runs: the average of recent wake-ups for which the event's time is known.
     pub late_ns: u64,
-    /// Whether others have much of the processor.
+    /// Whether others use much of the processor.
     pub is_shared: bool,
 }
 
-/// Keeps the [`Load`].
+/// Measures the [`Load`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Meter {
     load: Load,
     last_ns: Option<u64>,
-    /// Vain time by get under way, summed.
+    /// Vain time divided by gets in flight, summed.
     vain_per_get_ns: u64,
     window: (u64, u64),
     wakes: u32,
@@ -47,13 +47,14 @@ impl Meter {
         &self.load
     }
 
-    /// The time spun in vain for each get under way since the meter was made: the difference of two of these is a get's share.
+    /// Vain spinning time per get in flight, summed since the meter was made: the difference of two values is one get's
+    /// share.
     pub fn vain_per_get_ns(&self) -> u64 {
         self.vain_per_get_ns
     }
 
-    /// A turn, which found something or not, after the thread `spun` or slept, with `in_flight` gets under way. Returns since when the thread
-    /// was to spin, and whether it did not run; `None` when it was not to.
+    /// Records a turn that found something or not, after the thread `spun` or slept with `in_flight` gets. Returns the
+    /// time since which the thread was to spin, and whether it did not run meanwhile; `None` when it was not to spin.
     pub fn turned(&mut self, now_ns: u64, found: bool, spun: bool, in_flight: usize) -> Option<(u64, bool)> {
         let last_ns = self.last_ns.replace(now_ns)?;
         let gap_ns = now_ns.saturating_sub(last_ns);
@@ -82,7 +83,8 @@ impl Meter {
         Some((last_ns, is_lost))
     }
 
-    /// A wake-up whose cause came at `ready_ns`. Returns whether wake-ups have become much later, or much less late.
+    /// Records a wake-up for an event at `ready_ns`. Returns whether wake-ups have become much later, or much less
+    /// late.
     pub fn woken(&mut self, ready_ns: u64, now_ns: u64) -> bool {
         let late_ns = now_ns.saturating_sub(ready_ns);
         let average = &mut self.load.late_ns;

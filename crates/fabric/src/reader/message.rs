@@ -1,44 +1,46 @@
-//! What goes over the wire of the two-sided way: a request, and its answer.
+//! Messages of the two-sided way: a request, and its answer.
 //!
 //! A request is one SEND of 44 bytes, an answer one SEND of 16 bytes and the object:
 //!
 //! ```text
-//! request   0  magic u16    2  version u8   3  accesses u8   4  len u32   8  number u64   16  hop_len u32   20  zero u32   24  start
-//! answer    0  number u64   8  version u8   9  status u8    10  access u16   12  len u32   16  object
+//! request  0 magic u16   2 version u8  3 accesses u8   4 len u32  8 number u64  16 hop_len u32  20 zero u32  24 start
+//! answer   0 number u64  8 version u8  9 status u8    10 access u16  12 len u32  16 object
 //! ```
 //!
-//! With an object, `access` says of the server's processor: 0 nothing, 1 that it is the server's alone, 2 that a program computes beside it; what else it says means nothing.
+//! If the answer has an object, `access` describes the server's processor: 0 for unknown, 1 if it is the server's
+//! alone, 2 if a program computes beside the server. Other values mean nothing.
 //!
-//! All words are little-endian. A request's number names a place in the reader's window in its low 16 bits, and above them how often
-//! that place was used: it never comes again, so an answer that comes late, after its get ended, is known to be late.
+//! All words are little-endian. A request's number has the index of a place in the reader's window in its low 16 bits,
+//! and above them the number of times that the place was used. So numbers never repeat, and an answer that comes after
+//! its get ended is recognised as late.
 
 use super::object::Object;
 use crate::verbs::RemoteMemory;
 
 const MAGIC: u16 = 0x5344;
 const VERSION: u8 = 1;
-/// Bytes of a request.
+/// Length of a request in bytes.
 pub(super) const REQUEST_LEN: usize = 24 + RemoteMemory::BYTES;
-/// Bytes of an answer before its object.
+/// Length in bytes of an answer before its object.
 pub(super) const ANSWER_LEN: usize = 16;
 
-/// Why a server did not make a get.
+/// Reason for a server not making a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
-    /// It is no request of this release.
+    /// The message is not a request of this release.
     #[error("the request makes no sense")]
     Malformed,
-    /// Its number is out of the window, or came before.
+    /// The number is outside the window, or was used before.
     #[error("the request's number is out of the window, or was used before")]
     Number,
-    /// No access, or too many.
+    /// There are no accesses, or too many.
     #[error("the request has no access, or too many")]
     Accesses,
-    /// Too long, or of no bytes.
+    /// An access is too long, or empty.
     #[error("an access is too long, or empty")]
     Len,
-    /// An access is not inside one region.
-    #[error("an access lies outside of what is exposed")]
+    /// An access does not lie within one region.
+    #[error("an access lies outside the exposed memory")]
     OutOfBounds,
     /// The bytes of an access lead nowhere.
     #[error("the bytes of an access do not say where the next one goes")]
@@ -46,11 +48,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 6] =
         [Self::Malformed, Self::Number, Self::Accesses, Self::Len, Self::OutOfBounds, Self::NoNext];
 
-    /// Its place in [`Self::ALL`].
+    /// Index in [`Self::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
@@ -63,15 +65,15 @@ pub(super) struct Request {
     pub object: Object,
 }
 
-/// An answer, without the object.
+/// Head of an answer, without the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AnswerHead {
     pub number: u64,
-    /// Why there is no object, and at which access.
+    /// Reason for there being no object, and the access at which it arose.
     pub refusal: Option<(Refusal, u16)>,
-    /// Whether a program computes beside the server's thread, if that is known, with an object.
+    /// With an object: whether a program computes beside the server's thread, if that is known.
     pub is_shared: Option<bool>,
-    /// Bytes of the object.
+    /// Length of the object in bytes.
     pub len: u32,
 }
 
@@ -97,7 +99,7 @@ impl Request {
         bytes
     }
 
-    /// What a reader sent; `None` when it makes no sense.
+    /// Reads a request; `None` when it makes no sense.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; REQUEST_LEN] = bytes.try_into().ok()?;
         let is_ours = bytes[..2] == MAGIC.to_le_bytes() && bytes[2] == VERSION && bytes[20..24] == [0; 4];
@@ -120,7 +122,7 @@ impl AnswerHead {
         bytes
     }
 
-    /// What a server sent, and the object; `None` when it makes no sense.
+    /// Reads an answer's head, and the object; `None` when they make no sense.
     pub fn from_bytes(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, object) = bytes.split_first_chunk::<ANSWER_LEN>()?;
         let access = u16::from_le_bytes([head[10], head[11]]);

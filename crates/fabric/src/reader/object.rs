@@ -1,18 +1,18 @@
-//! What is got, and where it may lie.
+//! Objects, and the regions in which they may lie.
 
 use super::choice::ACCESSES_MAX;
 use crate::verbs::RemoteMemory;
 
-/// How the bytes of one access say where the next one goes: what the application knows of its data.
+/// Finds in the bytes of one access where the next one goes: the application's knowledge of its data.
 ///
-/// Reader and server have one of the same meaning each, so both ways come to the same object. A closure of the same
+/// Reader and server each have one with the same meaning, so both ways lead to the same object. Any closure with these
 /// arguments is one.
 pub trait Chase {
-    /// Where the access after number `access` (from 0) goes, whose bytes these are: a place of one of the server's regions, with as
-    /// many bytes at least as that access takes. `None`: they lead nowhere, or are torn; the get ends with
-    /// [`super::GetError::NoNext`].
+    /// The place that the access after number `access` (from 0) goes to, found in that access's `bytes`. It lies in one
+    /// of the server's regions and has at least as many bytes as the next access takes. `None` when the bytes lead
+    /// nowhere, or are torn; the get then ends with [`super::GetError::NoNext`].
     ///
-    /// The bytes may be anything: others can be writing them.
+    /// The bytes can have any value, since others may be writing them.
     fn next(&self, access: u32, bytes: &[u8]) -> Option<RemoteMemory>;
 }
 
@@ -25,55 +25,55 @@ impl<F: Fn(u32, &[u8]) -> Option<RemoteMemory>> Chase for F {
 /// An object to get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Where the first access goes.
+    /// Place of the first access.
     pub start: RemoteMemory,
-    /// Accesses, of which each but the last says where the next one goes. 1 is the object itself; at most
+    /// Number of accesses, of which each except the last says where the next one goes. 1 is the object itself; at most
     /// [`ACCESSES_MAX`].
     pub accesses: u32,
-    /// Bytes of each access but the last. (apnet19 4.1 has 8.)
+    /// Length in bytes of each access except the last. (apnet19 4.1 has 8.)
     pub hop_len: u32,
-    /// Bytes of the object, which is the last access.
+    /// Length in bytes of the object, which is the last access.
     pub len: u32,
 }
 
-/// What reader and server take at most.
+/// The most that reader and server accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Accesses of a get; no more than [`ACCESSES_MAX`].
     pub accesses_max: u32,
-    /// Bytes of an object, and of an access on the way to it.
+    /// Length in bytes of an object, and of an access on the way to it.
     pub len_max: u32,
 }
 
-/// Why an object is none that can be asked for.
+/// Reason for an object not being one that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// No access, or too many.
+    /// There are no accesses, or too many.
     #[error("a get has 1 to {limit} accesses, and this one has {accesses}")]
     Accesses {
-        /// Asked for.
+        /// Accesses asked for.
         accesses: u32,
-        /// What is allowed.
+        /// The most that are allowed.
         limit: u32,
     },
-    /// Too many bytes, or an access without any.
+    /// An access is too long, or empty.
     #[error("an access has 1 to {limit} bytes, and this one has {len}")]
     Len {
-        /// Asked for.
+        /// Length asked for, in bytes.
         len: u32,
-        /// What is allowed.
+        /// The most that is allowed, in bytes.
         limit: u32,
     },
 }
 
 impl Object {
-    /// Bytes of access number `access`.
+    /// Length in bytes of access number `access`.
     #[inline]
     pub fn access_len(&self, access: u32) -> u32 {
         if access + 1 < self.accesses { self.hop_len } else { self.len }
     }
 
-    /// Whether it is within limits.
+    /// Checks that the object is within limits.
     ///
     /// # Errors
     ///
@@ -93,8 +93,8 @@ impl Object {
     }
 }
 
-/// Where `len` bytes of `place` lie in the region that has them: its index, and the offset in it. `None` when no region has all
-/// of them.
+/// Index of the region that holds the first `len` bytes of `place`, and their offset in it; `None` when no region has
+/// all of them.
 pub(super) fn locate(
     mut regions: impl Iterator<Item = RemoteMemory>,
     place: &RemoteMemory,

@@ -1,38 +1,43 @@
-//! Which way to take: pure decisions from measured costs.
+//! The choice of a way: pure decisions from measured costs.
 //!
-//! A policy is asked for a [`Choice`] when a get starts, and told what the get took when it is over. Each [`Class`] of gets is
-//! decided for itself. It does no I/O and reads no clock, and draws from the generator that it is handed, so equal inputs have equal
-//! decisions.
+//! A policy is asked for a [`Choice`] when a get starts, and told what the get took when it is over. Each [`Class`] of
+//! gets is decided separately. A policy does no I/O and reads no clock, and draws from the generator that it is handed,
+//! so equal inputs give equal decisions.
 //!
 //! # The rules
 //!
-//! 1. **Cost.** A get costs its latency, and [`PolicyConfig::spin_permille`] thousandths of the time that the thread spun in vain for
-//!    it. With equal latencies the way that burns less wins.
-//! 2. **Averages.** What a choice takes is an exponentially weighted average, in which samples weigh half as much after each
-//!    [`PolicyConfig::half_life_ns`].
-//!    What is lost now and then and all at once, to slices of other programs, is averaged apart, over several of them and over all classes: one
-//!    get of a thousand meets it. It is charged to whom it belongs: what a thread loses that was to poll, to the choices that poll; what else takes
-//!    eight times as long as it should, to the way, or to sleeping. A choice's cost is its average, and as much more as those lose who choose it.
-//!    A lone get that meets a stall is no measurement, and neither is the first one after it, nor the first sleep after polling on a
-//!    processor that is shared: there the thread pays back what it had too much. Two long ones in a row are what gets take now.
-//!    How a server's processor is shared whose thread has not run for long at a time is not known; then it is taken to be as ours is.
-//! 3. **What is unknown is tried**, three times; once is enough for a choice that costs twice the best.
-//! 4. **A change forgets.** When the average of the choice in use moves by a quarter from what it was when the others were measured, or
-//!    when its owner says that something changed ([`Policy::forget`]), the others are unknown.
-//! 5. **What was not measured for a while is tried again**, after [`PolicyConfig::refresh_ns`], give or take a half (chance says), the oldest
-//!    first. Its average begins anew then. One that looks better is tried at once until it is measured three times. Beside a thread that polls on
-//!    a shared processor this is done right after others had their slice, when neither side owes time.
-//! 6. **Exploring is bounded.** What a tried get costs beyond the choice in use is paid from a budget, into which each get pays
-//!    [`PolicyConfig::explore_permille`] of the average. Tries under rule 5 wait until the budget covers what they are expected to cost.
-//!    Those under rule 3 may overdraw it, by [`PolicyConfig::debt_max_ns`], beyond which they wait; no try counts for more than leads there.
-//!    Tries are one get in eight at most, beside those of rule 3.
-//! 7. **Hysteresis.** Another choice is taken into use when its average is less by [`PolicyConfig::margin_permille`].
+//! 1. **Cost.** A get costs its latency, plus [`PolicyConfig::spin_permille`] thousandths of the time that the thread
+//!    spun in vain for it. With equal latencies, the way that burns less wins.
+//! 2. **Averages.** A choice's base cost is an exponentially weighted average, in which samples weigh half as much
+//!    after each [`PolicyConfig::half_life_ns`]. Losses that come rarely and all at once, to slices of other programs,
+//!    are averaged separately, over several of them and over all classes, because only one get in a thousand meets one.
+//!    Each loss is charged to its cause: time lost by a thread that was to poll, to the choices that poll; any other
+//!    get that takes eight times as long as it should, to its way, or to sleeping. A choice's cost is its base cost,
+//!    increased by the share that gets with this choice lose. A lone get that meets a stall is no measurement. Neither
+//!    is the first get after it, nor the first sleep after polling on a shared processor, in which the thread pays back
+//!    the time that it had in excess. Two long gets in a row are what gets take now. If a server's thread has not run
+//!    long enough at a time to show how its processor is shared, it is assumed to be shared as ours is.
+//! 3. **Unknown choices are tried**, three times each; once is enough for one that costs more than twice the choice in
+//!    use.
+//! 4. **A change forgets.** The other choices become unknown when the average of the choice in use moves by a quarter
+//!    from its value when the others were measured, or when the owner says that something changed ([`Policy::forget`]).
+//! 5. **Old measurements are renewed.** A choice not measured for [`PolicyConfig::refresh_ns`], plus or minus half of
+//!    it at random, is tried again, the oldest first. Its average begins anew then. A choice that looks better is tried
+//!    at once until it has been measured three times. If a thread polls on a shared processor, these tries come right
+//!    after others had their slice, when neither side owes time.
+//! 6. **Exploring is bounded.** The extra cost of a try over the choice in use is paid from a budget, into which each
+//!    get pays [`PolicyConfig::explore_permille`] of the average. Tries under rule 5 wait until the budget covers their
+//!    expected cost. Those under rule 3 may overdraw it by [`PolicyConfig::debt_max_ns`] and then wait; no single try
+//!    can overdraw it further. At most one get in eight is a try, not counting those of rule 3.
+//! 7. **Hysteresis.** Another choice is taken into use when its average is lower by [`PolicyConfig::margin_permille`].
 //!
-//! So a reader comes within exploring and hysteresis, 8 % as configured, of the best choice, and follows a change of any choice whose try
-//! the budget of the time covers. With the defaults, and without debt from earlier changes, that is within 10 ms where the others together cost
-//! up to 300 us more than the one in use. (The tests have latencies that are up to 20 % off.) Where a program competes, its first slice tells; that it is
-//! gone, a thread that sleeps cannot see: what it believes of slices fades within 16 of them, then it polls, and learns. Where it is told how long its processor was idle
-//! while it slept ([`Reader::slept`](super::Reader::slept)), it knows both at once: [`Policy::ours_is_shared`].
+//! So a reader comes within exploring and hysteresis, 8 % as configured, of the best choice, and follows a change of
+//! any choice whose try the budget covers at the time. With the defaults, and without debt from earlier changes, that
+//! takes at most 10 ms if the others together cost up to 300 us more than the one in use. (The tests have latencies
+//! that are up to 20 % off.) When a program competes, its first slice shows it. That it has gone, a sleeping thread
+//! cannot see: its belief in slices fades within 16 of them, then it polls, and learns. A thread that is told how long
+//! its processor was idle while it slept ([`Reader::slept`](super::Reader::slept)) knows both at once:
+//! [`Policy::ours_is_shared`].
 
 use super::choice::{Choice, Class, Notice, Way};
 use super::estimate::Estimate;
@@ -41,36 +46,36 @@ use crate::time::Generator;
 
 /// Samples after which a choice is known.
 const TRIES: u32 = 3;
-/// A choice in flight is not tried more often before its samples came.
+/// Gets of a choice that may be in flight, unmeasured, before it is not tried any further.
 const PENDING_MAX: u32 = 3;
-/// Tries are one get in so many at most.
+/// Least number of gets for each try.
 const GETS_PER_TRY: i64 = 8;
-/// Tries that can be saved up.
+/// The most tries that can be saved up.
 const TRIES_SAVED_MAX: i64 = 16;
-/// Samples of the choice in use between two changes, so that its average has come to where the first one leads.
+/// Samples of the choice in use between two changes, so that its average has settled after the first one.
 const SAMPLES_PER_CHANGE: u32 = 8;
-/// A get that takes so many times what such gets take, and no less than so long, met a stall.
+/// A get that takes this many times as long as such gets usually do, and at least [`STALL_MIN_NS`], met a stall.
 const STALL_TIMES: u64 = 8;
 const STALL_MIN_NS: u64 = 20_000;
-/// How many times as long as with the choice in use gets take at most with a choice that is not known.
+/// Largest factor by which gets are assumed to take longer with an unknown choice than with the choice in use.
 const CHOICES_DIFFER: u64 = 4;
 
-/// What a policy weighs.
+/// Weights and limits of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
-    /// What a nanosecond of spinning in vain costs, in thousandths of a nanosecond of latency. 0: latency alone counts.
+    /// Cost of a nanosecond of vain spinning, in thousandths of a nanosecond of latency. With 0, only latency counts.
     pub spin_permille: u32,
-    /// How much of the cost may be spent on exploring, in thousandths.
+    /// Share of the cost that may be spent on exploring, in thousandths.
     pub explore_permille: u32,
-    /// How much better another choice must be to be taken into use, in thousandths.
+    /// Margin by which another choice must be better to be taken into use, in thousandths.
     pub margin_permille: u32,
-    /// After so long a measurement weighs half.
+    /// Time in nanoseconds after which a measurement weighs half.
     pub half_life_ns: u64,
-    /// A choice is measured again after about so long.
+    /// Time in nanoseconds after which, roughly, a choice is measured again.
     pub refresh_ns: u64,
-    /// What tries of unknown choices may cost before they wait for the budget.
+    /// Overdraft in nanoseconds beyond which tries of unknown choices wait for the budget.
     pub debt_max_ns: u64,
-    /// The most that the budget can save up.
+    /// The most that the budget can save up, in nanoseconds.
     pub budget_max_ns: u64,
 }
 
@@ -88,61 +93,61 @@ impl Default for PolicyConfig {
     }
 }
 
-/// What a policy picked.
+/// A policy's decision for one get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Picked {
-    /// How the get is made.
+    /// Choice for the get.
     pub choice: Choice,
-    /// Whether it is a try of a choice that is not in use.
+    /// Whether this is a try of a choice that is not in use.
     pub is_try: bool,
 }
 
-/// What a get took.
+/// Measurements of one get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// From its start to its completion.
+    /// Time from its start to its completion, in nanoseconds.
     pub latency_ns: u64,
-    /// The time that the thread spun in vain meanwhile; its share, when several gets were under way.
+    /// Time that the thread spun in vain meanwhile, in nanoseconds; divided among the gets in flight.
     pub spun_ns: u64,
-    /// Of the latency, what the thread did not run though it was to: others had the processor.
+    /// Part of the latency, in nanoseconds, in which the thread was to run and did not: others had the processor.
     pub lost_ns: u64,
-    /// It slept, and had polled before.
+    /// Whether the get slept, and the thread had polled before.
     pub is_first_sleep: bool,
-    /// Whether it learnt of its completion as it was to: not, when it was to sleep and another get kept the thread polling. What is
-    /// not is no measurement.
+    /// Whether it learnt of its completion in the way that it was to. It did not if it was to sleep and another get
+    /// kept the thread polling; such a get is no measurement.
     pub is_pure: bool,
 }
 
-/// How a choice did in a class.
+/// Measurements of a choice in a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// Its average cost where nothing stalls; `None` when it is not known.
+    /// Average cost in nanoseconds of gets that met no stall; `None` when unknown.
     pub cost_ns: Option<u64>,
-    /// Its average latency.
+    /// Average latency, in nanoseconds.
     pub latency_ns: Option<u64>,
-    /// The average time that was spun in vain.
+    /// Average time spun in vain, in nanoseconds.
     pub spun_ns: Option<u64>,
-    /// Samples since it was forgotten.
+    /// Samples since the choice was last forgotten.
     pub samples: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Arm {
-    /// Of what gets take that meet no stall.
+    /// Cost of gets that met no stall.
     cost: Estimate,
-    /// When its last get ended, if that was a stall.
+    /// Time at which its last get ended, if that was a stall.
     stalled_until_ns: Option<u64>,
-    /// The stalls of all choices and classes that there had been when one of its gets ended last.
+    /// Number of stalls, of all choices and classes, when one of its gets last ended.
     stalls_seen: u64,
     latency: Estimate,
     spun: Estimate,
-    /// Gets of it that are not over.
+    /// Its gets that are not over.
     pending: u32,
-    /// Tries since it was forgotten, measured or not.
+    /// Tries since it was last forgotten, measured or not.
     tries: u32,
-    /// When it is tried again.
+    /// Time at which it is tried again.
     due_ns: u64,
-    /// Its next sample begins a new average.
+    /// Whether its next sample begins a new average.
     is_renewed: bool,
 }
 
@@ -156,17 +161,17 @@ impl Arm {
 struct State {
     arms: [Arm; Choice::COUNT],
     in_use: usize,
-    /// The cost of the choice in use when the others were measured.
+    /// Cost of the choice in use when the others were measured.
     reference_ns: Option<u64>,
-    /// Samples of the choice in use since it was last said that something changed.
+    /// Samples of the choice in use since the last change was noticed.
     since_change: u32,
     budget_ns: i64,
-    /// Tries that are allowed, in gets of [`GETS_PER_TRY`] each.
+    /// Gets saved up towards tries, of which each takes [`GETS_PER_TRY`].
     tries_saved: i64,
-    /// A choice that the next gets are to have.
+    /// A choice that the next gets are to have, and how many of them.
     run: Option<(usize, u32)>,
     switches: u64,
-    /// What each choice loses to stalls, in thousandths.
+    /// Loss of each choice to stalls, in thousandths.
     lost_permille: [u64; Choice::COUNT],
 }
 
@@ -185,19 +190,19 @@ impl State {
         }
     }
 
-    /// What a get takes that meets no stall.
+    /// Cost of a get that meets no stall.
     fn base(&self, arm: usize) -> Option<u64> {
         self.arms[arm].cost.mean()
     }
 
-    /// What a choice costs, with what is lost to stalls.
+    /// Cost of a choice, including what is lost to stalls.
     fn cost(&self, arm: usize) -> Option<u64> {
         let base_ns = u128::from(self.base(arm)?);
         let cost_ns = base_ns * u128::from(1000 + self.lost_permille[arm]) / 1000;
         Some(u64::try_from(cost_ns).unwrap_or(u64::MAX))
     }
 
-    /// What trying `arm` is expected to cost beyond the choice in use; 0 when either is unknown.
+    /// Expected cost of trying `arm` over that of the choice in use; 0 when either is unknown.
     fn extra_ns(&self, arm: usize) -> i64 {
         match (self.base(arm), self.base(self.in_use)) {
             (Some(arm), Some(in_use)) => i64::try_from(arm.saturating_sub(in_use)).unwrap_or(i64::MAX),
@@ -205,7 +210,7 @@ impl State {
         }
     }
 
-    /// Whether `arm` is to be tried until it is known: it is not, and does not look hopeless.
+    /// Whether `arm` should be tried until it is known: it is unknown, and does not look hopeless.
     fn is_wanted(&self, arm: usize) -> bool {
         let Arm { cost, tries, pending, .. } = &self.arms[arm];
         if *tries >= TRIES || *pending >= PENDING_MAX || cost.samples() >= TRIES {
@@ -218,7 +223,7 @@ impl State {
         !is_hopeless
     }
 
-    /// Others than the one in use are unknown.
+    /// Makes all choices except the one in use unknown.
     fn forget_others(&mut self) {
         for (index, arm) in self.arms.iter_mut().enumerate() {
             if index != self.in_use {
@@ -233,7 +238,8 @@ impl State {
         self.since_change = 0;
     }
 
-    /// What a sample is. One that takes far longer than such gets do is a stall, but for those that follow one: then that is what gets take now.
+    /// Classifies a sample. One that takes far longer than such gets usually do is a stall, unless it follows another
+    /// stall: then that is what gets take now.
     fn kind(&mut self, arm: usize, sample: &Sample, stalls: &mut u64, now_ns: u64) -> Kind {
         let known = self.base(arm).map(|base_ns| base_ns.saturating_mul(STALL_TIMES));
         let like_others = || Some(self.base(self.in_use)?.saturating_mul(STALL_TIMES * CHOICES_DIFFER));
@@ -246,7 +252,7 @@ impl State {
             let seen = std::mem::replace(&mut self.arms[arm].stalls_seen, *stalls);
             return if seen < *stalls { Kind::AfterStall } else { Kind::Usual };
         }
-        // Gets of a window meet the same one.
+        // Gets of one window meet the same stall.
         if last_ns.is_some_and(|last_ns| asked_ns >= last_ns) {
             return Kind::Usual;
         }
@@ -256,20 +262,20 @@ impl State {
     }
 }
 
-/// What the latency of a get says.
+/// Meaning of a get's latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// What such gets take.
+    /// What such gets usually take.
     Usual,
-    /// That its thread did not run.
+    /// The get's thread did not run.
     Lost,
-    /// That something else did not.
+    /// Something else did not run.
     Stall,
     /// Nothing: what stalled has yet to wake up.
     AfterStall,
 }
 
-/// What is lost, by who has it to bear. It is of all classes.
+/// Losses to stalls, over all classes, by what bears them.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     polling: Stalls,
@@ -279,25 +285,25 @@ struct Lost {
 }
 
 impl Lost {
-    /// Threads that poll are what schedulers take slices from, here and at the server.
+    /// Schedulers take slices from threads that poll, here and at the server.
     fn new() -> Self {
         let (slices, others) = (Stalls::of_slices(), Stalls::default());
         Self { polling: slices, sleeping: others, one_sided: others, two_sided: slices }
     }
 
-    /// In thousandths of what gets take, by [`Choice::index`].
+    /// Loss of each choice, in thousandths of what its gets take, by [`Choice::index`].
     fn permille(&self, now_ns: u64) -> [u64; Choice::COUNT] {
         let polling = self.polling.permille(now_ns, 0);
         let [sleeping, one_sided] = [&self.sleeping, &self.one_sided].map(|stalls| stalls.permille(now_ns, 0));
         let two_sided = self.two_sided.permille(now_ns, polling);
-        // One waits for the other, so that what both lose they lose at the same time.
+        // One side waits for the other, so what both lose they lose at the same time.
         Choice::ALL.map(|choice| {
             let notice = if choice.notice == Notice::Polling { polling } else { sleeping };
             notice.max(if choice.way == Way::OneSided { one_sided } else { two_sided })
         })
     }
 
-    /// Who bears what a get lost while the thread that was to poll for it ran.
+    /// What bears the time that a get lost while the thread that was to poll for it ran.
     fn of(&mut self, choice: Choice, is_first_sleep: bool) -> &mut Stalls {
         match choice {
             _ if is_first_sleep => &mut self.polling,
@@ -314,20 +320,21 @@ pub struct Policy {
     config: PolicyConfig,
     classes: Vec<Option<Box<State>>>,
     lost: Lost,
-    /// Stalls that were met.
+    /// Stalls so far.
     stalls: u64,
-    /// When the exploring budget covers what a thread pays back that sleeps for a try, on a processor that is shared.
+    /// Time from which the exploring budget covers what a thread pays back when it sleeps for a try on a shared
+    /// processor.
     first_sleep_due_ns: u64,
 }
 
 impl Policy {
-    /// A policy that knows nothing. It begins with [`Choice::ALL`]'s first.
+    /// A policy that knows nothing. It begins with the first of [`Choice::ALL`].
     pub fn new(config: PolicyConfig) -> Self {
         Self { config, classes: vec![None; Class::COUNT], lost: Lost::new(), stalls: 0, first_sleep_due_ns: 0 }
     }
 
-    /// How the next get of `class` is made. `in_flight` gets of the reader are under way: a try of the other notice is made with
-    /// enough gets in turn for these to end, since one thread cannot poll and sleep at once.
+    /// Picks how the next get of `class` is made. The reader has `in_flight` gets: a try with the other notice is made
+    /// for enough gets in a row for these to end, since one thread cannot poll and sleep at once.
     pub fn choose(
         &mut self,
         class: Class,
@@ -354,7 +361,8 @@ impl Policy {
         Picked { choice: Choice::ALL[index], is_try: index != state.in_use }
     }
 
-    /// A get of `class` that was [chosen](Self::choose) is over. `None`: it failed, and says nothing.
+    /// Records the end of a get of `class` that was [chosen](Self::choose). `None` for a get that failed, which tells
+    /// nothing.
     pub fn measured(&mut self, class: Class, choice: Choice, sample: Option<Sample>, now_ns: u64) {
         let config = self.config;
         let Some(state) = self.classes[class.index()].as_deref_mut() else { return };
@@ -366,14 +374,14 @@ impl Policy {
         let spin = u128::from(sample.spun_ns) * u128::from(config.spin_permille) / 1000;
         let cost_ns = taken_ns.saturating_add(u64::try_from(spin).unwrap_or(u64::MAX));
         let kind = state.kind(index, &sample, &mut self.stalls, now_ns);
-        // How often a thread may pay back is bounded apart.
+        // How often a thread may pay back has its own bound.
         let has_paid_back = sample.is_first_sleep && kind == Kind::Stall;
         if index != state.in_use
             && !has_paid_back
             && let Some(in_use) = state.base(state.in_use)
         {
             let extra = i64::try_from(cost_ns.saturating_sub(in_use)).unwrap_or(i64::MAX);
-            // One unlucky try is not to keep others from being tried for long.
+            // One unlucky try must not keep others from being tried for long.
             let debt = i64::try_from(config.debt_max_ns).unwrap_or(i64::MAX);
             state.budget_ns = state.budget_ns.saturating_sub(extra).max(-debt);
         }
@@ -389,11 +397,12 @@ impl Policy {
         state.lost_permille = self.lost.permille(now_ns);
         let pays_back = sample.is_first_sleep && state.lost_permille[Choice::ALL[0].index()] > 0;
         if kind != Kind::Usual || pays_back {
-            // Tried, and nothing learnt.
+            // The choice was tried, but nothing was learnt.
             let arm = &mut state.arms[index];
             arm.tries = arm.tries.saturating_sub(1);
             if sample.is_first_sleep && arm.cost.samples() < TRIES {
-                // What was paid back is worth knowing what sleep is like now: after the one that has yet to wake the server.
+                // The time paid back makes it worth learning what sleeping costs now, after the first get, whose server
+                // has yet to wake.
                 let left = state.run.filter(|(arm, _)| *arm == index).map_or(0, |(_, left)| left);
                 state.run = Some((index, left.max(1 + TRIES)));
             }
@@ -413,15 +422,16 @@ impl Policy {
         settle(state, &config);
     }
 
-    /// The thread polled and ran, or did not run though it was to.
+    /// Records that the thread was to poll from `from_ns` to `to_ns`, and ran, or (`is_lost`) did not.
     pub fn polled(&mut self, from_ns: u64, to_ns: u64, is_lost: bool) {
         if is_lost {
             if self.lost.polling.permille(to_ns, 0) == 0 {
-                // Whatever came here may have come there, too.
+                // The program that came here may have come there too.
                 self.lost.two_sided.doubt();
             }
             self.lost.polling.lost(from_ns, to_ns);
-            // Or else the first get after it, which may meet a server that has yet to wake, would be all that is known of its choice.
+            // Otherwise the next get, which may meet a server that has yet to wake, would be all that is known of its
+            // choice.
             let arms = self.classes.iter_mut().flatten().flat_map(|state| &mut state.arms);
             arms.for_each(|arm| arm.skip(to_ns.saturating_sub(from_ns)));
         } else {
@@ -429,27 +439,29 @@ impl Policy {
         }
     }
 
-    /// It was found, while our thread slept, whether a program computes beside it: at once, where stalls tell late, or never who sleeps.
+    /// Records whether a program computes beside our thread, as found while it slept. This is known at once, whereas
+    /// stalls show it late, or never to a thread that sleeps.
     pub fn ours_is_shared(&mut self, is_shared: bool, now_ns: u64) {
-        // What gets take that meet no stall stays as it was measured.
+        // The cost of gets that meet no stall stays as measured.
         if self.lost.polling.competes(is_shared, now_ns) && is_shared {
-            // Whatever came here may have come there, too.
+            // The program that came here may have come there too.
             self.lost.two_sided.doubt();
         }
     }
 
-    /// The same of the server's thread, as an answer said.
+    /// Records the same for the server's thread, as an answer reported it.
     pub fn servers_is_shared(&mut self, is_shared: bool, now_ns: u64) {
         self.lost.two_sided.competes(is_shared, now_ns);
     }
 
-    /// Whether a program is believed to take its share of our thread's processor, and of the server's.
+    /// Whether a program is believed to take a share of our thread's processor, and of the server's.
     pub fn shared(&self, now_ns: u64) -> [bool; 2] {
         let ours = self.lost.polling.permille(now_ns, 0);
         [ours > 0, self.lost.two_sided.permille(now_ns, ours) > 0]
     }
 
-    /// Something changed, such as the load of a processor: in all classes, all but the choice in use is unknown.
+    /// Reports that something changed, such as the load of a processor: in all classes, all choices except the one in
+    /// use become unknown.
     pub fn forget(&mut self) {
         for state in self.classes.iter_mut().flatten() {
             state.forget_others();
@@ -461,12 +473,12 @@ impl Policy {
         Choice::ALL[self.classes[class.index()].as_ref().map_or(0, |state| state.in_use)]
     }
 
-    /// How often another choice was taken into use.
+    /// Number of times that another choice was taken into use.
     pub fn switches(&self, class: Class) -> u64 {
         self.classes[class.index()].as_ref().map_or(0, |state| state.switches)
     }
 
-    /// How a choice did.
+    /// Measurements of a choice.
     pub fn measurement(&self, class: Class, choice: Choice) -> Measured {
         let arm = self.classes[class.index()].as_ref().map_or_else(Arm::default, |state| state.arms[choice.index()]);
         Measured {
@@ -478,16 +490,16 @@ impl Policy {
     }
 }
 
-/// What may be tried.
+/// Tries that are allowed now.
 #[derive(Clone, Copy)]
 struct May {
-    /// What was not measured for a while.
+    /// Whether choices that were not measured for a while may be tried.
     refresh: bool,
-    /// To sleep, while the choice in use polls.
+    /// Whether sleeping may be tried while the choice in use polls.
     sleep: bool,
 }
 
-/// The choice of the next get: the one in use, or one that is tried.
+/// The choice of the next get: the one in use, or one to try.
 fn next(
     state: &mut State,
     config: &PolicyConfig,
@@ -501,7 +513,7 @@ fn next(
         return arm;
     }
     let in_use = state.in_use;
-    // Unknown ones, whatever they may cost (rule 3), those that look better, and those whose time has come (rule 5).
+    // Candidates are unknown choices, whatever they may cost (rule 3), and those that look better or are due (rule 5).
     let debt = i64::try_from(config.debt_max_ns).unwrap_or(i64::MAX);
     let is_unknown_tried = state.budget_ns.saturating_add(debt) > 0 || state.cost(in_use).is_none();
     let notice = |arm: usize| -> Notice { Choice::ALL[arm].notice };
@@ -528,7 +540,7 @@ fn next(
     let half_ns = config.refresh_ns / 2;
     let jitter_ns = ((u128::from(generator.next_u64()) * u128::from(config.refresh_ns)) >> 64) as u64;
     state.arms[arm].due_ns = now_ns.saturating_add(half_ns).saturating_add(jitter_ns);
-    // On a shared processor the first one is no measurement, since others had their turn just before.
+    // On a shared processor the first get is no measurement, since others had their turn just before.
     let (is_shared, changes_notice) = (state.lost_permille[0] > 0, notice(arm) != notice(in_use));
     let gets = match (in_flight, changes_notice, is_shared) {
         (0, _, false) | (1.., false, false) => 0,
@@ -548,7 +560,7 @@ fn next(
 fn settle(state: &mut State, config: &PolicyConfig) {
     let in_use = state.in_use;
     let (Some(mine), Some(base)) = (state.cost(in_use), state.base(in_use)) else {
-        // What is in use is not measured yet: whatever is measured first is better than nothing.
+        // If the choice in use is not measured yet, any measured one is better.
         if let Some(arm) = (0..Choice::COUNT).find(|&arm| state.cost(arm).is_some()) {
             take(state, arm);
         }

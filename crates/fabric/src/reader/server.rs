@@ -1,6 +1,6 @@
 //! The server's side of the two-sided way: it makes the accesses of a request itself, and answers once.
 //!
-//! One-sided gets need no server's thread, only the queue pair that it made for the reader.
+//! One-sided gets need only the queue pair that the server made for the reader, and not its thread.
 
 use std::collections::VecDeque;
 
@@ -17,28 +17,29 @@ use crate::verbs::{
 };
 use sinew_mem::{AllocError, Arena, Frozen, MessageBuffer, SharedMemory};
 
-/// Completions taken in a turn at most.
+/// The most completions taken in a turn.
 const BURST: usize = 64;
-/// Answers up to so many bytes are inline (apnet19 3: inlining when possible, up to 256 bytes).
+/// Length in bytes up to which answers are inline (apnet19 3: inlining when possible, up to 256 bytes).
 const INLINE_MAX: usize = 256;
-/// So long answers say what was found of the processor.
+/// Time in nanoseconds for which answers repeat what was found about the processor.
 const TOLD_NS: u64 = 1_000_000;
 
-/// What a server is made for.
+/// Configuration of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Readers at a time.
+    /// The most readers at a time.
     pub clients: usize,
-    /// Gets that a reader may have under way.
+    /// Gets that a reader may have in flight.
     pub window: usize,
-    /// What a get may be.
+    /// The most that a get may ask for.
     pub limits: Limits,
-    /// When its thread is to sleep.
+    /// Policy for when the server's thread sleeps.
     pub poller: PollerConfig,
 }
 
 impl Default for ServerConfig {
-    /// For 64 readers with 16 gets each of up to 4 KB after up to 8 accesses; polls for up to 50 us after work, and then sleeps.
+    /// A server for 64 readers with 16 gets each of up to 4 KB after up to 8 accesses; it polls for up to 50 us after
+    /// work, and then sleeps.
     fn default() -> Self {
         Self {
             clients: 64,
@@ -49,11 +50,11 @@ impl Default for ServerConfig {
     }
 }
 
-/// Memory with objects: what readers know of it, and how the server reads it.
+/// A region of memory with objects: how readers reach it, and how the server reads it.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// As [`crate::verbs::Exposed::remote`] says. It must be exposed for READ, in the server's protection domain, for as long as
-    /// readers get one-sided.
+    /// Value of [`crate::verbs::Exposed::remote`]. The memory must be exposed for READ, in the server's protection
+    /// domain, for as long as readers get one-sided.
     pub remote: RemoteMemory,
     /// The memory.
     pub memory: SharedMemory,
@@ -66,78 +67,79 @@ pub struct ReaderId {
     life: u16,
 }
 
-/// Why a reader was not admitted, or a server not made.
+/// Reason for a reader not being admitted, or a server not being made.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// As many readers as there can be are here.
+    /// All places for readers are taken.
     #[error("all {0} places for readers are taken")]
     Full(usize),
-    /// Its queue pair is no RC one.
+    /// The reader's queue pair is not an RC one.
     #[error("a reader needs an RC queue pair")]
     Transport,
-    /// What the device says.
+    /// The device refused.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// No memory.
+    /// There is no memory.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// A receive was not taken.
+    /// A receive was refused.
     #[error(transparent)]
     Post(#[from] crate::verbs::PostError),
 }
 
-/// What happened at a server.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerStats {
-    /// Gets that were answered with their object.
+    /// Gets answered with their object.
     pub served: u64,
-    /// Requests that were refused, by [`Refusal::index`]. Those that are [`Refusal::Malformed`] or have a bad [`Refusal::Number`] get no
-    /// answer, since there is nobody who could match it; the others are answered with the reason.
+    /// Requests refused, by [`Refusal::index`]. Those that are [`Refusal::Malformed`] or have a bad [`Refusal::Number`]
+    /// get no answer, since nobody could match it; the others are answered with the reason.
     pub refused: [u64; Refusal::ALL.len()],
     /// Readers whose connection broke; their places are free.
     pub lost: u64,
 }
 
 impl ServerStats {
-    /// Requests that were refused for this reason.
+    /// Requests refused for this reason.
     pub fn refused_for(&self, reason: Refusal) -> u64 {
         self.refused[reason.index()]
     }
 }
 
-/// What a turn did.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerTurn {
-    /// Requests that were taken.
+    /// Requests taken.
     pub requests: usize,
     /// Whether anything completed.
     pub found: bool,
-    /// What its [`Poller`] says: turn again, or [arm](Readiness::arm) the server and sleep.
+    /// Step that its [`Poller`] chose: turn again, or [arm](Readiness::arm) the server and sleep.
     pub step: Step,
 }
 
 struct Client<Q> {
     life: u16,
     qp: Q,
-    /// By place of the reader's window: how often it was used.
+    /// For each place of the reader's window: the number of times it was used.
     uses: Vec<u64>,
-    /// Answers of which no completion has told yet: their buffers, if they were not inline, and whether they are signaled.
+    /// Answers whose completion is still to come: their buffers, unless they were inline, and whether they are
+    /// signaled.
     answers: VecDeque<(Option<Frozen>, bool)>,
     unsignaled: usize,
     /// Buffers to be posted again.
     spare: Vec<MessageBuffer>,
-    /// Whether something is to be posted or started at the end of the turn.
+    /// Whether anything is to be posted or started at the end of the turn.
     is_touched: bool,
 }
 
 impl<Q: QueuePair> Client<Q> {
-    /// Posts receives, so that the reader finds them when it has its answers, and starts these.
+    /// Posts receives, so that the reader finds them when it has its answers, then starts the answers.
     fn go_on(&mut self, index: usize) {
         self.is_touched = false;
         let id = id_of(ReaderId { index: index as u16, life: self.life });
         while let Some(mut buffer) = self.spare.pop() {
             let whole = buffer.capacity();
-            // Within its capacity.
+            // Cannot fail: it is within the capacity.
             let _ = buffer.resize(whole);
             if self.qp.post_buffer(id, buffer).is_err() {
                 break;
@@ -147,7 +149,8 @@ impl<Q: QueuePair> Client<Q> {
     }
 }
 
-/// Answers the gets of readers. It belongs to one thread, which calls [`Self::turn`] and sleeps or not, as it says.
+/// Answers the gets of readers. It belongs to one thread, which calls [`Self::turn`] and then spins or sleeps as that
+/// says.
 pub struct Server<D: Device, C> {
     clients: Vec<Option<Client<Qp<D>>>>,
     lives: Vec<u16>,
@@ -160,7 +163,7 @@ pub struct Server<D: Device, C> {
     touched: Vec<usize>,
     hop: Vec<u8>,
     sleeps: Sleeps,
-    /// Whether a program computes beside the thread, and until when answers say so.
+    /// Whether a program computes beside the thread, and the time until which answers say so.
     is_shared: Option<(bool, u64)>,
     stats: ServerStats,
     cq: Cq<D>,
@@ -179,17 +182,18 @@ fn limit(what: &'static str, asked: usize, limit: usize) -> Result<(), VerbsErro
     if (1..=limit).contains(&asked) { Ok(()) } else { Err(VerbsError::Limit { what, asked, limit }) }
 }
 
-/// Of a completion's identifier: whose it is.
+/// Identifier of a reader's completions.
 fn id_of(reader: ReaderId) -> u64 {
     u64::from(reader.life) << 16 | u64::from(reader.index)
 }
 
 impl<D: Device, C: Chase> Server<D, C> {
-    /// A server of the calling thread without readers, for objects in `regions`. `chase` knows how one access leads to the next.
+    /// A server of the calling thread, without readers, for objects in `regions`. `chase` knows how one access leads to
+    /// the next.
     ///
     /// # Errors
     ///
-    /// [`ServerError::Verbs`]: what the device says, or that the configuration is over a limit.
+    /// [`ServerError::Verbs`]: the device refused, or the configuration is over a limit.
     pub fn new(
         device: &D,
         domain: &Domain<D>,
@@ -231,14 +235,14 @@ impl<D: Device, C: Chase> Server<D, C> {
     ///
     /// # Errors
     ///
-    /// [`ServerError`]; the server is as it was then.
+    /// [`ServerError`]; the server is then unchanged.
     pub fn admit(&mut self, hello: &Hello) -> Result<(ReaderId, Welcome), ServerError> {
         if hello.address.transport != Transport::Rc {
             return Err(ServerError::Transport);
         }
         let index = self.clients.iter().position(Option::is_none).ok_or(ServerError::Full(self.clients.len()))?;
         let window = hello.window.clamp(1, self.config.window);
-        // As many again as can be asked at a time: answers keep theirs until they are known to be over.
+        // Twice as many as can be asked at a time: answers keep their buffers until they are known to be over.
         let depth = 2 * window;
         let inline_max = INLINE_MAX.min(self.buffer_len());
         let qp = QpConfig { send_depth: depth, receive_depth: depth, inline_max, ..QpConfig::new(Transport::Rc) };
@@ -268,26 +272,26 @@ impl<D: Device, C: Chase> Server<D, C> {
         Ok((reader, welcome))
     }
 
-    /// A reader left: its place is free, and its one-sided gets end too. Whether it was here.
+    /// Frees the place of a reader that left; its one-sided gets end too. Returns whether the reader was here.
     pub fn dismiss(&mut self, reader: ReaderId) -> bool {
         let place = self.clients.get_mut(usize::from(reader.index));
         place.is_some_and(|place| place.take_if(|client| client.life == reader.life).is_some())
     }
 
-    /// Whether a reader is here: not, once its connection broke or it was dismissed.
+    /// Whether a reader is here: it is not once its connection broke or it was dismissed.
     pub fn is_here(&self, reader: ReaderId) -> bool {
         self.clients
             .get(usize::from(reader.index))
             .is_some_and(|place| place.as_ref().is_some_and(|client| client.life == reader.life))
     }
 
-    /// What happened so far.
+    /// Counters so far.
     pub fn stats(&self) -> &ServerStats {
         &self.stats
     }
 
-    /// The thread slept for `slept_ns`, and meanwhile its processor was idle for `idle_ns`, as of [`Reader::slept`](super::Reader::slept). Answers tell readers whether
-    /// a program computes beside it.
+    /// Reports that the thread slept for `slept_ns`, during which its processor was idle for `idle_ns`, as with
+    /// [`Reader::slept`](super::Reader::slept). Answers tell readers whether a program computes beside it.
     pub fn slept(&mut self, slept_ns: u64, idle_ns: u64, now_ns: u64) {
         if let Some(is_shared) = self.sleeps.slept(slept_ns, idle_ns) {
             self.is_shared = Some((is_shared, now_ns.saturating_add(TOLD_NS)));
@@ -296,7 +300,7 @@ impl<D: Device, C: Chase> Server<D, C> {
 
     /// Takes a burst of requests and answers them. Never blocks.
     pub fn turn(&mut self, now_ns: u64) -> ServerTurn {
-        // A thread that polls on finds nothing new, and what was may be so no more.
+        // A thread that goes on polling finds out nothing new, and what it found may no longer hold.
         self.is_shared = self.is_shared.filter(|(_, until_ns)| now_ns < *until_ns);
         let count = self.cq.poll(&mut self.completions, BURST);
         let mut completions = std::mem::take(&mut self.completions);
@@ -370,10 +374,10 @@ impl<D: Device, C: Chase> Server<D, C> {
         let is_shared = self.is_shared.map(|(is_shared, _)| is_shared);
         let (len, refusal) = result.map_or_else(|refusal| (0, Some(refusal)), |len| (len, None));
         let whole = ANSWER_LEN + len as usize;
-        // Within its capacity: it held the object, or holds an empty answer.
+        // Cannot fail: the buffer held the object, or holds an empty answer.
         let _ = buffer.resize(whole);
         buffer[..ANSWER_LEN].copy_from_slice(&AnswerHead { number, refusal, is_shared, len }.to_bytes());
-        // Often enough that not half of the buffers stay with answers of which nothing was told.
+        // Often enough that less than half of the buffers wait for a completion.
         let signaled = client.unsignaled + 1 >= (client.uses.len() / 2).max(1);
         let id = id_of(ReaderId { index: index as u16, life: client.life });
         let request = |source| {
@@ -389,7 +393,7 @@ impl<D: Device, C: Chase> Server<D, C> {
             (client.qp.push(request(share.clone().into())).is_ok(), Some(share))
         };
         if !pushed {
-            // The reader holds more answers back than it may have.
+            // The reader leaves more answers unacknowledged than it may have.
             self.clients[index] = None;
             self.stats.lost += 1;
             return;
@@ -399,7 +403,7 @@ impl<D: Device, C: Chase> Server<D, C> {
     }
 }
 
-/// A completion tells of the answers up to the first that is signaled: their buffers can be posted again.
+/// Handles a completion, which covers the answers up to the first signaled one: their buffers can be posted again.
 fn told<Q>(client: &mut Client<Q>, arena: &Arena) {
     while let Some((share, signaled)) = client.answers.pop_front() {
         if let Some(share) = share {
@@ -413,7 +417,7 @@ fn told<Q>(client: &mut Client<Q>, arena: &Arena) {
     }
 }
 
-/// A request that can be tried; else why not, and the number under which that can be answered.
+/// Reads a request that can be tried; otherwise returns the refusal, and the number to answer it under, if any.
 fn check(bytes: &[u8], uses: &mut [u64], limits: &Limits) -> Result<Asked, (Refusal, Option<u64>)> {
     let request = Asked::from_bytes(bytes).ok_or((Refusal::Malformed, None))?;
     let number = request.number;

@@ -1,13 +1,15 @@
-//! Whether a program computes beside a thread, as its sleeps tell: what it leaves of its processor is idle then, or somebody else's.
+//! Whether a program computes beside a thread, as its sleeps show: while the thread sleeps, its processor is idle or
+//! runs somebody else.
 
-/// What is told is of so much sleep at least.
+/// The least time asleep, in nanoseconds, from which anything is concluded.
 const SLEPT_MIN_NS: u64 = 50_000;
-/// Of the time that a thread slept its processor was idle for so many thousandths at least, if no program computes beside it...
+/// Least share of the time asleep, in thousandths, for which the processor is idle if no program computes beside the
+/// thread.
 const ALONE_PERMILLE: u64 = 250;
-/// ...and for so many at most, if one does. Between them nothing is told.
+/// Greatest such share, in thousandths, if a program does compute beside it. In between, nothing is concluded.
 const SHARED_PERMILLE: u64 = 20;
 
-/// Sleeps that nothing was told of yet.
+/// Sleeps from which nothing was concluded yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sleeps {
     slept_ns: u64,
@@ -15,7 +17,8 @@ pub(super) struct Sleeps {
 }
 
 impl Sleeps {
-    /// The thread slept, and meanwhile its processor was idle for so long. Returns whether a program computes beside it, once enough was slept to tell.
+    /// Records a sleep of the thread, during which its processor was idle for `idle_ns`. Returns whether a program
+    /// computes beside it, once there was enough sleep to tell.
     pub fn slept(&mut self, slept_ns: u64, idle_ns: u64) -> Option<bool> {
         self.slept_ns = self.slept_ns.saturating_add(slept_ns);
         self.idle_ns = self.idle_ns.saturating_add(idle_ns.min(slept_ns));

@@ -1,49 +1,54 @@
-//! What is lost now and then and all at once, apart from what each get takes.
+//! Time that is lost rarely and all at once, kept apart from what each get takes.
 //!
-//! A thread that shares its processor with a program that computes loses a slice of milliseconds after each of its own. One get of a thousand meets it, so an average of
-//! the last gets says either nothing of it or nothing else. [`Stalls`] keeps how much is lost for each nanosecond that something ran, over several slices.
+//! A thread that shares its processor with a program that computes loses a slice of milliseconds after each of its own.
+//! One get in a thousand meets it, so an average of recent gets shows either nothing of it or nothing else. [`Stalls`]
+//! keeps how much is lost for each nanosecond that something ran, over several slices.
 
-/// A stall is compared with no less than so long a run: what is lost to an interrupt is no slice.
+/// The shortest run that a stall is compared with, in nanoseconds: what is lost to an interrupt is no slice.
 const SLICE_MIN_NS: u64 = 1_000_000;
-/// The time that is averaged over, in stalls.
+/// Time that is averaged over, in stalls.
 const KEPT_STALLS: u64 = 8;
-/// What was learnt is believed ever less, and no more after so many times as long as the stall took. To learn it again takes a stall, which then costs a twentieth of the
-/// time.
+/// Duration of a fading belief, as a multiple of the stall that it came from. Learning it again takes a stall, which
+/// then costs a twentieth of the time.
 const BELIEVED_STALLS: u64 = 16;
-/// A stall takes at most so many times as long as the run before it: a scheduler shares evenly, among so many others at most.
+/// Largest ratio of a stall to the run before it: a scheduler shares evenly, among at most this many others.
 const OTHERS_MAX: u64 = 4;
-/// So long it is believed of a program that computes beside that it takes an even share, without a stall that shows it.
+/// Time in nanoseconds for which a program that computes beside it is believed to take an even share without a stall
+/// that shows it.
 const GUESSED_NS: u64 = 100_000_000;
-/// What ran for so long without a stall has none: no scheduler's slices are longer.
+/// Time in nanoseconds of running without a stall that proves that there is none: no scheduler's slices are longer.
 const PROVEN_NS: u64 = 50_000_000;
 
-/// What is lost for each nanosecond that something ran.
+/// Time lost for each nanosecond that something ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stalls {
-    /// Sums over the last stalls, which together are no more than [`KEPT_STALLS`] of the longest: the time lost, and the time run before.
+    /// Sums over the last stalls, which together are no more than [`KEPT_STALLS`] of the longest: the time lost, and
+    /// the time run before.
     lost_ns: u64,
     ran_ns: u64,
     longest_ns: u64,
-    /// How long it ran since the last stall, less how long it rested: schedulers give the time back that a thread sleeps.
+    /// Time run since the last stall, less the time rested: schedulers give back the time that a thread sleeps.
     run_ns: u64,
-    /// Until when all is accounted for.
+    /// Time up to which everything is accounted for.
     until_ns: u64,
     believed_until_ns: u64,
-    /// How long it is believed.
+    /// Duration of the belief, in nanoseconds.
     belief_ns: u64,
-    /// It loses slices, so that the first stall tells of the next.
+    /// Whether it loses slices, so that the first stall predicts the next.
     is_sliced: bool,
-    /// Until when a program that computes beside was, or is, taken for one that takes an even share, though no stall has shown it.
+    /// Time until which a program that computes beside it is, or was, assumed to take an even share, though no stall
+    /// has shown it.
     guessed_until_ns: Option<u64>,
 }
 
 impl Stalls {
-    /// Of what a scheduler takes slices from.
+    /// Stalls of something from which a scheduler takes slices.
     pub fn of_slices() -> Self {
         Self { is_sliced: true, ..Self::default() }
     }
 
-    /// Moves to `to_ns`. Returns the part of the time from `from_ns` on that was not accounted for yet; what passed before it was rest.
+    /// Moves on to `to_ns`. Returns the part of the time from `from_ns` that was not accounted for yet; any time passed
+    /// before it counts as rest.
     fn advance(&mut self, from_ns: u64, to_ns: u64) -> u64 {
         let from_ns = from_ns.max(self.until_ns);
         self.run_ns = self.run_ns.saturating_sub(from_ns - self.until_ns);
@@ -51,19 +56,21 @@ impl Stalls {
         to_ns.saturating_sub(from_ns)
     }
 
-    /// It ran without a stall.
+    /// Records a run without a stall.
     pub fn ran(&mut self, from_ns: u64, to_ns: u64) {
         self.run_ns += self.advance(from_ns, to_ns);
     }
 
-    /// It stalled. Times that overlap what is accounted for, as those of several gets that met the same stall, count once.
+    /// Records a stall. Times that overlap what is accounted for, as those of several gets that met the same stall,
+    /// count once.
     pub fn lost(&mut self, from_ns: u64, to_ns: u64) {
         let lost_ns = self.advance(from_ns, to_ns);
         if lost_ns == 0 {
             return;
         }
         let is_first = to_ns >= self.believed_until_ns || self.guessed_until_ns.is_some() && lost_ns >= SLICE_MIN_NS;
-        // How long the first run was does not tell: whoever took the processor may have come in the middle of it. Even shares are the best guess.
+        // The length of the first run shows nothing, since the program may have come in the middle of it. Even shares
+        // are the best guess.
         let run_ns = match is_first && self.is_sliced {
             true => lost_ns.max(SLICE_MIN_NS),
             false => self.run_ns.max(lost_ns / OTHERS_MAX),
@@ -84,9 +91,11 @@ impl Stalls {
         }
     }
 
-    /// It is known, without a stall, whether a program that computes competes. Returns whether that is news.
+    /// Records whether a computing program competes, as known by other means than a stall. Returns whether that is
+    /// news.
     ///
-    /// Until a stall shows what it takes, an even share is the guess. It is made once, and held for a while: a program of a lower class takes nothing.
+    /// Until a stall shows what the program takes, the guess is an even share. It is made once and held for a while
+    /// only, since a program of lower priority takes nothing.
     pub fn competes(&mut self, is_so: bool, now_ns: u64) -> bool {
         let is_believed = self.believed_until_ns > now_ns;
         if !is_so {
@@ -107,7 +116,7 @@ impl Stalls {
         is_held && !is_believed
     }
 
-    /// That it ran for long without a stall proves nothing any more.
+    /// Discards the evidence of a long run without a stall.
     pub fn doubt(&mut self) {
         self.run_ns = 0;
     }
@@ -117,7 +126,8 @@ impl Stalls {
         self.run_ns <= self.longest_ns / 64
     }
 
-    /// What is lost, in thousandths of what runs; `unknown` as far as nothing was seen of it for long.
+    /// Time lost, in thousandths of the time run; weighted with `unknown` to the extent that nothing has been seen for
+    /// long.
     pub fn permille(&self, now_ns: u64, unknown: u64) -> u64 {
         let left_ns = self.believed_until_ns.saturating_sub(now_ns).min(self.belief_ns);
         if left_ns == 0 {
@@ -125,7 +135,7 @@ impl Stalls {
         }
         let [lost_ns, longest_ns] = [self.lost_ns, self.longest_ns].map(u128::from);
         let usual_ns = u128::from(self.ran_ns) * longest_ns / lost_ns.max(1);
-        // A run that lasts is as good as a stall for telling how far apart they are.
+        // A run in progress is as good as a stall for showing how far apart stalls are.
         let ran_ns = u128::from(self.ran_ns) + u128::from(self.run_ns).saturating_sub(usual_ns);
         let seen = lost_ns * 1000 / ran_ns.max(1);
         let [left_ns, belief_ns] = [left_ns, self.belief_ns].map(u128::from);
@@ -139,7 +149,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Runs and stalls by turns.
+    /// Alternates runs and stalls.
     fn slices(stalls: &mut Stalls, mut now_ns: u64, times: u64, ran_ns: u64, lost_ns: u64) -> u64 {
         for _ in 0..times {
             stalls.ran(now_ns, now_ns + ran_ns);
@@ -229,7 +239,7 @@ mod tests {
             assert!(!stalls.competes(true, ms * MS));
             assert_eq!(stalls.permille(ms * MS, 0), 1000, "{ms}");
         }
-        // A program of a lower class takes nothing from whoever wants to run: that is not guessed again.
+        // A program of lower priority takes nothing from a thread that wants to run, so the guess is not repeated.
         for ms in 121..200 {
             assert!(!stalls.competes(true, ms * MS));
             assert_eq!(stalls.permille(ms * MS, 0), 0, "{ms}");
@@ -240,7 +250,7 @@ mod tests {
         stalls.competes(true, now_ns);
         stalls.lost(now_ns, now_ns + MS / 50);
         assert!(stalls.permille(now_ns + MS / 50, 0) > 500, "an interrupt is no slice: {stalls:?}");
-        // Once it was gone, the next may be another.
+        // Once it has gone, the next program may be another.
         assert!(stalls.competes(false, now_ns) && stalls.competes(true, now_ns));
         assert_eq!(stalls.permille(now_ns, 0), 1000);
     }

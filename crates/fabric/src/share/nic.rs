@@ -1,4 +1,4 @@
-//! Requests of several classes over several queue pairs, posted as the scheduler says.
+//! Requests of several classes over several queue pairs, posted in the scheduler's order.
 
 use super::scheduler::{Chunk, ClassConfig, ClassId, ConfigError, Limits, Scheduler};
 use crate::verbs::{
@@ -7,17 +7,17 @@ use crate::verbs::{
 };
 use sinew_mem::{AllocError, Arena, MessageBuffer};
 
-/// Completions that a turn takes at a time.
+/// The most completions taken at a time.
 const BURST: usize = 32;
 
-/// What a share is made for.
+/// Configuration of a share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareConfig {
-    /// Chunks, and bounds of all classes.
+    /// Length of chunks, and bounds over all classes.
     pub limits: Limits,
-    /// The classes; [`ClassId`]s are places in this list.
+    /// The classes; a [`ClassId`] is an index in this list.
     pub classes: Vec<ClassConfig>,
-    /// Requests that can be under way or wait, over all classes.
+    /// Requests that can be in flight or waiting, over all classes.
     pub requests_max: usize,
 }
 
@@ -25,47 +25,48 @@ pub struct ShareConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaneId(usize);
 
-/// What is to be done.
+/// A request to a share.
 #[derive(Debug)]
 pub enum Transfer {
-    /// A WRITE, cut into chunks. Others can see them in parts, from left to right.
+    /// A WRITE, cut into chunks. Others can see it in parts, from left to right.
     Write {
-        /// Its bytes.
+        /// The bytes to write.
         source: Slice,
-        /// Where to.
+        /// Their destination.
         remote: RemoteMemory,
     },
-    /// A WRITE, cut into chunks, the last of which completes one of the peer's receives: a message of any length. On RC, all of it is there
-    /// when the receive completes; other transports are refused, since they lose chunks without a word.
+    /// A WRITE, cut into chunks, the last of which completes one of the peer's receives: a message of any length. On
+    /// RC, all of it is there when the receive completes; other transports are refused, since they lose chunks
+    /// silently.
     Message {
-        /// Its bytes.
+        /// The bytes of the message.
         source: Slice,
-        /// Where to.
+        /// Their destination.
         remote: RemoteMemory,
-        /// Four bytes more.
+        /// Four further bytes, for the peer's completion.
         immediate: u32,
     },
-    /// A READ, cut into chunks. A target cannot be a part of a buffer ([`Scatter`] has whole ones), so each chunk has a buffer of its own;
-    /// they come back in order. [`Share::recycle`] takes them when they are done with.
+    /// A READ, cut into chunks. A target cannot be part of a buffer ([`Scatter`] has whole ones), so each chunk has a
+    /// buffer of its own; they come back in order. Give them to [`Share::recycle`] after use.
     Read {
-        /// Where from.
+        /// The memory to read.
         remote: RemoteMemory,
-        /// Bytes.
+        /// Length in bytes.
         len: usize,
     },
-    /// A SEND of a chunk's bytes at most. It is not cut.
+    /// A SEND of at most a chunk's bytes. It is not cut.
     Send {
-        /// Its bytes.
+        /// The bytes to send.
         source: Slice,
-        /// Four bytes more.
+        /// Four further bytes, for the peer's completion.
         immediate: Option<u32>,
-        /// UD: whom to.
+        /// UD: the receiver.
         to: Option<Destination>,
     },
 }
 
 impl Transfer {
-    /// Bytes that it moves.
+    /// Bytes that the request moves.
     pub fn len(&self) -> usize {
         match self {
             Self::Write { source, .. } | Self::Message { source, .. } | Self::Send { source, .. } => source.len,
@@ -73,66 +74,68 @@ impl Transfer {
         }
     }
 
-    /// Whether it moves none.
+    /// Whether it moves no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Why a request was not taken.
+/// Reason for a request being refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// No such class.
+    /// There is no such class.
     #[error("there is no class {0}")]
     Class(usize),
-    /// No such queue pair.
+    /// There is no such queue pair.
     #[error("there is no lane {0}")]
     Lane(usize),
-    /// As many requests as can be are under way.
-    #[error("{0} requests are under way or wait already: take completions first")]
+    /// As many requests as possible are in flight or waiting.
+    #[error("{0} requests are in flight or waiting already: take completions first")]
     Full(usize),
-    /// A range that does not lie in its buffer.
+    /// The source's range does not lie in its buffer.
     #[error("the source does not lie in its buffer")]
     BadSlice,
-    /// More bytes than there are at the peer, or, for a SEND, than a chunk has.
+    /// The request has more bytes than the peer's memory or, for a SEND, than a chunk.
     #[error("{len} bytes are over the limit of {limit}")]
     TooLong {
-        /// Bytes of the request.
+        /// Length of the request, in bytes.
         len: usize,
-        /// Bytes that are possible.
+        /// The most bytes possible.
         limit: u64,
     },
     /// A message over a transport that loses chunks.
-    #[error("a message that is cut needs a reliable connection: over {0:?} its end can arrive without its middle")]
+    #[error(
+        "a message that is cut into chunks needs a reliable connection: over {0:?} its end can arrive without its middle"
+    )]
     Unreliable(Transport),
-    /// No memory for the chunks of a READ.
+    /// There is no memory for the chunks of a READ.
     #[error(transparent)]
     Alloc(#[from] AllocError),
 }
 
-/// A request that is over.
+/// A request that has ended.
 #[derive(Debug)]
 pub struct Done {
-    /// The request's own.
+    /// The caller's identifier of the request.
     pub id: u64,
-    /// Its class.
+    /// Class of the request.
     pub class: ClassId,
-    /// Its queue pair.
+    /// Queue pair of the request.
     pub lane: LaneId,
-    /// How it ended: that of its first chunk that failed.
+    /// Status of the first chunk that failed, or success.
     pub status: Status,
-    /// The chunks of a READ that ended well, in order: all of a chunk's bytes, but for the last one.
+    /// Chunks of a READ that succeeded, in order. Each except the last is full.
     pub buffers: Vec<MessageBuffer>,
 }
 
-/// What became of a completion.
+/// What a completion turned out to be.
 #[derive(Debug)]
 pub enum Taken {
-    /// It was a chunk's, and its request goes on.
+    /// A chunk's; its request goes on.
     Chunk,
-    /// It was the last of a request.
+    /// The last of a request.
     Done(Done),
-    /// It was not the share's: a receive, or of another queue pair.
+    /// Not the share's: a receive, or of another queue pair.
     Other(Completion),
 }
 
@@ -152,15 +155,16 @@ struct Pending {
     status: Status,
     /// Chunks at the NIC.
     posted: usize,
-    /// Nothing of it is still to be posted.
+    /// Whether no part of it is still to be posted.
     is_posted: bool,
-    /// By chunk, for READs: its buffer, while the NIC does not have it.
+    /// For READs, the buffer of each chunk while the NIC does not have it.
     buffers: Vec<Option<MessageBuffer>>,
 }
 
 /// Posts requests of several classes to the queue pairs of a thread. See the [module's documentation](super).
 ///
-/// [`Self::submit`] takes a request and posts of it what may go at once. [`Self::turn`] takes completions, which let others go.
+/// [`Self::submit`] takes a request and posts as much of it as may go at once. [`Self::turn`] takes completions, which
+/// make room for more.
 pub struct Share<Q: QueuePair> {
     scheduler: Scheduler,
     lanes: Vec<Lane<Q>>,
@@ -170,7 +174,7 @@ pub struct Share<Q: QueuePair> {
     arena: Arena,
     spare: Vec<MessageBuffer>,
     completions: Vec<Completion>,
-    /// Requests that ended without a completion of the NIC's.
+    /// Requests that ended without a completion from the NIC.
     refused: Vec<Done>,
 }
 
@@ -181,7 +185,8 @@ impl<Q: QueuePair> std::fmt::Debug for Share<Q> {
 }
 
 impl<Q: QueuePair> Share<Q> {
-    /// A share without queue pairs. The chunks of READs come from `arena`, of the queue pairs' protection domain.
+    /// A share without queue pairs. The chunks of READs come from `arena`, which must be of the queue pairs' protection
+    /// domain.
     ///
     /// # Errors
     ///
@@ -200,8 +205,8 @@ impl<Q: QueuePair> Share<Q> {
         })
     }
 
-    /// Takes a queue pair in, which holds `send_depth` requests and is connected or will be. All that it sends from now on goes through the
-    /// share; receives are its owner's, by [`Self::qp`].
+    /// Adds a queue pair, which holds `send_depth` requests and is or will be connected. Everything that it sends from
+    /// now on goes through the share; its receives remain with the owner, through [`Self::qp`].
     pub fn add(&mut self, qp: Q, send_depth: usize) -> LaneId {
         let number = qp.number();
         self.lanes.push(Lane { qp, number, depth: send_depth.max(1), posted: 0, is_touched: false });
@@ -217,12 +222,13 @@ impl<Q: QueuePair> Share<Q> {
         &mut self.lanes[lane.0].qp
     }
 
-    /// The scheduler: what waits, and what is outstanding.
+    /// The scheduler, which shows what waits and what is outstanding.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
 
-    /// Takes a request, and posts what may go. It ends once, with `id`, in [`Self::turn`], or in [`Self::take`] and [`Self::take_refused`].
+    /// Takes a request, and posts what may go. The request ends once, with `id`, in [`Self::turn`], or in
+    /// [`Self::take`] or [`Self::take_refused`].
     ///
     /// # Errors
     ///
@@ -262,7 +268,7 @@ impl<Q: QueuePair> Share<Q> {
         Ok(())
     }
 
-    /// Buffers for so many chunks of a READ.
+    /// Buffers for the chunks of a READ.
     fn buffers(&mut self, chunks: usize, len: usize) -> Result<Vec<Option<MessageBuffer>>, AllocError> {
         let mut buffers = Vec::with_capacity(chunks);
         for chunk in 0..chunks {
@@ -282,7 +288,7 @@ impl<Q: QueuePair> Share<Q> {
         Ok(buffers)
     }
 
-    /// Takes buffers of finished READs back for the next ones.
+    /// Takes back the buffers of finished READs for later ones.
     pub fn recycle(&mut self, buffers: impl IntoIterator<Item = MessageBuffer>) {
         self.spare.extend(buffers.into_iter().filter(|buffer| buffer.capacity() >= self.chunk_len));
     }
@@ -333,7 +339,7 @@ impl<Q: QueuePair> Share<Q> {
         self.refused.extend(done);
     }
 
-    /// The rest of a request is not posted.
+    /// Stops posting the rest of a request.
     fn fail(&mut self, index: usize, status: Status) {
         let Some(pending) = self.requests[index].as_mut() else { return };
         if pending.status.is_success() {
@@ -343,7 +349,7 @@ impl<Q: QueuePair> Share<Q> {
         self.scheduler.cancel(pending.class, index as u64);
     }
 
-    /// The request's end, if this is it.
+    /// Removes the request if it has ended, and returns it.
     fn done(&mut self, index: usize) -> Option<Done> {
         let pending = self.requests[index].take_if(|pending| pending.is_posted && pending.posted == 0)?;
         self.free.push(index);
@@ -355,8 +361,9 @@ impl<Q: QueuePair> Share<Q> {
         Some(Done { id, class, lane: LaneId(lane), status, buffers })
     }
 
-    /// A request that ended because a queue pair did not take it, and of which no completion tells: whoever takes completions by
-    /// [`Self::take`] asks for these after each of them and after [`Self::submit`], before it sleeps. [`Self::turn`] hands them out by itself.
+    /// A request that ended because a queue pair refused it, for which no completion will come. An owner that takes
+    /// completions with [`Self::take`] asks for these after each of them and after [`Self::submit`], before it sleeps.
+    /// [`Self::turn`] hands them out by itself.
     pub fn take_refused(&mut self) -> Option<Done> {
         self.refused.pop()
     }
@@ -385,8 +392,8 @@ impl<Q: QueuePair> Share<Q> {
         done.map_or(Taken::Chunk, Taken::Done)
     }
 
-    /// Takes what completed in `cq`, posts what may go now, and hands out the requests that ended, and to `other` what is not the
-    /// share's. Returns how many completions there were. Never blocks.
+    /// Takes completions from `cq`, posts what may go now, and hands requests that ended to `done` and completions that
+    /// are not the share's to `other`. Returns the number of completions and of refused requests. Never blocks.
     pub fn turn(
         &mut self,
         cq: &mut impl CompletionQueue,
@@ -403,7 +410,7 @@ impl<Q: QueuePair> Share<Q> {
             }
         }
         self.completions = completions;
-        // One ends with the next turn at the latest, where it was refused as it was submitted.
+        // A request that was refused when it was submitted ends at the latest in the next turn.
         let refused = std::mem::take(&mut self.refused);
         let ended = count + refused.len();
         refused.into_iter().for_each(done);
@@ -412,7 +419,7 @@ impl<Q: QueuePair> Share<Q> {
 }
 
 impl Pending {
-    /// What the NIC is asked to do for a chunk, the `nth`; `None` when it makes no sense any more.
+    /// The operation for the `nth` chunk; `None` when it is no longer possible.
     fn operation(&mut self, chunk: &Chunk, nth: usize) -> Option<Operation<'static>> {
         let part = |source: &Slice| {
             let slice = Slice {

@@ -1,34 +1,35 @@
-//! Whose bytes go next: deficit round robin over classes, with bounds on what is outstanding. Pure.
+//! The order in which classes send: deficit round robin, with bounds on outstanding bytes. Pure.
 //!
 //! # The rules
 //!
-//! 1. A request is cut into chunks of [`Limits::chunk_len`] bytes at most. A chunk *costs* its bytes and [`Limits::overhead_len`] more, so that
-//!    tiny requests pay for what they are to a NIC.
-//! 2. Each class has a *deficit*, from which chunks are paid. When no class that may post can pay, a new round begins: each class gets
-//!    [`Limits::quantum_len`] times its weight. A class with nothing to send keeps no more than that.
-//!    A class whose turn it is and that waits for room is not overtaken by smaller chunks, but for those under rule 4.
-//! 3. A class has at most [`ClassConfig::outstanding_max_len`] outstanding, and all together [`Limits::outstanding_max_len`]. What completes hands
-//!    its credit back.
-//! 4. A class whose outstanding bytes stay within its [`ClassConfig::reserve_len`] does not wait for the bound of all: so a small request
-//!    passes at once between bulk transfers. It pays from its deficit nevertheless, so over a round it gets no more than its share.
+//! 1. A request is cut into chunks of at most [`Limits::chunk_len`] bytes. A chunk *costs* its bytes plus
+//!    [`Limits::overhead_len`], so that tiny requests pay for the load that they put on a NIC.
+//! 2. Each class has a *deficit*, from which chunks are paid. When no class that may post can pay, a new round begins:
+//!    each class gets [`Limits::quantum_len`] times its weight. A class with nothing to send keeps no more than that.
+//!    While a class whose turn it is waits for room, smaller chunks of others do not overtake it, except under rule 4.
+//! 3. A class has at most [`ClassConfig::outstanding_max_len`] outstanding, and all classes together at most
+//!    [`Limits::outstanding_max_len`]. Completions hand the credit back.
+//! 4. A class whose outstanding bytes stay within its [`ClassConfig::reserve_len`] does not wait for the bound over all
+//!    classes, so a small request passes at once between bulk transfers. It still pays from its deficit, so over a
+//!    round it gets no more than its share.
 //!
-//! So classes that always have something to send share bytes by their weights, whatever the order in which the NIC serves its queue
-//! pairs, as long as a class's own bound is not below its share of the bound of all. A class that sends less leaves the rest to others
-//! (it is work-conserving), and none waits for more than a round.
+//! So classes that always have something to send share bytes by their weights, whatever the order in which the NIC
+//! serves its queue pairs, as long as a class's own bound is not below its share of the bound over all. A class that
+//! sends less leaves the rest to others (the scheduler is work-conserving), and none waits for more than a round.
 
 use std::collections::VecDeque;
 
-/// Bounds of all classes.
+/// Bounds over all classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a chunk at most.
+    /// The most bytes of a chunk.
     pub chunk_len: u64,
-    /// What a chunk costs beside its bytes: the headers of its packets and its place in the NIC's queues, in bytes.
+    /// Cost of a chunk besides its bytes: its packets' headers and its place in the NIC's queues, in bytes.
     pub overhead_len: u64,
-    /// What a class of weight 1 may send in a round, in bytes; a chunk's cost at least.
+    /// Cost that a class of weight 1 may send in a round, in bytes; at least a chunk's cost.
     pub quantum_len: u64,
-    /// The cost of all that is outstanding, in bytes; a chunk's cost at least. What is less than a bandwidth-delay product leaves the link
-    /// idle; what is more lets requests wait behind each other in the NIC.
+    /// The most that may be outstanding, as cost in bytes; at least a chunk's cost. Less than a bandwidth-delay product
+    /// leaves the link idle; more makes requests wait behind each other in the NIC.
     pub outstanding_max_len: u64,
 }
 
@@ -42,59 +43,59 @@ impl Default for Limits {
 /// A class of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassConfig {
-    /// Its share, relative to the other classes': 1 to [`WEIGHT_MAX`].
+    /// Share relative to the other classes': 1 to [`WEIGHT_MAX`].
     pub weight: u32,
-    /// The cost of what it may have outstanding, in bytes; a chunk's cost at least.
+    /// The most that the class may have outstanding, as cost in bytes; at least a chunk's cost.
     pub outstanding_max_len: u64,
-    /// The cost of what it may have outstanding however much others have, in bytes. 0 for bulk transfers.
+    /// Cost in bytes that the class may have outstanding however much others have. 0 for bulk transfers.
     pub reserve_len: u64,
 }
 
 /// The greatest weight.
 pub const WEIGHT_MAX: u32 = 1000;
-/// Classes at most.
+/// The most classes.
 pub const CLASSES_MAX: usize = 64;
 
-/// A class, by its place in the list that the scheduler was made with.
+/// A class, by its index in the list that the scheduler was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClassId(pub usize);
 
-/// Why there is no such scheduler.
+/// Reason for a scheduler not being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// No class, or too many.
+    /// There are no classes, or too many.
     #[error("there are 1 to {CLASSES_MAX} classes, not {0}")]
     Classes(usize),
-    /// A weight that is none.
+    /// A weight is out of range.
     #[error("a weight is 1 to {WEIGHT_MAX}, not {0}")]
     Weight(u32),
-    /// Chunks of no bytes.
-    #[error("a chunk has one byte at least")]
+    /// Chunks would be empty.
+    #[error("a chunk has at least one byte")]
     Chunk,
-    /// A bound below the cost of a chunk.
+    /// A bound is below the cost of a chunk.
     #[error("{what} of {len} bytes is below a chunk's cost of {chunk_cost} bytes")]
     Bound {
-        /// Which.
+        /// Name of the bound.
         what: &'static str,
-        /// Its value.
+        /// Value of the bound, in bytes.
         len: u64,
-        /// What it must be at least.
+        /// The least value, in bytes.
         chunk_cost: u64,
     },
 }
 
-/// A part of a request that is to be posted now.
+/// A part of a request to be posted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Whose.
+    /// Class of the request.
     pub class: ClassId,
-    /// The request's.
+    /// Identifier of the request.
     pub id: u64,
-    /// The first byte of it.
+    /// Offset of the chunk in the request.
     pub offset: u64,
-    /// Bytes of it; 0 for a request of none.
+    /// Length in bytes; 0 for an empty request.
     pub len: u64,
-    /// Whether it is the request's last.
+    /// Whether it is the last chunk of the request.
     pub is_last: bool,
 }
 
@@ -119,17 +120,17 @@ pub struct Scheduler {
     classes: Vec<Class>,
     limits: Limits,
     outstanding: u64,
-    /// The class whose turn it is.
+    /// Index of the class whose turn it is.
     turn: usize,
 }
 
-/// The next chunk of a class that has one, and is not at its own bound.
+/// The next chunk of a class that has one and is not at its own bound.
 #[derive(Clone, Copy, Debug)]
 struct First {
     cost: u64,
-    /// The bound of all leaves room for it.
+    /// Whether the bound over all classes leaves room for it.
     fits: bool,
-    /// It passes without that.
+    /// Whether it passes without that room, within its class's reserve.
     is_reserved: bool,
 }
 
@@ -150,7 +151,7 @@ impl Scheduler {
         let bound =
             |what, len| if len < chunk_cost { Err(ConfigError::Bound { what, len, chunk_cost }) } else { Ok(()) };
         bound("a quantum", limits.quantum_len)?;
-        bound("the bound of all", limits.outstanding_max_len)?;
+        bound("the bound over all classes", limits.outstanding_max_len)?;
         for class in classes {
             bound("the bound of a class", class.outstanding_max_len)?;
             if !(1..=WEIGHT_MAX).contains(&class.weight) {
@@ -164,7 +165,7 @@ impl Scheduler {
         Ok(Self { classes: classes.iter().map(class).collect(), limits, outstanding: 0, turn: 0 })
     }
 
-    /// What a chunk of `len` bytes costs.
+    /// Cost of a chunk of `len` bytes.
     #[inline]
     pub fn cost(&self, len: u64) -> u64 {
         len + self.limits.overhead_len
@@ -179,7 +180,7 @@ impl Scheduler {
         self.classes[class.0].waiting.push_back(Waiting { id, offset: 0, len });
     }
 
-    /// What is left of a request is not to be sent. Whether anything was.
+    /// Drops what is left of a request. Returns whether there was anything.
     pub fn cancel(&mut self, class: ClassId, id: u64) -> bool {
         let Some(class) = self.classes.get_mut(class.0) else { return false };
         let before = class.waiting.len();
@@ -187,17 +188,18 @@ impl Scheduler {
         class.waiting.len() < before
     }
 
-    /// The chunk that goes now; `None` when there is none, or no room for one. The caller posts it, and says when it is
-    /// [over](Self::completed).
+    /// The chunk to post now; `None` when there is none, or no room for one. The caller posts it, and reports its
+    /// [completion](Self::completed).
     #[inline]
     pub fn next_chunk(&mut self) -> Option<Chunk> {
         self.next_chunk_of(|_| true)
     }
 
-    /// The same, of those whose request `may_go`: not, for one whose queue pair is full. A class waits while its first request does.
+    /// As [`Self::next_chunk`], of requests for which `may_go` is true: it is false for one whose queue pair is full. A
+    /// class waits while its first request does.
     pub fn next_chunk_of(&mut self, may_go: impl Fn(u64) -> bool) -> Option<Chunk> {
         loop {
-            // Whose turn it is waits for room; what is less must not take that away.
+            // The class whose turn it is waits for room, which smaller chunks must not take away.
             let mut is_held = false;
             let mut is_any_broke = false;
             for nth in 0..self.classes.len() {
@@ -233,12 +235,12 @@ impl Scheduler {
     }
 
     fn take(&mut self, index: usize, cost: u64, takes_turn: bool) -> Chunk {
-        // A class goes on until its deficit is spent. One that passes by its reserve takes nobody's turn.
+        // A class goes on until its deficit is spent. One that passes within its reserve takes no other class's turn.
         if takes_turn {
             self.turn = index;
         }
         let class = &mut self.classes[index];
-        let waiting = class.waiting.front_mut().expect("it was looked at");
+        let waiting = class.waiting.front_mut().expect("`first` found a request waiting");
         let len = (waiting.len - waiting.offset).min(self.limits.chunk_len);
         let is_last = waiting.offset + len == waiting.len;
         let chunk = Chunk { class: ClassId(index), id: waiting.id, offset: waiting.offset, len, is_last };
@@ -252,7 +254,7 @@ impl Scheduler {
         chunk
     }
 
-    /// Each class gets its quantum. Nobody saves up more than one and what is too little for a chunk.
+    /// Gives each class its quantum. A class saves no more than one quantum and a rest too small for a chunk.
     fn begin_round(&mut self) {
         let chunk_cost = self.cost(self.limits.chunk_len);
         for class in &mut self.classes {
@@ -263,7 +265,7 @@ impl Scheduler {
         self.turn = (self.turn + 1) % self.classes.len();
     }
 
-    /// A chunk of `len` bytes is over, well or not: its credit comes back.
+    /// Records the end of a chunk of `len` bytes, whether it succeeded or not: its credit comes back.
     pub fn completed(&mut self, class: ClassId, len: u64) {
         let cost = self.cost(len);
         let class = &mut self.classes[class.0];
@@ -272,12 +274,12 @@ impl Scheduler {
         self.outstanding = self.outstanding.saturating_sub(cost);
     }
 
-    /// The cost of what a class has outstanding, in bytes.
+    /// Cost of what a class has outstanding, in bytes.
     pub fn outstanding_len(&self, class: ClassId) -> u64 {
         self.classes[class.0].outstanding
     }
 
-    /// The cost of what all have outstanding, in bytes.
+    /// Cost of what all classes have outstanding, in bytes.
     pub fn all_outstanding_len(&self) -> u64 {
         self.outstanding
     }
@@ -287,7 +289,7 @@ impl Scheduler {
         self.classes[class.0].waiting.len()
     }
 
-    /// Classes.
+    /// Number of classes.
     pub fn classes(&self) -> usize {
         self.classes.len()
     }

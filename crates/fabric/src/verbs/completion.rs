@@ -1,20 +1,20 @@
-//! What became of requests and receives.
+//! Outcomes of requests and receives.
 
 use super::request::{Destination, Scatter};
 use super::types::{Opcode, QpNumber};
 
-/// How an operation ended: the standard statuses.
+/// Outcome of an operation, as one of the standard statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Status {
-    /// Well.
+    /// It succeeded.
     #[error("success")]
     Success,
-    /// A message did not fit in the buffer that was posted for it. (Over UC and UD a device may drop such a message instead, and
-    /// keep the buffer for the next.)
+    /// A message did not fit in the buffer that was posted for it. (Over UC and UD a device may drop such a message
+    /// instead, and keep the buffer for the next.)
     #[error("local length error: the message is longer than the buffer posted for it")]
     LocalLength,
-    /// The queue pair could not do it.
+    /// The queue pair could not perform it.
     #[error("local queue pair operation error")]
     LocalQpOperation,
     /// Local memory is not registered for this.
@@ -23,16 +23,17 @@ pub enum Status {
     /// The queue pair was in error, or reset, before the request's turn came.
     #[error("work request flushed: the queue pair is in the error state")]
     Flushed,
-    /// The peer answered what makes no sense.
+    /// The peer's answer made no sense.
     #[error("bad response")]
     BadResponse,
     /// Local memory may not be accessed this way.
     #[error("local access error")]
     LocalAccess,
-    /// The peer cannot do such a thing.
+    /// The peer cannot do this.
     #[error("remote invalid request error")]
     RemoteInvalidRequest,
-    /// Wrong key, out of bounds, not allowed, no longer registered, or (where the device can know) of an owner who is dead.
+    /// The remote access had a wrong key, was out of bounds or not allowed, or was to memory that is no longer
+    /// registered or (where the device can know) whose owner is dead.
     #[error("remote access error: wrong key, out of bounds, not allowed, or no longer exposed")]
     RemoteAccess,
     /// The peer's device could not do it.
@@ -41,7 +42,7 @@ pub enum Status {
     /// The peer did not answer: it is gone, was reset, or is in error.
     #[error("transport retry counter exceeded: the peer does not answer")]
     RetryExceeded,
-    /// The peer had posted no buffer, time and again.
+    /// The peer had posted no buffer, try after try.
     #[error("receiver-not-ready retry counter exceeded: the peer has posted no receive")]
     RnrRetryExceeded,
     /// Anything else, with the device's own number.
@@ -49,31 +50,31 @@ pub enum Status {
     Other(u32),
 }
 
-/// One operation that is over.
+/// An operation that is over.
 #[derive(Debug)]
 pub struct Completion {
-    /// The request's or receive's own.
+    /// The caller's identifier of the request or receive.
     pub id: u64,
-    /// Whose it was.
+    /// The queue pair that it belonged to.
     pub qp: QpNumber,
-    /// How it ended. When not [`Status::Success`], only `id`, `qp`, `opcode` and `buffers` mean something.
+    /// Outcome. If it is not [`Status::Success`], only `id`, `qp`, `opcode` and `buffers` mean something.
     pub status: Status,
-    /// What it was.
+    /// Kind of the operation.
     pub opcode: Opcode,
     /// Bytes received, read, or written by the peer.
     pub len: usize,
-    /// The message's four bytes more.
+    /// The message's four further bytes.
     pub immediate: Option<u32>,
-    /// UD receives: whom an answer goes to. Its key is the sender's where the fabric tells it, and otherwise that of the queue
-    /// pair which received, so those who answer each other share one.
+    /// For UD receives, the destination of an answer. Its key is the sender's where the fabric tells it, and otherwise
+    /// that of the queue pair that received, so queue pairs that answer each other share one key.
     pub from: Option<Destination>,
-    /// The buffers of a receive, a READ or an atomic. A receive's buffers are shortened to what arrived in them,
-    /// which is nothing of a WRITE with immediate.
+    /// The buffers of a receive, a READ or an atomic. A receive's buffers are shortened to what arrived in them, which
+    /// for a WRITE with immediate is nothing.
     pub buffers: Scatter,
 }
 
 impl Status {
-    /// Whether it went well.
+    /// Whether the operation succeeded.
     #[inline]
     pub fn is_success(self) -> bool {
         self == Self::Success

@@ -1,10 +1,10 @@
-//! What can be refused, and why.
+//! Errors of verbs objects, and of posting to them.
 
 use sinew_mem::AllocError;
 
 use super::types::{QpState, Transport, Verb};
 
-/// Why a device, memory or a queue could not be had.
+/// Reason for a device, memory or a queue not being available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
@@ -16,88 +16,88 @@ pub enum VerbsError {
     System {
         /// What was being done.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
-        /// What helps, where we know it.
+        /// Remedy, if known.
         remedy: Option<&'static str>,
     },
-    /// More than the device has.
+    /// More was asked for than the device has.
     #[error("{what}: {asked} is over the device's limit of {limit}")]
     Limit {
-        /// Of what.
+        /// The quantity.
         what: &'static str,
-        /// Asked for.
+        /// Amount asked for.
         asked: usize,
-        /// What there is.
+        /// The device's limit.
         limit: usize,
     },
-    /// A queue pair cannot go there from where it is.
+    /// A queue pair cannot go to that state from the state in which it is.
     #[error("a queue pair cannot go from {from:?} to {to:?}")]
     Transition {
-        /// Where it is.
+        /// State in which it is.
         from: QpState,
-        /// Where it was to go.
+        /// State to which it was to go.
         to: QpState,
     },
-    /// An address that is none, of another fabric, or of another transport.
+    /// The address is invalid, of another fabric, or of another transport.
     #[error("the address of the other queue pair: {0}")]
     Address(String),
-    /// No memory.
+    /// There is no memory.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// The device reported it.
+    /// The device reported an error.
     #[error("{0}")]
     Device(String),
 }
 
-/// Why a request or a receive was not taken.
+/// Reason for a request or a receive being refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// Not in this state.
+    /// The queue pair takes none in this state.
     #[error("the queue pair is in state {0:?}")]
     State(QpState),
-    /// The queue holds as much as it can; poll its completion queue.
+    /// The queue is full; poll its completion queue.
     #[error("the queue holds {0} requests already: poll for completions, and let some requests be signaled")]
     QueueFull(usize),
     /// The transport does not carry this (Table 1 of atc16).
-    #[error("{0:?} is not on {1:?}")]
+    #[error("{1:?} does not carry {0:?}")]
     NotOnTransport(Verb, Transport),
-    /// Too many bytes for the transport, or for the buffers.
+    /// The message has too many bytes for the transport, or for the buffers.
     #[error("{len} bytes are over the limit of {limit}")]
     TooLong {
-        /// Bytes of the message.
+        /// Length of the message, in bytes.
         len: usize,
-        /// Bytes that are possible.
+        /// The most bytes possible.
         limit: usize,
     },
-    /// Too many bytes inline.
+    /// The source has too many bytes to go inline.
     #[error("{len} bytes inline are over the queue pair's limit of {limit}")]
     InlineTooLong {
-        /// Bytes of the source.
+        /// Length of the source, in bytes.
         len: usize,
-        /// What the queue pair was made for.
+        /// The most that the queue pair was made for, in bytes.
         limit: usize,
     },
-    /// Too many pieces.
+    /// The source or target has too many pieces.
     #[error("{pieces} pieces are over the queue pair's limit of {limit}")]
     TooManyPieces {
         /// Pieces of the source or target.
         pieces: usize,
-        /// What the queue pair was made for.
+        /// The most that the queue pair was made for.
         limit: usize,
     },
-    /// A buffer of an arena that the domain did not register.
+    /// A buffer is of an arena that the domain did not register.
     #[error("the buffer is not from an arena of this protection domain")]
     ForeignBuffer,
-    /// A range that does not lie in its buffer.
+    /// A range does not lie in its buffer.
     #[error("a piece of the source does not lie in its buffer")]
     BadSlice,
-    /// A datagram without a destination, or a connected message with one.
+    /// A datagram has no destination, or a connected message has one.
     #[error("datagrams need a destination, and connected transports take none")]
     Destination,
-    /// A destination's handle is of another thread, or was forgotten for others since.
-    #[error("the destination is not known to this queue pair's thread, or not any more: ask for it again")]
+    /// A destination's handle is of another thread, or has been evicted.
+    #[error("the destination is unknown to this queue pair's thread, or was forgotten: ask for it again")]
     UnknownDestination,
     /// An atomic's target is too short, or its remote address is not a multiple of 8.
     #[error("an atomic needs a target of 8 bytes and a remote address that is a multiple of 8")]

@@ -1,4 +1,4 @@
-//! Memory that others read and write.
+//! Memory that peers read and write.
 
 use std::ops::Deref;
 
@@ -6,28 +6,28 @@ use sinew_mem::SharedMemory;
 
 use super::types::Access;
 
-/// What a peer needs to know to reach exposed memory.
+/// Handle by which a peer reaches exposed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
-    /// Where it starts, in the words of its owner's device.
+    /// Start of the memory, as its owner's device addresses it.
     pub address: u64,
     /// The key that the device checks.
     pub rkey: u32,
-    /// Bytes of it.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl RemoteMemory {
-    /// Bytes that [`Self::to_bytes`] gives.
+    /// Length of [`Self::to_bytes`].
     pub const BYTES: usize = 20;
 
-    /// The part of it from `offset` on; `None` past its end.
+    /// The part from `offset` on; `None` past its end.
     pub fn at(&self, offset: u64) -> Option<Self> {
         let address = self.address.checked_add(offset)?;
         Some(Self { address, rkey: self.rkey, len: self.len.checked_sub(offset)? })
     }
 
-    /// To be told to a peer.
+    /// The handle as bytes, for a peer.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.address.to_le_bytes());
@@ -36,7 +36,7 @@ impl RemoteMemory {
         bytes
     }
 
-    /// What a peer told.
+    /// Reads a handle that a peer sent.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("20 bytes"));
         Self { address: word(0), len: word(8), rkey: u32::from_le_bytes(*bytes[16..].first_chunk().expect("20 bytes")) }
@@ -46,35 +46,38 @@ impl RemoteMemory {
 /// A request that may still change exposed memory although its queue pair is gone: see [`Exposed::stragglers`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Straggler {
-    /// The bytes of the memory, from its start.
+    /// Range of the memory that it may change, in bytes from its start.
     pub range: std::ops::Range<u64>,
-    /// The device's own name for it.
+    /// The device's own identifier for it.
     pub words: [u64; 5],
 }
 
-/// Memory of ours that others may reach until it is deregistered. It derefs to [`SharedMemory`], by which we read and write it.
+/// Memory of ours that peers may reach until it is deregistered. It derefs to [`SharedMemory`], through which we read
+/// and write it.
 pub trait Exposed: Deref<Target = SharedMemory> {
-    /// What to tell a peer.
+    /// The handle to give to a peer.
     fn remote(&self) -> RemoteMemory;
 
-    /// What others may do.
+    /// Access that peers have.
     fn access(&self) -> Access;
 
-    /// Requests that may still change the memory although their queue pair at this device has been reset or dropped: where initiators move their bytes
-    /// themselves, one can be stopped in the midst of that. Those that go on are waited for, so this may take some time. Devices that end
-    /// requests with their queue pairs have none. `None`: the device cannot tell now.
+    /// Requests that may still change the memory although their queue pair at this device has been reset or dropped: if
+    /// initiators move their bytes themselves, one can be stopped in the middle. Requests that still make progress are
+    /// waited for, so this may take some time. Devices that end requests with their queue pairs have none. `None` when
+    /// the device cannot tell now.
     fn stragglers(&self) -> Option<Vec<Straggler>> {
         Some(Vec::new())
     }
 
-    /// Whether one of them changes nothing any more.
+    /// Whether a straggler can no longer change anything.
     fn is_over(&self, straggler: &Straggler) -> bool {
         let _ = straggler;
         true
     }
 
-    /// Ends the exposure: requests that name it from now on fail. Returns the memory when nobody is inside it; `None` when an
-    /// initiator has been stopped in the middle of an operation on it: the memory is then kept aside until that one goes.
+    /// Ends the exposure: requests that name the memory from now on fail. Returns the memory when nobody is inside it;
+    /// `None` when an initiator has been stopped in the middle of an operation on it: the memory is then kept aside
+    /// until that initiator has gone.
     ///
     /// Dropping does the same without handing the memory out.
     fn deregister(self) -> Option<SharedMemory>;

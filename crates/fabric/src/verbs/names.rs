@@ -4,23 +4,23 @@ use super::types::QpAddress;
 use crate::address::Address;
 use crate::port::PortError;
 
-/// How ports that are queue pairs are found at addresses that people write: their own are numbers that change with each start,
-/// and tell nobody where to ask.
+/// Name service for ports that are queue pairs. It lets people write an address for them, since queue pairs' own
+/// addresses are numbers that change with each start and do not say where to ask.
 ///
-/// It is used by the port's thread, so each of its calls may take a bounded time at most, whatever others do.
+/// The port's thread uses it, so each of its calls must take a bounded time, whatever others do.
 pub trait Names {
-    /// What its addresses begin with, before `://`.
+    /// Scheme of its addresses, before `://`.
     fn scheme(&self) -> &'static str;
 
-    /// Has `qp` found at `address` by everybody who looks there, until this is dropped. Returns the address with what was left open
-    /// filled in.
+    /// Makes `qp` findable at `address` for everybody who looks there, until this is dropped. Returns the address with
+    /// omitted parts filled in.
     ///
     /// # Errors
     ///
-    /// [`PortError`]: no such place here, or somebody has it.
+    /// [`PortError`]: there is no such place here, or somebody has it.
     fn announce(&mut self, address: &Address, qp: &QpAddress) -> Result<Address, PortError>;
 
-    /// What was announced at `address`.
+    /// The queue pair that was announced at `address`.
     ///
     /// # Errors
     ///

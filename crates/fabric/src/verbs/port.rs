@@ -1,4 +1,4 @@
-//! A UD queue pair as a packet port, so that everything which runs on packets runs on verbs.
+//! A UD queue pair as a packet port, so that everything that runs on packets runs on verbs.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,20 +18,20 @@ use crate::port::{TxData, TxPacket};
 use crate::readiness::{Armed, Descriptor, Readiness};
 use crate::waker::Waker;
 
-/// What addresses begin with.
+/// Scheme of the port's addresses.
 const SCHEME: &str = "ud";
-/// Packets of a receive burst.
+/// The most packets of a receive burst.
 const BURST_MAX: usize = 32;
-/// Of packets whose success nobody waits for, the last of every so many tells that they have left.
+/// Of packets whose completion nobody waits for, the last of this many is signaled.
 const SIGNAL_EVERY: u32 = 32;
-/// Data up to this long is copied behind its head; longer data is gathered from its buffer.
+/// Length in bytes up to which data is copied behind its head; longer data is gathered from its buffer.
 const COPY_MAX: usize = 512;
-/// Packets up to this long go along with their requests, if the device takes as much.
+/// Length in bytes up to which packets go inline, if the device allows it.
 const INLINE_MAX: usize = 256;
-/// Looks for completions that one `flush` takes at most; the shares that are left go with later ones.
+/// The most polls for completions in one `flush`; shares that are left are released by later calls.
 const FLUSH_POLLS: usize = 100_000;
 
-/// What a [`UdPort`] is to be.
+/// Configuration of a [`UdPort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdPortConfig {
     /// Packets that can wait to be received.
@@ -52,8 +52,9 @@ impl Default for UdPortConfig {
 
 /// A packet port over a UD queue pair of any verbs device.
 ///
-/// Its address is `ud://` and the queue pair's own address in hexadecimal digits, since the fabric has no names; programs
-/// tell each other theirs over whatever connects them already. Or the port is given [`Names`] ([`Self::open_named`]).
+/// Its address is `ud://` and the queue pair's own address in hexadecimal digits, since the fabric has no names;
+/// programs exchange theirs over whatever connects them already. Alternatively the port is given [`Names`]
+/// ([`Self::open_named`]).
 pub struct UdPort<D: ProtectionDomain> {
     rx: UdRx<D::Thread>,
     tx: UdTx<D::Thread>,
@@ -71,7 +72,7 @@ pub struct UdRx<T: ThreadDomain> {
     qp: Qp<T>,
     cq: T::Cq,
     completions: Vec<Completion>,
-    /// What the last burst lent.
+    /// Packets that the last burst lent.
     lent: Vec<(Peer, MessageBuffer)>,
     mtu: usize,
     stats: PortStats,
@@ -84,18 +85,18 @@ pub struct UdTx<T: ThreadDomain> {
     completions: Vec<Completion>,
     arena: Arena,
     mtu: usize,
-    /// Peers that take less, with what they take, and the least of that.
+    /// Peers that take shorter packets, each with its limit.
     lesser: Vec<(Peer, usize)>,
     least: usize,
     inline_max: usize,
     depth: usize,
-    /// Requests pushed and not known to be over, and of those the ones since the last signaled.
+    /// Requests pushed and not known to be over, and the number of those since the last signaled one.
     in_flight: usize,
     unsignaled: u32,
-    /// Counts of in-flight requests that each signaled one stands for, oldest first; its id is the position.
+    /// For each signaled request in flight, oldest first, the number of requests that it stands for.
     signals: VecDeque<u32>,
     pushed: bool,
-    /// Buffers that packets were put together in, oldest first; the queue pair may still hold a share.
+    /// Buffers in which packets were assembled, oldest first; the queue pair may still hold a share of each.
     staged: VecDeque<Frozen>,
     stats: PortStats,
 }
@@ -117,27 +118,27 @@ fn destination_of(peer: Peer) -> Destination {
     Destination { handle, number: QpNumber(numbers as u32), qkey: (numbers >> 32) as u32 }
 }
 
-/// The smallest that InfiniBand has.
+/// The smallest MTU that InfiniBand has.
 const MTU_MIN: u32 = 256;
 
-/// The text of a queue pair's address.
+/// The textual address of a queue pair.
 pub fn address_of(qp: &QpAddress) -> Address {
     let digits: String = qp.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     Address::new(SCHEME, &digits)
 }
 
-/// The address of a queue pair that a text says.
+/// Reads the textual address of a queue pair.
 ///
 /// # Errors
 ///
-/// What is wrong with the text.
+/// [`AddressError`], which says what is wrong with the text.
 pub fn read_address(address: &Address) -> Result<QpAddress, AddressError> {
     let malformed = |problem: &str| AddressError::Malformed {
         address: address.to_string(),
         problem: problem.into(),
-        expected: "what the other port's address says, which begins with ud://".into(),
+        expected: "the other port's address, which begins with ud://".into(),
     };
-    address.check_scheme(SCHEME, "QUEUE-PAIR as the other port's address says it")?;
+    address.check_scheme(SCHEME, "QUEUE-PAIR as in the other port's address")?;
     address.check_options(&[])?;
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
     let byte = |&[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
@@ -147,7 +148,7 @@ pub fn read_address(address: &Address) -> Result<QpAddress, AddressError> {
     bytes
         .and_then(|bytes| QpAddress::from_bytes(&bytes))
         .filter(|qp| qp.mtu >= MTU_MIN)
-        .ok_or_else(|| malformed("that is not the address of a queue pair"))
+        .ok_or_else(|| malformed("it is not the address of a queue pair"))
 }
 
 impl<D: ProtectionDomain> UdPort<D> {
@@ -155,7 +156,7 @@ impl<D: ProtectionDomain> UdPort<D> {
     ///
     /// # Errors
     ///
-    /// [`PortError::Unavailable`] with what the device said.
+    /// [`PortError::Unavailable`] with the device's error.
     pub fn open(device: &impl Device<Domain = D>, config: &UdPortConfig) -> Result<Self, PortError> {
         let attributes = device.attributes();
         let domain = device.protection_domain().map_err(port_error("making a protection domain"))?;
@@ -219,12 +220,12 @@ impl<D: ProtectionDomain> UdPort<D> {
         Ok(Self { rx, tx, thread, arena, caps, address, names: None })
     }
 
-    /// A port that finds others by their `names`, and is found itself at `address` when that says where. (One that is not found
-    /// has an `ud://` address, which others can resolve as well.)
+    /// A port that finds others through `names`, and is itself found at `address` if that has anything after `://`. (A
+    /// port that is not found has a `ud://` address, which others can resolve as well.)
     ///
     /// # Errors
     ///
-    /// As for [`Self::open`]; what `names` say of the address.
+    /// As for [`Self::open`]; also the errors of `names` for the address.
     pub fn open_named(
         device: &impl Device<Domain = D>,
         config: &UdPortConfig,
@@ -256,13 +257,13 @@ impl<T: ThreadDomain> PacketRx for UdRx<T> {
                     self.stats.rx_bytes += len as u64;
                     self.lent.push((peer_of(from), buffer));
                 }
-                // From somebody whom no answer reaches, or received badly (too long for its buffer), which breaks no queue pair of
-                // many a device. The next datagram wants the buffer.
+                // The sender cannot be answered, or the datagram was received badly (too long for its buffer), which on
+                // many devices does not break the queue pair. The next datagram needs the buffer.
                 (Some(buffer), _) if status.is_success() || !self.is_broken() => {
                     self.stats.count_dropped(Dropped::Malformed, 1);
                     self.post_again(buffer);
                 }
-                // The queue pair broke: posted again, it would come back for ever.
+                // The queue pair is broken: a buffer posted again would come back for ever.
                 _ => self.stats.count_dropped(Dropped::Overflow, 1),
             }
         }
@@ -282,19 +283,19 @@ impl<T: ThreadDomain> UdRx<T> {
         let whole = buffer.resize(self.mtu);
         debug_assert!(whole.is_ok(), "it was allocated with this capacity");
         if self.qp.borrow_mut().post_buffer(0, buffer).is_err() {
-            // The queue pair broke: nothing will arrive any more, and peers notice the silence.
+            // The queue pair is broken: nothing more will arrive, and peers notice the silence.
             self.stats.count_dropped(Dropped::Overflow, 1);
         }
     }
 }
 
 impl<T: ThreadDomain> UdTx<T> {
-    /// Takes in which requests are over.
+    /// Records which requests are over.
     fn collect(&mut self) {
         self.cq.poll(&mut self.completions, BURST_MAX);
         for completion in self.completions.drain(..) {
             if completion.status != Status::Success {
-                // The queue pair broke, and with it all that is in flight.
+                // The queue pair is broken, and with it everything in flight.
                 self.signals.clear();
                 (self.in_flight, self.unsignaled) = (0, 0);
             } else if let Some(count) = self.signals.pop_front() {
@@ -303,12 +304,12 @@ impl<T: ThreadDomain> UdTx<T> {
         }
     }
 
-    /// Bytes of the longest packet to a peer.
+    /// The longest packet to a peer, in bytes.
     fn limit_of(&self, peer: Peer) -> usize {
         self.lesser.iter().find(|(other, _)| *other == peer).map_or(self.mtu, |(_, limit)| *limit)
     }
 
-    /// Notes how much a peer takes.
+    /// Notes the longest packet that a peer takes.
     fn set_limit(&mut self, peer: Peer, limit: usize) {
         self.lesser.retain(|(other, _)| *other != peer);
         if limit < self.mtu {
@@ -317,7 +318,7 @@ impl<T: ThreadDomain> UdTx<T> {
         self.least = self.lesser.iter().map(|(_, limit)| *limit).fold(self.mtu, usize::min);
     }
 
-    /// A buffer to put a packet together in.
+    /// A buffer in which to assemble a packet.
     fn stage(&mut self) -> Option<MessageBuffer> {
         if let Some(oldest) = self.staged.pop_front() {
             match oldest.thaw() {
@@ -346,7 +347,7 @@ impl<T: ThreadDomain> UdTx<T> {
         let mut inline = [0; INLINE_MAX];
         let source = match packet.data {
             TxData::None if len <= self.inline_max => Source::Inline(packet.head),
-            // A device that has to fetch it takes longer by a round trip of its bus.
+            // A device that had to fetch the bytes would take longer by a round trip of its bus.
             data if len <= self.inline_max => {
                 let place = &mut inline[..len];
                 place[..packet.head.len()].copy_from_slice(packet.head);
@@ -364,7 +365,7 @@ impl<T: ThreadDomain> UdTx<T> {
                 Source::from(staged)
             }
         };
-        // Whoever wants a long piece back wants to know when.
+        // The owner of a long piece wants to know when it is free again.
         self.unsignaled += 1;
         let signaled = keep || self.unsignaled >= SIGNAL_EVERY || self.in_flight + 1 >= self.depth;
         let mut request = Request::new(0, Operation::Send { source, immediate: None, to });
@@ -385,7 +386,7 @@ impl<T: ThreadDomain> UdTx<T> {
         Ok(())
     }
 
-    /// Both pieces in a buffer of ours.
+    /// Copies both pieces to a buffer of ours.
     fn put_together(&mut self, head: &[u8], data: &[u8]) -> Result<Frozen, Dropped> {
         let mut buffer = self.stage().ok_or(Dropped::Full)?;
         buffer.resize(head.len() + data.len()).map_err(|_| Dropped::TooLong)?;
@@ -417,8 +418,8 @@ impl<T: ThreadDomain> PacketTx for UdTx<T> {
         }
     }
 
-    /// Waits for the device to have read what is signaled, which long pieces are. That takes microseconds and depends on no
-    /// peer; a device that takes longer keeps its shares, which then cannot be thawed.
+    /// Waits for the device to have read the signaled packets, which include all long pieces. That takes microseconds
+    /// and depends on no peer; a device that takes longer keeps its shares, which then cannot be thawed.
     fn flush(&mut self) {
         self.ring();
         for _ in 0..FLUSH_POLLS {

@@ -1,4 +1,4 @@
-//! Memory that its user has, registered by itself (rdmabox IV-A: dynMR).
+//! A user's own memory, registered buffer by buffer (rdmabox IV-A: dynMR).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,10 +8,11 @@ use sinew_mem::{BufferPlace, MessageBuffer};
 use super::error::VerbsError;
 use super::traits::ProtectionDomain;
 
-/// A buffer of the user's, registered with a domain. It is moved in, taken out to be posted, put back when it comes with its completion, and given back by
-/// [`Self::end`], which is refused as long as it is out. So nothing is in flight when the registration ends.
+/// A buffer of the user's, registered with a domain. It is moved in, taken out to be posted, and put back when it comes
+/// with its completion. [`Self::end`] gives it back, and is refused while the buffer is out. So nothing is in flight
+/// when the registration ends.
 ///
-/// Dropping it ends the registration, wherever the buffer is: a request that has it may then fail.
+/// Dropping this ends the registration, wherever the buffer is: a request that has the buffer may then fail.
 #[derive(Debug)]
 pub struct Registered<R> {
     registration: R,
@@ -19,22 +20,22 @@ pub struct Registered<R> {
     address: usize,
 }
 
-/// The buffer was not registered.
+/// Error of a buffer that was not registered.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct RefusedMemory {
-    /// Why.
+    /// The device's error.
     #[source]
     pub error: VerbsError,
     /// The buffer.
     pub memory: MessageBuffer,
 }
 
-/// The buffer is out, and may be in flight.
+/// Error of ending a registration while the buffer is out, and may be in flight.
 #[derive(Debug, thiserror::Error)]
-#[error("the memory was taken out, and may be in flight: put it back when its request is over, and end it then")]
+#[error("the memory was taken out, and may be in flight: put it back when its request is over, then end it")]
 pub struct StillOut<R> {
-    /// What was to be ended, as it was.
+    /// The registration, unchanged.
     pub registered: Registered<R>,
 }
 
@@ -43,7 +44,7 @@ fn address_of(bytes: &[u8]) -> usize {
 }
 
 impl<R> Registered<R> {
-    /// Registers a buffer of whatever arena.
+    /// Registers a buffer of any arena.
     ///
     /// # Errors
     ///
@@ -60,12 +61,12 @@ impl<R> Registered<R> {
         }
     }
 
-    /// The buffer, if it is there.
+    /// The buffer, unless it is out.
     pub fn memory(&mut self) -> Option<&mut MessageBuffer> {
         self.memory.as_mut()
     }
 
-    /// The device's part.
+    /// The device's registration.
     pub fn registration(&self) -> &R {
         &self.registration
     }
@@ -75,11 +76,11 @@ impl<R> Registered<R> {
         self.memory.take()
     }
 
-    /// Puts it back.
+    /// Puts the buffer back.
     ///
     /// # Errors
     ///
-    /// The buffer, if it is another.
+    /// The buffer, if it is a different one.
     pub fn put_back(&mut self, memory: MessageBuffer) -> Result<(), MessageBuffer> {
         if address_of(&memory) != self.address {
             return Err(memory);
@@ -88,11 +89,11 @@ impl<R> Registered<R> {
         Ok(())
     }
 
-    /// Ends the registration, and gives the buffer back.
+    /// Ends the registration and returns the buffer.
     ///
     /// # Errors
     ///
-    /// [`StillOut`], with this handle: the buffer is not there.
+    /// [`StillOut`], with this handle, when the buffer is out.
     pub fn end(mut self) -> Result<MessageBuffer, StillOut<R>> {
         match self.memory.take() {
             Some(memory) => Ok(memory),
@@ -103,17 +104,18 @@ impl<R> Registered<R> {
 
 type Places<R> = Mutex<BTreeMap<usize, Weak<Held<R>>>>;
 
-/// What a domain has registered beside its arenas, for backends: `R` is what the device knows each by, and ends it when it is dropped.
+/// The memory that a domain has registered besides its arenas, for backends. `R` is the device's handle of each
+/// registration, and ends it when dropped.
 #[derive(Debug)]
 pub struct Registry<R>(Arc<Places<R>>);
 
-/// One of them. Clones are the same.
+/// One registration. Clones are handles on the same one.
 #[derive(Debug)]
 pub struct Registration<R>(Arc<Held<R>>);
 
 #[derive(Debug)]
 struct Held<R> {
-    // Dropped first: the device is done with the memory before it can go.
+    // Dropped first: the device must be done with the memory before it can go.
     device: R,
     place: BufferPlace,
     places: Weak<Places<R>>,
@@ -138,15 +140,15 @@ fn locked<R>(places: &Places<R>) -> MutexGuard<'_, BTreeMap<usize, Weak<Held<R>>
 impl<R> Registry<R> {
     /// The registration that begins at this address.
     fn at(&self, address: usize) -> Option<Arc<Held<R>>> {
-        // The lock is free again before what was found can be dropped, which takes it.
+        // The lock is released before what was found can be dropped, since dropping takes it.
         locked(&self.0).get(&address).and_then(Weak::upgrade)
     }
 
-    /// Registers a place by `make`, or finds that it is registered.
+    /// Registers a place with `make`, or returns its existing registration.
     ///
     /// # Errors
     ///
-    /// Those of `make`.
+    /// Errors of `make`.
     pub fn register(
         &self,
         place: BufferPlace,
@@ -161,13 +163,13 @@ impl<R> Registry<R> {
         Ok(Registration(held))
     }
 
-    /// What `look` sees of the registration of a buffer with this contents, if there is one.
+    /// Result of `look` on the registration of a buffer with these contents, if there is one.
     pub fn find<T>(&self, contents: &[u8], look: impl FnOnce(&R) -> T) -> Option<T> {
         let held = self.at(address_of(contents)).filter(|held| held.place.len() >= contents.len())?;
         Some(look(&held.device))
     }
 
-    /// Whether a buffer with this contents is registered.
+    /// Whether a buffer with these contents is registered.
     pub fn has(&self, contents: &[u8]) -> bool {
         self.find(contents, |_| ()).is_some()
     }
@@ -178,7 +180,7 @@ impl<R> Drop for Held<R> {
         let Some(places) = self.places.upgrade() else { return };
         let mut places = locked(&places);
         let address = self.place.address();
-        // A longer one may have its place by now.
+        // A longer buffer may have taken its place by now.
         if places.get(&address).is_some_and(|held| std::ptr::eq(held.as_ptr(), self)) {
             places.remove(&address);
         }
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(registry.register(longer, |_| Ok(2)).unwrap().0.device, 1);
         drop(short);
         drop(arena);
-        // The memory is there as long as it is registered.
+        // The memory stays as long as it is registered.
         assert_eq!(place.address(), old.0.place.address());
     }
 

@@ -1,4 +1,4 @@
-//! What a queue pair is asked to do.
+//! Requests to a queue pair, and their checks.
 
 use arrayvec::ArrayVec;
 use sinew_mem::{Frozen, MessageBuffer};
@@ -7,7 +7,7 @@ use super::error::PostError;
 use super::memory::RemoteMemory;
 use super::types::{Attributes, Opcode, QpConfig, QpNumber, QpState, Transport, Verb};
 
-/// Pieces that a source or a target has at most.
+/// The most pieces of a source or a target.
 pub const GATHER_MAX: usize = 4;
 
 /// A range of a share of a message buffer.
@@ -15,9 +15,9 @@ pub const GATHER_MAX: usize = 4;
 pub struct Slice {
     /// The share.
     pub buffer: Frozen,
-    /// First byte.
+    /// Offset of the first byte in the buffer.
     pub start: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
@@ -26,7 +26,7 @@ impl Slice {
     ///
     /// # Panics
     ///
-    /// When the range does not lie in the buffer; a queue pair refuses such a piece.
+    /// When the range does not lie in the buffer. (A queue pair refuses such a piece.)
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.start + self.len]
@@ -46,14 +46,14 @@ impl From<Frozen> for Slice {
     }
 }
 
-/// Where the bytes of a request come from.
+/// Source of a request's bytes.
 #[derive(Clone, Debug)]
 pub enum Source<'a> {
-    /// Nothing: a message of a header alone.
+    /// No bytes: the message is a header alone.
     Empty,
-    /// Copied into the request when it is pushed, at most [`super::QpConfig::inline_max`] bytes.
+    /// Bytes copied into the request when it is pushed, at most [`super::QpConfig::inline_max`] of them.
     Inline(&'a [u8]),
-    /// Read from the buffers some time before the request completes.
+    /// Bytes that are read from the buffers some time before the request completes.
     Gather(ArrayVec<Slice, GATHER_MAX>),
 }
 
@@ -63,7 +63,7 @@ fn check_pieces(pieces: usize, config: &QpConfig) -> Result<(), PostError> {
     if pieces > limit { Err(PostError::TooManyPieces { pieces, limit }) } else { Ok(()) }
 }
 
-/// Whether a queue pair of this configuration and state can take a receive; see [`Request::check`].
+/// Checks that a queue pair of this configuration and state can take a receive; see [`Request::check`].
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ impl Source<'_> {
         }
     }
 
-    /// How many bytes it has.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -99,7 +99,7 @@ impl Source<'_> {
         }
     }
 
-    /// Whether it has none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -113,73 +113,74 @@ impl From<Frozen> for Source<'_> {
     }
 }
 
-/// Buffers that bytes are scattered to, one after the other, each up to its length.
+/// Buffers over which bytes are scattered, one after the other, each up to its length.
 pub type Scatter = ArrayVec<MessageBuffer, GATHER_MAX>;
 
-/// Whom a datagram goes to.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Destination {
-    /// The device's own name for the way there ([`super::ThreadDomain::destination`], or [`super::Completion::from`]).
+    /// The device's own handle for the path there ([`super::ThreadDomain::destination`], or
+    /// [`super::Completion::from`]).
     pub handle: u64,
-    /// The queue pair there.
+    /// Number of the queue pair there.
     pub number: QpNumber,
-    /// Its key.
+    /// Key of that queue pair.
     pub qkey: u32,
 }
 
-/// What to do, with its arguments.
+/// An operation, with its arguments.
 #[derive(Debug)]
 pub enum Operation<'a> {
-    /// A message to the next buffer that the peer posted.
+    /// Sends a message to the next buffer that the peer posted.
     Send {
-        /// Its bytes.
+        /// The bytes of the message.
         source: Source<'a>,
-        /// Four bytes more, which arrive in the completion.
+        /// Four further bytes, which arrive in the completion.
         immediate: Option<u32>,
-        /// UD: whom to. `None` on connected transports.
+        /// UD: the destination. `None` on connected transports.
         to: Option<Destination>,
     },
-    /// Bytes into the peer's exposed memory.
+    /// Writes bytes into the peer's exposed memory.
     Write {
-        /// The bytes.
+        /// The bytes to write.
         source: Source<'a>,
-        /// Where to: as many bytes from its start. (The peer's device checks its bounds, not ours.)
+        /// Their destination, from its start on. (Its bounds are checked by the peer's device, not by ours.)
         remote: RemoteMemory,
-        /// With four bytes more, the write completes one of the peer's receives.
+        /// With these four further bytes, the write completes one of the peer's receives.
         immediate: Option<u32>,
     },
-    /// Bytes out of the peer's exposed memory, as many as the target holds.
+    /// Reads bytes of the peer's exposed memory, as many as the target holds.
     Read {
-        /// Where to.
+        /// Buffers for the bytes.
         target: Scatter,
-        /// Where from.
+        /// The memory to read.
         remote: RemoteMemory,
     },
-    /// Swaps an aligned word of the peer's memory if it is `expected`; the old value arrives in the target's first 8 bytes,
-    /// in this machine's byte order.
+    /// Swaps an aligned word of the peer's memory if it is `expected`; the old value arrives in the target's first 8
+    /// bytes, in this machine's byte order.
     CompareSwap {
-        /// At least 8 bytes.
+        /// Buffer for the old value, of at least 8 bytes.
         target: MessageBuffer,
         /// The word.
         remote: RemoteMemory,
-        /// What the word must be.
+        /// The value that the word must have.
         expected: u64,
-        /// What it becomes.
+        /// The value that it then gets.
         desired: u64,
     },
     /// Adds to an aligned word of the peer's memory; the old value arrives as for [`Operation::CompareSwap`].
     FetchAdd {
-        /// At least 8 bytes.
+        /// Buffer for the old value, of at least 8 bytes.
         target: MessageBuffer,
         /// The word.
         remote: RemoteMemory,
-        /// What is added, wrapping.
+        /// Number to add, wrapping.
         add: u64,
     },
 }
 
 impl Operation<'_> {
-    /// The verb.
+    /// The operation's verb.
     pub fn verb(&self) -> Verb {
         match self {
             Operation::Send { .. } => Verb::Send,
@@ -191,7 +192,7 @@ impl Operation<'_> {
         }
     }
 
-    /// What its completion will say that it was.
+    /// Opcode of its completion.
     pub fn opcode(&self) -> Opcode {
         match self {
             Operation::Send { .. } => Opcode::Send,
@@ -202,7 +203,7 @@ impl Operation<'_> {
         }
     }
 
-    /// How many bytes it moves.
+    /// Bytes that it moves.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -212,12 +213,12 @@ impl Operation<'_> {
         }
     }
 
-    /// Whether it moves none.
+    /// Whether it moves no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The exclusive handles that moved in with it: where its result goes.
+    /// The exclusive handles that moved in with it, which its result goes to.
     pub fn into_targets(self) -> Scatter {
         match self {
             Operation::Send { .. } | Operation::Write { .. } => Scatter::new(),
@@ -234,17 +235,17 @@ impl Operation<'_> {
 /// A request for a queue pair.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Comes back with the completion.
+    /// Identifier that comes back with the completion.
     pub id: u64,
-    /// What to do.
+    /// The operation to perform.
     pub operation: Operation<'a>,
-    /// Whether its success is told. A failure always is. Of requests that succeed untold, the completion of the next one that is
-    /// told says that they are over too, and READ's and atomics' targets come back before it.
+    /// Whether its success gives a completion; a failure always does. Unsignaled requests that succeeded are known to
+    /// be over from the completion of a later request, and the targets of READs and atomics come back before it.
     pub signaled: bool,
-    /// Waits until the queue pair's READs and atomics before it are over.
+    /// Whether it waits until the queue pair's earlier READs and atomics are over.
     pub fence: bool,
-    /// Wakes the peer if it waits for such a message ([`super::CompletionQueue::wait`] wakes for every message; devices that
-    /// can tell them apart may wake for these alone).
+    /// Whether it wakes a peer that waits for such a message. ([`super::CompletionQueue::wait`] wakes for every
+    /// message; devices that can tell them apart may wake for these alone.)
     pub solicited: bool,
 }
 
@@ -254,8 +255,8 @@ impl<'a> Request<'a> {
         Self { id, operation, signaled: true, fence: false, solicited: false }
     }
 
-    /// Whether a queue pair of this configuration and state can take the request: everything that does not depend on the
-    /// device's memory. Every backend asks this, so that all refuse alike.
+    /// Checks that a queue pair of this configuration and state can take the request: everything that does not depend
+    /// on the device's memory. Every backend calls this, so that all refuse alike.
     ///
     /// # Errors
     ///
@@ -297,7 +298,7 @@ impl<'a> Request<'a> {
         if len > limit { Err(PostError::TooLong { len, limit }) } else { Ok(()) }
     }
 
-    /// The request, its success untold.
+    /// The request, unsignaled.
     #[must_use]
     pub fn unsignaled(mut self) -> Self {
         self.signaled = false;
@@ -305,22 +306,22 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A receive that was not taken, with its buffers.
+/// A receive that was refused, with its buffers.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct RefusedReceive {
-    /// Why.
+    /// Reason for the refusal.
     #[source]
     pub error: PostError,
-    /// What was to be posted.
+    /// The buffers that were to be posted.
     pub buffers: Scatter,
 }
 
-/// A request that was not taken, with the targets that it had moved in.
+/// A request that was refused, with the targets that had moved in with it.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct RefusedRequest {
-    /// Why.
+    /// Reason for the refusal.
     #[source]
     pub error: PostError,
     /// The targets of a READ or an atomic.

@@ -1,4 +1,4 @@
-//! What a queue pair holds for operations that are not over.
+//! Table of a queue pair's operations that are not over.
 
 use std::collections::VecDeque;
 
@@ -12,22 +12,22 @@ use super::request::GATHER_MAX;
 /// A request that is not over.
 #[derive(Debug)]
 pub struct Entry {
-    /// The request's.
+    /// Identifier of the request.
     pub id: u64,
-    /// What it does.
+    /// Kind of the operation.
     pub opcode: Opcode,
-    /// Whether its success is told.
+    /// Whether its success gives a completion.
     pub signaled: bool,
-    /// Its bytes.
+    /// Bytes that it moves.
     pub len: usize,
-    /// What it reads.
+    /// Slices that it reads.
     pub sources: ArrayVec<Slice, GATHER_MAX>,
-    /// What it writes.
+    /// Buffers that it writes.
     pub targets: Scatter,
 }
 
 impl Entry {
-    /// The entry of a request, which moves in; inline bytes are the caller's to copy.
+    /// The entry of a request, which moves in; the caller copies inline bytes.
     pub fn new(request: Request<'_>) -> Self {
         let Request { id, operation, signaled, .. } = request;
         let (opcode, len) = (operation.opcode(), operation.len());
@@ -39,7 +39,7 @@ impl Entry {
         Self { id, opcode, signaled, len, sources, targets }
     }
 
-    /// Its completion; `None` when nobody needs to hear of it.
+    /// The request's completion; `None` when nobody needs it.
     pub fn complete(self, qp: QpNumber, status: Status) -> Option<Completion> {
         let told = self.signaled || !status.is_success() || !self.targets.is_empty();
         told.then(|| Completion {
@@ -55,45 +55,45 @@ impl Entry {
     }
 }
 
-/// The requests of a queue pair that are not over, oldest first; as many as it was made for, in memory of its own.
+/// A queue pair's requests that are not over, oldest first. It holds as many as it was made for, in memory of its own.
 #[derive(Debug)]
 pub struct WorkTable<T = Entry> {
     entries: VecDeque<T>,
     depth: usize,
-    /// How many were ever taken out: the number of the oldest.
+    /// Entries ever taken out, which is the number of the oldest.
     retired: u64,
 }
 
 impl<T> WorkTable<T> {
-    /// Room for `depth` operations.
+    /// A table with room for `depth` operations.
     pub fn new(depth: usize) -> Self {
         Self { entries: VecDeque::with_capacity(depth), depth, retired: 0 }
     }
 
-    /// Whether nothing more fits.
+    /// Whether the table is full.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.depth
     }
 
-    /// How many there are.
+    /// Number of entries.
     #[inline]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How many fit.
+    /// Number of entries that fit.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Takes one in and returns its number: numbers count up from 0.
+    /// Adds an entry and returns its number: numbers count up from 0.
     ///
     /// # Panics
     ///
@@ -105,7 +105,7 @@ impl<T> WorkTable<T> {
         self.retired + self.entries.len() as u64 - 1
     }
 
-    /// Takes the oldest out.
+    /// Takes the oldest entry out.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let entry = self.entries.pop_front()?;
@@ -113,7 +113,7 @@ impl<T> WorkTable<T> {
         Some(entry)
     }
 
-    /// The number of the oldest, or of the next if there is none.
+    /// Number of the oldest entry, or of the next one if there is none.
     #[inline]
     pub fn oldest(&self) -> u64 {
         self.retired

@@ -1,37 +1,37 @@
-//! What things are called, and what they may do.
+//! Names and capabilities: transports, verbs, states, configurations and addresses.
 
 use arrayvec::ArrayVec;
 
-/// How a queue pair talks to others.
+/// Transport of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection: to one queue pair, in order, each operation acknowledged.
     Rc,
-    /// Unreliable connection: to one queue pair, in order, nothing acknowledged or sent again.
+    /// Unreliable connection: to one queue pair, in order, nothing acknowledged or retransmitted.
     Uc,
-    /// Unreliable datagram: to any queue pair, one packet a message.
+    /// Unreliable datagram: to any queue pair, one packet for each message.
     Ud,
 }
 
-/// What a request asks for, without its arguments.
+/// Kind of request, without its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// A message into a buffer that the receiver posted.
+    /// Sends a message to a buffer that the receiver posted.
     Send,
-    /// Into the peer's exposed memory.
+    /// Writes the peer's exposed memory.
     Write,
-    /// Into the peer's exposed memory, and the completion of one of its receives with it.
+    /// Writes the peer's exposed memory, and completes one of the peer's receives.
     WriteWithImmediate,
-    /// Out of the peer's exposed memory.
+    /// Reads the peer's exposed memory.
     Read,
-    /// A word of the peer's is swapped if it is what we expect.
+    /// Swaps a word of the peer's memory if it has the expected value.
     CompareSwap,
-    /// A word of the peer's is added to.
+    /// Adds to a word of the peer's memory.
     FetchAdd,
 }
 
 impl Transport {
-    /// All of them.
+    /// All transports.
     pub const ALL: [Self; 3] = [Self::Rc, Self::Uc, Self::Ud];
 
     /// Whether the transport can carry the verb (Table 1 of atc16).
@@ -50,29 +50,29 @@ impl Transport {
 }
 
 impl Verb {
-    /// All of them.
+    /// All verbs.
     pub const ALL: [Self; 6] =
         [Self::Send, Self::Write, Self::WriteWithImmediate, Self::Read, Self::CompareSwap, Self::FetchAdd];
 }
 
-/// The states of a queue pair, of which a request may only be pushed in [`QpState::ReadyToSend`] and a receive posted from
-/// [`QpState::Init`] on. In [`QpState::Error`] both are taken, and complete as flushed.
+/// State of a queue pair. Requests may be pushed only in [`QpState::ReadyToSend`], and receives posted from
+/// [`QpState::Init`] on. In [`QpState::Error`] both are accepted, and complete as flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpState {
-    /// Fresh.
+    /// New, or reset.
     Reset,
-    /// Has a port; takes receives.
+    /// Has a port, and takes receives.
     Init,
-    /// Knows its peer, if it has one; receives.
+    /// Knows its peer, if it has one, and receives.
     ReadyToReceive,
-    /// Works.
+    /// Sends and receives.
     ReadyToSend,
-    /// Something failed; everything that is posted, or will be, is flushed. [`QpState::Reset`] begins anew.
+    /// Something failed; everything that is or will be posted is flushed. [`QpState::Reset`] starts over.
     Error,
 }
 
 impl QpState {
-    /// Whether a queue pair can go from one state to the next. From any state it can go to error and to reset.
+    /// Whether a queue pair can go from this state to `next`. It can go to error and to reset from any state.
     pub fn can_become(self, next: Self) -> bool {
         use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset};
         matches!(
@@ -92,15 +92,15 @@ impl std::fmt::Display for QpNumber {
     }
 }
 
-/// What others may do with exposed memory. Its owner can always read and write it.
+/// Access of peers to exposed memory. Its owner can always read and write it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// WRITE.
+    /// Whether WRITE is allowed.
     pub write: bool,
-    /// READ.
+    /// Whether READ is allowed.
     pub read: bool,
-    /// Compare-and-swap and fetch-and-add. They are atomic among themselves; whether the owner's own atomics count among them,
-    /// and WRITEs, depends on the device.
+    /// Whether compare-and-swap and fetch-and-add are allowed. They are atomic with respect to each other; with respect
+    /// to the owner's own atomics, and to WRITEs, it depends on the device.
     pub atomic: bool,
 }
 
@@ -123,51 +123,51 @@ impl Access {
     }
 }
 
-/// What a device can do, as data.
+/// Capabilities of a device, as data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// The device's name, and what carries it.
+    /// Name of the device and of what carries it.
     pub name: String,
-    /// Bytes of a UD message at most; also the unit in which connected transports cut messages.
+    /// The most bytes of a UD message; also the unit into which connected transports cut messages.
     pub mtu: usize,
-    /// Bytes of any other message at most.
+    /// The most bytes of any other message.
     pub message_len_max: usize,
-    /// Bytes of an inline source at most.
+    /// The most bytes of an inline source.
     pub inline_max: usize,
-    /// Pieces of a source or target at most; no more than [`super::GATHER_MAX`].
+    /// The most pieces of a source or target; no more than [`super::GATHER_MAX`].
     pub gather_max: usize,
-    /// Requests, and receives, that a queue pair can hold at most.
+    /// The most requests, and the most receives, that a queue pair can hold.
     pub queue_depth_max: usize,
-    /// READs and atomics that a queue pair can have on their way.
+    /// READs and atomics that a queue pair can have in flight.
     pub reads_max: usize,
-    /// Whether there are compare-and-swap and fetch-and-add.
+    /// Whether the device has compare-and-swap and fetch-and-add.
     pub atomics: bool,
-    /// Link rate in bits per second, where the device knows it.
+    /// Link rate in bits per second, if the device knows it.
     pub line_rate_bps: Option<u64>,
 }
 
-/// What a queue pair is to be.
+/// Configuration of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpConfig {
-    /// How it talks.
+    /// Transport of the queue pair.
     pub transport: Transport,
-    /// Requests that it holds. Each has its place until a completion was polled which says that it is over: its own, or that of
-    /// a later one.
+    /// Requests that it holds. Each keeps its place until a completion has been polled that shows that it is over: its
+    /// own, or that of a later one.
     pub send_depth: usize,
-    /// Receives that it holds, each until its completion was polled.
+    /// Receives that it holds, each until its completion has been polled.
     pub receive_depth: usize,
-    /// Bytes of its longest inline source.
+    /// The most bytes of an inline source.
     pub inline_max: usize,
-    /// Pieces of its longest source or target.
+    /// The most pieces of a source or target.
     pub gather_max: usize,
     /// UD: the key that datagrams must carry to be received.
     pub qkey: u32,
-    /// RC: times that a request is tried again when the receiver has posted no buffer; 7 is for ever.
+    /// RC: times that a request is tried again when the receiver has posted no buffer; 7 means for ever.
     pub rnr_retries: u8,
 }
 
 impl QpConfig {
-    /// A queue pair of 128 requests and 512 receives, as the field's tools have it.
+    /// A queue pair of 128 requests and 512 receives, as the field's tools have.
     pub fn new(transport: Transport) -> Self {
         Self {
             transport,
@@ -181,32 +181,32 @@ impl QpConfig {
     }
 }
 
-/// What another queue pair needs to know to reach this one. The device's part is opaque: it means something to devices of the
-/// same fabric only.
+/// Address by which another queue pair reaches this one. The device's part is opaque: only devices of the same fabric
+/// understand it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct QpAddress {
-    /// The queue pair at its device.
+    /// Number of the queue pair at its device.
     pub number: QpNumber,
     /// Its transport.
     pub transport: Transport,
-    /// The first packet number that it will send.
+    /// Number of the first packet that it will send.
     pub first_packet: u32,
     /// UD: its key.
     pub qkey: u32,
     /// The largest packet of its port, in bytes.
     pub mtu: u32,
-    /// Where its device is, in the words of its fabric.
+    /// Location of its device, in its fabric's own format.
     pub port: ArrayVec<u8, { QpAddress::PORT_MAX }>,
 }
 
 impl QpAddress {
-    /// Bytes of the device's part at most.
+    /// The most bytes of the device's part.
     pub const PORT_MAX: usize = 96;
     const FIXED: usize = 18;
-    /// Bytes of a written address at most.
+    /// The most bytes of an encoded address.
     pub const BYTES_MAX: usize = Self::FIXED + Self::PORT_MAX;
 
-    /// The address, to be told to a peer.
+    /// The address as bytes, for a peer.
     pub fn to_bytes(&self) -> ArrayVec<u8, { Self::BYTES_MAX }> {
         let mut bytes = ArrayVec::new();
         bytes.push(1);
@@ -218,7 +218,7 @@ impl QpAddress {
         bytes
     }
 
-    /// An address that a peer told; `None` when the bytes are none.
+    /// Reads an address that a peer sent; `None` when it is malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (fixed, port) = bytes.split_first_chunk::<{ Self::FIXED }>()?;
         let (&[version, transport], words) = fixed.split_first_chunk::<2>()?;
@@ -231,7 +231,7 @@ impl QpAddress {
     }
 }
 
-/// What completed.
+/// Kind of a completed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Opcode {
     /// A SEND of ours.
@@ -246,7 +246,7 @@ pub enum Opcode {
     FetchAdd,
     /// A message arrived in a buffer that we posted.
     Receive,
-    /// A WRITE with immediate of the peer's took a buffer that we posted, and nothing else of it.
+    /// A WRITE with immediate of the peer's used up a buffer that we posted, without writing to it.
     ReceiveWrite,
 }
 

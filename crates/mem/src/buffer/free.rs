@@ -1,4 +1,4 @@
-//! Which bytes of an arena are free: blocks of a few sizes, cut and put together again.
+//! Free space of an arena: blocks of a few sizes, which are split and merged again.
 
 use super::LINE;
 
@@ -11,10 +11,10 @@ pub(super) fn class_size(class: u32) -> usize {
     if class.is_multiple_of(2) { base } else { base + base / 2 }
 }
 
-/// The smallest class whose blocks have so many bytes.
+/// The smallest class whose blocks have at least `size` bytes.
 pub(super) fn class_for(size: usize) -> u32 {
     let mut class = 0;
-    // At most some fifty steps, and only when a buffer is made.
+    // Some fifty steps at most, and only when a buffer is made.
     while class_size(class) < size {
         class += 1;
     }
@@ -28,12 +28,13 @@ pub(super) struct FreeLists {
     pub(super) fresh: usize,
     /// Offsets of free blocks, by size class.
     by_class: Vec<Vec<usize>>,
-    /// Blocks given back since free ones were last put together.
+    /// Blocks given back since free blocks were last merged.
     freed: usize,
 }
 
 impl FreeLists {
-    /// Takes a free block of at least this class, and says which class it has; none when `capacity` bytes have no room for it.
+    /// Takes a free block of at least this class and returns it with its class; `None` when `capacity` bytes have no
+    /// room for it.
     pub(super) fn take(&mut self, class: u32, capacity: usize) -> Option<(usize, u32)> {
         if let Some(offset) = self.pop(class) {
             return Some((offset, class));
@@ -44,12 +45,12 @@ impl FreeLists {
             self.fresh += size;
             return Some((offset, class));
         }
-        // No room is left that no block has used: a part of a larger block that is free will do, or of several small ones.
+        // All bytes have been used by some block. Part of a larger free block will do, or several small ones merged.
         loop {
             if let Some(offset) = self.pop(class).or_else(|| self.split(class)) {
                 return Some((offset, class));
             }
-            // One that is hardly larger cannot be cut, and stays what it is.
+            // A block only one class larger may be too small to split, so it is handed out whole.
             if let Some(offset) = self.pop(class + 1) {
                 return Some((offset, class + 1));
             }
@@ -77,10 +78,10 @@ impl FreeLists {
         self.by_class[class].push(offset);
     }
 
-    /// Makes free blocks of `len` bytes from `offset` on, as large ones as there can be; `len` is what blocks were made of.
+    /// Makes free blocks of the `len` bytes from `offset` on, each as large as possible. `len` is a sum of block sizes.
     fn put_run(&mut self, mut offset: usize, mut len: usize) {
         while len > 0 {
-            // What is left must be nothing, or enough for a block.
+            // The rest must be nothing, or enough for a block.
             let mut class = class_for(len);
             while class_size(class) > len || (1..class_size(0)).contains(&(len - class_size(class))) {
                 class -= 1;
@@ -90,7 +91,7 @@ impl FreeLists {
         }
     }
 
-    /// A block of the class out of a larger one that is free; what is left of that is free still.
+    /// Splits a block of the class off a larger free one; the rest stays free.
     fn split(&mut self, class: u32) -> Option<usize> {
         let larger = (class + 1..self.by_class.len() as u32).find(|&larger| {
             let left = class_size(larger) - class_size(class);
@@ -101,7 +102,8 @@ impl FreeLists {
         Some(offset)
     }
 
-    /// Puts free blocks together that lie beside each other. That looks at all of them, so it waits until a part of as many was given back.
+    /// Merges adjacent free blocks. This looks at every free block, so it runs only once an eighth as many have been
+    /// given back since the last merge.
     #[cold]
     fn merge(&mut self) -> bool {
         let blocks: usize = self.by_class.iter().map(Vec::len).sum();

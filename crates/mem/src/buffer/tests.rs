@@ -1,3 +1,5 @@
+//! Tests of message buffers and arenas.
+
 use super::*;
 
 fn arena() -> Arena {
@@ -68,8 +70,8 @@ fn free_blocks_beside_each_other_become_one() {
         assert!(small.len() > most);
         drop(small);
     }
-    assert!(fill(large).len() + 1 >= most, "what was cut is whole again");
-    // One that is in use in the midst leaves what is on both sides of it.
+    assert!(fill(large).len() + 1 >= most, "what was split is whole again");
+    // A block in use in the middle leaves the free space on both sides of it usable.
     let mut small = fill(if cfg!(miri) { 5_000 } else { 100 });
     let kept = small.swap_remove(small.len() / 2);
     drop(small);

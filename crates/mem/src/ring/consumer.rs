@@ -1,4 +1,4 @@
-//! The side of a ring that receives.
+//! The receiving side of a ring.
 
 use std::num::NonZeroU64;
 
@@ -14,29 +14,30 @@ use super::{
 use crate::atomic::Ordering;
 use crate::shared::Guard;
 
-/// The side that receives.
+/// The receiving side of a ring.
 #[derive(Debug)]
 pub struct Consumer {
     words: Words,
     mask: u64,
     /// Position of the next line to read.
     at: u64,
-    /// What the producer knows of `at`.
+    /// Value of `at` that the producer was last told.
     given_back: u64,
-    /// Packets of one line are shorter than this: 0 once the ring is broken, so that none is taken.
+    /// Bound below which a word's plain length marks a packet of one line; 0 once the ring is broken, so that no packet
+    /// is taken.
     one_line_below: u64,
     /// Whether the producer is safe code of this process.
     trusted: bool,
 }
 
 impl Consumer {
-    /// The consumer of a ring of `lines` lines over fresh, zeroed memory of [`bytes_for`]`(lines)` bytes; `None` when the
-    /// sizes do not fit.
+    /// The consumer of a ring of `lines` lines over fresh, zeroed memory of [`bytes_for`]`(lines)` bytes; `None` when
+    /// the sizes do not fit.
     ///
     /// # Safety
     ///
-    /// There is at most one consumer for the memory. `trusted` only if its producer is a [`Producer`](super::Producer) of this process and
-    /// nobody else can write the memory.
+    /// There is at most one consumer for the memory. `trusted` only if its producer is a [`Producer`](super::Producer)
+    /// of this process and nobody else can write the memory.
     pub unsafe fn new(words: Words, lines: usize, trusted: bool) -> Option<Self> {
         (valid_lines(lines) && words.count() == bytes_for(lines) / 8).then(|| Self {
             words,
@@ -55,26 +56,27 @@ impl Consumer {
 
     #[inline(always)]
     fn word_at(&self) -> u64 {
-        // SAFETY: the mask keeps the line inside the ring; nobody holds a slice over a line that was not taken yet. Acquire: the
-        // packet's bytes are visible once its word is. Partner: the release store in `Producer::submit`.
+        // SAFETY: the mask keeps the line inside the ring; nobody holds a slice over a line that was not taken yet.
+        // Acquire: the packet's bytes are visible once its word is. Partners: the release stores in `Producer::submit`
+        // and `Producer::revoke`.
         unsafe { self.words.word(self.byte(self.at) / 8) }.load(Ordering::Acquire)
     }
 
-    /// Whether nothing can be taken now.
+    /// Whether there is nothing to take now.
     #[inline]
     pub fn is_empty(&self) -> bool {
         let word = self.word_at();
         self.is_broken() || word == 0 || word as u32 != self.at as u32
     }
 
-    /// Whether the producer has published nothing since the last [`Self::take`] that found nothing: a look at one word. (`false`
-    /// says less than [`Self::is_empty`].)
+    /// Whether the producer has published nothing since the last [`Self::take`] that found nothing: a load of one word.
+    /// (`false` says less than it does from [`Self::is_empty`]: there may still be nothing to take.)
     #[inline(always)]
     pub fn has_nothing_new(&self) -> bool {
         self.word_at() as u32 != self.at as u32
     }
 
-    /// Takes the next packet. Its bytes stay as they are until [`Self::give_back`].
+    /// Takes the next packet. Its bytes stay unchanged until [`Self::give_back`].
     #[inline(always)]
     pub fn take(&mut self) -> Option<Taken> {
         let position = self.at;
@@ -83,19 +85,19 @@ impl Consumer {
         if word as u32 != position as u32 {
             return None;
         }
-        // Nearly all packets: one line, which is all that its word tells of.
+        // The fast path of nearly all packets: one line, described fully by its word.
         if plain_len(word) < self.one_line_below {
             self.at = position + 1;
-            // SAFETY: the word has a kind, which is not zero.
+            // SAFETY: the word's kind is not zero, so the word is not.
             return Some(Taken { at: at + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } });
         }
         self.take_any(word)
     }
 
-    /// The packet that `word` begins, whatever it is; its position is right.
+    /// Takes the packet of any kind that `word` begins; the word's position was checked by the caller.
     #[inline(never)]
     fn take_any(&mut self, word: u64) -> Option<Taken> {
-        // A clear word has kind 0; a word of another position cannot be here unless the other side put it there.
+        // A clear word has kind 0. A word of another position cannot be here unless the other side put it there.
         let (told, plain) = (NonZeroU64::new(word)?, NonZeroU64::new(without_burst(word))?);
         if self.is_broken() {
             return None;
@@ -103,8 +105,8 @@ impl Consumer {
         let len = len_of(word);
         let index = (self.at & self.mask) as usize;
         let at = CONTROL_BYTES + index * LINE + WORD;
-        // The first word of a burst tells how many lines are written: they are fetched all at once. Lines that are not written
-        // yet are left alone, since to take them from the producer just before it writes costs more than it saves.
+        // The first word of a burst gives the number of lines written, which are all fetched at once. Lines not yet
+        // written are left alone: taking them from the producer just before it writes costs more than it saves.
         if plain != told {
             let burst = (word >> BURST_SHIFT) as usize;
             let lines = burst.min(self.mask as usize + 1 - index);
@@ -126,7 +128,7 @@ impl Consumer {
             }
             KIND_REVOKED => {
                 self.at += 1;
-                // Whatever length it claims.
+                // Its claimed length is ignored.
                 let word = NonZeroU64::new(word_of(0, 0, KIND_REVOKED))?;
                 Some(Taken { at, word })
             }
@@ -135,12 +137,12 @@ impl Consumer {
         }
     }
 
-    /// Steps over a skip record of `len` lines and takes what the ring's first line begins.
+    /// Steps over a skip record of `len` lines and takes the packet at the ring's first line.
     #[cold]
     #[inline(never)]
     fn skip(&mut self, len: usize) -> Option<Taken> {
         let to_end = self.mask + 1 - (self.at & self.mask);
-        // A record leads exactly to the ring's end, and is shorter than a packet: so no walk meets two in a row.
+        // A record leads exactly to the ring's end and is shorter than a packet, so no walk meets two in a row.
         if len as u64 != to_end || to_end >= PACKET_LINES_MAX as u64 {
             return self.break_off();
         }
@@ -155,13 +157,13 @@ impl Consumer {
         None
     }
 
-    /// Whether the producer broke the rules: nothing more will be taken.
+    /// Whether the producer broke the rules, so that nothing more will be taken.
     pub fn is_broken(&self) -> bool {
         self.one_line_below == 0
     }
 
-    /// The rest of `taken`, if it is in the producer's arena. Its offset and length are the other side's claim: unchecked, and
-    /// another one, perhaps, at another call.
+    /// The rest of `taken`, if it is in the producer's arena. Its offset and length are claims of the other side: they
+    /// are unchecked, and another call may return others.
     ///
     /// # Safety
     ///
@@ -172,14 +174,14 @@ impl Consumer {
             return None;
         }
         let at = (taken.at - FAR_BYTES) / 8;
-        // SAFETY: both words lie in the packet's line, which is ours until given back; `take` checked the kind, so that they stand
-        // before its bytes. Relaxed: ordered by the word's acquire.
+        // SAFETY: both words lie in the packet's line, which is ours until given back; `take` checked the kind, so they
+        // stand before its bytes. Relaxed: ordered by the acquire of the packet's word.
         let (offset, len) =
             unsafe { (self.words.word(at).load(Ordering::Relaxed), self.words.word(at + 1).load(Ordering::Relaxed)) };
         Some(Far { offset: u64::from_le(offset), len: u64::from_le(len) as u32 })
     }
 
-    /// Gives back the lines of everything taken so far. What was taken must not be read any more.
+    /// Gives back the lines of everything taken so far. What was taken must no longer be read.
     ///
     /// # Safety
     ///
@@ -188,22 +190,22 @@ impl Consumer {
     pub unsafe fn give_back(&mut self) {
         if self.given_back != self.at {
             self.given_back = self.at;
-            // SAFETY: the control words lie in the ring and are never lent. Release: our reads come before the producer's next
-            // writes. Partner: the acquire load in `Producer::given_back`.
+            // SAFETY: the control words lie in the ring and are never lent. Release: our reads come before the
+            // producer's next writes. Partner: the acquire load in `Producer::given_back`.
             unsafe { self.words.word(HEAD_WORD) }.store(self.at, Ordering::Release);
         }
     }
 
-    /// Copies the ring bytes of `taken` out to `target`, and possibly bytes of no meaning behind them.
+    /// Copies the ring bytes of `taken` to `target`, possibly followed by meaningless bytes, up to [`Taken::copy_len`].
     ///
     /// # Safety
     ///
-    /// `target` is valid for writes of [`Taken::copy_len`] bytes and belongs to the caller; `taken` came from this ring and
-    /// was not given back.
+    /// `target` is valid for writes of [`Taken::copy_len`] bytes and belongs to the caller; `taken` came from this ring
+    /// and was not given back.
     #[inline(always)]
     pub unsafe fn copy_out(&self, taken: &Taken, target: *mut u8) {
         if taken.is_plain_line() && !cfg!(loom) {
-            // By far the most common length, as a constant: seven loads and stores in a row.
+            // This is by far the most common length, passed as a constant: seven loads and stores in a row.
             // SAFETY: the caller's promises; the line lies in the ring.
             unsafe { self.words.get_words::<{ FULL_LINE / 8 }>(taken.at, target) }
         } else {
@@ -212,35 +214,35 @@ impl Consumer {
         }
     }
 
-    /// The ring bytes of `taken`, where they are.
+    /// The ring bytes of `taken`, in place.
     ///
     /// # Safety
     ///
-    /// The ring is a trusted one, `taken` came from it, and it is not given back while the slice lives (`'a` is the caller's
-    /// choice).
+    /// The ring is a trusted one, `taken` came from it, and it is not given back while the slice lives (the caller
+    /// chooses `'a`).
     #[cfg(not(loom))]
     #[inline]
     pub unsafe fn bytes_in_place<'a>(&self, taken: &Taken) -> &'a [u8] {
         debug_assert!(self.trusted);
-        // SAFETY: the range lies in the ring, and the producer, which keeps the rules, does not write it before it is given
-        // back.
+        // SAFETY: the range lies in the ring, and the producer, which keeps the rules, does not write it before it is
+        // given back.
         unsafe { std::slice::from_raw_parts(self.words.address(taken.at), taken.len()) }
     }
 
-    /// What must still hold after a copy of the arena bytes of `taken`; `None` when it has none.
+    /// Guard that must still hold after the arena bytes of `taken` are copied; `None` when it has none there.
     ///
     /// # Safety
     ///
-    /// `taken` came from this ring, and it is not given back, nor the ring's memory freed, during `'a`, which is the caller's
-    /// choice.
+    /// `taken` came from this ring, and during `'a`, which the caller chooses, it is not given back and the ring's
+    /// memory is not freed.
     #[inline]
     pub unsafe fn guard<'a>(&self, taken: &Taken) -> Option<Guard<'a>> {
         if !taken.is_far() {
             return None;
         }
         let line = taken.at - taken.at % LINE;
-        // SAFETY: the line of a taken packet lies in the ring; slices of packets do not cover their words. The caller answers
-        // for the lifetime.
+        // SAFETY: the line of a taken packet lies in the ring; slices of packets do not cover their words. The caller
+        // answers for the lifetime.
         let word = unsafe { &*std::ptr::from_ref(self.words.word(line / 8)) };
         Some(Guard { word, expected: taken.word.get() })
     }
@@ -251,13 +253,13 @@ impl Consumer {
         self.at
     }
 
-    /// A position that nothing published by now can have reached.
+    /// A position beyond everything that can have been published by now.
     pub fn last_position(&self) -> u64 {
         self.given_back + self.mask + 1
     }
 
-    /// Takes one packet, shows its ring bytes to `read`, and gives its lines back: a receiver in one call. A burst costs less
-    /// when it is given back as a whole; see [`Self::receive`].
+    /// Takes one packet, shows its ring bytes to `read`, and gives its lines back. Giving back a whole burst at once
+    /// costs less; see [`Self::receive`].
     #[cfg(not(loom))]
     pub fn pop<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let mut read = Some(read);
@@ -266,8 +268,8 @@ impl Consumer {
         result
     }
 
-    /// Shows the ring bytes of up to `packets_max` packets to `read`, in order, then gives their lines back. Returns how many
-    /// there were.
+    /// Shows the ring bytes of up to `packets_max` packets to `read`, in order, then gives their lines back. Returns
+    /// the number of packets.
     #[cfg(not(loom))]
     #[inline]
     pub fn receive(&mut self, packets_max: usize, mut read: impl FnMut(&[u8])) -> usize {
@@ -280,7 +282,7 @@ impl Consumer {
                 read(unsafe { self.bytes_in_place(&taken) });
             } else {
                 let mut copy = [0; INLINE_MAX];
-                // SAFETY: no packet's ring bytes are more than INLINE_MAX, rounded up included.
+                // SAFETY: no packet has more ring bytes than INLINE_MAX, even rounded up.
                 unsafe { self.copy_out(&taken, copy.as_mut_ptr()) };
                 read(&copy[..taken.len()]);
             }

@@ -1,10 +1,10 @@
-//! The word that publishes a packet, and what a consumer keeps of it.
+//! The word that publishes a packet, and a consumer's handle on a packet.
 
 use std::num::NonZeroU64;
 
 use super::{FULL_LINE, LINE, WORD};
 
-/// Lines of a burst that its first word can tell, so that the consumer fetches all of them at once.
+/// The most lines of a burst that its first word can announce, so that the consumer fetches all of them at once.
 pub(super) const BURST_LINES_MAX: u64 = 32;
 pub(super) const BURST_SHIFT: u32 = 56;
 const KIND_SHIFT: u32 = 48;
@@ -20,7 +20,7 @@ pub(super) const fn lines_of(len: usize) -> usize {
     (len + WORD).div_ceil(LINE)
 }
 
-/// `word` of a packet that begins a burst, as it were if it did not.
+/// `word` without the length of the burst that it may begin.
 #[inline(always)]
 pub(super) const fn without_burst(word: u64) -> u64 {
     word & !(u64::MAX << BURST_SHIFT)
@@ -42,7 +42,8 @@ pub(super) const fn len_of(word: u64) -> usize {
     (word >> 32) as u16 as usize
 }
 
-/// The length of a packet whose bytes travel in the ring and whose word tells of no burst; else more than any packet's.
+/// The length of a packet whose bytes travel in the ring and whose word announces no burst; for any other word, a
+/// number larger than any packet's length.
 #[inline(always)]
 pub(super) const fn plain_len(word: u64) -> u64 {
     (word >> 32).wrapping_sub(KIND_INLINE << (KIND_SHIFT - 32))
@@ -53,7 +54,7 @@ pub(super) const fn plain_len(word: u64) -> u64 {
 pub struct Taken {
     /// Byte offset of its ring bytes in the words.
     pub(super) at: usize,
-    /// Not zero, as no packet's is: so one that may not be there is two registers.
+    /// Never zero, so an `Option` of this type fits in two registers.
     pub(super) word: NonZeroU64,
 }
 
@@ -70,13 +71,13 @@ impl Taken {
         self.len() == 0
     }
 
-    /// Whether the rest is in the producer's arena; see [`super::Consumer::far`].
+    /// Whether the packet's rest is in the producer's arena; see [`super::Consumer::far`].
     #[inline]
     pub fn is_far(&self) -> bool {
         kind_of(self.word.get()) == KIND_FAR
     }
 
-    /// Whether the producer took the packet back before it was read: it has no bytes then and only fills its line.
+    /// Whether the producer revoked the packet before it was read. It then has no bytes and only fills its line.
     #[inline]
     pub fn is_revoked(&self) -> bool {
         kind_of(self.word.get()) == KIND_REVOKED
@@ -94,13 +95,13 @@ impl Taken {
         plain_len(self.word.get()) <= FULL_LINE as u64
     }
 
-    /// Bytes that [`super::Consumer::copy_out`] writes: [`Self::len`], rounded up to what it copies fastest.
+    /// Bytes that [`super::Consumer::copy_out`] writes: [`Self::len`], rounded up to the length that is copied fastest.
     #[inline]
     pub fn copy_len(&self) -> usize {
         if cfg!(loom) {
             self.len()
         } else {
-            // The rest of its lines: whole words.
+            // To the end of its last line, which is whole words.
             lines_of(self.len()) * LINE - self.at % LINE
         }
     }

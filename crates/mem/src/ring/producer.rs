@@ -1,4 +1,4 @@
-//! The side of a ring that sends.
+//! The sending side of a ring.
 
 use super::packet::{
     BURST_LINES_MAX, BURST_SHIFT, KIND_FAR, KIND_INLINE, KIND_REVOKED, KIND_SKIP, kind_of, lines_of, word_of,
@@ -10,34 +10,34 @@ use super::{
 };
 use crate::atomic::{AtomicU64, Ordering, fence};
 
-/// The side that sends.
+/// The sending side of a ring.
 #[derive(Debug)]
 pub struct Producer {
     words: Words,
     mask: u64,
-    /// Position of the next line to write, whose word is that of no packet to come.
+    /// Position of the next line to write. The word there matches no packet to come.
     tail: u64,
-    /// What the consumer had given back when it was last looked at.
+    /// Position up to which the consumer had given lines back when the producer last looked.
     head: u64,
-    /// Before this position a packet of one line can be written without a look at anything: there is room for it, and the word
-    /// behind it needs no clearing. Too low a limit does no harm.
+    /// Position before which a packet of one line can be written without any check: there is room for it, and the word
+    /// behind it needs no clearing. A limit that is too low does no harm.
     limit: u64,
     broken: bool,
     /// Position of the first packet since the last [`Self::submit`]; `tail` when there is none.
     first: u64,
-    /// The word that will publish it.
+    /// The word that will publish that packet.
     first_word: u64,
-    /// Lines, a bit each, whose word position holds bytes of a packet that started before them.
+    /// One bit for each line: set if the place of its word holds bytes of a packet that started before it.
     continued: Vec<u64>,
 }
 
 impl Producer {
-    /// The producer of a ring of `lines` lines over fresh, zeroed memory of [`bytes_for`]`(lines)` bytes; `None` when the
-    /// sizes do not fit.
+    /// The producer of a ring of `lines` lines over fresh, zeroed memory of [`bytes_for`]`(lines)` bytes; `None` when
+    /// the sizes do not fit.
     ///
     /// # Safety
     ///
-    /// There is at most one producer for the memory, and nobody in this process but its consumer accesses it.
+    /// There is at most one producer for the memory, and nobody in this process except its consumer accesses it.
     pub unsafe fn new(words: Words, lines: usize) -> Option<Self> {
         (valid_lines(lines) && words.count() == bytes_for(lines) / 8).then(|| Self {
             words,
@@ -59,8 +59,8 @@ impl Producer {
 
     #[inline(always)]
     fn word(&self, position: u64) -> &AtomicU64 {
-        // SAFETY: the mask keeps the line inside the ring. No slice covers it: the producer passes only positions of lines that
-        // were given back.
+        // SAFETY: the mask keeps the line inside the ring. No slice covers it: the producer passes only positions of
+        // lines that were given back.
         unsafe { self.words.word(FIRST_LINE_WORD + self.index(position) * (LINE / 8)) }
     }
 
@@ -69,7 +69,8 @@ impl Producer {
         CONTROL_BYTES + self.index(position) * LINE
     }
 
-    /// Sends a packet of at most [`INLINE_MAX`] bytes, `head` and then `data`, with the next [`Self::submit`].
+    /// Queues a packet of at most [`INLINE_MAX`] bytes, `head` and then `data`, which the next [`Self::submit`]
+    /// publishes.
     ///
     /// # Errors
     ///
@@ -79,8 +80,9 @@ impl Producer {
         if self.push_full_line(head, data) { Ok(()) } else { self.push_any(head, data) }
     }
 
-    /// As [`Self::push`], for a header of 24 bytes and a message of 32, in one piece or in two, each aligned to 8: they fill a
-    /// line. For others, and where there is anything to see to first, it does nothing and returns false.
+    /// As [`Self::push`], for a header of 24 bytes and a message of 32, in one piece or two, each aligned to 8:
+    /// together they fill a line. For any other packet, or when the ring needs a check first, it does nothing and
+    /// returns false.
     #[inline(always)]
     pub fn push_full_line(&mut self, head: &[u8], data: &[u8]) -> bool {
         let tail = self.tail;
@@ -88,8 +90,8 @@ impl Producer {
             return false;
         }
         let at = self.byte(tail);
-        // SAFETY: the mask keeps the line inside the ring. It is free, since `tail` is below the limit, and the consumer does not
-        // read it before it is published; no slice covers it.
+        // SAFETY: the mask keeps the line inside the ring. The line is free, since `tail` is below the limit, and the
+        // consumer does not read it before it is published; no slice covers it.
         let (word, is_written) = unsafe { (self.words.word(at / 8), self.words.put_full_line(at + WORD, head, data)) };
         if !is_written {
             return false;
@@ -105,25 +107,26 @@ impl Producer {
         true
     }
 
-    /// As [`Self::push`], which is for packets that are likely to fill a line; this is for all others.
+    /// As [`Self::push`], without first trying [`Self::push_full_line`]: for packets that are unlikely to fill a line.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Self::push`].
     #[inline(never)]
     pub fn push_any(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
         let len = head.len() + data.len();
         if len > FULL_LINE || self.tail >= self.limit {
             return self.push_slowly(head, data);
         }
-        // SAFETY: the line is free, since `tail` is below the limit, and the consumer does not read it before it is published.
+        // SAFETY: the line is free, since `tail` is below the limit, and the consumer does not read it before it is
+        // published.
         unsafe { self.put(head, data) };
         self.hold(word_of(self.tail, len, KIND_INLINE));
         self.tail += 1;
         Ok(())
     }
 
-    /// A packet of several lines, or one for which there may be no room.
+    /// Queues a packet of several lines, or one for which there may be no room.
     #[inline(never)]
     fn push_slowly(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
         let len = head.len() + data.len();
@@ -132,7 +135,8 @@ impl Producer {
         }
         let lines = lines_of(len) as u64;
         self.reserve(lines)?;
-        // SAFETY: `reserve` made sure of `lines` free lines in a row, which the consumer does not read before they are published.
+        // SAFETY: `reserve` made sure of `lines` free lines in a row, which the consumer does not read before they are
+        // published.
         unsafe { self.put(head, data) };
         self.publish(lines, len, KIND_INLINE);
         if lines == 1 {
@@ -145,7 +149,7 @@ impl Producer {
     ///
     /// # Safety
     ///
-    /// They are free, and enough.
+    /// Those lines are free, and long enough for the packet.
     #[inline(always)]
     unsafe fn put(&self, head: &[u8], data: &[u8]) {
         let at = self.byte(self.tail) + WORD;
@@ -158,9 +162,9 @@ impl Producer {
         }
     }
 
-    /// Sends a packet whose first bytes are `head`, at most [`FAR_HEAD_MAX`], and whose rest is in the arena, with the next
-    /// [`Self::submit`]. Returns its position: the arena's bytes may be written again when [`Self::given_back`] is beyond it, or
-    /// after [`Self::revoke`].
+    /// Queues a packet whose first bytes are `head`, at most [`FAR_HEAD_MAX`], and whose rest is in the arena; the next
+    /// [`Self::submit`] publishes it. Returns its position: the arena's bytes may be written again once
+    /// [`Self::given_back`] is beyond it, or after [`Self::revoke`].
     ///
     /// # Errors
     ///
@@ -175,7 +179,7 @@ impl Producer {
         let mut description = [0; FAR_BYTES];
         description[..8].copy_from_slice(&far.offset.to_le_bytes());
         description[8..].copy_from_slice(&u64::from(far.len).to_le_bytes());
-        // SAFETY: as in `push`: one free line.
+        // SAFETY: as in `push_any`: `reserve` made sure of one free line.
         unsafe {
             self.words.put(at, &description);
             self.words.put(at + FAR_BYTES, head);
@@ -206,7 +210,8 @@ impl Producer {
         self.mask + 1 - (self.tail - self.head)
     }
 
-    /// Finds the limit anew: the first line from `tail` on that has no room behind it, or a word to clear.
+    /// Finds the limit anew: the first line from `tail` on that has no room behind it, or is followed by a word to
+    /// clear.
     fn find_limit(&mut self) {
         let end = self.head + self.mask;
         let mut next = self.tail + 1;
@@ -217,7 +222,7 @@ impl Producer {
                 next += u64::from(bits.trailing_zeros());
                 break;
             }
-            // On to the next 64 lines, or the ring's first ones.
+            // On to the next 64 lines, or to the ring's first ones.
             next += (64 - index as u64 % 64).min(self.mask + 1 - index as u64);
         }
         self.limit = end.min(next - 1);
@@ -226,7 +231,7 @@ impl Producer {
     #[cold]
     #[inline(never)]
     fn look_for_room(&mut self, needed: u64) -> Result<(), Refused> {
-        // The consumer can only make room if it sees what there is.
+        // The consumer can make room only if it sees what was queued.
         self.submit();
         self.given_back();
         if self.broken {
@@ -247,14 +252,14 @@ impl Producer {
         let index = self.index(next);
         if self.continued[index / 64] & 1 << (index % 64) != 0 {
             self.continued[index / 64] &= !(1 << (index % 64));
-            // Relaxed: a release store makes it visible before the packet, this packet's or its burst's.
+            // Relaxed: a later release store, this packet's or its burst's, makes it visible before the packet.
             self.word(next).store(0, Ordering::Relaxed);
         }
         self.hold(word_of(self.tail, len, kind));
         self.tail = next;
     }
 
-    /// Writes the word of the packet at `tail`, or keeps it until the next [`Self::submit`], when it is the first.
+    /// Writes the word of the packet at `tail`; the burst's first is kept for [`Self::submit`].
     #[inline(always)]
     fn hold(&mut self, word: u64) {
         if self.tail == self.first {
@@ -265,16 +270,16 @@ impl Producer {
         }
     }
 
-    /// Publishes what was pushed since the last call, at once.
+    /// Publishes everything pushed since the last call, at once.
     #[inline]
     pub fn submit(&mut self) {
         let lines = self.tail - self.first;
         if lines == 0 {
             return;
         }
-        // Of a burst of one line there is nothing to tell.
+        // A burst of one line has no length to announce.
         let told = if lines == 1 { 0 } else { lines.min(BURST_LINES_MAX) << BURST_SHIFT };
-        // Release: the burst's bytes and words come first. Partner: the acquire load in `Consumer::take`.
+        // Release: the burst's bytes and words come first. Partner: the acquire load in `Consumer::word_at`.
         self.word(self.first).store(self.first_word | told, Ordering::Release);
         self.first = self.tail;
         if told != 0 {
@@ -282,8 +287,8 @@ impl Producer {
         }
     }
 
-    /// The next burst will need as many lines as the last, which the consumer's cache still holds from the lap before. Not its
-    /// first: the consumer is polling that.
+    /// Prefetches lines for the next burst, assuming it is as long as the last; the consumer's cache still holds them
+    /// from the lap before. The next line is left out, because the consumer is polling it.
     #[inline(always)]
     fn prefetch(&self, lines: u64) {
         if self.room() > 2 * BURST_LINES_MAX {
@@ -293,11 +298,12 @@ impl Producer {
         }
     }
 
-    /// The position up to which the consumer has given lines back, read anew.
+    /// Reads again the position up to which the consumer has given lines back.
     #[inline]
     pub fn given_back(&mut self) -> u64 {
-        // SAFETY: the control words lie in the ring and are never lent. Acquire: what the consumer read from the lines and from
-        // the arena happened before they are written again. Partner: the release store in `Consumer::give_back`.
+        // SAFETY: the control words lie in the ring and are never lent. Acquire: what the consumer read from the lines
+        // and from the arena happened before they are written again. Partner: the release store in
+        // `Consumer::give_back`.
         let head = unsafe { self.words.word(HEAD_WORD) }.load(Ordering::Acquire);
         if head.wrapping_sub(self.head) <= self.tail - self.head {
             self.head = head;
@@ -313,24 +319,26 @@ impl Producer {
         self.tail
     }
 
-    /// Takes back the arena's bytes of the packet that [`Self::push_far`] sent at `position`: a consumer that copies them from
-    /// now on, or is copying them now, finds that they do not count. Never waits. [`Self::revoked`] must follow before the
-    /// bytes are written. A position that was given back already is left alone.
+    /// Revokes the arena bytes of the packet that [`Self::push_far`] sent at `position`: a consumer that copies them
+    /// from now on, or is copying them now, finds that they do not count. This never waits. [`Self::revoked`] must
+    /// follow before the bytes are written. A position that was given back already is left alone.
     ///
     /// # Safety
     ///
-    /// [`Self::push_far`] of this producer returned `position`: any other may lie in the middle of a packet that the consumer is
-    /// reading in place.
+    /// [`Self::push_far`] of this producer returned `position`: any other may lie in the middle of a packet that the
+    /// consumer is reading in place.
     pub unsafe fn revoke(&mut self, position: u64) {
         self.submit();
-        // Only what the consumer still has: those lines are the packet's own.
+        // Only if the consumer still has the packet, so that the line is still the packet's own.
         if position.wrapping_sub(self.head) < self.tail - self.head {
-            // Release: this may be the word by which the consumer comes to the rest of a burst.
+            // Release: the consumer may come to the rest of a burst through this word. Partner: the acquire load in
+            // `Consumer::word_at`.
             self.word(position).store(word_of(position, 0, KIND_REVOKED), Ordering::Release);
         }
     }
 
-    /// Ends one or more calls of [`Self::revoke`]: writes to the arena that come later are visible later.
+    /// Ends one or more calls of [`Self::revoke`]: writes to the arena that come later become visible after the
+    /// revocations.
     pub fn revoked() {
         // The writer's half of a sequence lock. Partner: the acquire fence in `Guard::still_lent`.
         fence(Ordering::Release);
@@ -341,11 +349,11 @@ impl Producer {
         self.broken
     }
 
-    /// Whether somebody else wrote over the word by which the consumer comes to the oldest packet that it has not given back. It
-    /// would wait for that packet for ever.
+    /// Whether somebody else overwrote the word through which the consumer comes to the oldest packet not yet given
+    /// back. The consumer would wait for that packet for ever.
     pub fn is_spoiled(&mut self) -> bool {
         let oldest = self.given_back();
-        // Relaxed: nobody but us has any business to write it.
+        // Relaxed: nobody else has any business to write it.
         let word = self.word(oldest).load(Ordering::Relaxed);
         let stands = word as u32 == oldest as u32 && (KIND_INLINE..=KIND_REVOKED).contains(&kind_of(word));
         oldest != self.first && !stands

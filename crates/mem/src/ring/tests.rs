@@ -1,3 +1,5 @@
+//! Tests of a ring's two ends, with trusted and with hostile peers.
+
 use std::collections::VecDeque;
 
 use super::packet::*;
@@ -9,7 +11,7 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + seed) as u8).collect()
 }
 
-/// Both ends over one memory that is read as if another process wrote it.
+/// Both ends over one memory, which is read as if another process wrote it.
 fn untrusted(lines: usize) -> (Producer, Consumer, Words) {
     let region = Arc::new(Region::private(bytes_for(lines)).unwrap());
     let words = Words::of_region(&region, 0, bytes_for(lines)).unwrap();
@@ -74,7 +76,7 @@ fn a_full_ring_takes_again_what_was_given_back() {
 
 #[test]
 fn old_bytes_never_look_like_a_packet() {
-    // Payload that is, word for word, what a later packet's word would be.
+    // The payload is, word for word, what a later packet's word would be.
     let (mut producer, mut consumer, _) = untrusted(8);
     for _ in 0..if cfg!(miri) { 4 } else { 100 } {
         let mut payload = Vec::new();
@@ -104,7 +106,7 @@ fn packets_of_one_line_clear_what_longer_ones_left_behind_them() {
             one(&mut producer, &mut consumer);
         }
         for _ in 0..3 {
-            // Its bytes are, word for word, what a packet of the next lap would begin with.
+            // The payload is, word for word, what packets of the next lap would begin with.
             let mut payload = Vec::new();
             while payload.len() < INLINE_MAX {
                 let position = producer.position() + lines as u64 + (payload.len() as u64 + 8) / 64;
@@ -173,10 +175,10 @@ fn a_description_arrives_and_is_revoked_alone() {
         unsafe { consumer.copy_out(&taken[at], head.as_mut_ptr()) };
         assert_eq!(head[..40], [at as u8; 40]);
     }
-    // SAFETY: no slices.
+    // SAFETY: no slices are alive.
     unsafe { consumer.give_back() };
     assert!(producer.given_back() > positions[2]);
-    // Too late to matter, and the line may be another packet's: nothing is written.
+    // This revocation comes too late, and the line may be another packet's: nothing is written.
     producer.push(b"next", &[]).unwrap();
     producer.submit();
     // SAFETY: as above.
@@ -282,7 +284,7 @@ fn hostile_words_neither_panic_nor_leave_the_ring_nor_loop() {
         let (_, mut consumer, words) = untrusted(lines);
         let mut taken_count = 0;
         for _ in 0..200 {
-            // Words that are nearly right hurt most.
+            // Nearly correct words do the most harm.
             let position = consumer.position() + random.below(3);
             let word = match random.below(4) {
                 0 => (random.below(1 << 31) << 33) ^ random.below(1 << 31),
@@ -301,7 +303,7 @@ fn hostile_words_neither_panic_nor_leave_the_ring_nor_loop() {
                     consumer.give_back();
                 }
                 taken_count += 1;
-                assert!(taken_count < 10_000, "a walk without end");
+                assert!(taken_count < 10_000, "the consumer never stops");
             }
         }
     }
@@ -312,7 +314,7 @@ fn a_consumer_that_gives_back_what_it_never_had_breaks_the_ring() {
     for lie in [1, 8, u64::MAX, 1 << 40] {
         let (mut producer, _consumer, words) = untrusted(8);
         while producer.push(&[], &[]).is_ok() {}
-        // SAFETY: the head's word.
+        // SAFETY: the index of the word that holds the consumer's position.
         unsafe { words.word(HEAD_WORD) }.store(lie, Ordering::Release);
         let told = producer.push(&[], &[]);
         match lie {

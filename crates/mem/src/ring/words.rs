@@ -1,4 +1,4 @@
-//! Words that two threads or processes share: the memory under a ring or a board.
+//! Words shared by two threads or processes: the memory under a ring or a board.
 
 #[cfg(not(loom))]
 mod mapped {
@@ -15,17 +15,17 @@ mod mapped {
     #[derive(Clone, Debug)]
     pub struct Words {
         start: NonNull<u8>,
-        /// In words.
+        /// Length in words.
         len: usize,
         _region: Arc<Region>,
     }
 
-    // SAFETY: the words are atomics, and the region behind them is kept alive by the count.
+    // SAFETY: the words are atomics, and the count keeps the region behind them alive.
     unsafe impl Send for Words {}
     // SAFETY: as above; plain writes go through `put`, whose callers answer for exclusion.
     unsafe impl Sync for Words {}
 
-    /// Four at a time, which is a third of the instructions.
+    /// Calls `each` with every line, four at a time, which takes a third of the instructions.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[inline(always)]
     fn for_lines(mut line: *const u8, mut lines: usize, each: impl Fn(*const u8)) {
@@ -44,8 +44,8 @@ mod mapped {
     }
 
     impl Words {
-        /// `bytes` bytes of `region` from `offset` on; `None` when they do not lie in the region or are not aligned to a
-        /// cache line.
+        /// The `bytes` bytes of `region` from `offset` on; `None` when they do not lie in the region or are not aligned
+        /// to a cache line.
         pub fn of_region(region: &Arc<Region>, offset: usize, bytes: usize) -> Option<Self> {
             let end = offset.checked_add(bytes)?;
             if end > region.len() || !offset.is_multiple_of(64) || !bytes.is_multiple_of(64) {
@@ -56,7 +56,7 @@ mod mapped {
             Some(Self { start, len: bytes / 8, _region: Arc::clone(region) })
         }
 
-        /// How many words there are.
+        /// Number of words.
         #[inline]
         pub fn count(&self) -> usize {
             self.len
@@ -66,7 +66,8 @@ mod mapped {
         ///
         /// # Safety
         ///
-        /// `index < count()`, and nobody in this process holds a slice over the word or writes it with [`Self::put`] now.
+        /// `index < count()`, and nobody in this process now holds a slice over the word or writes it with
+        /// [`Self::put`].
         #[inline(always)]
         pub unsafe fn word(&self, index: usize) -> &AtomicU64 {
             debug_assert!(index < self.len);
@@ -78,7 +79,8 @@ mod mapped {
         ///
         /// # Safety
         ///
-        /// The range lies in the words, and nobody else in this process accesses it until a release store has told them to.
+        /// The range lies in the words, and nobody else in this process accesses it until a release store has published
+        /// it.
         #[inline(always)]
         pub unsafe fn put(&self, at: usize, bytes: &[u8]) {
             debug_assert!(at + bytes.len() <= self.len * 8);
@@ -87,7 +89,7 @@ mod mapped {
             unsafe {
                 copy_few(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len());
             }
-            // Miri's model of weak memory wants every write of a word to be atomic or none.
+            // Miri's model of weak memory wants either every write of a word to be atomic, or none.
             #[cfg(miri)]
             for (at, byte) in (at..).zip(bytes) {
                 // SAFETY: the byte lies in a word of ours, which nobody else accesses now.
@@ -98,8 +100,8 @@ mod mapped {
             }
         }
 
-        /// Copies `head` and then `data` to byte offset `at`, a multiple of 8, when they are a header and a message that fill a
-        /// line, in one piece or in two, and made of words. Else it does nothing and returns false.
+        /// Copies `head` and then `data` to byte offset `at`, a multiple of 8, if they are a header and a message that
+        /// fill a line, in one piece or two, and are aligned to words. Otherwise it does nothing and returns false.
         ///
         /// # Safety
         ///
@@ -129,7 +131,7 @@ mod mapped {
             false
         }
 
-        /// Copies `len` bytes from byte offset `at` out to `target`.
+        /// Copies `len` bytes from byte offset `at` to `target`.
         ///
         /// # Safety
         ///
@@ -141,7 +143,7 @@ mod mapped {
             unsafe { copy_from_shared(self.start.as_ptr().add(at), target, len) }
         }
 
-        /// Copies `COUNT` words from byte offset `at`, a multiple of 8, out to `target`.
+        /// Copies `COUNT` words from byte offset `at`, a multiple of 8, to `target`.
         ///
         /// # Safety
         ///
@@ -158,18 +160,19 @@ mod mapped {
             }
         }
 
-        /// Where byte `at` is.
+        /// Address of byte `at`.
         #[inline(always)]
         pub fn address(&self, at: usize) -> *const u8 {
             self.start.as_ptr().wrapping_add(at)
         }
 
-        /// Asks the cache to own `lines` lines from byte `at` on, to write them soon.
+        /// Prefetches `lines` lines from byte `at` on, for writing.
         #[inline(always)]
         pub fn prefetch_write(&self, at: usize, lines: usize) {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             for_lines(self.address(at), lines, |line| {
-                // SAFETY: a prefetch changes no state of the program; where PREFETCHW is unknown it is a no-op by definition.
+                // SAFETY: a prefetch changes no state of the program; where PREFETCHW is unknown it is a no-op by
+                // definition.
                 unsafe {
                     core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
                 }
@@ -178,7 +181,7 @@ mod mapped {
             let _ = (at, lines);
         }
 
-        /// Asks the cache for `lines` lines from byte `at` on, to read them soon.
+        /// Prefetches `lines` lines from byte `at` on, for reading.
         #[inline(always)]
         pub fn prefetch_read(&self, at: usize, lines: usize) {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -201,7 +204,8 @@ pub use mapped::Words;
 #[cfg(loom)]
 pub use model::Words;
 
-/// Under loom each word is one of loom's own, and bytes are moved through relaxed words, so that loom sees every access.
+/// Words under loom: each is one of loom's own, and bytes are moved through relaxed words, so that loom sees every
+/// access.
 #[cfg(loom)]
 mod model {
     use crate::atomic::{Arc, AtomicU64, Ordering};

@@ -1,9 +1,9 @@
-//! What must hold of any bytes that a reader is given. The fuzz targets and the property tests share these.
+//! Properties that must hold for any bytes given to a reader. The fuzz targets and the property tests share them.
 
 use sinew_wire::management::{Accept, Challenge, Connect, Life, Management, Refusal, ending, read_ending};
 use sinew_wire::{HEADER_LEN, Header, HeaderError, Kind, MAGIC, SessionKey, VERSION};
 
-/// A header is refused with the right reason, or means exactly the bytes that it was read from.
+/// Asserts that a header is refused with the right reason, or means exactly the bytes that it was read from.
 pub fn header(bytes: &[u8]) {
     match Header::read(bytes) {
         Ok(header) => assert_eq!(header.to_bytes(), bytes[..HEADER_LEN]),
@@ -14,7 +14,7 @@ pub fn header(bytes: &[u8]) {
     }
 }
 
-/// A management body makes no sense, or survives being written and read again.
+/// Asserts that a management body makes no sense, or survives being written and read again.
 pub fn management(bytes: &[u8]) {
     let key = SessionKey::new(7, 0x12_3456_789A);
     let body = |packet: Management| packet.as_bytes()[HEADER_LEN..].to_vec();
@@ -33,7 +33,7 @@ pub fn management(bytes: &[u8]) {
         if let Some(refusal) = Refusal::read(code, bytes) {
             let packet = refusal.packet(key);
             assert_eq!(Header::read(packet.as_bytes()), Ok(Header::management(Kind::Refuse, key, code)));
-            // A reason may have no use for the words that came with it.
+            // A reason need not use all the words that came with it.
             assert_eq!(Refusal::read(code, &body(packet)), Some(refusal));
         }
     }

@@ -1,5 +1,5 @@
-//! Verbs as a model: all queue pairs of a world behind one lock, performed a step at a time by whoever polls or waits. It exists
-//! to check the suite, so it can be told to break a rule ([`Flaw`]).
+//! A model of verbs: all queue pairs of a world behind one lock, whose work is performed a step at a time by any thread
+//! that polls or waits. It exists to check the suite, so it can be told to break a rule ([`Flaw`]).
 
 mod handles;
 mod world;
@@ -91,14 +91,14 @@ pub enum Flaw {
     TellsOfTheDead,
 }
 
-/// How the model is, where fabrics differ.
+/// Options of the model where fabrics differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub flaw: Option<Flaw>,
-    /// Of messages over unreliable transports, each third is lost.
+    /// Whether every third message over an unreliable transport is lost.
     pub is_lossy: bool,
     pub notices_death: bool,
-    /// A UC or UD message that does not fit is told to its receiver, and breaks a UC queue pair.
+    /// Whether a UC or UD message that does not fit is reported to its receiver, and breaks a UC queue pair.
     pub tells_misfits: bool,
     pub has_atomics: bool,
 }
@@ -136,7 +136,7 @@ impl Model {
         Self(Arc::new(World { state, changed: Condvar::new(), attributes, options }))
     }
 
-    /// Breaks every queue pair, as a device does that fails.
+    /// Breaks every queue pair, as a failing device does.
     pub fn break_queue_pairs(&self) {
         let mut state = self.state();
         let numbers: Vec<u32> = state.qps.keys().copied().collect();

@@ -16,7 +16,7 @@ fn send<D: ProtectionDomain>(from: &mut UdPort<D>, to: Peer, head: &[u8]) {
     tx.submit();
 }
 
-/// Packets that come within some polls.
+/// Number of packets that come within some polls.
 fn receive<D: ProtectionDomain>(port: &mut UdPort<D>) -> usize {
     let mut came = 0;
     for _ in 0..50 {
@@ -46,7 +46,7 @@ fn buffers_of_datagrams_received_badly_are_posted_again() {
     let len = b.caps().packet_len_max + 1;
     let datagrams = 3 * CONFIG.receive_packets;
 
-    // No port sends them.
+    // No port sends such datagrams.
     let domain = model.protection_domain().unwrap();
     let (arena, thread) = (domain.arena(1 << 20).unwrap(), domain.thread().unwrap());
     let queue = thread.completion_queue(2 * datagrams).unwrap();

@@ -1,84 +1,84 @@
-//! What can go wrong with a get.
+//! Errors of gets, and of making a reader.
 
 use crate::reader::message::Refusal;
 use crate::reader::object::ObjectError;
 use crate::verbs::{PostError, Status, VerbsError};
 use sinew_mem::AllocError;
 
-/// Why a get was not begun.
+/// Reason for a get not being begun.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    /// It is over a limit.
+    /// The object is over a limit.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// It does not start in one of the server's regions.
-    #[error("the first access is outside of what the server exposes")]
+    /// The get does not start in one of the server's regions.
+    #[error("the first access is outside the memory that the server exposes")]
     OutOfBounds,
-    /// A window of gets is under way, or ended by their deadlines and not answered yet.
-    #[error("a full window of {0} gets is under way: turn the reader")]
+    /// The window is full of gets that are in flight, or that ended at their deadline and are not answered yet.
+    #[error("a full window of {0} gets is in flight: turn the reader")]
     Full(usize),
-    /// The queue pair did not take it.
+    /// The queue pair refused the request.
     #[error(transparent)]
     Refused(PostError),
     /// The server is lost.
     #[error("the connection to {peer} is lost ({status}): join again")]
     PeerLost {
-        /// Whom it was to.
+        /// The server.
         peer: String,
-        /// How that was noticed.
+        /// Status by which the loss was noticed.
         status: Status,
     },
 }
 
-/// Why a get found nothing.
+/// Reason for a get finding nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GetError {
     /// The bytes of an access led nowhere.
     #[error("the bytes of access {access} do not say where the next one goes")]
     NoNext {
-        /// Which, from 0.
+        /// Number of that access, from 0.
         access: u32,
     },
-    /// An access was led out of the server's regions; it was not made.
-    #[error("access {access} is outside of what the server exposes")]
+    /// An access would have left the server's regions; it was not made.
+    #[error("access {access} is outside the memory that the server exposes")]
     OutOfBounds {
-        /// Which, from 0.
+        /// Number of that access, from 0.
         access: u32,
     },
-    /// The server refused what this reader takes for good.
+    /// The server refused a get that this reader considers valid.
     #[error("the server refused the get: {0}; use the same release on both sides")]
     Server(Refusal),
-    /// The queue pair did not take the next access.
-    #[error("an access was not taken: {0}")]
+    /// The queue pair refused the next access.
+    #[error("an access was refused: {0}")]
     Refused(PostError),
-    /// It was not over in time.
+    /// The get did not end in time.
     #[error("{peer} did not answer within {after_ns} ns")]
     Deadline {
-        /// Whom it was asked.
+        /// The server.
         peer: String,
-        /// After how long it was given up.
+        /// Time after which the get was given up, in nanoseconds.
         after_ns: u64,
     },
     /// The server is dead, or the connection to it broke.
     #[error("the connection to {peer} is lost: {status}")]
     PeerLost {
-        /// Whom it was asked.
+        /// The server.
         peer: String,
-        /// How that was noticed.
+        /// Status by which the loss was noticed.
         status: Status,
     },
 }
 
-/// Why a reader could not be had.
+/// Reason for a reader not being made.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// What the device says.
+    /// The device refused.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// No memory.
+    /// There is no memory.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// A receive was not taken.
+    /// A receive was refused.
     #[error(transparent)]
     Post(#[from] PostError),
 }

@@ -1,4 +1,4 @@
-//! How a reader comes to its server.
+//! Making a reader and connecting it to its server.
 
 use std::collections::VecDeque;
 
@@ -13,23 +13,24 @@ use crate::time::Generator;
 use crate::verbs::{Device, ProtectionDomain, QpConfig, QueuePair, ThreadDomain, Transport, VerbsError};
 use sinew_mem::{Arena, MessageBuffer};
 
-/// What a reader is made for.
+/// Configuration of a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReaderConfig {
-    /// What errors call the server.
+    /// Name of the server in errors.
     pub peer: String,
-    /// Gets under way at most, at most [`WINDOW_MAX`]; the server may allow fewer.
+    /// The most gets in flight, up to [`WINDOW_MAX`]; the server may allow fewer.
     pub window: usize,
-    /// The largest gets; the server may take less.
+    /// The largest gets; the server may allow less.
     pub limits: Limits,
-    /// A get that takes longer ends with an error.
+    /// Time after which a get ends with an error, in nanoseconds.
     pub timeout_ns: u64,
-    /// How choices are made.
+    /// Configuration of the policy that makes the choices.
     pub policy: PolicyConfig,
 }
 
 impl ReaderConfig {
-    /// 16 gets of up to 4 KB after up to 8 accesses (apnet19 3 has 16 under way), and a second for each.
+    /// A reader of 16 gets of up to 4 KB after up to 8 accesses (apnet19 3 has 16 in flight), with a time-out of one
+    /// second.
     pub fn new(peer: impl Into<String>) -> Self {
         Self {
             peer: peer.into(),
@@ -56,7 +57,7 @@ pub(in crate::reader) fn arena_bytes(count: usize, len: usize) -> usize {
 }
 
 impl<D: Device> Joining<D> {
-    /// The queues of a reader of the calling thread, and what to tell the server.
+    /// Makes the queues of a reader for the calling thread; returns them with the greeting for the server.
     ///
     /// # Errors
     ///
@@ -65,7 +66,8 @@ impl<D: Device> Joining<D> {
         let attributes = device.attributes();
         let window = config.window.clamp(1, WINDOW_MAX.min(attributes.queue_depth_max / 8).max(1));
         let thread = domain.thread()?;
-        // A place of the window has a READ or a SEND under way. SENDs of gets that ended stay until a completion tells of them.
+        // Each place of the window has a READ or a SEND in flight. SENDs of gets that ended stay until a completion
+        // tells of them.
         let cq = thread.completion_queue(5 * window + 8)?;
         let qp = QpConfig {
             send_depth: 4 * window + 4,
@@ -81,8 +83,8 @@ impl<D: Device> Joining<D> {
         Ok((Self { config, qp, cq, thread, arena }, hello))
     }
 
-    /// The reader, once the server has welcomed it. `chase` knows how one access leads to the next; `generator` says when
-    /// choices are tried again.
+    /// Makes the reader, once the server has welcomed it. `chase` knows how one access leads to the next; `generator`
+    /// decides when choices are tried again.
     ///
     /// # Errors
     ///

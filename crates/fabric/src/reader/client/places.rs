@@ -1,49 +1,49 @@
-//! The places of gets under way. A place is named by a number that never comes again.
+//! The places of gets in flight. A place is named by a number that never repeats.
 
 use crate::reader::choice::{Choice, Class, Notice};
 use crate::reader::object::Object;
 use sinew_mem::MessageBuffer;
 
-/// Bits of a number that say which place it is.
+/// Bits of a number that hold the index of the place.
 const INDEX_BITS: u32 = 16;
 
-/// Whether a get is under way.
+/// Stage of a get in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Its owner waits for it.
+    /// The owner waits for it.
     Live,
-    /// It was told to its owner, but a READ or an answer is still to come.
+    /// The owner was told that it ended, but a READ or an answer is still to come.
     Ended,
 }
 
-/// A get.
+/// A get in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub tag: u64,
     pub object: Object,
     pub class: Class,
     pub choice: Choice,
-    /// Whether the policy chose.
+    /// Whether the policy made the choice.
     pub is_chosen: bool,
     pub access: u32,
     pub asked_ns: u64,
     pub deadline_ns: u64,
-    /// The time spent in vain when it began.
+    /// Time that had been spent in vain when the get began, in nanoseconds.
     pub vain_ns: u64,
-    /// The time lost to others when it began.
+    /// Time that had been lost to others when the get began, in nanoseconds.
     pub lost_ns: u64,
-    /// Gets that poll which had begun when it did, or `u64::MAX` when one was under way.
+    /// Polling gets that had begun when this one did, or `u64::MAX` when one was in flight.
     pub polls_begun: u64,
-    /// It is to sleep, and a get polled since the last that was to.
+    /// Whether the get is to sleep, and some get has polled since the last one that was to sleep.
     pub is_first_sleep: bool,
     pub stage: Stage,
 }
 
 struct Slot {
     place: Option<Place>,
-    /// How often it was used.
+    /// Times that the slot has been used.
     uses: u64,
-    /// For READs, while none has it.
+    /// Buffer for READs, while none of them has it.
     buffer: Option<MessageBuffer>,
 }
 
@@ -54,9 +54,9 @@ pub(super) struct Places {
     live: usize,
     polling: usize,
     polls_begun: u64,
-    /// Of [`Self::polls_begun`], when a get was begun last that sleeps.
+    /// Value of [`Self::polls_begun`] when a sleeping get last began.
     polls_before_sleep: u64,
-    /// No deadline is earlier.
+    /// Lower bound on all deadlines, in nanoseconds.
     due_ns: u64,
 }
 
@@ -81,14 +81,14 @@ impl Places {
         self.live
     }
 
-    /// Of them, those that poll.
+    /// Those of the gets in flight that poll.
     pub fn polling(&self) -> usize {
         self.polling
     }
 
-    /// Takes a free place, of which there is one, and gives its number.
+    /// Takes a free place, of which there must be one, and returns its number.
     pub fn begin(&mut self, mut place: Place) -> u64 {
-        let index = self.free.pop().expect("there is room");
+        let index = self.free.pop().expect("the caller checks `has_room`");
         if place.choice.notice == Notice::Polling {
             self.polling += 1;
             self.polls_begun += 1;
@@ -105,7 +105,7 @@ impl Places {
         slot.uses << INDEX_BITS | index as u64
     }
 
-    /// Whether no get has polled since one began that noted this.
+    /// Whether no get has polled since the one that noted this value of `polls_begun`.
     pub fn was_silent_since(&self, polls_begun: u64) -> bool {
         polls_begun == self.polls_begun
     }
@@ -116,25 +116,25 @@ impl Places {
         (slot.uses == number >> INDEX_BITS && slot.place.is_some()).then_some(index)
     }
 
-    /// Where the get of this number is; `None` when it is over, or there was none.
+    /// Stage of the get with this number; `None` when it is over, or never existed.
     pub fn stage(&self, number: u64) -> Option<Stage> {
         Some(self.slots[self.index(number)?].place?.stage)
     }
 
-    /// A get that is here, and the place of its buffer.
+    /// A get in flight, and the place of its buffer.
     pub fn with_buffer(&mut self, number: u64) -> (&mut Place, &mut Option<MessageBuffer>) {
-        let index = self.index(number).expect("it is here");
+        let index = self.index(number).expect("the get is in flight");
         let Slot { place, buffer, .. } = &mut self.slots[index];
-        (place.as_mut().expect("it is here"), buffer)
+        (place.as_mut().expect("the get is in flight"), buffer)
     }
 
-    /// The buffer comes back to the place, which may be free by now.
+    /// Gives the buffer back to its place, which may be free by now.
     pub fn give_buffer(&mut self, number: u64, buffer: MessageBuffer) {
         let index = (number & ((1 << INDEX_BITS) - 1)) as usize;
         self.slots[index].buffer = Some(buffer);
     }
 
-    /// A live get ends for its owner. Returns it.
+    /// Ends a live get for its owner, and returns it.
     pub fn end(&mut self, number: u64) -> Place {
         let (place, _) = self.with_buffer(number);
         debug_assert_eq!(place.stage, Stage::Live);
@@ -145,14 +145,14 @@ impl Places {
         place
     }
 
-    /// Nothing is to come for a get that has ended: its place is free.
+    /// Frees the place of a get that has ended and for which nothing is to come.
     pub fn free(&mut self, number: u64) {
-        let index = self.index(number).expect("it is here");
+        let index = self.index(number).expect("the get is in flight");
         self.slots[index].place = None;
         self.free.push(index);
     }
 
-    /// A get that did not begin after all.
+    /// Removes a get that did not begin after all.
     pub fn abandon(&mut self, number: u64) {
         self.end(number);
         self.free(number);
@@ -165,7 +165,7 @@ impl Places {
         slots.filter_map(move |(index, slot)| Some((number(index, slot), slot.place.as_ref()?)))
     }
 
-    /// A get whose owner waits for it.
+    /// The number of any get whose owner waits for it.
     pub fn any_live(&self) -> Option<u64> {
         self.live().next().map(|(number, _)| number)
     }
@@ -175,7 +175,8 @@ impl Places {
         now_ns >= self.due_ns
     }
 
-    /// A live get whose deadline has passed; looks at all, and without one sets when to look again.
+    /// The number of a live get whose deadline has passed. Looks at all gets; if there is none, sets the time of the
+    /// next look.
     pub fn next_due(&mut self, now_ns: u64) -> Option<u64> {
         let due = self.live().find(|(_, place)| place.deadline_ns <= now_ns).map(|(number, _)| number);
         if due.is_none() {
@@ -184,7 +185,7 @@ impl Places {
         due
     }
 
-    /// The earliest deadline of all.
+    /// The earliest deadline of all live gets.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.live().map(|(_, place)| place.deadline_ns).min()
     }

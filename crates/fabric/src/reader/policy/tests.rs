@@ -1,3 +1,5 @@
+//! Tests of the policy against made-up costs and sliced processors.
+
 use proptest::prelude::*;
 
 use super::super::choice::Way;
@@ -10,11 +12,11 @@ type Table = [(u64, u64); Choice::COUNT];
 const US: u64 = 1000;
 const MS: u64 = 1_000_000;
 
-/// What the four choices take: plausible, after Figures 1 and 3 of apnet19. Polling alone burns the processor.
+/// Costs of the four choices: plausible values, after Figures 1 and 3 of apnet19. Only polling burns the processor.
 ///
-/// An idle server and an idle client: a READ takes 6 us, an event 10 us more, a compound read 9 us with the first access of 4, and 0.3 us
-/// for each further one. Busy: the local processor is shared, so polling is delayed as events are; the remote one is, so an answer waits
-/// for its turn there.
+/// With an idle server and an idle client, a READ takes 6 us, an event 10 us more, and a compound read 9 us with the
+/// first access of 4, and 0.3 us for each further one. With both busy, the local processor is shared, so polling is
+/// delayed as events are, and the remote one too, so an answer waits for its turn there.
 fn table(is_busy: bool, len: u64, accesses: u64) -> Table {
     let wire = len * 8 / 10;
     let (event, poll_late, remote_late) = if is_busy { (9 * US, 18 * US, 45 * US) } else { (10 * US, 0, 0) };
@@ -31,7 +33,7 @@ fn best(config: &PolicyConfig, table: &Table) -> u64 {
     table.iter().map(|&choice| cost(config, choice)).min().unwrap()
 }
 
-/// Of a get that met nothing else.
+/// A get that met nothing else.
 fn sample(latency_ns: u64, spun_ns: u64) -> Sample {
     Sample { latency_ns, spun_ns, lost_ns: 0, is_first_sleep: false, is_pure: true }
 }
@@ -42,7 +44,7 @@ struct World {
     now_ns: u64,
     chance: SeededGenerator,
     noise: SeededGenerator,
-    /// How far a latency is off at most, up or down, in thousandths.
+    /// The most that a latency is off, up or down, in thousandths.
     noise_permille: u64,
     class: Class,
 }
@@ -61,7 +63,7 @@ impl World {
         }
     }
 
-    /// Gets, one at a time, for so long. Returns the average cost without noise, and the tries.
+    /// Makes gets, one at a time, for `for_ns`. Returns the average cost without noise, the gets, and the tries.
     fn run(&mut self, table: &Table, for_ns: u64) -> (u64, u64, u64) {
         let (end_ns, mut total, mut gets, mut tries) = (self.now_ns + for_ns, 0, 0, 0);
         while self.now_ns < end_ns {
@@ -127,7 +129,7 @@ fn a_change_is_followed_within_ten_milliseconds() {
     }
 }
 
-/// Only another choice changes: no sample of the one in use tells.
+/// Only another choice changes, so no sample of the one in use shows it.
 #[test]
 fn a_choice_that_becomes_better_unseen_is_found_within_ten_milliseconds() {
     for seed in 0..50 {
@@ -139,7 +141,7 @@ fn a_choice_that_becomes_better_unseen_is_found_within_ten_milliseconds() {
     }
 }
 
-/// What the others cost together is far beyond the budget of so short a time.
+/// The others together cost far more than the budget of such a short time.
 #[test]
 fn a_change_of_the_choice_in_use_has_the_others_tried_at_once() {
     for seed in 0..50 {
@@ -183,12 +185,13 @@ fn what_failed_or_was_not_pure_is_no_measurement() {
     assert_eq!(world.policy.measurement(world.class, picked.choice).samples, 0);
 }
 
-/// A thread that polls beside a program has every other slice, and one that sleeps is not kept waiting once it has paid back.
+/// A thread that, when it polls beside a program, has every other slice; when it sleeps, it is not kept waiting once it
+/// has paid back.
 struct Sliced {
     world: World,
     /// Whether it is told after each sleep how idle its processor was.
     is_told: bool,
-    /// What it ran more than the program did.
+    /// Time that it ran more than the program did.
     lead_ns: u64,
     slice_ns: u64,
 }
@@ -198,7 +201,7 @@ impl Sliced {
         Self { world: World::new(3), is_told: false, lead_ns: 0, slice_ns }
     }
 
-    /// Gets, one at a time, for so long. Returns how many, and how many of them by the cheapest notice.
+    /// Makes gets, one at a time, for `for_ns`. Returns the numbers that polled and that slept.
     fn run(&mut self, table: &Table, for_ns: u64) -> [u64; 2] {
         let world = &mut self.world;
         let (end_ns, mut gets, mut was_sleeping) = (world.now_ns + for_ns, [0; 2], false);
@@ -208,7 +211,7 @@ impl Sliced {
             let (base_ns, spun_ns) = table[choice.index()];
             let sleeps = choice.notice == Notice::Events;
             if self.slice_ns == u64::MAX {
-                // Nobody is there who would be paid back.
+                // There is no program to pay back.
                 self.lead_ns = 0;
             }
             let stall_ns =
@@ -221,7 +224,7 @@ impl Sliced {
                 self.lead_ns += base_ns;
             }
             if sleeps && self.is_told {
-                // No competitor's slices have this length.
+                // No competitor's slices have this length: it stands for no program.
                 world.policy.ours_is_shared(self.slice_ns != u64::MAX, world.now_ns);
             }
             let is_first_sleep = sleeps && !std::mem::replace(&mut was_sleeping, sleeps);
@@ -237,7 +240,7 @@ impl Sliced {
 #[test]
 fn who_polls_on_a_shared_processor_is_charged_with_the_slices_and_sleeps_where_that_is_less() {
     for slice_ns in [2 * MS, 12 * MS] {
-        // To poll takes 6 us, and as much again for the slices lost.
+        // Polling takes 6 us, and as much again for the slices lost.
         for (sleeping_ns, is_to_sleep) in [(9 * US, true), (16 * US, false)] {
             let table = [(6 * US, 0), (7 * US, 0), (sleeping_ns, 0), (30 * US, 0)];
             let mut sliced = Sliced::new(slice_ns);
@@ -281,7 +284,7 @@ fn a_program_of_a_lower_class_that_takes_no_slices_is_slept_for_no_longer_than_a
     let table = [(6 * US, 0), (7 * US, 0), (9 * US, 0), (30 * US, 0)];
     let mut world = World::new(3);
     world.run(&table, 10 * MS);
-    // As who sleeps now and then is told.
+    // As for a thread that sleeps now and then.
     world.policy.ours_is_shared(true, world.now_ns);
     assert_eq!(world.policy.shared(world.now_ns), [true, true], "the server's is taken to be as ours");
     for _ in 0..200 {
@@ -319,19 +322,19 @@ fn a_lone_long_get_is_a_stall_and_the_second_in_a_row_is_what_gets_take() {
     };
     long(&mut world);
     assert_eq!(cost(&world), before);
-    // A get of the same window met the same one.
+    // A get of the same window met the same stall.
     world.policy.measured(world.class, choice, Some(sample(2 * MS + 5, 0)), world.now_ns);
     assert_eq!(cost(&world), before);
     long(&mut world);
     assert!(cost(&world) > 10 * before, "{}", cost(&world));
 }
 
-/// Gets of a window: a thread that polls for one polls for all, so a try of events takes enough gets in turn.
+/// Gets of a window: a thread that polls for one polls for all, so a try of events takes enough gets in a row.
 #[test]
 fn a_full_window_measures_events_too() {
     const WINDOW: usize = 16;
     let mut world = World::new(9);
-    // By notice: what a get takes; events are better, as on a processor that others use.
+    // By notice: what a get takes. Events are better, as on a processor that others use.
     let latency = |choice: Choice| if choice.notice == Notice::Polling { 60 * US } else { 40 * US };
     let mut flights: Vec<(u64, u64, Choice, bool)> = Vec::new();
     while world.now_ns < 15 * MS {
@@ -356,7 +359,8 @@ fn a_full_window_measures_events_too() {
 }
 
 proptest! {
-    /// Any latencies up to 100 us, any spinning, any change of all of them. (With much more noise, three samples do not tell a tenth.)
+    /// Any latencies up to 100 us, any spinning, any change of all of them. (With much more noise, three samples cannot
+    /// resolve a tenth.)
     #[test]
     fn any_table_is_settled_for_and_any_change_followed(
         seed: u64,

@@ -1,3 +1,5 @@
+//! Tests of the scheduler against a NIC that completes in any order.
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;
@@ -11,12 +13,12 @@ fn class(weight: u32) -> ClassConfig {
     ClassConfig { weight, outstanding_max_len: 10_240, reserve_len: 0 }
 }
 
-/// A NIC that completes what is outstanding in an order of its own.
+/// A NIC that completes outstanding chunks in an order of its own.
 struct World {
     scheduler: Scheduler,
     outstanding: Vec<Chunk>,
     chance: SeededGenerator,
-    /// By class: bytes that were posted.
+    /// For each class, the bytes posted.
     sent: Vec<u64>,
     limits: Limits,
     classes: Vec<ClassConfig>,
@@ -34,7 +36,7 @@ impl World {
         }
     }
 
-    /// Posts all that may be, and looks at the bounds.
+    /// Posts everything that may go, and checks the bounds.
     fn post(&mut self) -> Vec<Chunk> {
         let mut posted = Vec::new();
         while let Some(chunk) = self.scheduler.next_chunk() {
@@ -51,7 +53,7 @@ impl World {
         posted
     }
 
-    /// Something that is outstanding completes.
+    /// Completes an outstanding chunk.
     fn complete(&mut self) -> Option<Chunk> {
         let count = self.outstanding.len() as u64;
         let which = self.chance.below(count) as usize;
@@ -60,7 +62,7 @@ impl World {
         Some(chunk)
     }
 
-    /// Work-conserving: what waits does so because of a bound.
+    /// Asserts that the scheduler is work-conserving: anything that waits does so because of a bound.
     fn assert_nothing_waits_in_vain(&self) {
         let all = self.scheduler.all_outstanding_len();
         let chunk = self.scheduler.cost(self.limits.chunk_len);
@@ -97,7 +99,7 @@ fn a_small_request_passes_at_once_between_bulk_transfers() {
         let posted = world.post();
         assert_eq!(posted.iter().map(|chunk| chunk.id).collect::<Vec<_>>(), [100 + id]);
     }
-    // Beyond its reserve it waits as all do.
+    // Beyond its reserve it waits as others do.
     (0..8).for_each(|id| world.scheduler.submit(ClassId(1), 200 + id, 64));
     assert_eq!(world.post().len(), 3);
     assert_eq!(world.scheduler.outstanding_len(ClassId(1)), 11 * 88);
@@ -191,7 +193,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes: bounds are kept, nothing waits in vain, and every request is sent whole, once.
+    /// Whatever comes, bounds are kept, nothing waits without a reason, and every request is sent whole, once.
     #[test]
     fn bounds_are_kept_and_no_capacity_is_wasted(
         seed: u64,

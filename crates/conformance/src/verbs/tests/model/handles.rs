@@ -1,4 +1,4 @@
-//! The model as its users see it: the traits of verbs, each call one look at the world.
+//! The model as its users see it: the traits of verbs, of which each call takes the world's lock.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use sinew_mem::{Arena, BufferPlace, Frozen, MessageBuffer, SharedMemory};
 use super::world::{HANDLE, Queue, Region};
 use super::{Flaw, Model};
 
-/// The first byte of the device's part of an address; the queue pair's epoch follows.
+/// First byte of the device's part of an address; the queue pair's epoch follows.
 const MARK: u8 = b'M';
 
 impl Device for Model {
@@ -59,7 +59,7 @@ impl ProtectionDomain for ModelDomain {
     fn expose(&self, len: usize, access: Access) -> Result<ModelMemory, VerbsError> {
         let memory = SharedMemory::private(len).map_err(no_memory)?;
         if self.model.has(Flaw::ExposesWhatWasThere) {
-            memory.write(0, &vec![7; len]).expect("it is as long");
+            memory.write(0, &vec![7; len]).expect("the memory is as long");
         }
         let mut state = self.model.state();
         let rkey = (state.number() as u32) << 4 | 0xA;
@@ -120,7 +120,7 @@ impl Drop for ModelMemory {
 
 pub struct ModelThread {
     domain: ModelDomain,
-    /// As with those of real fabrics.
+    /// Not `Send`, as with real fabrics.
     _not_send: Rc<()>,
 }
 
@@ -161,12 +161,12 @@ impl ThreadDomain for ModelThread {
         let asked = [(send.number, config.send_depth), (receive.number, config.receive_depth)];
         let mut taken = Vec::new();
         for (number, depth) in asked {
-            let queue = state.queues.get_mut(&number).expect("as long as its handle");
+            let queue = state.queues.get_mut(&number).expect("a queue lives as long as its handle");
             if queue.reserved + depth > queue.depth && !overbooks {
                 let refused =
                     VerbsError::Limit { what: "completions", asked: queue.reserved + depth, limit: queue.depth };
                 for (number, depth) in taken {
-                    state.queues.get_mut(&number).expect("as long as its handle").reserved -= depth;
+                    state.queues.get_mut(&number).expect("a queue lives as long as its handle").reserved -= depth;
                 }
                 return Err(refused);
             }
@@ -174,7 +174,7 @@ impl ThreadDomain for ModelThread {
             taken.push((number, depth));
         }
         for (number, _) in asked {
-            state.queues.get_mut(&number).expect("as long as its handle").users += 1;
+            state.queues.get_mut(&number).expect("a queue lives as long as its handle").users += 1;
         }
         let number = state.new_qp(config, self.domain.number, send.number, receive.number);
         Ok(ModelQp { domain: self.domain.clone(), config: *config, number, _not_send: Rc::new(()) })
@@ -212,7 +212,7 @@ impl Readiness for ModelCq {
         while state.progress() {
             self.model.0.changed.notify_all();
         }
-        let queue = state.queues.get_mut(&self.number).expect("as long as its handle");
+        let queue = state.queues.get_mut(&self.number).expect("a queue lives as long as its handle");
         let is_over = std::mem::take(&mut queue.is_woken) || !queue.ready.is_empty();
         let is_set = self.alarm.set();
         if self.model.has(Flaw::ArmsWithoutALook) {
@@ -222,13 +222,13 @@ impl Readiness for ModelCq {
             self.alarm.clear();
             return Ok(Armed::Ready);
         }
-        // Tries of others count while we sleep.
+        // Retries are counted only when somebody steps the world, so the sleep is short.
         Ok(Armed::Sleep { until_ns: state.has_posted().then_some(now_ns + 1_000_000) })
     }
 
     fn disarm(&mut self) -> bool {
         let mut state = self.model.state();
-        let queue = state.queues.get_mut(&self.number).expect("as long as its handle");
+        let queue = state.queues.get_mut(&self.number).expect("a queue lives as long as its handle");
         queue.is_woken = false;
         !self.model.has(Flaw::StaysReadable) && self.alarm.clear()
     }
@@ -243,7 +243,7 @@ impl CompletionQueue for ModelCq {
         let max = if self.model.has(Flaw::PollsTooMuch) { max + 1 } else { max };
         let mut count = 0;
         while count < max {
-            let queue = state.queues.get_mut(&self.number).expect("as long as its handle");
+            let queue = state.queues.get_mut(&self.number).expect("a queue lives as long as its handle");
             let Some(ready) = queue.ready.pop_front() else { break };
             state.polled(&ready);
             completions.push(ready.completion);
@@ -259,11 +259,11 @@ impl CompletionQueue for ModelCq {
         let sleeps_on = self.model.has(Flaw::SleepsOn) && timeout.is_some_and(|timeout| timeout.as_millis() > 100);
         let mut state = self.model.state();
         if self.model.has(Flaw::LosesWakes) {
-            state.queues.get_mut(&self.number).expect("as long as its handle").is_woken = false;
+            state.queues.get_mut(&self.number).expect("a queue lives as long as its handle").is_woken = false;
         }
         loop {
             let did_something = state.progress();
-            let queue = state.queues.get_mut(&self.number).expect("as long as its handle");
+            let queue = state.queues.get_mut(&self.number).expect("a queue lives as long as its handle");
             let is_over = std::mem::take(&mut queue.is_woken) || (!queue.ready.is_empty() && !sleeps_on);
             let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
             if is_over || left == Some(Duration::ZERO) {
@@ -273,7 +273,7 @@ impl CompletionQueue for ModelCq {
                 self.model.0.changed.notify_all();
                 continue;
             }
-            // Tries of others count while we sleep.
+            // Retries are counted only when somebody steps the world, so the sleep is short.
             let nap = left.unwrap_or(Duration::MAX).min(Duration::from_millis(1));
             state = self.model.0.changed.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -1,4 +1,4 @@
-//! What happens in the model's world.
+//! State of the model's world, and the steps that change it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ use sinew_mem::{Arena, SharedMemory};
 
 use super::{Flaw, Options};
 
-/// The handle of every destination.
+/// Handle of every destination.
 pub const HANDLE: u64 = 0x4D0D_E100;
 
 /// A request that is not over.
@@ -19,11 +19,11 @@ struct Sent {
     entry: Entry,
     work: Work,
     fence: bool,
-    /// Those that were copied when it was pushed.
+    /// Bytes that were copied when the request was pushed.
     inline: Vec<u8>,
 }
 
-/// What a request does, without its handles.
+/// Operation of a request, without its handles.
 #[derive(Clone, Copy)]
 enum Work {
     Send { immediate: Option<u32>, to: Option<Destination> },
@@ -38,7 +38,7 @@ struct Posted {
     buffers: Scatter,
 }
 
-/// What arrives in a receive.
+/// Status and contents of what arrives in a receive.
 struct Arrival<'a> {
     opcode: Opcode,
     status: Status,
@@ -48,7 +48,7 @@ struct Arrival<'a> {
     from: Option<Destination>,
 }
 
-/// A completion, and how many places it frees of its queue pair, if that has this epoch.
+/// A completion, and the number of places that it frees in its queue pair, provided that the epoch is still this one.
 pub struct Ready {
     pub completion: Completion,
     frees: usize,
@@ -62,7 +62,7 @@ pub struct Queue {
     pub reserved: usize,
     pub users: usize,
     pub is_woken: bool,
-    /// Sets its descriptor off.
+    /// Waker that sets off the queue's descriptor.
     pub bell: Waker,
 }
 
@@ -71,7 +71,7 @@ pub struct Qp {
     pub domain: u64,
     pub state: QpState,
     pub epoch: u32,
-    /// The other's number and epoch.
+    /// Number and epoch of the peer.
     pub peer: Option<(u32, u32)>,
     pub send_queue: u64,
     pub receive_queue: u64,
@@ -80,7 +80,7 @@ pub struct Qp {
     receives: VecDeque<Posted>,
     pub sends_held: usize,
     pub receives_held: usize,
-    /// Requests that are over, and of which nobody was told.
+    /// Requests that are over and that no completion has covered.
     untold: usize,
     tries: u32,
 }
@@ -99,13 +99,13 @@ pub struct State {
     pub arenas: Vec<(u64, Arena)>,
     next: u64,
     messages: u64,
-    /// What a flaw keeps for later.
+    /// Writes that a flaw keeps for later.
     late: Vec<(SharedMemory, usize, Vec<u8>)>,
     turns: u64,
     kept: Vec<Entry>,
 }
 
-/// What became of a step.
+/// Result of a step.
 enum Step {
     Over(Status),
     Wait,
@@ -122,7 +122,7 @@ impl State {
         self.options.flaw == Some(flaw)
     }
 
-    /// A number that was not given before.
+    /// A number that was not given out before.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -151,10 +151,10 @@ impl State {
     }
 
     pub fn qp(&mut self, number: u32) -> &mut Qp {
-        self.qps.get_mut(&number).expect("a queue pair is there as long as its handle")
+        self.qps.get_mut(&number).expect("a queue pair lives as long as its handle")
     }
 
-    /// Takes a request in.
+    /// Queues a request.
     pub fn push(&mut self, number: u32, request: Request<'_>) {
         let work = match request.operation {
             Operation::Send { immediate, to, .. } => Work::Send { immediate, to },
@@ -174,7 +174,7 @@ impl State {
             Some(Flaw::CopiesWhenPushed) => {
                 inline.extend(std::mem::take(&mut entry.sources).iter().flat_map(|piece| piece.bytes().to_vec()));
             }
-            // What a queue pair would read that let go of a share too early.
+            // Stands for the bytes that a queue pair would read if it released a share too early.
             Some(Flaw::ReadsThawedSources) => {
                 inline.extend(std::mem::take(&mut entry.sources).iter().flat_map(|piece| vec![0xFF; piece.len]));
             }
@@ -260,7 +260,7 @@ impl State {
             QpState::ReadyToReceive | QpState::ReadyToSend => {}
             QpState::Error if self.has(Flaw::ReachesPeersInError) => {}
             QpState::Error => return Err(dead),
-            // It is on its way to us.
+            // The peer is on its way to us.
             _ if is_reliable && other.epoch == peer_epoch => return Err(Step::Wait),
             _ => return Err(dead),
         }
@@ -316,7 +316,7 @@ impl State {
         self.options.is_lossy && self.messages.is_multiple_of(3)
     }
 
-    /// The peer has posted none.
+    /// Handles a message for which the peer has posted no receive.
     fn without_receive(&mut self, number: u32) -> Step {
         let flaw = self.options.flaw;
         let qp = self.qp(number);
@@ -357,7 +357,7 @@ impl State {
         self.message(peer, false, bytes, immediate, from)
     }
 
-    /// A message for a queue pair that has posted a receive.
+    /// Delivers a message to a queue pair that has posted a receive.
     fn message(
         &mut self,
         peer: u32,
@@ -407,7 +407,7 @@ impl State {
         self.complete_receive(number, Completion { id, qp, status, opcode, len, immediate, from, buffers });
     }
 
-    /// The memory of a key and the offset of an access in it, if it is allowed.
+    /// The memory of a key, and the offset of an access in it, if the access is allowed.
     fn region(&self, peer: u32, verb: Verb, remote: RemoteMemory, len: usize) -> Result<(SharedMemory, usize), Status> {
         let offset_in = |region: &Region| remote.address.wrapping_sub(region.memory.address() as u64);
         let by_address = self.regions.values().find(|region| offset_in(region) < region.memory.len() as u64);
@@ -425,7 +425,7 @@ impl State {
     fn write(&mut self, peer: u32, remote: RemoteMemory, bytes: &[u8], immediate: Option<u32>) -> Result<(), Status> {
         let verb = if immediate.is_some() { Verb::WriteWithImmediate } else { Verb::Write };
         let (memory, offset) = self.region(peer, verb, remote, bytes.len())?;
-        // A flaw can let it out of bounds; nothing is written there all the same.
+        // A flaw can let the access out of bounds, but nothing is written there.
         let bytes = &bytes[..bytes.len().min(memory.len().saturating_sub(offset))];
         let write = |offset, bytes: &[u8]| memory.write(offset, bytes).expect("in bounds");
         let nap = || std::thread::sleep(std::time::Duration::from_micros(300));
@@ -484,11 +484,11 @@ impl State {
         let Ok(mut was) = memory.load(offset) else { return Ok(()) };
         if self.has(Flaw::SplitsAtomics) {
             std::thread::sleep(std::time::Duration::from_micros(100));
-            memory.store(offset, change(was)).expect("looked at");
+            memory.store(offset, change(was)).expect("loaded before");
         } else {
-            // The owner may be at work on it too.
+            // The owner may be at work on the word too.
             loop {
-                let found = memory.compare_swap(offset, was, change(was)).expect("looked at");
+                let found = memory.compare_swap(offset, was, change(was)).expect("loaded before");
                 if found == was {
                     break;
                 }
@@ -526,7 +526,7 @@ impl State {
         let ready = Ready { completion, frees: std::mem::take(&mut qp.untold), epoch: qp.epoch, is_receive: false };
         let queue = qp.send_queue;
         self.tell(queue, ready);
-        let ready = &mut self.queues.get_mut(&queue).expect("as long as its users").ready;
+        let ready = &mut self.queues.get_mut(&queue).expect("a queue lives as long as its users").ready;
         if let (Some(Flaw::CompletesOutOfOrder), Some(before)) = (flaw, ready.len().checked_sub(2)) {
             ready.swap(before, before + 1);
         }
@@ -545,19 +545,19 @@ impl State {
             ready.completion.qp.0 ^= 1;
         }
         let is_dark = self.has(Flaw::LeavesDescriptorsDark);
-        let queue = self.queues.get_mut(&queue).expect("as long as its users");
+        let queue = self.queues.get_mut(&queue).expect("a queue lives as long as its users");
         queue.ready.push_back(ready);
         if !is_dark {
             queue.bell.wake();
         }
     }
 
-    /// Whether something was posted that others may yet have to do with.
+    /// Whether a request was posted that depends on others.
     pub fn has_posted(&self) -> bool {
         self.qps.values().any(|qp| !qp.sends.is_empty())
     }
 
-    /// Ends all that is posted.
+    /// Ends everything that is posted.
     fn flush(&mut self, number: u32, first: Status) {
         let mut status = first;
         while let Some(sent) = self.qp(number).sends.pop_front() {
@@ -592,7 +592,7 @@ impl State {
         qp.epoch += 1;
     }
 
-    /// Frees what a completion frees that is polled.
+    /// Frees the places of a completion that was polled.
     pub fn polled(&mut self, ready: &Ready) {
         let qp = self.qps.get_mut(&ready.completion.qp.0).filter(|qp| qp.epoch == ready.epoch);
         if let Some(qp) = qp {
