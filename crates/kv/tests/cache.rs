@@ -145,7 +145,7 @@ fn numbers_are_added_to_and_keep_what_is_said_of_them() {
     };
     assert_eq!(add(world, pipeline, 1), "miss");
     let options = PutOptions { flags: 7, lives_s: 10, ..PutOptions::default() };
-    const NONE: &str = "the value is no number of up to 20 decimal digits below 2^64";
+    const NONE: &str = "the value is not a number of up to 20 decimal digits below 2^64";
     for (value, delta, expected, stored) in [
         ("0", 1, "Number(1)", "1"),
         ("9", 1, "Number(10)", "10"),
