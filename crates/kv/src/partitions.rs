@@ -5,8 +5,8 @@ use sinew_store::cache::KeyHasher;
 /// The most partitions that a cache can have.
 pub const PARTITIONS_MAX: usize = 1 << 10;
 
-/// Seed of the hash that chooses partitions. It is fixed and public, since clients choose too; the hash by which a table
-/// places its keys has a seed of its own.
+/// Seed of the hash that chooses partitions. It is fixed and public, since clients choose too; the hash by which a
+/// table places its keys has a seed of its own.
 const SEED: u64 = 0x5349_4E45_5750_4152;
 
 /// The partitions of a cache, each of which one thread owns.
