@@ -368,7 +368,7 @@ enum Said {
 }
 
 impl Said {
-    /// The keys that the step concerns.
+    /// The keys that the answer concerns.
     fn keys(&self, key: u8) -> Vec<u8> {
         match self {
             Self::Values(values) => values.iter().map(|(key, _)| *key).collect(),
