@@ -108,7 +108,7 @@ pub enum TableError {
         max: usize,
     },
     /// The layout is impossible.
-    #[error("a table cannot have {what} {value}: possible is {limit}")]
+    #[error("a table cannot have {what} {value} (allowed: {limit})")]
     Layout {
         /// The quantity that is out of bounds.
         what: &'static str,

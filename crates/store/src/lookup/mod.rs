@@ -15,7 +15,7 @@
 //! | [`ipv6::Ipv6Table`] | the same for IPv6 | 1 to 14 |
 //! | [`names::NameTable`] | the longest prefix of a name (NDN) to a next hop | about 2 for each prefix that is tried |
 //!
-//! [`patterns`] searches several texts for patterns at once, by automata. [`crate::cache`] has interleaved lookups, too.
+//! [`patterns`] searches several texts for patterns at once. [`crate::cache`] has interleaved lookups, too.
 
 pub mod cuckoo;
 pub mod ipv4;
