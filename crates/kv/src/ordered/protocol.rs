@@ -20,7 +20,7 @@
 //! | done | 2 | whether the key was there before (1) |
 //! | stats | 3 | entries, used bytes, memory bytes (8 each), longest value (4) |
 //! | entries | 4 | whether there may be more (1), how many (4), for each: lengths of key (2) and value (4), both |
-//! | sum | 5 | whether there may be more (1), values added (4) and passed over (4), sum (16), length of last key (2), it |
+//! | sum | 5 | whether there may be more (1), added (4), passed over (4), sum (16), length of last key (2), that key |
 //! | refused | 128 and more | two numbers (8 each) |
 
 use std::ops::Bound;
