@@ -14,7 +14,7 @@ pub struct Client<E: Endpoint> {
     tag: u64,
 }
 
-/// A value, and what is known about it.
+/// A value with its flags, lifetime and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The value.

@@ -60,9 +60,9 @@ impl From<u64> for RequestOptions {
 }
 
 /// A client of a cache on the fast path: enqueue requests, turn the loop, take answers, in any order. It belongs to the
-/// thread that made it, and allocates nothing in steady state. It takes all completions and events of its endpoint; to
-/// use the endpoint for other things as well, give it a [share](sinew_rpc::SharedEndpoint), which ends its sessions
-/// when it is dropped.
+/// thread that made it, and allocates nothing in steady state. It takes all completions and events of its endpoint. To
+/// use the endpoint for other things as well, give the pipeline a [share](sinew_rpc::SharedEndpoint) of it; dropping
+/// the share ends its sessions.
 ///
 /// [`Connecting`](super::Connecting) makes one; [`Client`](super::Client) is simpler.
 pub struct Pipeline<E: Endpoint> {

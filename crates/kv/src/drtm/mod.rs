@@ -29,9 +29,9 @@ use crate::one_sided;
 
 /// Bytes behind the key in a request to remove its item: the record and its lock word.
 const LOCK_LEN: usize = 12;
-/// Answers of the owner besides [`one_sided::Status`]: an item with this key exists already.
+/// The owner's answer when an item with this key exists already; it is not among [`one_sided::Status`].
 const EXISTS: u16 = 64;
-/// The lock is not held as the client said.
+/// The owner's answer when the lock is not held as the client said.
 const NOT_HELD: u16 = 65;
 
 /// Layout of a table for `items` items, with buckets half full when it holds them all, and a sixteenth more records,

@@ -12,10 +12,10 @@ use sinew_door::Stream;
 /// Answers, and bytes of them, that a connection may await from other threads.
 const WAITING_MAX: usize = 256;
 const WAITING_LEN_MAX: usize = 4 << 20;
-/// Length above which a buffer is allocated to measure, and only when there is memory for it.
+/// Length above which a buffer is made exactly as long as needed, and only when there is memory for it.
 pub(super) const LONG: usize = 64 << 10;
-/// Bytes that exceed what the kernels buffer for a client that does not read: a client for which more were accepted has
-/// read some.
+/// More bytes than the kernels buffer for a client that does not read: a client for which more were accepted has read
+/// some.
 const UNREAD_MAX: u64 = 16 << 20;
 /// Initial capacity of the output buffer.
 const OUT_LEN: usize = 4 << 10;

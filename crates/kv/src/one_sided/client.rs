@@ -16,7 +16,7 @@ pub(crate) const BURST: usize = 32;
 /// Limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
-    /// The owner's configuration; its lengths and its window must match.
+    /// The owner's configuration, of which only the lengths and the window matter.
     pub owner: OwnerConfig,
     /// GETs that can be in flight.
     pub window: usize,

@@ -5,7 +5,7 @@ use sinew_fabric::verbs::{QpAddress, RemoteMemory};
 /// A client's introduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Client of the calls for PUTs and DELETEs.
+    /// Introduction to the calls for PUTs and DELETEs.
     pub calls: sinew_herd::Hello,
     /// The client's RC queue pair for READs.
     pub reads: QpAddress,
@@ -14,7 +14,7 @@ pub struct Hello {
 /// An owner's introduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Server of the calls for PUTs and DELETEs.
+    /// Introduction to the calls for PUTs and DELETEs.
     pub calls: sinew_herd::Welcome,
     /// The owner's RC queue pair for this client.
     pub reads: QpAddress,

@@ -30,8 +30,8 @@ impl Default for PipelineConfig {
 
 /// A client of an index on the fast path: enqueue requests, turn the loop, take answers, in any order. It belongs to
 /// the thread that made it, and in steady state allocates nothing for requests and answers of up to 64 KB. It takes all
-/// completions and events of its endpoint; to use the endpoint for other things as well, give it a
-/// [share](sinew_rpc::SharedEndpoint).
+/// completions and events of its endpoint; to use the endpoint for other things as well, give the pipeline a
+/// [share](sinew_rpc::SharedEndpoint) of it.
 pub struct Pipeline<E: Endpoint> {
     rpc: E,
     channel: Channel,

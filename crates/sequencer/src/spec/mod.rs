@@ -32,9 +32,9 @@ pub use server::{SpecServer, SpecServerStats};
 
 use crate::sequence::Epoch;
 
-/// Bytes of the answer to a wrong guess.
+/// Length of the answer to a wrong guess, in bytes.
 const WHOLE: usize = 8;
-/// Bytes of a refusal: the numbers are exhausted.
+/// Length of a refusal, which says that the numbers are exhausted, in bytes.
 const REFUSED: usize = 1;
 
 /// Queue key that requests carry in this epoch of a server. The highest bit is reserved (InfiniBand specification,

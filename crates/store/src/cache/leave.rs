@@ -98,8 +98,8 @@ impl Cache {
         }
     }
 
-    /// Appends the oldest item of the log again if its key's slot still points to it and it has not expired; otherwise
-    /// removes it.
+    /// Appends the oldest item of the log again if its key's slot still points to it, it has not expired, and it fits;
+    /// otherwise removes it.
     fn spare(&mut self, position: u64, entry: &Entry, now_s: u32) {
         let Space::Log(log) = &self.space else { return };
         // Appended at the end of the log, it might displace other items.

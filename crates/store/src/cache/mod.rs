@@ -101,7 +101,7 @@ impl Default for CacheConfig {
 /// Behaviour of a full table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
-    /// A new item displaces the oldest.
+    /// A new item displaces older ones.
     Evict,
     /// A new item is refused.
     Refuse,

@@ -5,14 +5,14 @@
 //! | request | kind | then |
 //! | --- | --- | --- |
 //! | get | 1 | the key |
-//! | get with what is known | 2 | the key |
+//! | get with flags, lifetime and version | 2 | the key |
 //! | put | 3 | options (1), length of the key (2), [flags (4), lifetime (4)], [version (8)], the key, the value |
 //! | delete | 4 | the key |
 //! | get several | 5 | how many (1), for each: length of the key (2), the key |
 //! | info | 6 | |
 //! | stats | 7 | |
 //! | touch | 8 | lifetime (4), the key |
-//! | add | 9 | what to add, with a sign (8), the key |
+//! | add | 9 | signed amount to add (8), the key |
 //! | flush | 10 | |
 //!
 //! Options are the condition in two bits ([`When`](sinew_store::cache::When)) and bit 2, which is set when flags and
@@ -27,7 +27,7 @@
 //! | deleted | 4 | |
 //! | values | 5 | how many (1), for each: length of the value (4), the value |
 //! | info | 6 | [`Info`] |
-//! | stats | 7 | how many (1), so many counters (8), in the order of [`Stats`] |
+//! | stats | 7 | how many (1), the counters (8 each), in the order of [`Stats`] |
 //! | touched | 8 | |
 //! | number | 9 | the number (8) |
 //! | flushed | 10 | |

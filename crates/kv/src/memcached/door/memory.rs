@@ -13,7 +13,7 @@ const STALLED_NS: u64 = 1_000_000_000;
 /// Least time between two searches for stalled connections, in nanoseconds.
 const BETWEEN_LOOKS_NS: u64 = 20_000_000;
 
-/// One in this many connections that get memory is the one that has waited longest.
+/// One grant of memory in this many goes to the connection that has waited longest.
 const FED_FOR_AN_OLD_ONE: usize = 4;
 
 /// Bytes of answers that a connection may have without asking; fewer while memory is scarce.

@@ -53,9 +53,9 @@ pub struct DoorConfig {
     /// Connections over all threads. Further ones receive `ERROR Too many open connections`.
     pub connections_max: usize,
     /// Bytes for the buffers of all connections: commands not yet complete, and answers not yet read. When they run
-    /// out, a connection that needs more waits, and connections that have made no progress for a second are closed, the
-    /// longest stalled first. Progress means that the kernel accepted bytes for the client, or that the client sent
-    /// bytes. The least is four times the longest item.
+    /// out, a connection that needs more waits, and connections that have stalled for a second are closed, the longest
+    /// stalled first: those for which the kernel accepts no more of their answers, or which have sent no more of an
+    /// incomplete command. The least is four times the longest item.
     pub connection_memory: usize,
     /// Longest item in bytes, as memcached counts it: key, value, and about 60 bytes more. No more than the table
     /// allows.

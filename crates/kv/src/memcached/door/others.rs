@@ -11,12 +11,12 @@ use super::Door;
 
 /// Requests handed over in one batch.
 const BATCH_LEN: usize = 1024;
-/// Bytes of answers that may wait unread at another thread before it gets no more: this part of the connection memory,
-/// up to `UNREAD_MAX`.
+/// Divisor of the connection memory: while more bytes than that, or than `UNREAD_MAX`, wait unread at another thread, it
+/// gets no further answers.
 const UNREAD_PART: usize = 16;
 const UNREAD_MAX: usize = 16 << 20;
-/// Bytes of long values that may be on their way to other threads: this part of the connection memory, but one value in
-/// any case.
+/// Divisor of the connection memory that bounds the bytes of long values on their way to other threads; one value is
+/// always allowed.
 const ASKED_PART: usize = 16;
 
 /// Longest buffer that stays with its batch, in bytes; longer ones go to the pool.

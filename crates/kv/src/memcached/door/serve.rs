@@ -117,7 +117,7 @@ impl Door {
         let direct = connection.input.is_empty() && connection.input.capacity() < LONG;
         let mut input = std::mem::take(&mut self.input);
         let result = if direct {
-            // If it begins a long value for which there is no room, it must be kept, so little is read.
+            // Input that begins a long value is kept even before there is room for the value, so read little of it.
             let budget = &self.service.shared.budget;
             let is_short = connection.claim() == Claim::New && budget.used() > budget.waiting_max();
             let room = if is_short { READ_LEN_WHEN_SHORT } else { input.len() };
