@@ -20,7 +20,7 @@ const SPARE_RECEIVES: usize = 32;
 const DOUBLINGS_MAX: u32 = 6;
 /// Looks for expired requests within one time-out.
 const LOOKS_PER_TIMEOUT: u64 = 4;
-/// A pause between two polls counts towards [`ClientConfig::give_up_ns`] as at most this part of it.
+/// Divisor of [`ClientConfig::give_up_ns`]: of a pause between two polls, no more than that counts as silence.
 const LOOKS_PER_GIVE_UP: u64 = 4;
 
 /// Limits and time-outs of a client.
@@ -426,7 +426,7 @@ impl<D: Device> Client<D> {
     /// Retransmits requests that were not answered in time.
     #[inline(never)]
     fn look_for_timeouts(&mut self, now_ns: u64) -> Result<(), ClientError> {
-        // Answers that arrived during a long pause may not have been taken yet, so the pause does not count as silence
+        // Answers that arrived during a long pause may not have been taken yet, so most of it does not count as silence
         // of a worker.
         let away_ns = now_ns.saturating_sub(self.looked_ns).saturating_sub(self.config.give_up_ns / LOOKS_PER_GIVE_UP);
         self.looked_ns = now_ns;

@@ -1,6 +1,6 @@
-//! DrTM-KV's store (atc16 4.3.2): a GET READs, and where the client remembers which record the key has, it READs that
-//! record alone. A PUT of an existing key locks, updates and unlocks its record with a compare-and-swap, a WRITE and
-//! another compare-and-swap. The owner takes part in neither. Inserting and removing are messages to the owner.
+//! DrTM-KV's store (atc16 4.3.2): a GET is READs, only one of them if the client remembers which record the key has. A
+//! PUT of an existing key locks, updates and unlocks its record with a compare-and-swap, a WRITE and another
+//! compare-and-swap. The owner takes part in neither. Inserting and removing are messages to the owner.
 //!
 //! The table is [`sinew_store::locked`], whose readers never wait for a lock.
 //!

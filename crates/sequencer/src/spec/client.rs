@@ -15,7 +15,7 @@ use crate::error::{CallError, ClientError, Refusal, RequestError};
 
 /// Completions taken in one poll.
 const BURST: usize = 64;
-/// A pause between two turns counts towards [`SpecConfig::lost_after_ns`] as at most this part of it.
+/// Divisor of [`SpecConfig::lost_after_ns`]: of a pause between two turns, no more than that counts as silence.
 const TURNS_PER_LOSS: u64 = 4;
 
 /// Window and time-out of a client.
@@ -277,7 +277,7 @@ impl<T: ThreadDomain> Client for SpecClient<T> {
 
     #[inline]
     fn turn(&mut self, now_ns: u64) -> Result<bool, ClientError> {
-        // Answers that arrived during a long pause may not be found at once, so the pause does not count as silence.
+        // Answers that arrived during a long pause may not be found at once, so most of it does not count as silence.
         let away_ns = now_ns.saturating_sub(self.turned_ns).saturating_sub(self.config.lost_after_ns / TURNS_PER_LOSS);
         self.turned_ns = now_ns;
         self.heard_ns = self.heard_ns.saturating_add(away_ns).min(now_ns);
