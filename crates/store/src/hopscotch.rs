@@ -61,7 +61,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Length of the encoded layout, in bytes.
+    /// Length of the layout as encoded by [`Self::to_bytes`], in bytes.
     pub const BYTES: usize = 40;
 
     /// Checks that such a table is possible.

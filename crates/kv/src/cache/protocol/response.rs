@@ -44,9 +44,9 @@ pub enum Response<'a> {
     Deleted,
     /// The values of several keys.
     Values(Values<'a>),
-    /// The partition and its limits.
+    /// The partition and its limits: see [`Info`].
     Info(Info),
-    /// The counters.
+    /// The counters: see [`Stats`].
     Stats(Stats),
     /// The item has its new lifetime.
     Touched,
