@@ -468,7 +468,7 @@ fn a_server_process_hands_out_numbers_on_every_fabric() {
         assert_eq!(next(&server.address, &["--epoch", epoch])["first"], 45);
         let other = run(&mut sinew(&["seq", "next", "--address", &server.address, "--epoch", "0123456789abcdef"]));
         assert_eq!(other.status.code(), Some(1));
-        assert!(text(&other.stderr).contains("started anew"), "{}", text(&other.stderr));
+        assert!(text(&other.stderr).contains("was restarted"), "{}", text(&other.stderr));
         let many = run(&mut sinew(&["seq", "next", "--address", &server.address, "--count", "1048577"]));
         assert_eq!(many.status.code(), Some(1));
         assert!(text(&many.stderr).contains("1 to 1048576"), "{}", text(&many.stderr));

@@ -1,4 +1,4 @@
-//! A client.
+//! The client's side.
 
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Device, Opcode, ProtectionDomain, QpConfig, QpState, QueuePair, RemoteMemory,
@@ -12,88 +12,88 @@ use crate::queue::SendQueue;
 use crate::slot::{self, Head};
 use crate::{Cq, Domain, Qp, Thread};
 
-/// Completions taken at a time.
+/// Completions taken in one poll.
 const BURST: usize = 32;
-/// Receives beyond those for the answers that are awaited: answers that come twice take some.
+/// Receives beyond those for the outstanding answers; duplicate answers use some up.
 const SPARE_RECEIVES: usize = 32;
-/// A time-out doubles with each further attempt, so often at most.
+/// Doublings of the time-out over further attempts, at most.
 const DOUBLINGS_MAX: u32 = 6;
-/// Time-outs are looked for so often within one.
+/// Looks for expired requests within one time-out.
 const LOOKS_PER_TIMEOUT: u64 = 4;
-/// A worker is looked for in vain so often, at least, before it is given up.
+/// Divisor of [`ClientConfig::give_up_ns`]: of a pause between two polls, no more than that counts as silence.
 const LOOKS_PER_GIVE_UP: u64 = 4;
 
-/// What a client is made for.
+/// Limits and time-outs of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// The largest layout of a server that it will work with: workers, window and lengths count.
+    /// The largest server layout that the client can work with; workers, window and lengths matter.
     pub layout: Layout,
-    /// Requests up to so many bytes, with the 16 behind their body, are inline.
+    /// Longest request that is sent inline, in bytes, including the 16 bytes behind its body.
     pub inline_max: usize,
-    /// Time after which a request is written again.
+    /// Time after which a request is retransmitted, in nanoseconds.
     pub timeout_ns: u64,
-    /// A worker that has answered nothing for so long, while something was asked, is given up. Of a pause between two polls a
-    /// quarter of this counts at most.
+    /// Time after which a worker that answers nothing, while requests are outstanding, is given up, in nanoseconds. A
+    /// pause between two polls counts as at most a quarter of this.
     pub give_up_ns: u64,
 }
 
 impl ClientConfig {
-    /// Time-outs for one host, or a rack.
+    /// Time-outs suitable for one host or one rack.
     pub fn new(layout: Layout) -> Self {
         Self { layout, inline_max: 256, timeout_ns: 5_000_000, give_up_ns: 5_000_000_000 }
     }
 }
 
-/// Why a client can do nothing any more. Requests that were not answered may have been executed, once, or not.
+/// Reason why a client has become unusable. Requests without an answer may have been executed, at most once.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// What the device says.
+    /// An error of the device.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// The server has another layout than this client was made for.
-    #[error("the server has {theirs}; this client was made for {ours}: make it for as much")]
+    /// The server's layout is larger than this client was made for.
+    #[error("the server has {theirs}; this client was made for {ours}: make it for at least as much")]
     Layout {
-        /// What the server told.
+        /// Layout of the server.
         theirs: Layout,
-        /// What the client was configured for.
+        /// Layout that the client was configured for.
         ours: Layout,
     },
     /// The connection broke.
     #[error("the connection to the server broke: it is gone, or has dismissed this client; connect again")]
     Broken,
-    /// A worker does not answer.
+    /// A worker has stopped answering.
     #[error(
         "worker {worker} of the server has answered nothing for {silent_ns} ns: it is gone or stopped, or the fabric is cut"
     )]
     Silent {
-        /// Which.
+        /// Index of the worker.
         worker: usize,
-        /// For how long.
+        /// Time without an answer, in nanoseconds.
         silent_ns: u64,
     },
-    /// No memory.
+    /// There is no memory.
     #[error(transparent)]
     Alloc(#[from] AllocError),
 }
 
-/// Why a request was not taken. Nothing happened.
+/// Reason why a request was not accepted. Nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// A window of requests is on its way to this worker, or the send queue is full: poll.
-    #[error("a full window is on its way to the worker: poll for answers")]
+    /// A window of requests is in flight to this worker, or the send queue is full: poll.
+    #[error("a full window of requests is in flight to the worker: poll for answers")]
     Full,
-    /// There is no such worker.
+    /// The server has no such worker, only this many.
     #[error("the server has {0} workers")]
     NoWorker(usize),
-    /// It is too long.
+    /// The request is too long.
     #[error("a request of {len} bytes is longer than {max}")]
     TooLong {
-        /// Its length.
+        /// Length of the body, in bytes.
         len: usize,
-        /// The longest.
+        /// Longest body, in bytes.
         max: usize,
     },
-    /// The device refused, which it does once the connection is broken; [`Client::poll`] says so.
+    /// The device refused the request, as it does once the connection is broken; [`Client::poll`] reports that.
     #[error("the device refused the request")]
     Refused,
 }
@@ -101,32 +101,32 @@ pub enum RequestError {
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// The request's own.
+    /// Tag given with the request.
     pub tag: u64,
-    /// Who answered.
+    /// Index of the worker that answered.
     pub worker: usize,
     /// A number of the service's choice.
     pub kind: u16,
-    /// Its bytes.
+    /// Body of the answer.
     pub body: &'a [u8],
-    /// When the request was made, as its maker said.
+    /// Time at which the request was made, in nanoseconds, as its maker gave it.
     pub asked_ns: u64,
 }
 
-/// What happened at a client.
+/// Counters of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientStats {
-    /// Requests that were answered.
+    /// Requests answered.
     pub answered: u64,
-    /// Requests that were written again.
+    /// Retransmissions of requests.
     pub retried: u64,
-    /// Answers to requests that were answered before.
+    /// Answers to requests that had been answered already.
     pub late: u64,
-    /// Datagrams that are no answers to this client.
+    /// Datagrams that are not answers to this client.
     pub strange: u64,
 }
 
-/// A request that is on its way, or was.
+/// A request in a slot, in flight or completed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     tag: u64,
@@ -134,7 +134,7 @@ struct Asked {
     deadline_ns: u64,
     sequence: u32,
     attempt: u8,
-    /// Attempts beyond the first.
+    /// Retransmissions.
     retries: u32,
     head: Option<Head>,
 }
@@ -145,7 +145,7 @@ struct Lane {
     asked: Vec<Asked>,
     next: u32,
     in_flight: usize,
-    /// When the worker was last heard of, or asked after a pause.
+    /// Time at which the worker last answered, or was first asked after it owed nothing.
     heard_ns: u64,
 }
 
@@ -163,7 +163,7 @@ pub struct Client<D: Device> {
     client: usize,
     token: u32,
     lanes: Vec<Lane>,
-    /// The requests as they were written, by worker and slot.
+    /// The encoded requests, by worker and slot.
     images: Vec<u8>,
     completions: Vec<Completion>,
     looked_ns: u64,
@@ -179,7 +179,7 @@ pub struct Joining<D: Device> {
 }
 
 impl<D: Device> Client<D> {
-    /// The queues of a client of the calling thread, and what to tell the server.
+    /// Makes the queues of a client for the calling thread, and its introduction to the server.
     ///
     /// # Errors
     ///
@@ -241,25 +241,25 @@ impl<D: Device> Client<D> {
         &self.layout
     }
 
-    /// What happened so far.
+    /// Counters so far.
     pub fn stats(&self) -> &ClientStats {
         &self.stats
     }
 
-    /// Requests that were not answered yet.
+    /// Requests in flight.
     pub fn in_flight(&self) -> usize {
         self.lanes.iter().map(|lane| lane.in_flight).sum()
     }
 
-    /// Whether a request to the worker would be taken. (Requests to one worker take its slots in turn: one that is late holds up
-    /// those a window behind it.)
+    /// Whether a request to the worker would be accepted. Requests to one worker use its slots in turn, so a late one
+    /// holds up the one that is a window behind it.
     #[inline(always)]
     pub fn has_room(&self, worker: usize) -> bool {
         let Some(lane) = self.lanes.get(worker) else { return false };
         lane.asked[self.layout.slot_of(lane.next)].head.is_none() && self.requests.room() > 0
     }
 
-    /// Takes a request for a worker, to start with the next [`Self::flush`]. `tag` comes back with the answer.
+    /// Accepts a request for a worker, to be started by the next [`Self::flush`]. `tag` comes back with the answer.
     ///
     /// # Errors
     ///
@@ -276,11 +276,11 @@ impl<D: Device> Client<D> {
         self.request_with(worker, tag, kind, body.len(), now_ns, |place| place.copy_from_slice(body))
     }
 
-    /// The same, with a body of `len` bytes that is written by `fill`.
+    /// As [`Self::request`], with a body of `len` bytes that is written by `fill`.
     ///
     /// # Errors
     ///
-    /// [`RequestError`]; `fill` was called only for [`RequestError::Refused`].
+    /// [`RequestError`]; `fill` was called only in the case of [`RequestError::Refused`].
     #[inline(always)]
     pub fn request_with(
         &mut self,
@@ -331,7 +331,7 @@ impl<D: Device> Client<D> {
         Ok(())
     }
 
-    /// Writes the request of a slot, the first time or again. False: the device refused.
+    /// Writes the request of a slot, for the first time or again; returns false if the device refused.
     #[inline(always)]
     fn write(&mut self, worker: usize, slot: usize) -> bool {
         let asked = &self.lanes[worker].asked[slot];
@@ -340,7 +340,7 @@ impl<D: Device> Client<D> {
         let image = &mut self.images[(worker * self.layout.window + slot) * slot_len..][..slot_len];
         let start = slot::seal(image, head, asked.sequence, asked.attempt);
         let end = self.layout.slot_end(worker, self.client, asked.sequence);
-        // The welcome was checked: the region lies in the memory.
+        // The region lies in the memory: the welcome was checked for that.
         let offset = (end - slot_len + start) as u64;
         let Some(remote) = self.memory.at(offset) else { return false };
         let pushed = self.requests.push_write(&image[start..], remote).is_ok();
@@ -348,7 +348,7 @@ impl<D: Device> Client<D> {
         pushed
     }
 
-    /// Starts what was asked.
+    /// Starts the requests made so far.
     #[inline(always)]
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.pushed) {
@@ -356,12 +356,12 @@ impl<D: Device> Client<D> {
         }
     }
 
-    /// Hands `take` the answers that came, and writes requests again that were not answered in time. How many answers there
-    /// were. Never blocks.
+    /// Passes the answers that have arrived to `take`, and retransmits requests that were not answered in time. Returns
+    /// the number of answers. Never blocks.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Broken`], [`ClientError::Silent`], [`ClientError::Verbs`]: connect again.
+    /// [`ClientError::Broken`], [`ClientError::Silent`], [`ClientError::Verbs`]; then connect again.
     #[inline]
     pub fn poll(&mut self, now_ns: u64, mut take: impl FnMut(Answer<'_>)) -> Result<usize, ClientError> {
         let mut count = 0;
@@ -392,7 +392,7 @@ impl<D: Device> Client<D> {
         if self.broken { Err(ClientError::Broken) } else { Ok(count) }
     }
 
-    /// The request that a datagram answers, which is over then.
+    /// Matches a datagram to the request that it answers, which is then complete.
     #[inline(always)]
     fn find<'a>(&mut self, bytes: &'a [u8], immediate: Option<u32>, now_ns: u64) -> Option<Answer<'a>> {
         let Some((head, body)) = bytes.split_first_chunk::<ANSWER_HEAD_LEN>() else {
@@ -423,10 +423,11 @@ impl<D: Device> Client<D> {
         self.answers.post_buffer(0, buffer).map_err(|_| ClientError::Broken)
     }
 
-    /// Writes again what was not answered in time.
+    /// Retransmits requests that were not answered in time.
     #[inline(never)]
     fn look_for_timeouts(&mut self, now_ns: u64) -> Result<(), ClientError> {
-        // What came while nobody looked may not be taken in yet, so that time says nothing of a worker.
+        // Answers that arrived during a long pause may not have been taken yet, so most of it does not count as silence
+        // of a worker.
         let away_ns = now_ns.saturating_sub(self.looked_ns).saturating_sub(self.config.give_up_ns / LOOKS_PER_GIVE_UP);
         self.looked_ns = now_ns;
         self.next_look_ns = now_ns.saturating_add(self.config.timeout_ns / LOOKS_PER_TIMEOUT);
@@ -459,7 +460,7 @@ impl<D: Device> Client<D> {
 }
 
 impl<D: Device> Joining<D> {
-    /// The client, once the server has welcomed it.
+    /// Returns the client, once the server has welcomed it.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a client and a server tell each other before the first request.
+//! The messages by which a client and a server introduce themselves.
 
 use sinew_fabric::verbs::{QpAddress, RemoteMemory};
 
@@ -6,41 +6,41 @@ use crate::layout::Layout;
 
 const VERSION: u8 = 1;
 
-/// Bytes that are no message of this release.
+/// Bytes that are not a valid message of this release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("these {len} bytes are no {what} of this release: use the same on both sides")]
+#[error("these {len} bytes are not a {what} of this release: use the same release on both sides")]
 pub struct BadMessage {
-    /// What they should be.
+    /// Name of the expected message.
     pub what: &'static str,
-    /// How many they are.
+    /// Number of bytes.
     pub len: usize,
 }
 
-/// What a client tells.
+/// A client's introduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Its UC queue pair, of which it writes requests.
+    /// Its UC queue pair, from which it writes requests.
     pub requests: QpAddress,
-    /// Its UD queue pair, where answers go.
+    /// Its UD queue pair, to which answers go.
     pub answers: QpAddress,
 }
 
-/// What a server tells.
+/// A server's introduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Which chunks of the region are the client's.
+    /// Index of the client's chunks of the region.
     pub client: u32,
-    /// What each of its requests must carry, and each answer does.
+    /// Token that each of its requests and each answer to it carry.
     pub token: u32,
-    /// The server's UC queue pair for it.
+    /// The server's UC queue pair for this client.
     pub requests: QpAddress,
     /// The request region.
     pub memory: RemoteMemory,
-    /// How it is laid out.
+    /// Layout of the region.
     pub layout: Layout,
 }
 
-/// Takes bytes apart.
+/// Reads the parts of a message from its front.
 struct Parts<'a>(&'a [u8]);
 
 impl<'a> Parts<'a> {
@@ -75,7 +75,7 @@ fn put_address(bytes: &mut Vec<u8>, address: &QpAddress) {
 }
 
 impl Hello {
-    /// To be told to the server.
+    /// Encodes it, to be sent to the server.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         put_address(&mut bytes, &self.requests);
@@ -83,7 +83,7 @@ impl Hello {
         bytes
     }
 
-    /// What a client told.
+    /// Decodes a client's introduction.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// To be told to the client.
+    /// Encodes it, to be sent to the client.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         let Layout { workers, clients, window, request_len_max, response_len_max } = self.layout;
@@ -113,7 +113,7 @@ impl Welcome {
         bytes
     }
 
-    /// What a server told, if it makes sense: a client writes where it says.
+    /// Decodes a server's introduction, and checks it, since the client writes where it says.
     ///
     /// # Errors
     ///

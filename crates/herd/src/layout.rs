@@ -1,4 +1,4 @@
-//! Where requests lie in the server's memory.
+//! The layout of requests in the server's memory.
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -6,17 +6,17 @@ const LINE: usize = 64;
 pub(crate) const FOOT_LEN: usize = 16;
 /// Bytes before the body of an answer.
 pub(crate) const ANSWER_HEAD_LEN: usize = 8;
-/// A region that is larger is a mistake.
+/// Largest region that is not taken for a mistake, in bytes.
 const REGION_LEN_MAX: usize = 64 << 30;
 
-/// The request region: workers, of each its clients, of each its slots, as in figure 8 of sigcomm14.
+/// Layout of the request region: by worker, then by client, then by slot, as in figure 8 of sigcomm14.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Worker threads of the server.
     pub workers: usize,
-    /// Clients at a time.
+    /// Clients at the same time.
     pub clients: usize,
-    /// Requests that a client may have on their way to each worker. A power of two.
+    /// Requests that a client may have in flight to each worker; a power of two.
     pub window: usize,
     /// Longest body of a request, in bytes; at most 65,535.
     pub request_len_max: usize,
@@ -25,7 +25,7 @@ pub struct Layout {
 }
 
 impl std::fmt::Display for Layout {
-    /// What a client must be made for.
+    /// Shows the parts that a client must match.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { workers, window, request_len_max, response_len_max, .. } = self;
         let workers_name = if *workers == 1 { "worker" } else { "workers" };
@@ -36,26 +36,27 @@ impl std::fmt::Display for Layout {
     }
 }
 
-/// A layout that cannot be.
+/// A layout is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a request region cannot have {what} {value}: {limit}")]
+#[error("a request region cannot have {what} {value} (allowed: {limit})")]
 pub struct LayoutError {
-    /// Of what.
+    /// The quantity that is out of bounds.
     pub what: &'static str,
-    /// As it was asked for.
+    /// The value asked for.
     pub value: usize,
-    /// What is possible.
+    /// The values that are possible.
     pub limit: &'static str,
 }
 
-/// Whole cache lines, of which an odd number if they are several: else the slots' ends would share a few sets of the cache.
+/// Rounds up to whole cache lines; to an odd number of them if there are several, so that the slots' ends do not share
+/// a few sets of the cache.
 fn stride(len: usize) -> usize {
     let lines = len.div_ceil(LINE);
     (if lines > 1 { lines | 1 } else { lines }) * LINE
 }
 
 impl Layout {
-    /// Whether it can be.
+    /// Checks that such a region is possible.
     ///
     /// # Errors
     ///
@@ -76,30 +77,31 @@ impl Layout {
         in_range("bytes", bytes, "up to 64 GiB: fewer clients, or a shorter window", bytes <= REGION_LEN_MAX)
     }
 
-    /// Bytes from one slot to the next.
+    /// Distance from one slot to the next, in bytes.
     pub fn slot_len(&self) -> usize {
         stride(self.request_len_max.next_multiple_of(8) + FOOT_LEN)
     }
 
-    /// Bytes of the region.
+    /// Length of the region, in bytes.
     pub fn region_len(&self) -> usize {
         self.workers * self.clients * self.window * self.slot_len()
     }
 
-    /// Where the slot of a request ends in the region.
+    /// Offset in the region at which the slot of a request ends.
     #[inline(always)]
     pub fn slot_end(&self, worker: usize, client: usize, sequence: u32) -> usize {
         let slot = self.slot_of(sequence);
         ((worker * self.clients + client) * self.window + slot + 1) * self.slot_len()
     }
 
-    /// The slot of a request of a worker's client. Numbers wrap around, and a power of two divides where they do.
+    /// Slot of a request of a client to a worker. Request numbers wrap around, and the power of two divides their
+    /// range.
     #[inline(always)]
     pub(crate) fn slot_of(&self, sequence: u32) -> usize {
         sequence as usize & (self.window - 1)
     }
 
-    /// Bytes from one kept answer to the next.
+    /// Distance from one kept answer to the next, in bytes.
     pub(crate) fn answer_stride(&self) -> usize {
         stride(self.response_len_max + ANSWER_HEAD_LEN)
     }

@@ -1,32 +1,34 @@
-//! HERD's remote procedure calls over verbs ("Using RDMA Efficiently for Key-Value Services", sigcomm14, section 4; with what
-//! "Design Guidelines for High Performance RDMA Systems", atc16, section 4 adds). It knows nothing of keys.
+//! HERD's remote procedure calls over verbs ("Using RDMA Efficiently for Key-Value Services", sigcomm14, section 4;
+//! with the additions of "Design Guidelines for High Performance RDMA Systems", atc16, section 4). The crate knows
+//! nothing of keys.
 //!
-//! - A client WRITEs its request into the server's memory, over an unreliable connection. The *request region* has a chunk for
-//!   each worker and client with [`Layout::window`] slots. A request lies at the right end of its slot, and the last word
-//!   that is written publishes it.
-//! - A [`Worker`] polls the next slot of each client in turn, copies what it finds out, checks the copy, has its [`Service`]
-//!   execute it, and answers with a datagram.
-//! - A [`Client`] has up to a window of requests on their way to each worker. It matches answers to them, and writes a
-//!   request again when none came in time: any transport may lose either.
+//! - A client WRITEs its request into the server's memory, over an unreliable connection. The *request region* has a
+//!   chunk for each worker and client, with [`Layout::window`] slots. A request lies at the right end of its slot, and
+//!   the word written last publishes it.
+//! - A [`Worker`] polls the next slot of each client in turn, copies the request it finds, checks the copy, has its
+//!   [`Service`] execute it, and answers with a datagram.
+//! - A [`Client`] has up to a window of requests in flight to each worker. It matches answers to requests, and
+//!   retransmits a request that is not answered in time: the transport may lose requests and answers.
 //!
-//! # What a slot carries
+//! # Contents of a slot
 //!
-//! The request's number, the client's token, and a checksum over everything. Memory tears between words, and NICs promise less
-//! than the order in which bytes appear; what is torn is not executed. A request that is written again has its number and
-//! another attempt: the worker has kept the answer, gives it again and executes nothing. What an earlier client of the same
-//! chunk left, or still writes, has another token.
+//! A slot has the request's number, the client's token, and a checksum over everything. Memory tears between words, and
+//! NICs do not guarantee the order in which bytes appear; a torn request is not executed. A retransmitted request has
+//! the same number and another attempt: the worker has kept the answer, sends it again and executes nothing. Anything
+//! that an earlier client of the same chunk left there, or still writes, has another token.
 //!
 //! # Two schedules
 //!
-//! [`WorkerConfig::herd`] is the pipeline of sigcomm14: while a request is prefetched, the one before it takes its second step,
-//! and the one before that is executed and answered, each with a doorbell of its own. [`WorkerConfig::herd_opt`] is atc16's: what
-//! there is of all clients makes a batch, which is answered with one doorbell, over several queue pairs in turn. Each difference
-//! is a switch of its own.
+//! [`WorkerConfig::herd`] is the pipeline of sigcomm14: while a request is prefetched, the one before it takes its
+//! second step, and the one before that is executed and answered, each with a doorbell of its own.
+//! [`WorkerConfig::herd_opt`] is atc16's: the pending requests of all clients form a batch, which is answered with one
+//! doorbell, over several queue pairs in turn. Each difference has a switch of its own.
 //!
-//! # Who does what
+//! # Division of work
 //!
-//! A [`Server`] owns the memory and the connections, and admits clients: how [`Hello`] and [`Welcome`] travel is others' business.
-//! Its workers run in threads of their own. Nothing here reads a clock or starts a thread. Once warm, nothing allocates.
+//! A [`Server`] owns the memory and the connections, and admits clients; carrying [`Hello`] and [`Welcome`] between the
+//! two is the caller's business. The workers run in threads of their own. Nothing here reads a clock or starts a
+//! thread, and nothing allocates once warm.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The way of a worker's answers.
+//! The sending of a worker's answers.
 
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Destination, Device, PostError, ProtectionDomain, QpConfig, QpState, QueuePair,
@@ -9,17 +9,17 @@ use crate::queue::{SendError, SendQueue};
 use crate::stats::WorkerStats;
 use crate::{Cq, Domain, Qp, Thread};
 
-/// Requests that a response queue pair holds.
+/// Depth of a response queue pair.
 const DEPTH: usize = 256;
-/// Completions taken at a time.
+/// Completions taken in one poll.
 const BURST: usize = 32;
-/// Completions are looked for at once when there is room for no more answers than these.
+/// Room, in answers, at or below which completions are taken at once.
 const LOW: usize = 64;
 
-/// Several UD queue pairs that take turns, and their completion queue.
+/// Several UD queue pairs that are used in turn, and their completion queue.
 pub(crate) struct Outbox<D: Device> {
     queues: Vec<SendQueue<Qp<D>>>,
-    /// Which of them answers go to.
+    /// Index of the queue pair in use.
     current: usize,
     pushed: bool,
     cq: Cq<D>,
@@ -63,8 +63,8 @@ impl<D: Device> Outbox<D> {
         self.queues[self.current].room()
     }
 
-    /// Takes completions. To be called now and then in any case: a device may have more to do when it is polled, as to hear of peers
-    /// that came and went.
+    /// Takes completions. Call it now and then even without need for room: a device may have other work to do when it
+    /// is polled, such as noticing peers that came and went.
     #[inline(never)]
     pub fn tend(&mut self, stats: &mut WorkerStats) {
         self.cq.poll(&mut self.completions, BURST);
@@ -91,7 +91,8 @@ impl<D: Device> Outbox<D> {
         pushed
     }
 
-    /// Starts what was pushed. With `next`, what comes from now on goes to the next queue pair (atc16 4.1, "multi-queue").
+    /// Starts the answers pushed so far. With `next`, later answers go to the next queue pair (atc16 4.1,
+    /// "multi-queue").
     #[inline(always)]
     pub fn ring(&mut self, next: bool, stats: &mut WorkerStats) {
         if !std::mem::take(&mut self.pushed) {
@@ -105,11 +106,11 @@ impl<D: Device> Outbox<D> {
     }
 }
 
-/// Takes a queue pair that failed to work again. What was on its way is lost, and asked for again.
+/// Restarts a failed queue pair. Answers in flight on it are lost, and the clients will retransmit.
 #[cold]
 fn restart<Q: QueuePair>(queue: &mut SendQueue<Q>) {
     if queue.qp.state() == QpState::Error && queue.qp.modify(QpState::Reset, None).is_ok() {
-        // One that cannot be connected stays as it is, and everything it is handed counts as unsent.
+        // A queue pair that cannot be connected stays as it is, and every answer pushed to it counts as unsent.
         let _ = queue.qp.connect(None);
         queue.restart();
     }

@@ -1,10 +1,10 @@
-//! A send queue: which requests are signaled, and the sources of those that are too long to be inline.
+//! A send queue: signals some of its requests, and keeps the sources of those that are too long to be inline.
 
 use sinew_fabric::verbs::{Destination, Operation, PostError, QueuePair, RemoteMemory, Request, Source};
 use sinew_mem::{AllocError, Arena, Frozen, MessageBuffer};
 
-/// Requests of a queue pair that are not known to be over. One in `every` is signaled, so as long as more than that fit, one of those
-/// that fill the queue is.
+/// Accounts for the requests of a queue pair that are not known to have completed. One in `every` is signaled. Since
+/// the queue is deeper than that, a full queue always contains a signaled request.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     depth: u64,
@@ -24,7 +24,7 @@ impl Flow {
         (self.depth - (self.pushed - self.over)) as usize
     }
 
-    /// Counts a request; whether it is to be signaled.
+    /// Counts a request; returns whether it must be signaled.
     #[inline(always)]
     fn push(&mut self) -> bool {
         self.pushed += 1;
@@ -36,7 +36,7 @@ impl Flow {
     }
 }
 
-/// Why something was not sent.
+/// Reason why something was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SendError {
     #[error(transparent)]
@@ -45,16 +45,16 @@ pub(crate) enum SendError {
     Alloc(#[from] AllocError),
 }
 
-/// A queue pair that sends.
+/// A queue pair for sending.
 pub(crate) struct SendQueue<Q> {
     pub qp: Q,
     flow: Flow,
     inline_max: usize,
-    /// By the place of the request in the queue: where its bytes are, if they are not inline.
+    /// By position of the request in the queue: its source, if that is not inline.
     staged: Vec<Option<Frozen>>,
     arena: Arena,
     staged_len_max: usize,
-    /// Completes with each request.
+    /// Id with which its requests complete.
     id: u64,
 }
 
@@ -65,23 +65,23 @@ impl<Q: QueuePair> SendQueue<Q> {
         Self { qp, flow: Flow::new(depth), inline_max, staged, arena: arena.clone(), staged_len_max, id }
     }
 
-    /// Bytes of an arena that `depth` staged sources of `len` take.
+    /// Bytes of an arena that `depth` staged sources of `len` bytes take.
     pub fn arena_bytes(depth: usize, len: usize) -> usize {
         depth * 2 * (len.max(64).next_power_of_two() + 512)
     }
 
-    /// Requests that it takes until something completes.
+    /// Requests that can be pushed before the next completion.
     #[inline(always)]
     pub fn room(&self) -> usize {
         self.flow.room()
     }
 
-    /// A signaled request is over.
+    /// Notes that a signaled request has completed.
     pub fn completed(&mut self) {
         self.flow.completed();
     }
 
-    /// It was reset: nothing is on its way.
+    /// Starts afresh after a reset of the queue pair, with nothing in flight.
     pub fn restart(&mut self) {
         self.flow = Flow { pushed: 0, over: 0, ..self.flow };
     }
@@ -117,11 +117,12 @@ impl<Q: QueuePair> SendQueue<Q> {
         }
     }
 
-    /// Copies what is too long to be inline to where the device finds it.
+    /// Copies bytes that are too long to be inline into a buffer for the device.
     #[inline(never)]
     fn stage(&mut self, bytes: &[u8]) -> Result<Source<'static>, AllocError> {
         let turn = (self.flow.pushed % self.staged.len() as u64) as usize;
-        // The request that had this place is over, so nobody else holds its share, unless the queue pair was reset.
+        // The request that used this buffer has completed, so nobody else holds a share, unless the queue pair was
+        // reset.
         let mut buffer = match self.staged[turn].take().map(Frozen::thaw) {
             Some(Ok(buffer)) => buffer,
             _ => self.fresh()?,

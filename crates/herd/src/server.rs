@@ -1,4 +1,4 @@
-//! The server's memory and connections, and the coming and going of clients.
+//! The server's memory and connections, and the admission of clients.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -12,58 +12,58 @@ use crate::hello::{Hello, Welcome};
 use crate::layout::{ANSWER_HEAD_LEN, Layout, LayoutError};
 use crate::{Cq, Domain, Exposed, Qp, Thread};
 
-/// What a server is made for.
+/// Configuration of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerConfig {
-    /// The request region.
+    /// Layout of the request region.
     pub layout: Layout,
-    /// Another seed is other tokens. A server that starts anew has another, so that clients of the one before are told from
-    /// its own.
+    /// Seed of the clients' tokens. A restarted server must have another seed, so that clients of the earlier one can
+    /// be told from its own.
     pub seed: u64,
 }
 
-/// Why there is no server, or a client was not admitted.
+/// Reason why a server could not be made, or a client was not admitted.
 #[derive(Debug, thiserror::Error)]
 pub enum AdmitError {
-    /// The layout cannot be.
+    /// The layout is impossible.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// All places are taken.
+    /// All places for clients are taken; there are this many.
     #[error("{0} clients are here already, and there are no more places: try again later")]
     Full(usize),
-    /// The queue pairs are of other transports.
-    #[error("a client has a UC queue pair for its requests and a UD one for answers, and this one has others")]
+    /// The client's queue pairs have the wrong transports.
+    #[error("the client's queue pairs have the wrong transports: UC is for requests, UD for answers, RC for READs")]
     Transport,
-    /// The device says no.
+    /// An error of the device.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
 }
 
-/// A client of a server, for as long as it is one.
+/// Identifies a client of a server while it is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId {
-    /// Which chunks of the region it has.
+    /// Index of its chunks of the region.
     pub index: u32,
-    /// What its requests carry.
+    /// Token that its requests carry.
     pub token: u32,
 }
 
-/// What a worker is told.
+/// News for a worker.
 #[derive(Debug)]
 pub(crate) enum Change {
     Join { id: ClientId, answers: QpAddress },
     Leave(ClientId),
 }
 
-/// One place for a client.
+/// A client's place.
 struct Place<D: Device> {
     id: ClientId,
-    /// The connection over which it writes.
+    /// The connection over which the client writes.
     _requests: Qp<D>,
 }
 
-/// The initializer of sigcomm14 4.2: it owns the request region and a UC queue pair for each client, and is not on the way of any
-/// request. It belongs to one thread.
+/// The initializer of sigcomm14 4.2: it owns the request region and a UC queue pair for each client, and takes no part
+/// in serving requests. It belongs to one thread.
 pub struct Server<D: Device> {
     places: Vec<Option<Place<D>>>,
     cq: Cq<D>,
@@ -75,7 +75,7 @@ pub struct Server<D: Device> {
     completions: Vec<Completion>,
 }
 
-/// What a worker's thread makes its [`crate::Worker`] of.
+/// The parts from which a worker's thread makes its [`crate::Worker`].
 pub struct WorkerSeed<D: Device> {
     pub(crate) device: D,
     pub(crate) domain: Domain<D>,
@@ -86,7 +86,7 @@ pub struct WorkerSeed<D: Device> {
 }
 
 impl<D: Device> WorkerSeed<D> {
-    /// Which of the workers it is, from 0.
+    /// Index of the worker, from 0.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -102,7 +102,7 @@ pub(crate) fn check_answers<D: Device>(device: &D, layout: &Layout) -> Result<()
 }
 
 impl<D: Device> Server<D> {
-    /// A server without clients, and the seeds of its workers.
+    /// Makes a server without clients, and the seeds of its workers.
     ///
     /// # Errors
     ///
@@ -128,12 +128,12 @@ impl<D: Device> Server<D> {
         Ok((server, seeds))
     }
 
-    /// Clients that are here.
+    /// Number of clients.
     pub fn clients(&self) -> usize {
         self.places.iter().flatten().count()
     }
 
-    /// Makes room for a client and connects to it.
+    /// Reserves a place for a client and connects to it.
     ///
     /// # Errors
     ///
@@ -156,19 +156,20 @@ impl<D: Device> Server<D> {
         };
         self.places[index] = Some(Place { id, _requests: requests });
         for worker in &self.workers {
-            // One that has ended serves nobody.
+            // A worker that has ended serves nobody.
             let _ = worker.send(Change::Join { id, answers: hello.answers.clone() });
         }
         Ok((id, welcome))
     }
 
-    /// A client left, or is dead: its place is free. Requests of it that no worker has executed are dropped. Whether it was here.
+    /// Frees the place of a client that has left or died. Its requests that no worker has executed are dropped. Returns
+    /// whether the client was here.
     pub fn dismiss(&mut self, id: ClientId) -> bool {
         let Some(place) = self.places.get_mut(id.index as usize) else { return false };
         if place.as_ref().is_none_or(|place| place.id != id) {
             return false;
         }
-        // Whoever comes next has the leave before its own join.
+        // Each worker receives the leave before the join of the place's next client.
         for worker in &self.workers {
             let _ = worker.send(Change::Leave(id));
         }
@@ -176,14 +177,14 @@ impl<D: Device> Server<D> {
         true
     }
 
-    /// To be called now and then: what the device has to tell of connections is taken.
+    /// Takes and discards the device's completions on the connections. Call it now and then.
     pub fn tend(&mut self) {
         while self.cq.poll(&mut self.completions, 16) > 0 {
             self.completions.clear();
         }
     }
 
-    /// A number that no client had lately, and never 0.
+    /// Draws a token that is not 0 and that no recent client has had.
     fn token(&mut self) -> u32 {
         loop {
             // splitmix64

@@ -1,41 +1,42 @@
-//! A request in its slot.
+//! The encoding of a request in its slot.
 //!
 //! ```text
-//! ... | body, to a multiple of 8 bytes | token 4 | kind 2 | length 2 | number 4 | attempt 1 | checksum 3 | end of the slot
+//! ... | body, to a multiple of 8 bytes | token 4 | kind 2 | length 2 | number 4 | attempt 1 | checksum 3 | slot end
 //!                                       <------------ head ---------> <------------ tail -------------->
 //! ```
 //!
-//! All little-endian. The tail is one aligned word, and is written last. The checksum is over all the rest.
+//! All numbers are little-endian. The tail is one aligned word, and is written last. The checksum covers all the rest.
 
 use sinew_mem::SharedMemory;
 
 use crate::layout::FOOT_LEN;
 
-/// Why what a slot held was not executed.
+/// Reason why the contents of a slot were not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum SlotDrop {
-    /// Its length is more than a request can have.
+    /// The length is more than a request can have.
     #[error("longer than a request can be")]
     Length,
-    /// Its parts do not belong together: it is being written, was written in another order, or is no request.
-    #[error("torn: the checksum is not that of the bytes")]
+    /// The parts do not belong together: the request is being written, was written in another order, or is not a
+    /// request.
+    #[error("torn: the checksum does not match the bytes")]
     Torn,
-    /// It is of an earlier client of the same slots.
-    #[error("of another client than the one that has these slots")]
+    /// The request is from an earlier client of the same slots.
+    #[error("from another client than the one that has these slots")]
     Token,
-    /// Its number is not the next of its slot, and not the last.
+    /// The number is neither the next of the slot nor the last.
     #[error("out of turn: neither the next request of its slot nor the last")]
     OutOfTurn,
-    /// Its client left before it was executed.
+    /// The client left before the request was executed.
     #[error("its client is gone")]
     Gone,
 }
 
 impl SlotDrop {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 5] = [Self::Length, Self::Torn, Self::Token, Self::OutOfTurn, Self::Gone];
 
-    /// A short name, for counters.
+    /// Short name of the reason, for counters.
     pub fn name(self) -> &'static str {
         match self {
             Self::Length => "length",
@@ -47,7 +48,7 @@ impl SlotDrop {
     }
 }
 
-/// The last word of a slot.
+/// The last word of a slot: number, attempt and checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail(pub u64);
 
@@ -73,7 +74,7 @@ impl Tail {
     }
 }
 
-/// The word before it.
+/// The word before the tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub token: u32,
@@ -97,14 +98,14 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A checksum of 24 bits over whole words. It finds accidents; whoever wants to can make any.
+/// A checksum of 24 bits over whole words. It detects accidents, not forgery.
 #[inline(always)]
 fn checksum(body: &[u8], head: u64, stamp: u64) -> u32 {
     const ODD: [u64; 2] = [0x2d35_8dcc_aa6c_78a5, 0x8bb8_4b93_962e_acc9];
     let mut sum = fold(head ^ ODD[0], stamp ^ ODD[1]);
     let (words, _) = body.as_chunks::<8>();
     let (pairs, rest) = words.as_chunks::<2>();
-    // The products wait for nothing, least of all for each other.
+    // The products are independent of `sum` and of each other.
     for [a, b] in pairs {
         sum = sum.rotate_left(7) ^ fold(u64::from_le_bytes(*a) ^ ODD[0], u64::from_le_bytes(*b) ^ ODD[1]);
     }
@@ -114,8 +115,8 @@ fn checksum(body: &[u8], head: u64, stamp: u64) -> u32 {
     (sum >> 40) as u32 ^ (sum as u32 & 0xFF_FFFF)
 }
 
-/// Makes the body in the last bytes of `slot` but [`FOOT_LEN`] a request; where it begins in `slot`. The body is followed by zeros
-/// up to a multiple of 8 bytes.
+/// Turns the body, which lies before the last [`FOOT_LEN`] bytes of `slot`, into a request; returns the offset in
+/// `slot` at which it begins. Zeros must pad the body to a multiple of 8 bytes.
 #[inline(always)]
 pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) -> usize {
     let foot = slot.len() - FOOT_LEN;
@@ -128,7 +129,7 @@ pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) -> u
     start
 }
 
-/// The bytes of a request as a client writes them, to lie at the right end of its slot: for those who test servers.
+/// Encodes a request as a client does, to be written to the right end of its slot. For tests of servers.
 pub fn build_request(token: u32, sequence: u32, attempt: u8, kind: u16, body: &[u8]) -> Vec<u8> {
     let mut slot = body.to_vec();
     slot.resize(body.len().next_multiple_of(8) + FOOT_LEN, 0);
@@ -140,7 +141,7 @@ pub fn build_request(token: u32, sequence: u32, attempt: u8, kind: u16, body: &[
 /// The tail of the slot that ends at `end`.
 #[inline(always)]
 pub(crate) fn tail(memory: &SharedMemory, end: usize) -> Tail {
-    // The layout was checked against the memory; a slot outside holds nothing.
+    // The layout was checked against the memory, so this cannot fail; a slot outside the memory would read as empty.
     Tail(u64::from_le(memory.load(end - 8).unwrap_or(0)))
 }
 
@@ -150,7 +151,7 @@ pub(crate) fn head(memory: &SharedMemory, end: usize) -> Head {
     Head::of(u64::from_le(memory.load(end - FOOT_LEN).unwrap_or(0)))
 }
 
-/// Copies the request with this tail out into `copy`, which holds the longest, and checks the copy.
+/// Copies the request with this tail to `copy`, which must have room for the longest, and checks the copy.
 #[inline(always)]
 pub(crate) fn read(
     memory: &SharedMemory,
@@ -170,7 +171,7 @@ pub(crate) fn read(
     if checksum(body, head.word(), tail.0 & Tail::STAMP) != tail.checksum() {
         return Err(SlotDrop::Torn);
     }
-    // Only now: what is torn may have any token.
+    // Checked last: a torn request may have any token.
     if head.token != token { Err(SlotDrop::Token) } else { Ok(head) }
 }
 
@@ -221,14 +222,14 @@ mod tests {
             let mut torn = new.clone();
             torn[at] ^= 0x10;
             let expected = match at {
-                // A length that is none is told before anything is read.
+                // An impossible length is reported before the body is read.
                 47 => SlotDrop::Length,
                 _ => SlotDrop::Torn,
             };
             assert_eq!(get(&memory(&torn), 7), Err(expected), "{at}");
         }
         let old = build_request(7, 5, 1, 2, &[0x66; 40]);
-        // Any words of the body are from before.
+        // Any of the body's words are from an older request.
         for words in 1..1u32 << 5 {
             let mut torn = new.clone();
             for word in (0..5).filter(|word| words & 1 << word != 0) {

@@ -1,19 +1,20 @@
-//! What a worker counts.
+//! Counters of a worker.
 
 use crate::slot::SlotDrop;
 
-/// What happened at a worker since it began.
+/// Counters of a worker since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerStats {
-    /// Requests that were executed.
+    /// Requests executed.
     pub executed: u64,
-    /// Answers that were given again, to requests that came again.
+    /// Answers sent again, because their requests were retransmitted.
     pub repeated: u64,
     /// Doorbells that started answers.
     pub doorbells: u64,
-    /// Steps that the pipeline made without a new request.
+    /// Steps of the pipeline without a new request.
     pub noops: u64,
-    /// Answers that could not be sent: the client cannot be reached, or there is no memory. It may ask again.
+    /// Answers that could not be sent, because the client cannot be reached, or there is no memory. The client may
+    /// retransmit.
     pub unsent: u64,
     /// Answers that the device failed to send.
     pub failed_sends: u64,
@@ -21,7 +22,7 @@ pub struct WorkerStats {
 }
 
 impl WorkerStats {
-    /// Contents of slots that were not executed, for a reason.
+    /// Contents of slots dropped for this reason, without being executed.
     pub fn dropped(&self, reason: SlotDrop) -> u64 {
         self.dropped[reason as usize]
     }

@@ -1,4 +1,4 @@
-//! A worker: finds requests, has them executed, answers.
+//! The worker: finds requests, has them executed, and answers.
 
 mod answers;
 mod seats;
@@ -19,37 +19,37 @@ use crate::{Exposed, Thread};
 use answers::{Answers, Given};
 use seats::Seats;
 
-/// Looks that find nothing, after which the pipeline moves all the same (sigcomm14 4.1.1).
+/// Empty looks after which the pipeline moves without a new request (sigcomm14 4.1.1).
 const NOOP_AFTER: u32 = 100;
-/// News of clients are looked for every so many turns.
+/// Turns between two looks for news of clients.
 const TURNS_PER_NEWS: u32 = 64;
-/// A slot is looked at for a request that came again every so many turns.
+/// Turns between two searches for a retransmission, each in one slot.
 const TURNS_PER_REPEAT: u32 = 8;
-/// Requests that are in the pipeline of [`WorkerConfig::herd`].
+/// Requests in the pipeline of [`WorkerConfig::herd`].
 const STAGES: usize = 2;
 
-/// How a worker works.
+/// Configuration of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerConfig {
-    /// Requests that are executed together at most; 1 is the pipeline of sigcomm14, in which they are executed one by one.
+    /// Most requests executed together; 1 selects the pipeline of sigcomm14, in which they are executed one by one.
     pub batch: usize,
-    /// Requests of one client in a batch at most. (atc16 has 1, with many clients.)
+    /// Most requests of one client in a batch. (atc16 has 1, with many clients.)
     pub per_client: usize,
-    /// UD queue pairs for answers, which take turns.
+    /// UD queue pairs for answers, which are used in turn.
     pub response_queue_pairs: usize,
-    /// Whether one doorbell starts all answers of a batch, or each has its own.
+    /// Whether one doorbell starts all answers of a batch, instead of one for each.
     pub doorbell_per_batch: bool,
-    /// Answers up to so many bytes are inline.
+    /// Longest answer that is sent inline, in bytes.
     pub inline_max: usize,
 }
 
 impl WorkerConfig {
-    /// HERD as sigcomm14 has it.
+    /// HERD as in sigcomm14.
     pub fn herd() -> Self {
         Self { batch: 1, per_client: 1, response_queue_pairs: 1, doorbell_per_batch: false, inline_max: 256 }
     }
 
-    /// With batches, one doorbell for each, and several queue pairs, as atc16 has it.
+    /// HERD as in atc16: with batches, one doorbell for each, and several queue pairs.
     pub fn herd_opt() -> Self {
         Self { batch: 32, per_client: 8, response_queue_pairs: 3, doorbell_per_batch: true, inline_max: 256 }
     }
@@ -68,7 +68,7 @@ impl WorkerConfig {
     }
 }
 
-/// A request that was taken from its slot.
+/// A request taken from its slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     client: u32,
@@ -77,7 +77,7 @@ struct Taken {
     attempt: u8,
     kind: u16,
     len: u16,
-    /// It had its second step.
+    /// The request has had its second step.
     is_advanced: bool,
 }
 
@@ -88,8 +88,8 @@ impl Taken {
     }
 }
 
-/// A worker with its service, which serves all clients of a [`crate::Server`]. It belongs to one thread, which calls
-/// [`Worker::turn`] again and again.
+/// A worker with its service, which serves all clients of a [`crate::Server`]. It belongs to one thread, which must
+/// call [`Worker::turn`] again and again.
 pub struct Worker<D: Device, S: Service> {
     outbox: Outbox<D>,
     seats: Seats,
@@ -100,29 +100,29 @@ pub struct Worker<D: Device, S: Service> {
     index: usize,
     config: WorkerConfig,
     changes: std::sync::mpsc::Receiver<Change>,
-    /// Places for requests that are not executed yet, with what is kept of each, in turn.
+    /// A ring of requests that have not been executed yet, with each one's job.
     taken: Vec<(Taken, S::Job)>,
-    /// Where the oldest is, and how many there are.
+    /// Index of the oldest, and their number.
     oldest: usize,
     count: usize,
-    /// Private copies of their bodies.
+    /// Private copies of the requests' bodies.
     bodies: Vec<u8>,
     body_stride: usize,
     service: S,
     stats: WorkerStats,
     turns: u32,
-    /// Looks into slots in turn that found nothing.
+    /// Empty looks in a row.
     empty_looks: u32,
-    // Last: the region stays exposed as long as anything here looks at it.
+    // Last, so that it is dropped last: the region stays exposed as long as anything here reads it.
     _exposed: Arc<Exposed<D>>,
 }
 
 impl<D: Device, S: Service> Worker<D, S> {
-    /// A worker of the calling thread.
+    /// Makes a worker for the calling thread.
     ///
     /// # Errors
     ///
-    /// What the device says, or [`VerbsError::Limit`].
+    /// An error of the device, or [`VerbsError::Limit`].
     pub fn new(seed: WorkerSeed<D>, config: &WorkerConfig, service: S) -> Result<Self, VerbsError> {
         config.check()?;
         let WorkerSeed { device, domain, exposed, layout, index, changes } = seed;
@@ -131,7 +131,7 @@ impl<D: Device, S: Service> Worker<D, S> {
         let longest = layout.response_len_max + ANSWER_HEAD_LEN;
         let outbox = Outbox::new(&device, &domain, &thread, config.response_queue_pairs, config.inline_max, longest)?;
         let places = config.batch.max(STAGES + 1);
-        // The copies' starts are not to share sets of the cache either.
+        // The starts of the copies should not share sets of the cache either.
         let body_stride = (layout.request_len_max.div_ceil(64) | 1) * 64;
         Ok(Self {
             outbox,
@@ -156,7 +156,7 @@ impl<D: Device, S: Service> Worker<D, S> {
         })
     }
 
-    /// What happened so far.
+    /// Counters so far.
     pub fn stats(&self) -> &WorkerStats {
         &self.stats
     }
@@ -166,15 +166,15 @@ impl<D: Device, S: Service> Worker<D, S> {
         &mut self.service
     }
 
-    /// Looks at the next slot of each client once, and executes and answers what there is; how many requests were answered.
-    /// `now_ns` is for the service. Never blocks.
+    /// Polls the next slot of each client once, and executes and answers the requests found; returns the number
+    /// answered. `now_ns` is for the service. Never blocks.
     #[inline]
     pub fn turn(&mut self, now_ns: u64) -> usize {
         self.turn_over(usize::MAX, now_ns)
     }
 
-    /// As [`Self::turn`], but the pipeline looks for the requests of so many clients at most, in turn: the fewer they are, the sooner it is known
-    /// when each of their answers left. A batch is of all clients.
+    /// As [`Self::turn`], but the pipeline polls at most `clients` clients, in turn: the fewer they are, the sooner it
+    /// is known when each of their answers left. A batch always covers all clients.
     #[inline(always)]
     pub fn turn_over(&mut self, clients: usize, now_ns: u64) -> usize {
         self.turns = self.turns.wrapping_add(1);
@@ -187,14 +187,14 @@ impl<D: Device, S: Service> Worker<D, S> {
         if self.config.batch == 1 { self.pipeline(clients, now_ns) } else { self.batch(now_ns) }
     }
 
-    /// Whether requests are in the pipeline that no further request may come to move: turns have something to do until there are none. (Beside that
-    /// they look for news, and for requests that came again.)
+    /// Whether the pipeline holds requests, which no further request may come to move; keep calling [`Self::turn`]
+    /// until it does not. (Turns also look for news and for retransmissions.)
     #[inline]
     pub fn is_pending(&self) -> bool {
         self.count > 0
     }
 
-    /// Clients whose slots are looked at.
+    /// Number of clients that are polled.
     #[inline]
     pub fn clients(&self) -> usize {
         self.seats.present()
@@ -222,7 +222,7 @@ impl<D: Device, S: Service> Worker<D, S> {
         self.execute(self.count, now_ns)
     }
 
-    /// Each request that is found moves those before it one step (sigcomm14 4.1.1).
+    /// Runs the pipeline: each request found moves the earlier ones by one step (sigcomm14 4.1.1).
     #[inline(always)]
     fn pipeline(&mut self, clients: usize, now_ns: u64) -> usize {
         let mut answered = 0;
@@ -238,7 +238,7 @@ impl<D: Device, S: Service> Worker<D, S> {
                 self.empty_looks = self.empty_looks.saturating_add(1);
             }
         }
-        // No client may ask again before it has the answers that are in here.
+        // All clients may be waiting for answers to requests in the pipeline, so it must move without a new one.
         let is_due = self.empty_looks >= NOOP_AFTER || self.seats.present() == 0;
         if self.count > 0 && is_due && self.outbox.room(&mut self.stats) > 0 {
             self.stats.noops += 1;
@@ -247,7 +247,7 @@ impl<D: Device, S: Service> Worker<D, S> {
         answered
     }
 
-    /// Moves the oldest `older` requests in the pipeline one step; how many were answered.
+    /// Moves the oldest `older` requests in the pipeline one step; returns the number answered.
     #[inline(always)]
     fn step(&mut self, older: usize, now_ns: u64) -> usize {
         let ready = usize::from(older > 0 && self.taken[self.place(0)].0.is_advanced);
@@ -255,14 +255,14 @@ impl<D: Device, S: Service> Worker<D, S> {
         if ready > 0 { self.execute(ready, now_ns) } else { 0 }
     }
 
-    /// Where the `nth` oldest request is.
+    /// Index of the `nth` oldest request.
     #[inline(always)]
     fn place(&self, nth: usize) -> usize {
         let place = self.oldest + nth;
         if place < self.taken.len() { place } else { place - self.taken.len() }
     }
 
-    /// Takes the next request of a client, if it is there and good, and prefetches for it.
+    /// Takes the next request of a client, if it is there and valid, and prefetches for it.
     #[inline(always)]
     fn take(&mut self, client: u32) -> bool {
         let place = self.place(self.count);
@@ -276,7 +276,7 @@ impl<D: Device, S: Service> Worker<D, S> {
         let head = match slot::read(&self.memory, end, tail, seat.token, self.layout.request_len_max, body) {
             Ok(head) => head,
             Err(reason) => {
-                // It is looked at again and again, and counted once.
+                // The slot is polled again and again, but counted once.
                 if seat.refused != tail {
                     seat.refused = tail;
                     self.stats.drop(reason);
@@ -300,7 +300,7 @@ impl<D: Device, S: Service> Worker<D, S> {
         true
     }
 
-    /// The second step of the `nth` oldest.
+    /// Does the second step of the `nth` oldest request.
     #[inline(always)]
     fn advance(&mut self, nth: usize) {
         let place = self.place(nth);
@@ -355,7 +355,7 @@ impl<D: Device, S: Service> Worker<D, S> {
         self.seats.get(taken.client).token == taken.token
     }
 
-    /// Sends the answer that is kept of a request.
+    /// Sends the kept answer to a request.
     #[inline(always)]
     fn send(&mut self, client: u32, token: u32, sequence: u32) {
         let (given, bytes) = self.answers.of(client, self.layout.slot_of(sequence));
@@ -376,7 +376,7 @@ impl<D: Device, S: Service> Worker<D, S> {
         }
     }
 
-    /// Looks at one more slot for a request that was answered and came again, since its answer was lost or is late.
+    /// Looks in one more slot for a retransmission of an answered request, whose answer was lost or is late.
     #[inline(never)]
     fn look_for_repeat(&mut self) {
         let Some((client, slot)) = self.seats.next_to_check(self.layout.window) else { return };
@@ -404,7 +404,8 @@ impl<D: Device, S: Service> Worker<D, S> {
         }
     }
 
-    /// Clients come and go, and answers have left. Turns hear of it now and then; this is for who wants it heard at once.
+    /// Processes arrivals and departures of clients, and completions of answers. Turns do so now and then; call it to
+    /// have it done at once.
     #[inline(never)]
     pub fn hear_news(&mut self) {
         self.outbox.tend(&mut self.stats);
@@ -420,7 +421,7 @@ impl<D: Device, S: Service> Worker<D, S> {
     }
 }
 
-/// What stands before the body of an answer: the number of the request, the worker, and the answer's kind.
+/// Encodes the head of an answer: the request's number, the worker, and the answer's kind.
 #[inline(always)]
 fn answer_head(sequence: u32, worker: usize, kind: u16) -> [u8; ANSWER_HEAD_LEN] {
     (u64::from(sequence) | (worker as u64) << 32 | u64::from(kind) << 48).to_le_bytes()

@@ -1,12 +1,12 @@
-//! Which partition a key belongs to.
+//! The mapping from keys to partitions.
 
 use sinew_store::cache::KeyHasher;
 
 /// The most partitions that a cache can have.
 pub const PARTITIONS_MAX: usize = 1 << 10;
 
-/// Of the hash that chooses partitions. It is public, since clients choose too; the hash that a table places its keys with
-/// has a seed of the table's own.
+/// Seed of the hash that chooses partitions. It is fixed and public, since clients choose too; the hash by which a
+/// table places its keys has a seed of its own.
 const SEED: u64 = 0x5349_4E45_5750_4152;
 
 /// The partitions of a cache, each of which one thread owns.
@@ -17,12 +17,12 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// So many; at least one, at most [`PARTITIONS_MAX`].
+    /// Divides the keys into `count` partitions, clamped to 1 to [`PARTITIONS_MAX`].
     pub fn new(count: usize) -> Self {
         Self { hasher: KeyHasher::new(SEED), count: count.clamp(1, PARTITIONS_MAX) }
     }
 
-    /// How many there are.
+    /// Number of partitions.
     pub fn count(&self) -> usize {
         self.count
     }

@@ -1,4 +1,4 @@
-//! What a cache and its client take from the heap: a warm get or put nothing.
+//! Allocations of a cache and its client: a warm get or put makes none.
 
 mod common;
 #[path = "../../../xtask/cost/src/counting.rs"]
@@ -11,7 +11,7 @@ use sinew_kv::cache::ClientConfig;
 use sinew_kv::cache::protocol::{PutOptions, Response};
 use sinew_store::cache::CacheConfig;
 
-/// Puts and gets `requests` items of these lengths, many in flight; counts the answers of each kind.
+/// Puts and gets `requests` items with many requests in flight; counts the answers of each kind.
 fn exchange(world: &mut World, pipeline: &mut TestPipeline, value: &[u8], requests: u64) -> [u64; 3] {
     let (mut asked, mut answers) = (0u64, [0; 3]);
     let window = pipeline.window() as u64;
@@ -48,7 +48,7 @@ fn a_warm_get_or_put_allocates_nothing() {
         let mut world = World::new(1, &config);
         let mut pipeline = world.connect(ClientConfig { window: 40, ..ClientConfig::default() }, FaultConfig::NONE);
         let value = vec![7; len];
-        // Lists of free buffers grow to what was once free.
+        // Lists of free buffers grow to their final length.
         (0..4).for_each(|_| _ = exchange(&mut world, &mut pipeline, &value, 6_000));
         let before = allocations();
         let answers = exchange(&mut world, &mut pipeline, &value, 6_000);

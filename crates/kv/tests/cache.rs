@@ -19,7 +19,7 @@ fn world(partitions: usize) -> (World, TestPipeline) {
     (world, pipeline)
 }
 
-/// What came of the one request that is in flight, as text to compare.
+/// Result of the one request in flight, as text to compare.
 fn outcome(world: &mut World, pipeline: &mut TestPipeline) -> String {
     world.answer(pipeline, |answer| match answer.response {
         Ok(Response::Value(value)) => format!("value {}", String::from_utf8_lossy(value)),
@@ -55,7 +55,7 @@ fn what_was_stored_is_there_until_it_is_deleted() {
     for key in &keys {
         assert_eq!(get(&mut world, &mut pipeline, key), format!("value {}", String::from_utf8_lossy(key)));
     }
-    // All partitions had some of them.
+    // Every partition has some of the items.
     let items: Vec<_> = world.partitions.iter().map(|partition| partition.stats().items).collect();
     assert!(items.iter().all(|items| *items > 10) && items.iter().sum::<u64>() == 100, "{items:?}");
     for key in &keys {
@@ -87,7 +87,7 @@ fn conditions_hold_or_nothing_is_stored() {
     assert_eq!(get(world, pipeline, b"key"), "value 1");
     assert_eq!(put(world, pipeline, b"key", b"4", with(When::Version(version))), "stored");
     assert_eq!(get(world, pipeline, b"key"), "value 4");
-    // Conditions that did not hold are nobody's fault.
+    // A condition that does not hold is not counted as a refusal.
     assert!(world.partitions.iter().all(|partition| partition.stats().refused == 0));
 }
 
@@ -145,12 +145,12 @@ fn numbers_are_added_to_and_keep_what_is_said_of_them() {
     };
     assert_eq!(add(world, pipeline, 1), "miss");
     let options = PutOptions { flags: 7, lives_s: 10, ..PutOptions::default() };
-    const NONE: &str = "the value is no number of up to 20 decimal digits below 2^64";
+    const NONE: &str = "the value is not a number of up to 20 decimal digits below 2^64";
     for (value, delta, expected, stored) in [
         ("0", 1, "Number(1)", "1"),
         ("9", 1, "Number(10)", "10"),
         ("10", -1, "Number(9)", "9"),
-        // As memcached leaves them.
+        // Trailing spaces, as memcached leaves them.
         ("9 ", 0, "Number(9)", "9"),
         ("007", 1, "Number(8)", "8"),
         ("5", -6, "Number(0)", "0"),
@@ -171,7 +171,7 @@ fn numbers_are_added_to_and_keep_what_is_said_of_them() {
         pipeline.inspect(b"key", 0).unwrap();
         assert_eq!(outcome(world, pipeline), format!("item {stored} flags 7 lives 10"));
     }
-    // A value that is no number is nobody's fault.
+    // A value that is not a number is not counted as a refusal.
     assert!(world.partitions.iter().all(|partition| partition.stats().refused == 0));
 }
 
@@ -253,7 +253,7 @@ fn values_of_a_megabyte_come_back_whole_and_longer_ones_are_refused() {
         let refused = put(&mut world, &mut pipeline, key, &longer, PutOptions::default());
         assert_eq!(refused, "a value of 1048577 bytes is longer than the 1048576 that this cache takes");
     }
-    // Together they are more than a response holds: the others are to be asked for alone.
+    // Together they exceed a response: the rest must be asked for one by one.
     pipeline.get_many(&[b"one", b"two", b"none", b"three"], 0).unwrap();
     world.answer(&mut pipeline, |answer| {
         let Ok(Response::Values(values)) = answer.response else { panic!("{answer:?}") };
@@ -261,7 +261,7 @@ fn values_of_a_megabyte_come_back_whole_and_longer_ones_are_refused() {
         assert!(values == [Lookup::Hit(&value), Lookup::Omitted, Lookup::Miss, Lookup::Omitted]);
     });
     assert_eq!(world.partitions[0].stats().refused, 3);
-    // What the session carries no message for is told in the same words.
+    // A value too long for the session's messages is refused in the same words.
     let error = pipeline.put(b"key", &vec![0; 2_000_000], PutOptions::default(), 0).unwrap_err().to_string();
     assert_eq!(error, "a value of 2000000 bytes is longer than the 1048576 that this cache takes");
 }
@@ -283,7 +283,7 @@ fn a_store_that_evicts_nothing_says_when_it_is_full() {
     assert_eq!(get(&mut world, &mut pipeline, b"key 0"), format!("value {}", "\u{7}".repeat(1000)));
 }
 
-/// Sends bytes that no client of ours sends, and reads the answer.
+/// Sends bytes that our client would never send, and returns the answer.
 fn raw(world: &mut World, at: usize, request: &[u8]) -> Vec<u8> {
     let mut rpc = world.endpoint(&format!("raw {request:?}"), &Nexus::client(), FaultConfig::NONE);
     let session = rpc.begin_connect(&world.servers[at].address()).unwrap();
@@ -323,7 +323,7 @@ fn hostile_requests_are_refused_and_counted() {
         assert_eq!(Response::read(&answer), Ok(Response::Refused(Refusal::Malformed)), "{request:?}");
         assert_eq!(world.partitions[0].stats().refused, index as u64 + 1);
     }
-    // Keys of the other partition, alone and among good ones.
+    // Keys of the other partition, alone and among valid ones.
     let partitions = world.partitions[0].partitions().clone();
     let of = |partition| (0u8..=255).find(|key| partitions.of(&[*key]) == partition).unwrap();
     let (own, other) = (of(0), of(1));
@@ -365,7 +365,8 @@ fn an_endpoint_without_a_partition_refuses() {
     let service = Service::new(2, &small()).unwrap();
     let nexus =
         Nexus::builder().handle_burst_with(REQUESTS, move |endpoint| service.handler(endpoint)).build().unwrap();
-    // The numbers say which partition is whose: one that was claimed is another's, and there are no more than there are.
+    // The endpoint's number selects its partition: one claimed already is not given twice, and one beyond the last does
+    // not exist.
     for index in [1, 0, 2, 0] {
         let server = world.numbered_endpoint(&format!("server.{}", world.servers.len()), index, &nexus);
         world.servers.push(server);
@@ -410,7 +411,7 @@ fn a_full_window_is_told_and_nothing_is_lost() {
     assert_eq!(get(&mut world, &mut pipeline, &long_key[1..]), "miss");
 }
 
-/// The next answer, while no server turns: its tag, and why it is none.
+/// Returns the tag and the cause of the next failed request, while no server turns.
 fn unanswered(world: &mut World, pipeline: &mut TestPipeline) -> Option<(u64, Cause)> {
     pipeline.turn();
     world.clock.advance(20_000);
@@ -426,10 +427,10 @@ fn requests_end_when_they_were_waited_for_long_enough() {
     let mut world = World::new(2, &small());
     let config = ClientConfig { timeout_ns: Some(2 * MS), ..ClientConfig::default() };
     let mut pipeline = world.connect(config, FaultConfig::NONE);
-    // Time enough.
+    // The time-out is long enough.
     assert_eq!(put(&mut world, &mut pipeline, b"key", b"1", PutOptions::default()), "stored");
     assert_eq!(get(&mut world, &mut pipeline, b"key"), "value 1");
-    // Nobody answers from now on.
+    // From here on no server answers.
     pipeline.get(b"key", 1).unwrap();
     pipeline.put(b"key", b"2", PutOptions::default(), RequestOptions::tag(2).timeout_ns(MS)).unwrap();
     pipeline.get(b"key", RequestOptions::tag(3).timeout_ns(u64::MAX)).unwrap();
@@ -438,7 +439,7 @@ fn requests_end_when_they_were_waited_for_long_enough() {
     let ended: Vec<_> = (0..250).filter_map(|_| unanswered(&mut world, &mut pipeline)).collect();
     let tags = [[2, 1].as_slice(), &vec![4; parts], &[5]].concat();
     assert_eq!(ended, tags.into_iter().map(|tag| (tag, Cause::DeadlinePassed)).collect::<Vec<_>>());
-    // One had as long as it takes; and those to come have it.
+    // One request waits as long as it takes, and so do the later ones.
     pipeline.set_timeout_ns(None);
     pipeline.delete(b"k", 6).unwrap();
     assert!((0..250).all(|_| unanswered(&mut world, &mut pipeline).is_none()));
@@ -459,7 +460,7 @@ fn a_request_is_cancelled_by_its_name() {
     assert_eq!(pipeline.in_flight(), 0);
 }
 
-/// Requests without a time-out are to the byte what they were before there were any.
+/// Requests without a time-out are byte for byte as before time-outs existed.
 #[test]
 fn only_requests_with_a_time_out_carry_options() {
     let (mut world, mut pipeline) = world(1);

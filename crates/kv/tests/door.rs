@@ -1,4 +1,4 @@
-//! The door's sockets: real clients on this machine.
+//! The door's sockets, with real clients on this machine.
 
 #[path = "memcached/ours.rs"]
 mod ours;
@@ -19,7 +19,7 @@ use sinew_kv::Partitions;
 use sinew_kv::memcached::{Door, DoorConfig, Listener};
 use sinew_store::cache::{Cache, CacheConfig};
 
-/// What a whole conversation is answered.
+/// Sends a whole conversation, and returns the answers.
 fn converse(mut stream: TcpStream, script: &[u8]) -> Vec<u8> {
     let mut writer = stream.try_clone().unwrap();
     std::thread::scope(|threads| {
@@ -68,7 +68,8 @@ proptest! {
     }
 }
 
-/// Each thread sleeps until something wakes it: what a client says, what another thread hands over or answers, a new connection.
+/// Each thread sleeps until it is woken: by a client, by a request or an answer of another thread, or by a new
+/// connection.
 #[test]
 fn doors_beside_other_things_sleep_through_nothing() {
     for threads in [1, 3] {
@@ -78,7 +79,7 @@ fn doors_beside_other_things_sleep_through_nothing() {
             let clients_count = clients.len();
             let client = &mut clients[round % clients_count];
             if round % 8 == 0 {
-                // Everybody sleeps by now.
+                // By now every thread sleeps.
                 std::thread::sleep(Duration::from_millis(5));
             }
             for key in 0..6 {
@@ -94,7 +95,7 @@ fn doors_beside_other_things_sleep_through_nothing() {
     }
 }
 
-/// A thread that has slept on its door asks its sockets at once; while there is nothing, it asks them only now and then.
+/// After a sleep, a thread asks its sockets at once; while they are idle, it asks them only now and then.
 #[test]
 fn a_door_beside_other_things_looks_at_its_sockets_after_a_sleep() {
     let listener = Listener::bind("127.0.0.1:0").unwrap();
@@ -187,10 +188,10 @@ fn a_client_that_never_reads_is_not_read_from() {
         sent += len;
         assert!(sent < 64 << 20, "somebody takes all of it");
     }
-    // Others do not notice.
+    // Other clients do not notice.
     assert!(converse(server.connect(), b"get big\r\n").len() > value.len());
     let written = server.stop()[0].counters()[0].bytes_written.get();
-    // What the sockets' buffers hold.
+    // No more than the sockets' buffers hold.
     assert!(written < 64 << 20, "{written}");
 }
 
@@ -199,7 +200,7 @@ fn values_for_which_there_is_no_room_wait_until_there_is() {
     let config = DoorConfig { connection_memory: 1, ..DoorConfig::default() };
     for threads in [1, 2] {
         let server = Server::start("127.0.0.1:0", threads, config.clone());
-        // Two of them are as much as there is for clients that nobody knows.
+        // Two of the values take all the memory for unproven clients.
         let mut slow: Vec<_> = (0..8).map(|_| server.connect()).collect();
         for (number, stream) in slow.iter_mut().enumerate() {
             write!(stream, "set k{number} 0 0 1000000\r\n").unwrap();
@@ -235,7 +236,7 @@ fn connections_beyond_the_limit_are_told_and_closed() {
     server.connect().read_to_string(&mut said).unwrap();
     assert_eq!(said, "ERROR Too many open connections\r\n");
     held.pop();
-    // One that is told so may be closed before it has asked.
+    // A rejected client may be disconnected before it has sent anything.
     let is_served = || -> std::io::Result<bool> {
         let (mut stream, mut said) = (server.connect(), Vec::new());
         stream.write_all(b"mn\r\n")?;
@@ -263,7 +264,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 fn a_client_of_the_binary_protocol_is_hung_up_on_at_once() {
     let server = Server::tcp(1);
     let mut client = server.connect();
-    // It wants to know the version.
+    // A binary request for the version.
     client.write_all(&[&[0x80, 0x0B][..], &[0; 22]].concat()).unwrap();
     assert_eq!(client.read(&mut [0; 24]).unwrap(), 0);
 }
@@ -290,7 +291,7 @@ fn lists_of_keys_of_any_length_are_answered_whole() {
         let script = format!("{set}get{list}\r\nmn\r\n");
         let said = converse(server.connect(), script.as_bytes());
         assert!(show(&said) == format!("{}{found}END\r\nMN\r\n", "STORED\r\n".repeat(40)), "{threads} threads");
-        // A client that waits for the answer has it, wherever its line was cut.
+        // A client that waits for its answer gets it, wherever its line was cut.
         for cut in [4000, 65_536, 70_000, 131_072, 135_168] {
             let mut stream = server.connect();
             let script = format!("get{} {}\r\n", &list[..cut], key(0));
@@ -303,7 +304,7 @@ fn lists_of_keys_of_any_length_are_answered_whole() {
                 assert!(reader.read_line(&mut said).unwrap() > 0, "{threads} threads, {cut}: {said}");
             }
         }
-        // One that is too long for a key ends the answer, and not the connection.
+        // A key that is too long ends the answer, but not the connection.
         let script = format!("get {} {} key{list}\r\nmn\r\n", key(0), "k".repeat(200_000));
         let said = show(&converse(server.connect(), script.as_bytes()));
         assert!(said.ends_with("CLIENT_ERROR bad command line format\r\nMN\r\n"), "{threads} threads: {said}");
@@ -354,7 +355,7 @@ fn long_answers_of_other_threads_come_whole() {
     }
 }
 
-/// The most memory that this process had, in bytes.
+/// Peak memory of this process, in bytes.
 fn peak_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
@@ -378,10 +379,10 @@ fn clients_that_never_read_take_bounded_memory_and_those_that_do_are_kept() {
         let mut deaf: Vec<_> = (0..40).map(|_| server.connect()).collect();
         let requests = b"get key-0\r\nget key-1\r\nget key-2\r\nget key-3\r\n".repeat(200);
         for stream in &mut deaf {
-            // Those that do not read are closed at some time.
+            // Clients that do not read are closed eventually.
             let _ = stream.write_all(&requests);
         }
-        // They have been silent for a while.
+        // These clients have been silent for a while.
         std::thread::sleep(Duration::from_millis(300));
         for _ in 0..10 {
             let said = converse(server.connect(), b"get key-0 key-1\r\nget key-2\r\nget key-3\r\n");

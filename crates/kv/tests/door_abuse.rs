@@ -1,6 +1,6 @@
-//! Clients that stall, beside others that do not: in a process of its own, whose memory is looked at.
+//! Clients that stall, next to others that behave. The test has a process of its own, since it measures memory.
 //!
-//! `DOOR_ABUSE=full` has as many of them as a server with the default limits is to stand.
+//! `DOOR_ABUSE=full` runs as many stalled clients as a server with the default limits must withstand.
 
 #[path = "memcached/server.rs"]
 mod server;
@@ -15,10 +15,10 @@ use server::Server;
 use sinew_kv::memcached::DoorConfig;
 
 const VALUE_LEN: usize = 1_000_000;
-/// The tables of the server's threads, once full.
+/// Memory of the server's tables once they are full.
 const TABLE_BYTES: usize = 24 << 20;
 
-/// One at a time: they measure.
+/// Serialises the tests: they measure.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -29,7 +29,7 @@ fn is_full_size() -> bool {
     std::env::var("DOOR_ABUSE").is_ok_and(|size| size == "full")
 }
 
-/// Bytes of memory that this process has.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -42,7 +42,7 @@ enum Good {
     Writer,
 }
 
-/// What a client that does as it should says again and again, and is answered.
+/// What a well-behaved client sends again and again, and the answer it expects.
 fn exchange(good: Good, number: usize) -> (Vec<u8>, Vec<u8>) {
     let value = vec![b'v'; VALUE_LEN];
     let head = format!("set w{number} 0 0 {VALUE_LEN}\r\n");
@@ -59,7 +59,7 @@ fn exchange(good: Good, number: usize) -> (Vec<u8>, Vec<u8>) {
     }
 }
 
-/// Says and hears that until told to stop; counts how often.
+/// Repeats the exchange until told to stop, and counts the repetitions.
 fn go_on(mut stream: TcpStream, good: Good, number: usize, count: &AtomicU64, stop: &AtomicBool) {
     let (said, expected) = exchange(good, number);
     let mut heard = vec![0; expected.len()];
@@ -72,21 +72,21 @@ fn go_on(mut stream: TcpStream, good: Good, number: usize, count: &AtomicU64, st
     }
 }
 
-/// As many bytes as the connection takes at once.
+/// Sends as many bytes as the connection accepts at once.
 fn say_some(stream: &mut TcpStream, bytes: &[u8]) {
     stream.set_nonblocking(true).unwrap();
     let mut said = 0;
     while said < bytes.len() {
         match stream.write(&bytes[said..]) {
             Ok(len) => said += len,
-            // One that is closed is what is to be expected.
+            // The server may already have closed the connection, as it should.
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
             Err(_) => return,
         }
     }
 }
 
-/// Good clients beside `abusers` that each say `abuse` and then do nothing, for two rounds of them.
+/// Runs well-behaved clients next to `abusers` clients that each send `abuse` and then stall, in two rounds.
 fn good_clients_stay(abusers: usize, connection_memory: usize, abuse: &[u8]) {
     let _alone = alone();
     for threads in [1, 2] {
@@ -109,7 +109,7 @@ fn good_clients_stay(abusers: usize, connection_memory: usize, abuse: &[u8]) {
             counts.iter().zip(before).map(|(count, before)| count.load(Ordering::Relaxed) - before).collect()
         };
         let most = std::thread::scope(|scope| {
-            // Whatever fails here, they end.
+            // Ends the clients even if an assertion fails.
             let ends = Ends(&stop);
             for (number, good) in goods.into_iter().enumerate() {
                 let (stream, count, stop) = (server.connect(), &counts[number], &stop);
@@ -128,10 +128,10 @@ fn good_clients_stay(abusers: usize, connection_memory: usize, abuse: &[u8]) {
                 );
                 for (alone, beside) in alone.iter().zip(&beside) {
                     assert!(*beside > 0, "{threads} threads: {alone} in 1 s before, {beside} in 2 s beside them");
-                    // How much it is measures the machine, too.
+                    // The ratio also depends on the machine.
                     assert!(!is_full_size() || beside >= alone, "{threads} threads: {alone} before, {beside} beside");
                 }
-                // Those who come now are served, too.
+                // Clients that connect now are served, too.
                 for good in [Good::Small, Good::Reader, Good::Writer] {
                     let (said, expected) = exchange(good, 9);
                     let (mut stream, mut heard) = (server.connect(), vec![0; expected.len()]);
@@ -143,7 +143,7 @@ fn good_clients_stay(abusers: usize, connection_memory: usize, abuse: &[u8]) {
             drop(ends);
             most
         });
-        // The clients' own buffers, and what the allocator makes of it all.
+        // The clients' own buffers, and the allocator's overhead.
         let bound = TABLE_BYTES * threads + connection_memory + connection_memory / 10 + (24 << 20);
         assert!(most < bound, "{threads} threads: {} MB of {} MB", most >> 20, bound >> 20);
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -159,7 +159,7 @@ fn good_clients_stay(abusers: usize, connection_memory: usize, abuse: &[u8]) {
     }
 }
 
-/// Ends the clients.
+/// Stops the clients when dropped.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -168,7 +168,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Bytes of connections' buffers, as `stats` has them.
+/// Bytes in connections' buffers, as `stats` shows them.
 fn stats(server: &Server) -> usize {
     let mut stream = server.connect();
     stream.write_all(b"stats\r\nquit\r\n").unwrap();
@@ -196,7 +196,8 @@ fn a_crowd_that_waits_for_memory_does_not_have_all_of_it() {
     let _alone = alone();
     let abuse = [b"set x 0 0 1000000\r\n", &vec![b'v'; 200_000][..]].concat();
     for threads in [1, 2] {
-        // The least that there can be. Some of the crowd have long buffers, and all of them together have too much though those are short.
+        // The least memory possible. Some of the crowd have long buffers, and even the short buffers of all of them
+        // together are too much.
         let config = DoorConfig { connection_memory: 4 << 20, ..DoorConfig::default() };
         let server = Server::start("127.0.0.1:0", threads, config);
         let crowd: Vec<_> = (0..420).map(|_| server.connect()).collect();
@@ -208,7 +209,7 @@ fn a_crowd_that_waits_for_memory_does_not_have_all_of_it() {
         for number in 0..2 {
             for good in [Good::Small, Good::Writer, Good::Reader] {
                 let (said, expected) = match good {
-                    // What the writer has just stored.
+                    // The value that the writer has just stored.
                     Good::Reader => (
                         format!("get w{number}\r\n").into_bytes(),
                         [

@@ -1,5 +1,5 @@
-//! What the memcached door takes from the heap: a warm get or set nothing, whichever thread owns the key. Only of values of more than
-//! 64 KB this is so where one thread owns all keys.
+//! Allocations of the memcached door: a warm get or set makes none, whichever thread owns the key. With values of more
+//! than 64 KB this holds only where one thread owns all keys.
 
 #[path = "../../../xtask/cost/src/counting.rs"]
 mod counting;
@@ -24,7 +24,7 @@ impl World {
     fn new(threads: usize) -> Self {
         let listener = Listener::bind("127.0.0.1:0").unwrap();
         let address = listener.address().to_owned();
-        // All buffers that are in use at once can be kept.
+        // Enough to keep all buffers that are in use at once.
         let config = DoorConfig { connection_memory: 512 << 20, ..DoorConfig::default() };
         let doors = Door::open(listener, &Partitions::new(threads), 0, config).unwrap();
         let config = CacheConfig { items: 1000, memory_bytes: 16 << 20, ..CacheConfig::default() };
@@ -41,7 +41,7 @@ impl World {
         stream
     }
 
-    /// Says `script` on each connection, and reads as many bytes as are expected.
+    /// Sends `script` on each connection, and reads `expected` bytes of answers.
     fn exchange(&mut self, clients: &mut [TcpStream], script: &[u8], expected: usize, target: &mut [u8]) {
         let mut sent = [0; CLIENTS];
         let mut read = [0; CLIENTS];
@@ -68,7 +68,7 @@ fn some(result: std::io::Result<usize>) -> usize {
     }
 }
 
-/// Commands, and the length of their answers.
+/// Returns commands, and the length of their answers.
 fn script(len: usize, keys: usize) -> (Vec<u8>, usize) {
     let value = vec![b'v'; len];
     let mut script = Vec::new();
@@ -82,7 +82,7 @@ fn script(len: usize, keys: usize) -> (Vec<u8>, usize) {
         expected += "STORED\r\nHD\r\n".len();
     }
     for key in 0..keys {
-        // Alone, several, one that is not there, and by a meta command.
+        // A single key, several, a missing one, and one by a meta command.
         let found = format!("VALUE key-{key} 7 {len}\r\n").len() + len + 2;
         script.extend(format!("get key-{key}\r\nget key-{key} nobody key-{key}\r\nmg key-{key} v k f\r\n").bytes());
         expected += 3 * found + 2 * "END\r\n".len() + format!("VA {len} kkey-{key} f7\r\n").len() + len + 2;
@@ -97,14 +97,14 @@ fn a_warm_get_or_set_over_a_socket_allocates_nothing() {
     let mut target = vec![0; 1 << 20];
     for threads in [1, 3] {
         for (len, keys) in [(0, 40), (32, 40), (1000, 40), (40_000, 6), (500_000, 2)] {
-            // Room for a long value of another thread is asked for each time, and found where there is some.
+            // Room for another thread's long value is requested each time, and may have to be allocated.
             if len > 64 << 10 && threads > 1 {
                 continue;
             }
             let (script, expected) = script(len, keys);
             let mut world = World::new(threads);
             let mut clients: Vec<_> = (0..CLIENTS).map(|_| world.connect()).collect();
-            // Buffers grow to what is needed of them, and as many are made as are ever needed at once.
+            // Buffers grow to their final size, and as many are made as are ever in use at once.
             let steady = (0..50).any(|_| {
                 let before = allocations();
                 (0..10).for_each(|_| world.exchange(&mut clients, &script, expected, &mut target));

@@ -1,10 +1,10 @@
-//! Clients of the memcached door that mean no good, or do not know better.
+//! Hostile and clumsy clients of the memcached door.
 
 mod hostile;
 
 use proptest::prelude::*;
 
-/// Bytes that look like commands for a while.
+/// Bytes that resemble commands.
 fn nearly_commands() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         8 => prop::sample::select(vec![

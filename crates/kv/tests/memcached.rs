@@ -1,4 +1,4 @@
-//! The door's protocol beside memcached's own: the same bytes go to both, and the same must come back.
+//! The door's protocol compared with memcached: both get the same bytes, and must give the same answers.
 
 #[path = "memcached/ours.rs"]
 mod ours;
@@ -14,7 +14,7 @@ use sinew_conformance::skipped;
 use sinew_store::cache::{Cache, CacheConfig, WhenFull};
 use theirs::Memcached;
 
-/// Both sides, which have heard the same from the beginning.
+/// Both sides, which have received the same input from the beginning.
 struct Both {
     theirs: Memcached,
     ours: Table,
@@ -53,7 +53,7 @@ fn show(bytes: &[u8]) -> String {
     text
 }
 
-/// Answers without what differs from one second to the next: lives and ages.
+/// Removes everything that differs from one second to the next: lifetimes and ages.
 fn timeless(answer: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = answer;
@@ -73,8 +73,9 @@ fn timeless(answer: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Lines of answers without the spaces behind numbers that have become shorter, and what else tells that they are items of their own: whether
-/// memcached has sent all that it had to by then (see [`SEND`]) depends on how the stream is cut, and on the machine.
+/// Splits answers into lines, without the spaces behind numbers that have become shorter, and without other signs that
+/// these are items of their own. Whether they are depends on whether memcached had sent all pending output by then (see
+/// [`SEND`]), and thus on how the stream is cut, and on the machine.
 fn unpadded(answer: &[u8]) -> Vec<Vec<u8>> {
     let lines = answer.split(|byte| *byte == b'\n').map(|line| {
         let mut words: Vec<&[u8]> = line.trim_ascii().split(|byte| *byte == b' ').collect();
@@ -82,7 +83,7 @@ fn unpadded(answer: &[u8]) -> Vec<Vec<u8>> {
         if let [b"VALUE", _, _, len, ..] | [b"VA", len, ..] = &mut words[..] {
             *len = b"#";
         }
-        // Another item has not been fetched, as a flag would say.
+        // A new item has not been fetched, which a flag would show.
         let is_told =
             |word: &&[u8]| is_meta && matches!(word.split_first(), Some((b's' | b'h', number)) if is_number(number));
         words.retain(|word| !is_told(word));
@@ -95,7 +96,7 @@ fn is_number(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit)
 }
 
-/// Each line is a client of its own.
+/// Each line is the input of one client.
 const SCRIPTS: &str = include_str!("memcached/scripts.txt");
 
 #[test]
@@ -106,7 +107,7 @@ fn every_command_is_answered_as_memcached_answers_it() {
     }
 }
 
-/// `\r`, `\n`, `\t`, `\\`, `\xHH`, and `\*N,C` for N times the byte C.
+/// Decodes `\r`, `\n`, `\t`, `\\`, `\xHH`, and `\*N,C` for N times the byte C.
 fn unescaped(line: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = line.as_bytes();
@@ -195,13 +196,15 @@ fn long_lists_of_keys_are_answered_whole() {
     }
 }
 
-/// Has memcached send what it has to. While an item is still to be sent, a number that becomes shorter makes another item, without
-/// the spaces that it has else. Twice, since a command before it that asks for too much data takes a byte or two.
+/// Makes memcached send its pending output. While an item is still to be sent, a number that becomes shorter makes
+/// another item, without the trailing spaces. It is sent twice, since an earlier command that asks for too much data
+/// swallows a byte or two.
 const SEND: &str = "mn\r\nmn\r\n";
 
-/// Pieces of commands, put together at random.
+/// A command, assembled at random.
 fn command() -> impl Strategy<Value = Vec<u8>> {
-    // No number that would be negative were it signed: memcached then looks for a minus, beyond the end of the item.
+    // No number that would be negative if it were signed: memcached then looks for a minus sign beyond the end of the
+    // item.
     let key = prop::sample::select(vec!["a", "b", "c", "long-key-of-some-length", "YWJj", "a\x01"]);
     let number = prop::sample::select(vec![
         "0",
@@ -249,7 +252,7 @@ fn command() -> impl Strategy<Value = Vec<u8>> {
                 8 | 9 => format!("ms {key} {len}{flags}\r\n{value}\r\n"),
                 10 | 11 => format!("mg {key}{flags}\r\n"),
                 12 => format!("md {key}{flags}\r\n"),
-                // It forgets when the item is to end if the number has become longer.
+                // memcached forgets the expiry if the number has become longer.
                 _ => format!("{SEND}ma {key}{}\r\n", flags.replace(" T", " N")),
             }
             .into_bytes()
@@ -257,12 +260,12 @@ fn command() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Commands, and where the bytes are cut.
+/// Commands, and the places at which the bytes are cut.
 fn stream() -> impl Strategy<Value = (Vec<Vec<u8>>, Vec<prop::sample::Index>)> {
     (prop::collection::vec(command(), 1..40), prop::collection::vec(any::<prop::sample::Index>(), 0..4))
 }
 
-/// What makes the beginning of all streams alike.
+/// Resets both sides before each stream.
 const FORGET: &[u8] =
     b"md a q\r\nmd b q\r\nmd c q\r\nmd long-key-of-some-length q\r\nmd YWJj q\r\nmd YWJj b q\r\nmd a\x01 q\r\n";
 
@@ -275,9 +278,9 @@ fn random_streams_cut_anywhere_are_answered_as_memcached_answers_them() {
         let mut both = both.borrow_mut();
         both.answers(&[FORGET]);
         let mut bytes = commands.concat();
-        // A command that waits for data keeps memcached from sending the answers to those before it.
+        // A command that waits for data keeps memcached from sending earlier answers.
         bytes.extend_from_slice(&b"\r\n".repeat(20));
-        // And versions are counted alike.
+        // Versions must be counted alike, too.
         bytes.extend_from_slice(b"set d 0 0 0\r\n\r\ngets d\r\n");
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len())).collect();
         cuts.extend([0, bytes.len()]);
@@ -286,7 +289,7 @@ fn random_streams_cut_anywhere_are_answered_as_memcached_answers_them() {
             cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]).filter(|piece| !piece.is_empty()).collect();
         let [theirs, ours] = both.answers(&pieces);
         if theirs != ours {
-            // They may differ for ever now.
+            // The two sides may differ for ever from here on.
             *both = Both::start("streams").expect("there is a memcached");
         }
         prop_assert!(

@@ -1,4 +1,4 @@
-//! An ordered index over RPC, on a network in memory that loses, repeats and reorders packets, beside a `BTreeMap`.
+//! An ordered index over RPC compared with a `BTreeMap`, on a network in memory that loses, repeats and reorders packets.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -50,7 +50,7 @@ impl World {
         Self { clock, server, client }
     }
 
-    /// What the index answers, as `read` reads it.
+    /// Makes a request and passes its answer to `read`.
     fn ask<T>(&mut self, request: &Request<'_>, read: impl FnOnce(Result<Response<'_>, Error>) -> T) -> T {
         self.client.ask(request, 7).unwrap();
         for _ in 0..1_000_000 {
@@ -224,7 +224,7 @@ fn a_scan_goes_on_where_its_answer_was_full() {
     for name in &names {
         service.index().put(name, &[7; 1000]).unwrap();
     }
-    // Longer than an answer of many entries: it has one to itself.
+    // A value longer than an answer of several entries has an answer to itself.
     service.index().put(b"0500", &[8; 1 << 20]).unwrap();
     let (mut seen, mut answers) = (Vec::new(), 0);
     let mut last: Option<Vec<u8>> = None;
@@ -341,7 +341,7 @@ fn answers_that_lie_about_their_entries_are_malformed() {
     Response::Sum(Sum { sum: 3, added: 1, passed_over: 0, last: b"key", more: true }).write(&mut bytes);
     assert!(Response::read(&bytes).is_ok());
     assert!(Response::read(&bytes[..bytes.len() - 1]).is_err());
-    // Two entries are announced, and one is there.
+    // Two entries are announced, and only one is present.
     let one = b"\x04\x00\x02\x00\x00\x00\x01\x00\x01\x00\x00\x00kv";
     assert_eq!(Response::read(one), Err(Malformed { what: "it ends too early" }));
     let more = b"\x04\x00\x00\x00\x00\x00\x01\x00\x01\x00\x00\x00kv";

@@ -1,6 +1,6 @@
-//! Random requests through a network that loses, duplicates, reorders and delays, against a plain map.
+//! Random requests through a network that loses, duplicates, reorders and delays packets, compared with a plain map.
 //!
-//! `PROPTEST_CASES` makes it a longer hunt.
+//! Set `PROPTEST_CASES` for a longer run.
 
 mod common;
 
@@ -30,7 +30,7 @@ enum Step {
     Touch(u8, u32),
     PutNumber(u8, u64),
     Add(u8, i64),
-    /// Forgets everything, once all answers are taken.
+    /// Removes all items, after all answers have been taken.
     Flush,
     GetMany(Vec<u8>),
     Turn(u8),
@@ -87,7 +87,7 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// The version of an item that was added to: another than before, which nobody was told.
+/// Version of an item that was added to: a new one, which no answer has named.
 const UNKNOWN: u64 = 0;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -98,7 +98,7 @@ struct Known {
     version: u64,
 }
 
-/// What is asked for, and not answered.
+/// A request in flight.
 #[derive(Clone, Debug)]
 enum Asked {
     Get,
@@ -118,10 +118,10 @@ fn bytes_of(key: u8) -> Vec<u8> {
 struct Run {
     world: World,
     pipeline: TestPipeline,
-    /// What must be there, and, where nothing is evicted, is.
+    /// Items that must be present, and are if nothing is evicted.
     items: BTreeMap<u8, Known>,
     evicts: bool,
-    /// By tag, with its key. No two of them are of the same key, so the order in which they run does not matter.
+    /// By tag, with the key. No two requests are for the same key, so the order of their execution does not matter.
     asked: BTreeMap<u64, (u8, Asked)>,
     /// Keys in flight.
     busy: BTreeSet<u8>,
@@ -138,7 +138,7 @@ impl Run {
             ..CacheConfig::default()
         };
         let mut world = World::new(case.partitions, &config);
-        // Far ahead of the endpoints' clock, so that it passes only when the model says so.
+        // Far ahead of the endpoints' clock, so that time passes only when the model says so.
         world.now_s = 1_000_000;
         let config = ClientConfig { window: case.window, ..ClientConfig::default() };
         let pipeline = world.connect(config, FaultConfig::both(case.faults));
@@ -352,7 +352,7 @@ fn number_of(known: &Known) -> Option<u64> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// An answer, to keep.
+/// An owned copy of an answer.
 #[derive(Clone, Debug)]
 enum Said {
     Value(Option<Vec<u8>>),
@@ -368,7 +368,7 @@ enum Said {
 }
 
 impl Said {
-    /// The keys that it is about.
+    /// The keys that the answer concerns.
     fn keys(&self, key: u8) -> Vec<u8> {
         match self {
             Self::Values(values) => values.iter().map(|(key, _)| *key).collect(),
@@ -425,7 +425,7 @@ proptest! {
         let mut run = Run::new(&case);
         case.steps.iter().for_each(|step| run.step(step));
         run.settle();
-        // What is there at the end is what the answers said.
+        // At the end, the cache holds what the answers implied.
         for key in 0..KEYS {
             run.step(&Step::Inspect(key));
             run.settle();

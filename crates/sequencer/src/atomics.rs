@@ -1,9 +1,10 @@
-//! The sequencer of atomics: clients add to a word of the server's memory, and its processor has no part in it (atc16 4.2.3).
+//! The sequencer of atomics: clients add to a word of the server's memory, without its processor (atc16 4.2.3).
 //!
-//! It stands here to be compared with. On NICs it is the slowest by far, since the units of a NIC lock the word for as long as PCIe
-//! takes; over shared memory there is no such lock, and the atomic is the processor's own. And whoever can add to the word can add
-//! anything: its clients are trusted, and a range has no limit but its count. The word wraps around at the end of the numbers; a client takes
-//! none below those before, and the server knows of it ([`Word::is_exhausted`]).
+//! It is here for comparison. On NICs it is the slowest by far, since a NIC's units lock the word for as long as PCIe
+//! takes; over shared memory there is no such lock, and the atomic is the processor's own. Besides, a client can add
+//! anything to the word, so clients must be trusted, and only its type limits the count of a range. The word wraps
+//! around at the end of the numbers; a client accepts no number below earlier ones, and the server can tell
+//! ([`Word::is_exhausted`]).
 
 use std::collections::VecDeque;
 
@@ -17,12 +18,12 @@ use crate::client::{Answer, Client, Numbers};
 use crate::error::{CallError, ClientError, Refusal, RequestError};
 use crate::sequence::LAST;
 
-/// Completions taken at a time.
+/// Completions taken in one poll.
 const BURST: usize = 64;
-/// Bytes of the word.
+/// Length of the word, in bytes.
 const WORD: usize = 8;
 
-/// The server's part: the word. Its queue pairs, one for each client, need nothing posted, and nobody who drives them where a
+/// The server's part: the word. Its queue pairs, one for each client, need no receives, and need not be driven where a
 /// device serves atomics by itself.
 pub struct Word<E: Exposed> {
     exposed: E,
@@ -30,38 +31,38 @@ pub struct Word<E: Exposed> {
 }
 
 impl<E: Exposed> Word<E> {
-    /// Exposes a word of `domain`'s, which begins at `first`.
+    /// Exposes a word in `domain`, which starts at `first`.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// An error of the device.
     pub fn expose<D: ProtectionDomain<Exposed = E>>(domain: &D, first: u64) -> Result<Self, VerbsError> {
         let exposed = domain.expose(WORD, Access { write: false, read: true, atomic: true })?;
         exposed.store(0, first).map_err(|error| VerbsError::Device(error.to_string()))?;
         Ok(Self { exposed, first })
     }
 
-    /// What clients need to know of it.
+    /// The address of the word, which clients need.
     pub fn remote(&self) -> RemoteMemory {
         self.exposed.remote()
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&self) -> u64 {
         self.exposed.load(0).unwrap_or(u64::MAX)
     }
 
-    /// Whether the word went past the last number, and around: no more clients are to come.
+    /// Whether the word has passed the last number, or wrapped around: then admit no more clients.
     pub fn is_exhausted(&self) -> bool {
         !(self.first..=LAST).contains(&self.next())
     }
 }
 
-/// A queue pair for the server's end of a client's connection. It posts and receives nothing.
+/// Makes the server's end of a client's connection. It posts and receives nothing.
 ///
 /// # Errors
 ///
-/// What the device says.
+/// An error of the device.
 pub fn server_queue_pair<T: ThreadDomain>(thread: &T, cq: &T::Cq) -> Result<T::Qp, VerbsError> {
     thread.queue_pair(&config(1), cq, cq)
 }
@@ -70,18 +71,18 @@ fn config(window: usize) -> QpConfig {
     QpConfig { send_depth: window, receive_depth: 1, inline_max: 0, ..QpConfig::new(Transport::Rc) }
 }
 
-/// A client over a queue pair of its own.
+/// A client with a queue pair of its own.
 pub struct AtomicsClient<T: ThreadDomain> {
     qp: T::Qp,
     cq: T::Cq,
     _thread: T,
     window: usize,
     word: Option<RemoteMemory>,
-    /// What the word had before the next call, or less.
+    /// A lower bound for the word's value before the next call.
     floor: u64,
-    /// For the word's old values.
+    /// Buffers for the word's old values.
     targets: Vec<MessageBuffer>,
-    /// Tags and counts of calls in flight, in the order in which they end.
+    /// Tags and counts of calls in flight, in the order in which they complete.
     in_flight: VecDeque<(u64, u32)>,
     is_pushed: bool,
     answers: VecDeque<Answer>,
@@ -89,11 +90,11 @@ pub struct AtomicsClient<T: ThreadDomain> {
 }
 
 impl<T: ThreadDomain> AtomicsClient<T> {
-    /// A client with up to `window` calls in flight, to be connected. `arena` is one of the domain's.
+    /// Makes a client with up to `window` calls in flight, to be connected. `arena` must be one of the domain's.
     ///
     /// # Errors
     ///
-    /// What the device says; no memory.
+    /// An error of the device, or a lack of memory.
     pub fn new(thread: T, arena: &Arena, window: usize) -> Result<Self, VerbsError> {
         let window = window.max(1);
         let cq = thread.completion_queue(window + 1)?;
@@ -114,16 +115,16 @@ impl<T: ThreadDomain> AtomicsClient<T> {
         })
     }
 
-    /// What the server needs to know.
+    /// The client's address, which the server needs.
     pub fn address(&self) -> QpAddress {
         self.qp.address()
     }
 
-    /// Connects to the server's queue pair, to count in its word, which the server has seen at `next`.
+    /// Connects to the server's queue pair, to add to its word, which the server last saw at `next`.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// An error of the device.
     pub fn connect(&mut self, server: &QpAddress, word: RemoteMemory, next: u64) -> Result<(), VerbsError> {
         self.qp.connect(Some(server))?;
         (self.word, self.floor) = (Some(word), next);
@@ -147,10 +148,10 @@ impl<T: ThreadDomain> Client for AtomicsClient<T> {
             return Err(RequestError::Count { asked: count, max: u32::MAX });
         }
         let full = RequestError::WindowFull { window: self.window };
-        // An answer that was not taken is in flight, too, so there is always room for it.
+        // An answer that has not been taken counts as in flight, so there is always room for it.
         let target = if self.in_flight() < self.window { self.targets.pop() } else { None };
         let target = target.ok_or(full)?;
-        // One that is not connected has no word, and its queue pair refuses.
+        // An unconnected client has no word, and its queue pair refuses the request.
         let remote = self.word.unwrap_or(RemoteMemory { address: 0, rkey: 0, len: 0 });
         let operation = Operation::FetchAdd { target, remote, add: count.into() };
         match self.qp.push(Request::new(tag, operation)) {
@@ -174,7 +175,7 @@ impl<T: ThreadDomain> Client for AtomicsClient<T> {
         self.cq.poll(&mut self.completions, BURST);
         let (mut failed, is_busy) = (None, !self.completions.is_empty());
         for completion in self.completions.drain(..) {
-            // They complete in the order in which they were pushed.
+            // Operations complete in the order in which they were pushed.
             let Some((tag, count)) = self.in_flight.pop_front() else { break };
             let word = completion.buffers.first().and_then(|buffer| buffer.first_chunk());
             let first = word.map_or(0, |word| u64::from_ne_bytes(*word));
@@ -183,7 +184,7 @@ impl<T: ThreadDomain> Client for AtomicsClient<T> {
                 Err(CallError::Operation(completion.status))
             } else {
                 let end = first.checked_add(count.into()).filter(|_| first >= self.floor);
-                // Once it went around, what it has now says nothing any more.
+                // Once the word has wrapped around, its values mean nothing.
                 self.floor = end.unwrap_or(u64::MAX);
                 end.map(|_| Numbers { first, count }).ok_or(CallError::Refused(Refusal::Exhausted))
             };

@@ -1,18 +1,18 @@
-//! What all designs look like to a program that wants numbers.
+//! The interface that the clients of all designs share.
 
 use crate::error::{CallError, ClientError, RequestError};
 
-/// The numbers that a call got: `count` of them, one after the other.
+/// The numbers that a call got: `count` consecutive ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numbers {
-    /// The first.
+    /// The first number.
     pub first: u64,
-    /// How many there are; at least one.
+    /// How many numbers there are; at least one.
     pub count: u32,
 }
 
 impl Numbers {
-    /// The last.
+    /// Returns the last number.
     #[inline]
     pub fn last(self) -> u64 {
         self.first + u64::from(self.count.max(1) - 1)
@@ -28,12 +28,12 @@ impl IntoIterator for Numbers {
     }
 }
 
-/// A call that is over.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The tag it was given.
+    /// Tag given with the call.
     pub tag: u64,
-    /// Its numbers, or why it has none.
+    /// The call's numbers, or the reason why it has none.
     pub result: Result<Numbers, CallError>,
 }
 
@@ -42,24 +42,25 @@ pub trait Client {
     /// Calls that can be in flight.
     fn window(&self) -> usize;
 
-    /// Calls that are in flight.
+    /// Calls in flight, including those whose answers have not been taken.
     fn in_flight(&self) -> usize;
 
-    /// Takes a call for `count` numbers. It leaves with the next [`Self::turn`]; `tag` comes back with its answer.
+    /// Accepts a call for `count` numbers, to be sent by the next [`Self::turn`]; `tag` comes back with its answer.
     ///
     /// # Errors
     ///
     /// [`RequestError`]; other calls are not affected.
     fn request(&mut self, tag: u64, count: u32) -> Result<(), RequestError>;
 
-    /// Sends what was taken and takes in what has come. Never blocks. `now_ns` is any clock that does not run backwards. Returns
-    /// whether anything happened.
+    /// Sends the calls accepted and processes what has arrived. Never blocks. `now_ns` may be any clock that does not
+    /// run backwards. Returns whether anything happened.
     ///
     /// # Errors
     ///
-    /// [`ClientError`], after which the client is of no more use. Calls that have no answer by then get none, and numbers of theirs are gaps.
+    /// [`ClientError`], after which the client is unusable. Calls without an answer by then get none, and their numbers
+    /// are gaps.
     fn turn(&mut self, now_ns: u64) -> Result<bool, ClientError>;
 
-    /// The next call that is over.
+    /// Returns the next answer that has arrived.
     fn answer(&mut self) -> Option<Answer>;
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, for whom, and what was or was not handed out.
+//! Errors: what went wrong, for whom, and whether numbers were taken.
 
 use sinew_fabric::verbs::{PostError, Status, VerbsError};
 use sinew_mem::AllocError;
@@ -6,105 +6,105 @@ use sinew_rpc::EnqueueError;
 
 use crate::sequence::Epoch;
 
-/// Why a server gave no numbers. None was taken.
+/// Reason why a server gave no numbers. None was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Not as many at once.
+    /// The call asked for no number, or for too many.
     #[error("one call can ask for 1 to {max} numbers; ask for more in several calls")]
     Count {
-        /// What the server allows.
+        /// Most numbers of one call.
         max: u32,
     },
-    /// There are none left below the ceiling.
+    /// There are too few numbers left below the ceiling.
     #[error(
-        "the sequencer has too few numbers left below its ceiling; if it keeps notes, its complaints say why it could not note a higher one"
+        "the sequencer has too few numbers left below its ceiling; if it keeps notes, its error output says why it could not note a higher one"
     )]
     Exhausted,
-    /// The request was none.
+    /// The request could not be read.
     #[error("the sequencer did not understand the request; use the same release on both sides")]
     Malformed,
 }
 
-/// Why a call has no numbers. Unless it says otherwise, numbers may have been taken, and are gaps.
+/// Reason why a call has no numbers. Unless stated otherwise, numbers may have been taken, and are gaps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The server refused; nothing was taken.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The server is another than it was: its numbers say nothing about those of the earlier one.
+    /// The server was restarted: its numbers say nothing about those of the earlier epoch.
     #[error(
-        "the sequencer started anew (epoch {found}, was {expected}): numbers may repeat; connect anew to accept it"
+        "the sequencer was restarted (epoch {found}, was {expected}): numbers may repeat; connect again to accept it"
     )]
     Restarted {
-        /// Of the numbers before.
+        /// Epoch of the earlier numbers.
         expected: Epoch,
-        /// Of this answer.
+        /// Epoch of this answer.
         found: Epoch,
     },
-    /// No answer came in the time.
+    /// No answer arrived in time.
     #[error("no answer within {waited_ns} ns: it was lost, or the sequencer is gone or overloaded")]
     NoAnswer {
-        /// How long nothing came.
+        /// Time without an answer, in nanoseconds.
         waited_ns: u64,
     },
-    /// The answer makes no sense.
-    #[error("an answer of {len} bytes is none of a sequencer; look at the address")]
+    /// The answer is malformed.
+    #[error("an answer of {len} bytes is not a sequencer's; check the address")]
     BadAnswer {
-        /// Its length.
+        /// Length of the answer, in bytes.
         len: usize,
     },
     /// The call itself failed.
     #[error(transparent)]
     Rpc(#[from] sinew_rpc::CallError),
-    /// The operation failed.
-    #[error("the sequencer's word was not reached: {0}")]
+    /// The operation on the word failed.
+    #[error("could not reach the sequencer's word: {0}")]
     Operation(Status),
 }
 
-/// Why a call was not taken.
+/// Reason why a call was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// As many calls as can be are in flight.
+    /// The window is full.
     #[error("{window} calls are in flight already: take their answers first, or open the client with a larger window")]
     WindowFull {
-        /// The limit.
+        /// Calls that can be in flight.
         window: usize,
     },
-    /// This design does not give out as many at once.
+    /// This design does not give that many numbers at once.
     #[error("{asked} numbers were asked for at once: this design gives 1 to {max}")]
     Count {
-        /// How many were asked for.
+        /// Numbers asked for.
         asked: u32,
-        /// How many can be.
+        /// Most numbers of one call.
         max: u32,
     },
-    /// The endpoint did not take the call.
+    /// The endpoint did not accept the call.
     #[error(transparent)]
     Enqueue(#[from] EnqueueError),
-    /// The queue pair did not take the request.
+    /// The queue pair did not accept the request.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// No memory.
+    /// There is no memory.
     #[error(transparent)]
     Alloc(#[from] AllocError),
 }
 
-/// Why a client, or a server on verbs, cannot go on.
+/// Reason why a client, or a server on verbs, cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// A queue or memory could not be had.
+    /// An error of the device, such as a lack of queues or memory.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// The queue pair is broken.
-    #[error("the queue pair failed: {0}; make it anew")]
+    #[error("the queue pair failed: {0}; make a new one")]
     Failed(Status),
-    /// The way to a server of HERD's calls is gone.
+    /// The calls to a server over HERD have failed.
     #[error(transparent)]
     Herd(#[from] sinew_herd::ClientError),
-    /// The queue pair did not take a receive or request that it has room for.
+    /// The queue pair did not accept a receive or request for which it has room.
     #[error("the queue pair refused: {0}")]
     Post(#[from] PostError),
 }

@@ -1,11 +1,12 @@
-//! HERD's calls: a request without data is written into the server's memory, the answer comes as a datagram (atc16 4.2).
+//! The sequencer over HERD's calls: a request without data is written into the server's memory, and the answer comes as
+//! a datagram (atc16 4.2).
 //!
-//! With [`sinew_herd::WorkerConfig::herd`] a worker takes and answers requests one by one, the baseline of atc16; with
-//! [`sinew_herd::WorkerConfig::herd_opt`] the requests that it finds get their numbers with one access to the shared word, and their answers
-//! leave with one doorbell, over several queue pairs in turn.
+//! With [`sinew_herd::WorkerConfig::herd`] a worker takes and answers requests one by one, the baseline of atc16. With
+//! [`sinew_herd::WorkerConfig::herd_opt`] the requests that it finds get their numbers with one access to the shared
+//! word, and their answers leave with one doorbell, over several queue pairs in turn.
 //!
-//! A request that was lost is written again and executed once. Each life of a server has other tokens, so its answers do not reach clients
-//! of the one before, nor their requests it.
+//! A lost request is retransmitted, and executed once. A restarted server has other tokens, so its answers do not reach
+//! clients of the earlier one, nor do their requests reach it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,30 +18,30 @@ use crate::client::{Answer, Client, Numbers};
 use crate::error::{CallError, ClientError, Refusal, RequestError};
 use crate::sequence::Sequence;
 
-/// Bytes of an answer.
+/// Length of an answer, in bytes.
 const ANSWER_LEN: usize = 8;
 /// Kinds of answers.
 const NUMBER: u16 = 0;
 const EXHAUSTED: u16 = 1;
 const MALFORMED: u16 = 2;
 
-/// The request region of a sequencer with so many workers, clients, and requests of a client on their way to each worker (a power
-/// of two).
+/// Layout of the request region of a sequencer with this many workers, clients, and requests in flight from one client
+/// to one worker (a power of two).
 pub fn layout(workers: usize, clients: usize, window: usize) -> Layout {
     Layout { workers, clients, window, request_len_max: 0, response_len_max: ANSWER_LEN }
 }
 
-/// What a worker serves.
+/// The service that a worker runs.
 #[derive(Debug)]
 pub struct NumberService {
     sequence: Arc<Sequence>,
-    /// The next of those that were taken for the requests at hand, and how many are left.
+    /// The next of the numbers taken for the current requests, and how many are left.
     next: u64,
     left: u64,
 }
 
 impl NumberService {
-    /// Of numbers of `sequence`, which all workers share.
+    /// Makes a service that hands out numbers of `sequence`, which all workers share.
     pub fn new(sequence: Arc<Sequence>) -> Self {
         Self { sequence, next: 0, left: 0 }
     }
@@ -63,7 +64,7 @@ impl Service for NumberService {
     #[inline(always)]
     fn begin(&mut self, requests: usize, _now_ns: u64) {
         let taken = self.sequence.take(requests as u64);
-        // When there are too few for all, those at the front may still have theirs.
+        // When there are too few numbers for all, the first requests may still get theirs one by one.
         (self.next, self.left) = taken.map_or((0, 0), |first| (first, requests as u64));
     }
 
@@ -77,18 +78,18 @@ impl Service for NumberService {
             response.kind = EXHAUSTED;
             return;
         };
-        // The layout has room for it.
+        // Always true: the layout has room for a number.
         if let Some(body) = response.body(ANSWER_LEN) {
             body.copy_from_slice(&number.to_le_bytes());
         }
     }
 }
 
-/// A client of a server of [`NumberService`]s.
+/// A client of a server that runs [`NumberService`]s.
 pub struct HerdClient<D: Device> {
     herd: sinew_herd::Client<D>,
     workers: usize,
-    /// Whom the next call goes to.
+    /// Index of the worker for the next call.
     worker: usize,
     window: usize,
     /// Calls that found no slot free.
@@ -98,7 +99,7 @@ pub struct HerdClient<D: Device> {
 }
 
 impl<D: Device> HerdClient<D> {
-    /// A client over one that has joined.
+    /// Makes a client from one of HERD's that has joined.
     pub fn new(herd: sinew_herd::Client<D>) -> Self {
         let Layout { workers, window, .. } = *herd.layout();
         let window = workers * window;
@@ -114,13 +115,13 @@ impl<D: Device> HerdClient<D> {
         }
     }
 
-    /// What HERD counted.
+    /// Counters of HERD's client.
     pub fn stats(&self) -> &sinew_herd::ClientStats {
         self.herd.stats()
     }
 }
 
-/// What an answer says.
+/// Decodes an answer.
 #[inline(always)]
 fn read(answer: &sinew_herd::Answer<'_>) -> Result<Numbers, CallError> {
     match (answer.kind, answer.body.as_array::<ANSWER_LEN>()) {
@@ -160,7 +161,7 @@ impl<D: Device> Client for HerdClient<D> {
         while let Some(&tag) = self.waiting.front()
             && self.herd.has_room(self.worker)
         {
-            // One that is refused all the same stays for the next turn, and a broken connection is told below.
+            // A call refused all the same waits for the next turn; a broken connection is reported below.
             if self.herd.request(self.worker, tag, 0, &[], now_ns).is_err() {
                 break;
             }
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
     use crate::{Epoch, LAST};
 
-    /// The kind of the answer to a request with this body, and the number in it.
+    /// Executes a request with this body; returns the kind of the answer, and the number in it.
     fn execute(service: &mut NumberService, body: &[u8]) -> (u16, Option<u64>) {
         let mut room = [0; ANSWER_LEN];
         let mut response = Response::new(&mut room);

@@ -1,4 +1,4 @@
-//! Sequencers: services that hand out unique, increasing numbers, in the designs of atc16 4.2 and one for every day.
+//! Sequencers: services that hand out unique, increasing numbers, in the designs of atc16 4.2 and one for everyday use.
 //!
 //! | design | a request is | an answer is | a call may take |
 //! | --- | --- | --- | --- |
@@ -7,34 +7,37 @@
 //! | [`herd`] | a WRITE into the server's memory, by verbs | a datagram | one number |
 //! | [`atomics`] | fetch-and-add in the server's memory, by verbs | the word's old value | a range |
 //!
-//! All clients are driven alike ([`Client`]), and all servers but the last hand out numbers of one [`Sequence`].
+//! All clients are driven alike ([`Client`]), and all servers except that of [`atomics`] hand out numbers of one
+//! [`Sequence`].
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - **Unique**: no two calls get the same number within one life of a server ([`Epoch`]).
-//! - **Increasing**: a call that begins after another was over, at whichever client, gets a greater number. Calls that overlap may get
-//!   theirs in any order.
-//! - **The dead take along what is theirs**: a client that dies, or gives a call up, loses the numbers that were on their way to it,
-//!   and nobody else's.
+//! - **Unique**: no two calls get the same number within one epoch of a server ([`Epoch`]).
+//! - **Increasing**: a call that begins after another has ended, at any client, gets a greater number. Calls that
+//!   overlap may get theirs in any order.
+//! - **Isolated**: a client that dies, or gives up a call, loses the numbers that were on their way to it, and no other
+//!   client loses any.
 //!
 //! # Gaps
 //!
-//! Numbers that nobody ever gets are those
+//! Some numbers never reach a caller:
 //!
-//! - of a call whose client died or was cut off, or that failed for a reason which does not say that it did not run;
-//! - of a datagram that the network lost ([`spec`] alone: a call of [`rpc`] that is sent again is answered with the number that it had);
-//! - of a range that its client did not use up;
-//! - of a request of [`herd`] that made no sense, and came in a batch;
-//! - between the last number that was handed out and the ceiling that was noted, when a server that was killed starts anew from its
-//!   notes ([`Sequence::from_notes`]). How many these are, whoever keeps the notes decides: a server that notes ceilings further ahead writes less
-//!   often.
+//! - those of a call whose client died or was cut off, or that failed for a reason that leaves open whether it ran;
+//! - those in a datagram that the network lost (only with [`spec`]: a retransmitted call of [`rpc`] is answered with
+//!   the number that it had);
+//! - those of a range that the client did not use up;
+//! - those taken in advance for a malformed request of [`herd`];
+//! - those between the last number handed out and the ceiling noted, when a server that was killed restarts from its
+//!   notes ([`Sequence::from_notes`]). The keeper of the notes decides how many these are: noting ceilings further
+//!   ahead means writing less often.
 //!
 //! # Restarts
 //!
-//! A server that starts anew cannot know how far it was unless somebody noted it. So each start is an [`Epoch`] of its own, which
-//! clients learn and compare: numbers of another epoch are an error ([`CallError::Restarted`]), never taken for the next ones. And a server
-//! need not begin at 0: with [`Notes`] it hands out no number before a ceiling above it was noted where it survives, and the next start begins at
-//! that ceiling. One that is stopped in order can note the next number itself, and leaves no gap.
+//! A restarted server cannot know how far it had got unless that was noted. So each start is an [`Epoch`] of its own,
+//! which clients learn and compare: numbers of another epoch are an error ([`CallError::Restarted`]), and are never
+//! taken for the next ones. A server need not begin at 0, either: with [`Notes`] it hands out no number before a
+//! ceiling above it has been noted in a place that survives it, and the next start begins at that ceiling. A server
+//! that is shut down cleanly can note the next number itself, and leaves no gap.
 #![forbid(unsafe_code)]
 
 pub mod atomics;

@@ -1,8 +1,8 @@
-//! The sequencer for every day: over remote procedure calls, on any packet port.
+//! The sequencer for everyday use: over remote procedure calls, on any packet port.
 //!
-//! A request is the count of numbers that are wanted (4 bytes, little-endian). The answer is the first of them and the server's
-//! [`Epoch`] (16 bytes), or a refusal (9 bytes). All requests of a received burst take their numbers from the [`Sequence`] together.
-//! Calls run at most once, so a request that is sent again is answered with the numbers that it had.
+//! A request is the count of numbers wanted (4 bytes, little-endian). The answer is the first of them and the server's
+//! [`Epoch`] (16 bytes), or a refusal (9 bytes). All requests of a received burst take their numbers from the
+//! [`Sequence`] together. Calls run at most once, so a retransmitted request is answered with the numbers that it had.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::sequence::{Epoch, Sequence};
 /// The type of a sequencer's requests.
 pub const NEXT: RequestType = RequestType::new(32);
 
-/// Bytes of a request.
+/// Length of a request, in bytes.
 pub const REQUEST_LEN: usize = 4;
-/// Bytes of an answer with numbers; refusals are shorter.
+/// Length of an answer with numbers, in bytes; refusals are shorter.
 pub const ANSWER_LEN: usize = 16;
 const REFUSAL_LEN: usize = 9;
-/// In place of a time: as long as it takes.
+/// Time-out that never passes.
 const NEVER: u64 = u64::MAX;
 
 impl Refusal {
@@ -49,13 +49,13 @@ impl Refusal {
     }
 }
 
-/// A request for `count` numbers.
+/// Encodes a request for `count` numbers.
 #[inline]
 pub fn request_bytes(count: u32) -> [u8; REQUEST_LEN] {
     count.to_le_bytes()
 }
 
-/// Reads the answer to a request for `count` numbers: the first, and whose they are.
+/// Decodes the answer to a request for `count` numbers: the numbers, and their epoch.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub fn request_bytes(count: u32) -> [u8; REQUEST_LEN] {
 pub fn read_answer(answer: &[u8], count: u32) -> Result<(Numbers, Epoch), CallError> {
     if let Some((first, epoch)) = answer.as_array::<ANSWER_LEN>().and_then(|answer| answer.split_first_chunk::<8>()) {
         let first = u64::from_le_bytes(*first);
-        // What the last of them would be past all numbers for is no answer.
+        // A range that runs past the last number is not a valid answer.
         if let (Some(_), Some(epoch)) = (first.checked_add(u64::from(count)), epoch.first_chunk()) {
             return Ok((Numbers { first, count }, Epoch(u64::from_le_bytes(*epoch))));
         }
@@ -73,7 +73,7 @@ pub fn read_answer(answer: &[u8], count: u32) -> Result<(Numbers, Epoch), CallEr
     Err(refusal.map_or(CallError::BadAnswer { len: answer.len() }, CallError::Refused))
 }
 
-/// How many numbers a request asks for.
+/// Decodes a request: the count of numbers asked for.
 #[inline]
 fn read_request(request: &[u8], max: u32) -> Result<u32, Refusal> {
     let Some(count) = request.as_array() else { return Err(Refusal::Malformed) };
@@ -81,7 +81,7 @@ fn read_request(request: &[u8], max: u32) -> Result<u32, Refusal> {
     if (1..=max).contains(&count) { Ok(count) } else { Err(Refusal::Count { max }) }
 }
 
-/// The handler of requests of type [`NEXT`], for `handle_burst`: the same for all endpoints of a server, which may be several.
+/// The handler of requests of type [`NEXT`], for `handle_burst`; a server uses it for all of its endpoints.
 pub fn handler(sequence: Arc<Sequence>) -> impl Fn(&mut BurstCalls<'_, '_>) + Send + Sync + 'static {
     move |calls| answer_burst(&sequence, calls)
 }
@@ -103,7 +103,7 @@ fn answer_burst(sequence: &Sequence, calls: &mut BurstCalls<'_, '_>) {
                     *next += u64::from(count);
                     Some(first)
                 }
-                // Those at the front may still have theirs.
+                // The first requests may still get theirs one by one.
                 None => sequence.take(count.into()),
             };
             first.ok_or(Refusal::Exhausted)
@@ -126,14 +126,15 @@ pub struct RpcClient<E: Endpoint> {
     /// Buffers of calls that are not in flight.
     idle: Vec<(MessageBuffer, MessageBuffer)>,
     epoch: Option<Epoch>,
-    /// How long calls are waited for that do not say it themselves.
+    /// Time-out of calls without one of their own; [`NEVER`] for none.
     timeout_ns: u64,
 }
 
 impl<E: Endpoint> RpcClient<E> {
-    /// A client over a session of `rpc`'s, with up to `window` calls in flight. Those past the session's slots wait in its queue.
+    /// Makes a client over a session of `rpc`, with up to `window` calls in flight. Those beyond the session's slots
+    /// wait in its queue.
     ///
-    /// With `epoch`, only numbers of that life of the server are taken; else the first answer says which.
+    /// With `epoch`, only numbers of that epoch are accepted; otherwise the first answer sets it.
     ///
     /// # Errors
     ///
@@ -144,28 +145,29 @@ impl<E: Endpoint> RpcClient<E> {
         Ok(Self { rpc, session, window, idle, epoch, timeout_ns: NEVER })
     }
 
-    /// The same client, whose calls are waited for so many nanoseconds. The remaining time travels with a call, which ends with
-    /// [`Cause::DeadlinePassed`](sinew_rpc::Cause::DeadlinePassed) at both sides when it has passed; the server may have taken its numbers by then,
-    /// which are gaps. Without it, a call is waited for until it is answered or the server is given up.
+    /// Sets the time-out of calls, in nanoseconds. The remaining time travels with a call, which ends with
+    /// [`Cause::DeadlinePassed`](sinew_rpc::Cause::DeadlinePassed) on both sides when it has passed; the server may
+    /// have taken its numbers by then, which are gaps. Without a time-out, a call waits until it is answered or the
+    /// server is given up.
     #[must_use]
     pub fn timeout_ns(self, timeout_ns: u64) -> Self {
         Self { timeout_ns, ..self }
     }
 
-    /// As [`Client::request`], for a time of its own in place of the client's; `u64::MAX` is as long as it takes. Returns the call's name, for
-    /// [`Self::cancel`].
+    /// As [`Client::request`], with a time-out of its own in place of the client's; `u64::MAX` waits as long as it
+    /// takes. Returns the call's id, for [`Self::cancel`].
     ///
     /// # Errors
     ///
     /// As [`Client::request`].
-    // Apart from what most calls are, so that those do not pay for it.
+    // Out of line, so that calls without a time-out do not pay for it.
     #[inline(never)]
     pub fn request_within(&mut self, tag: u64, count: u32, timeout_ns: u64) -> Result<CallId, RequestError> {
         self.enqueue(CallOptions::tag(tag).timeout_ns(timeout_ns), count)
     }
 
-    /// Cancels a call: its answer is an error with [`Cause::Cancelled`](sinew_rpc::Cause::Cancelled), and its numbers may have been taken, as gaps.
-    /// Returns whether it was in flight.
+    /// Cancels a call: it ends in an error with [`Cause::Cancelled`](sinew_rpc::Cause::Cancelled), and its numbers may
+    /// have been taken, and are then gaps. Returns whether it was in flight.
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.rpc.cancel(call)
     }
@@ -184,13 +186,13 @@ impl<E: Endpoint> RpcClient<E> {
         }
     }
 
-    /// The life of the server that numbers come from, once known.
+    /// The epoch that numbers come from, once known.
     pub fn epoch(&self) -> Option<Epoch> {
         self.epoch
     }
 
-    /// The endpoint, for its counters. Calls that are made there are answered there, unless [`Client::answer`] finds them first, which
-    /// also drops its events: whoever has calls or sessions of his own shares it ([`sinew_rpc::SharedEndpoint`]).
+    /// The endpoint, for its counters. [`Client::answer`] takes all completions of the endpoint and drops its events,
+    /// so to make other calls or hold other sessions, share the endpoint ([`sinew_rpc::SharedEndpoint`]).
     pub fn rpc(&mut self) -> &mut E {
         &mut self.rpc
     }
@@ -220,7 +222,7 @@ impl<E: Endpoint> Client for RpcClient<E> {
         if self.timeout_ns != NEVER {
             return self.request_within(tag, count, self.timeout_ns).map(|_| ());
         }
-        // The options are known to be none here, so what they would cost is not there.
+        // The options are constant here, so the compiler can drop the code for them.
         self.enqueue(CallOptions::tag(tag), count).map(|_| ())
     }
 
@@ -232,7 +234,8 @@ impl<E: Endpoint> Client for RpcClient<E> {
     #[inline]
     fn answer(&mut self) -> Option<Answer> {
         let Some(completion) = self.rpc.poll_completion() else {
-            // What becomes of the session shows in its calls. Events that nobody takes would keep a shared endpoint awake.
+            // A lost session shows in its calls, so the events are of no use. Left untaken, they would keep a shared
+            // endpoint awake.
             while self.rpc.poll_event().is_some() {}
             return None;
         };

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use sinew_mem::atomic::{AtomicU64, Ordering};
 
-/// Numbers that one call may ask for, unless a server says otherwise.
+/// Most numbers of one call, unless a server sets another limit.
 pub const COUNT_MAX_DEFAULT: u32 = 1 << 20;
 
-/// The last number that is ever handed out. It takes 500 years to get there at a thousand million a second.
+/// The last number that is ever handed out. At a thousand million numbers a second, it is reached after 500 years.
 pub const LAST: u64 = u64::MAX - 1;
 
-/// One life of a server, from its start to its end. Its value means nothing, beside being different for each start: draw it at
-/// random.
+/// One life of a server, from its start to its end. The value has no meaning, but must differ for each start: draw it
+/// at random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch(pub u64);
 
@@ -22,16 +22,16 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// Where a ceiling is noted so that it survives the server: see [`Sequence::from_notes`].
+/// A record of ceilings that survives the server: see [`Sequence::from_notes`].
 pub trait Notes: Send + Sync {
     /// Notes a ceiling of `needed` or higher, and returns it once it is noted; `None` when it cannot be noted.
     ///
-    /// A thread calls this that was asked for numbers past the ceiling, and whoever asked waits meanwhile. It is seldom called where
-    /// [`Sequence::raise_ceiling`] is called ahead of need.
+    /// It is called by a thread that was asked for numbers past the ceiling, and the callers wait meanwhile. It is
+    /// rarely called if [`Sequence::raise_ceiling`] is called ahead of need.
     fn note(&self, needed: u64) -> Option<u64>;
 }
 
-/// The next numbers, and how many a call may have. Shared by a server's threads.
+/// The next numbers, the ceiling, and the limit of one call. Shared by a server's threads.
 pub struct Sequence {
     next: Line,
     /// Numbers from here on may not be handed out yet.
@@ -41,28 +41,29 @@ pub struct Sequence {
     count_max: u32,
 }
 
-/// A word that has its cache line, and the one fetched with it, for itself.
+/// A word alone in its cache line and in the adjacent one, which is fetched with it.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
 impl Sequence {
-    /// Numbers from `first` on, of a server's life `epoch`, of which one call may have up to `count_max`.
+    /// Makes a sequence of numbers from `first` on, for the epoch `epoch` of a server. One call may have up to
+    /// `count_max` of them.
     ///
     /// # Panics
     ///
     /// When `count_max` is 0.
     pub fn new(first: u64, epoch: Epoch, count_max: u32) -> Self {
-        assert!(count_max > 0, "a call that may have no number");
+        assert!(count_max > 0, "a call must be allowed at least one number");
         Self { next: Line(AtomicU64::new(first)), ceiling: AtomicU64::new(u64::MAX), notes: None, epoch, count_max }
     }
 
-    /// The server's life.
+    /// The server's epoch.
     #[inline]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Numbers that one call may have.
+    /// Most numbers of one call.
     #[inline]
     pub fn count_max(&self) -> u32 {
         self.count_max
@@ -73,12 +74,13 @@ impl Sequence {
         self.next.0.load(Ordering::Relaxed)
     }
 
-    /// Numbers from here on are not handed out.
+    /// The ceiling: numbers from here on may not be handed out yet.
     pub fn ceiling(&self) -> u64 {
         self.ceiling.load(Ordering::Acquire)
     }
 
-    /// As [`Self::new`], but no number is handed out before a ceiling above it was noted in `notes`. `first` is the ceiling that was noted last.
+    /// As [`Self::new`], but hands out no number before a ceiling above it has been noted in `notes`. `first` must be
+    /// the ceiling that was noted last.
     ///
     /// # Panics
     ///
@@ -87,16 +89,18 @@ impl Sequence {
         Self { ceiling: AtomicU64::new(first), notes: Some(notes), ..Self::new(first, epoch, count_max) }
     }
 
-    /// Allows numbers below `ceiling`, once that is noted where it survives the server. A lower one than before changes nothing.
+    /// Allows numbers below `ceiling`, which must have been noted where it survives the server. A lower ceiling than
+    /// the current one changes nothing.
     pub fn raise_ceiling(&self, ceiling: u64) {
-        // Release: the note was made before. Partner: the load in `take`.
+        // Release: the note was made before. Partner: the load in `take_below_ceiling`.
         self.ceiling.fetch_max(ceiling, Ordering::Release);
     }
 
-    /// Takes `count` numbers and returns the first; `None`, and nothing is taken, when there are not as many below the ceiling and a higher one
-    /// cannot be noted.
+    /// Takes `count` numbers and returns the first. Returns `None`, and takes nothing, when there are not that many
+    /// below the ceiling and a higher one cannot be noted.
     ///
-    /// One access to the shared word, so a thread takes the numbers of all requests that it has at hand together (atc16 4.2).
+    /// It makes one access to the shared word, so a thread should take the numbers of all its pending requests together
+    /// (atc16 4.2).
     #[inline]
     pub fn take(&self, count: u64) -> Option<u64> {
         match self.take_below_ceiling(count) {
@@ -109,7 +113,7 @@ impl Sequence {
     fn take_below_ceiling(&self, count: u64) -> Option<u64> {
         let ceiling = self.ceiling.load(Ordering::Acquire);
         let after = |next: u64| next.checked_add(count).filter(|&after| after <= ceiling);
-        // Relaxed: numbers order calls by being taken one after the other, and publish nothing else.
+        // Relaxed: taking numbers one after another orders the calls, and nothing else is published with them.
         self.next.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).ok()
     }
 
@@ -119,7 +123,7 @@ impl Sequence {
         loop {
             let needed = self.next().checked_add(count)?;
             self.raise_ceiling(notes.note(needed).filter(|ceiling| *ceiling >= needed)?);
-            // Others may have taken what was noted for this call.
+            // Other threads may have taken the numbers below the ceiling noted for this call.
             if let Some(first) = self.take_below_ceiling(count) {
                 return Some(first);
             }
@@ -141,7 +145,7 @@ impl fmt::Debug for Sequence {
 mod tests {
     use super::*;
 
-    /// Notes ceilings in steps, up to a last one, and remembers how often.
+    /// Notes ceilings in steps, up to a last one, and counts the notes.
     struct Steps {
         step: u64,
         last: u64,

@@ -1,4 +1,5 @@
-//! The sequencer over RPC, in virtual time: on a network that loses, doubles and turns packets around, with clients that die.
+//! The sequencer over RPC, in virtual time: on a network that loses, duplicates and reorders packets, with clients that
+//! die.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ impl World {
         Rpc::new(&nexus, port, self.clock.clone(), Box::new(SeededGenerator::new(1)))
     }
 
-    /// A client with a session, whose packets then meet `faults`.
+    /// Connects a client, whose packets are subject to `faults` from then on.
     fn client(&self, name: &str, server: &mut Server, window: usize, faults: Faults, seed: u64) -> FaultyClient {
         let config = Config { peer_timeout_ns: 60_000_000_000, ..Config::default() };
         let nexus = Nexus::builder().config(config).build().unwrap();
@@ -60,7 +61,7 @@ impl World {
         server.turn();
     }
 
-    /// Turns both until the client has an answer.
+    /// Turns both sides until the client has an answer.
     fn answer(&self, server: &mut Server, client: &mut impl Client) -> Answer {
         for _ in 0..PATIENCE_STEPS {
             self.turn(server, client);
@@ -80,12 +81,12 @@ impl World {
     }
 }
 
-/// What must hold of numbers, seen by somebody who sees all clients.
+/// Checks the guarantees about numbers, as an observer of all clients.
 #[derive(Default)]
 struct Judge {
     taken: Vec<Numbers>,
     greatest: Option<u64>,
-    /// By tag: the greatest number of a call that was over when this one began.
+    /// By tag: the greatest number of any call that had ended when this one began.
     floors: Vec<Option<u64>>,
 }
 
@@ -104,7 +105,7 @@ impl Judge {
         self.taken.push(numbers);
     }
 
-    /// Checks that no number was there twice; how many there were.
+    /// Checks that no number was given twice; returns the count of numbers.
     fn numbers(mut self) -> u64 {
         self.taken.sort_by_key(|numbers| numbers.first);
         for pair in self.taken.windows(2) {
@@ -155,7 +156,7 @@ fn a_network_that_loses_doubles_and_turns_around_costs_no_number() {
     assert_eq!(over, CALLS);
     let retransmissions: u64 = clients.iter_mut().map(|client| client.rpc().stats().retransmissions).sum();
     assert!(retransmissions > 100, "the network was too kind: {retransmissions}");
-    // What was sent again was not counted again.
+    // Retransmitted calls took no further numbers.
     assert_eq!(sequence.next() - 1_000, judge.numbers());
 }
 
@@ -177,7 +178,7 @@ fn a_client_that_dies_loses_its_own_numbers_alone() {
                 let tag = judge.begins();
                 client.request(tag, 2).unwrap();
             }
-            // The one that dies has answers on their way then.
+            // The dying client has answers on their way to it when it dies.
             client.turn(world.clock.now_ns()).unwrap();
             while let Some(answer) = client.answer() {
                 judge.ends(answer, 2);
@@ -206,7 +207,7 @@ fn requests_that_are_none_take_no_number_and_say_why() {
     for count in [0, 101, u32::MAX] {
         assert_eq!(world.call(&mut server, &mut client, count), Err(CallError::Refused(Refusal::Count { max: 100 })));
     }
-    // What no client of ours sends.
+    // Requests that our client never sends.
     let rpc = client.rpc();
     let session = rpc.begin_connect(&server.address()).unwrap();
     for len in [0, 1, 3, 5, 8, 3_000] {
@@ -239,7 +240,7 @@ fn the_end_of_the_numbers_is_told_and_what_is_left_is_handed_out() {
     let sequence = Arc::new(Sequence::new(LAST - 3, EPOCH, 100));
     let mut server = world.server("server", &sequence);
     let mut client = world.client("client", &mut server, 8, Faults::NONE, 1);
-    // In one burst.
+    // All in one burst.
     for (tag, count) in [(0, 3), (1, 2), (2, 1), (3, 1)] {
         client.request(tag, count).unwrap();
     }
@@ -259,7 +260,7 @@ fn a_server_that_started_anew_is_noticed() {
     assert_eq!(world.call(&mut server, &mut client, 10), Ok(Numbers { first: 0, count: 10 }));
     let epoch = client.epoch();
     assert_eq!(epoch, Some(EPOCH));
-    // It dies, and forgets where it was.
+    // The server dies, and forgets how far it had got.
     assert!(world.network.kill("server"));
     client.request(1, 1).unwrap();
     let mut result = None;
@@ -306,7 +307,7 @@ fn calls_end_when_they_were_waited_for_long_enough_or_are_cancelled() {
     let client = world.client("client", &mut server, 8, Faults::NONE, 1);
     let mut client = client.timeout_ns(2 * MS);
     assert_eq!(world.call(&mut server, &mut client, 10), Ok(Numbers { first: 0, count: 10 }));
-    // Nobody answers from now on.
+    // From here on no server answers.
     client.request(1, 1).unwrap();
     client.request_within(2, 1, MS).unwrap();
     let [cancelled, kept] = [3, 4].map(|tag| client.request_within(tag, 1, u64::MAX).unwrap());

@@ -1,18 +1,20 @@
 //! Pilaf's table (atc13; described in sigcomm14 5.1.1): 3-1 cuckoo hashing with self-verifying buckets and extents.
 //!
-//! A key can be in one of three buckets, of one item each. A bucket is 32 bytes: where the item lies and how long it is, a fingerprint
-//! of the key's hash, a version, the checksum of the item, and one of the bucket itself. The item, key and value, is an *extent*
-//! elsewhere. A reader READs the buckets one after the other until the fingerprint fits, then the extent.
+//! A key can be in one of three buckets, of one item each. A bucket is 32 bytes: the place and length of the item, a
+//! fingerprint of the key's hash, a version, the checksum of the item, and one of the bucket itself. The item, key and
+//! value, is an *extent* elsewhere. A reader READs the buckets one after the other until the fingerprint fits, then the
+//! extent.
 //!
-//! - A change of a value is another extent, and then another bucket. The old extent may be reused at once: a reader who
-//!   still goes there finds that the checksum in the bucket is not that of what lies there, and reads the bucket again.
-//! - An item moves by being written to its new bucket before its old one is overwritten, so it is always somewhere. A reader can
-//!   miss it all the same, having looked there before, and here after. So the reader who found nothing reads the first two buckets once
-//!   more: when the versions are the same, nothing moved meanwhile. (Versions are 32 bits: a bucket that is changed 2^32 times between
-//!   two READs passes for unchanged.)
+//! - To change a value, the owner writes another extent and then the bucket. The old extent may be reused at once: a
+//!   reader that still goes there finds that the checksum in the bucket does not match, and reads the bucket again.
+//! - To move an item, the owner writes its new bucket before it overwrites the old one, so the item is always
+//!   somewhere. A reader can miss it all the same, if it looks at the one bucket before the move and at the other after
+//!   it. So a reader that has found nothing reads the first two buckets once more: when their versions are the same,
+//!   nothing moved meanwhile. (Versions have 32 bits: a bucket that is changed 2^32 times between two READs looks
+//!   unchanged.)
 //!
-//! The table does not grow, and a PUT that finds no way to make room is refused; up to 75 % of the buckets being full (Pilaf's figure)
-//! that is next to impossible. The hash is known to all: whoever chooses keys can make three buckets full.
+//! The table does not grow, and a PUT is refused when no items can be moved to make room; up to a load of 75 % (Pilaf's
+//! figure) that is next to impossible. The hash is public: someone who chooses keys can make three buckets full.
 
 use sinew_mem::SharedMemory;
 
@@ -22,33 +24,34 @@ use crate::remote::{Extent, Extents, Index, Span, Step, Table, TableError, check
 pub const BUCKET_LEN: usize = 32;
 /// Hash functions.
 const WAYS: usize = 3;
-/// Key's and value's length, before them in the extent.
+/// Bytes before the key in an extent: lengths of key and value.
 const ITEM_HEAD_LEN: usize = 8;
-/// Buckets that are looked at for a way to make room.
+/// Buckets examined, at most, in search of a way to make room.
 const LOOKS_MAX: usize = 512;
-/// What the hash of a key, the checksums of buckets, and those of extents begin with.
+/// Seeds of the hash of keys, of the checksums of buckets, and of those of extents.
 const OF_KEYS: u64 = 0x6B65_7973;
 const OF_BUCKETS: u64 = 0x6275_636B;
 const OF_ITEMS: u64 = 0x6974_656D;
 
-/// A table, as readers need to know it.
+/// Layout of a table, as readers need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Buckets: four for every three items.
+    /// Number of buckets; there should be four for every three items.
     pub buckets: u32,
-    /// Bytes for extents, each of which takes 8 more than key and value, and up to an eighth more than that. At most 32 GiB.
+    /// Bytes for extents, at most 32 GiB. Each extent takes 8 bytes more than key and value, and up to an eighth on
+    /// top.
     pub extent_bytes: u64,
-    /// Bytes of key and value together at most.
+    /// Longest key and value together, in bytes.
     pub item_len_max: u32,
-    /// Another seed is other places.
+    /// Seed of the hash that places items.
     pub seed: u64,
 }
 
 impl Layout {
-    /// Bytes that [`Self::to_bytes`] gives.
+    /// Length of the layout as encoded by [`Self::to_bytes`], in bytes.
     pub const BYTES: usize = 24;
 
-    /// Whether it can be.
+    /// Checks that such a table is possible.
     ///
     /// # Errors
     ///
@@ -67,7 +70,7 @@ impl Layout {
         Ok(())
     }
 
-    /// To be told to a reader.
+    /// Encodes the layout, to be sent to a reader.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.buckets.to_le_bytes());
@@ -77,7 +80,7 @@ impl Layout {
         bytes
     }
 
-    /// What an owner told.
+    /// Decodes and checks a layout that an owner has sent.
     ///
     /// # Errors
     ///
@@ -113,7 +116,7 @@ impl Layout {
     }
 }
 
-/// What tells keys of one bucket apart without their extents.
+/// Tells the keys of a bucket apart without reading their extents.
 fn fingerprint(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
@@ -129,7 +132,7 @@ struct Entry {
     sum: u64,
 }
 
-/// What a bucket's bytes say.
+/// Contents of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bucket {
     Torn,
@@ -171,23 +174,23 @@ impl Bucket {
     }
 }
 
-/// A search.
+/// The state of a search.
 #[derive(Clone, Debug)]
 pub struct Search {
     hash: u64,
     way: usize,
-    /// Of the extent that is read next; else it is the bucket.
+    /// Checksum of the extent to be read next; `None` if a bucket is read next.
     sum: Option<u64>,
-    /// Of the buckets as they were read first.
+    /// Versions of the buckets in the first round.
     versions: [u32; WAYS],
-    /// This way's, as it was read last.
+    /// Version of the current bucket, as last read.
     version: u32,
-    /// They are read once more.
+    /// The second round, which checks the versions.
     is_check: bool,
 }
 
 impl Search {
-    /// The item is not in this way's bucket.
+    /// Goes on after a bucket that does not hold the key.
     fn next<'a>(&mut self, layout: &Layout) -> Step<'a> {
         if self.is_check && self.versions[self.way] != self.version {
             self.way = 0;
@@ -196,7 +199,7 @@ impl Search {
         }
         self.versions[self.way] = self.version;
         self.way += 1;
-        // The last bucket was read between the two looks at the others.
+        // The last bucket was read between the two readings of the others, so it need not be read again.
         if self.is_check && self.way == WAYS - 1 {
             return Step::Missing;
         }
@@ -269,7 +272,7 @@ impl Index for Layout {
     }
 }
 
-/// What the owner knows of a bucket's item.
+/// The owner's record of a bucket's item.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     hash: u64,
@@ -278,7 +281,7 @@ struct Slot {
     sum: u64,
 }
 
-/// The owner's side.
+/// A table, as its owner changes it.
 #[derive(Debug)]
 pub struct CuckooTable {
     layout: Layout,
@@ -287,14 +290,14 @@ pub struct CuckooTable {
     versions: Vec<u32>,
     extents: Extents,
     items: usize,
-    /// An item while it is put together.
+    /// Buffer for an item being assembled.
     item: Vec<u8>,
-    /// Buckets that were looked at for a way, each with the place in here of the one whose item could come.
+    /// Buckets examined by a search for room, each with the index in here of the bucket whose item could move to it.
     looked_at: Vec<(u32, usize)>,
 }
 
 impl CuckooTable {
-    /// An empty table in `memory`, which is all zero and which nobody else writes.
+    /// Makes an empty table in `memory`, which must be all zero, and which nobody else may write.
     ///
     /// # Errors
     ///
@@ -311,7 +314,7 @@ impl CuckooTable {
             memory,
             slots: vec![None; buckets],
             versions: vec![0; buckets],
-            // 32 GiB are one unit more than can be counted.
+            // 32 GiB have one unit more than a u32 can count.
             extents: Extents::new((layout.extent_bytes / 8).min(u32::MAX.into()) as u32),
             items: 0,
             item: Vec::with_capacity(layout.read_len_max()),
@@ -319,12 +322,12 @@ impl CuckooTable {
         })
     }
 
-    /// What readers need to know.
+    /// The layout that readers need to know.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Publishes what a bucket holds.
+    /// Publishes the contents of a bucket.
     fn set(&mut self, bucket: u32, slot: Option<Slot>) {
         let at = bucket as usize;
         self.slots[at] = slot;
@@ -336,11 +339,11 @@ impl CuckooTable {
             sum: slot.sum,
         });
         let bytes = Bucket::to_bytes(self.versions[at], entry, bucket);
-        // The table was found to fit when it was made.
+        // Cannot fail: `new` checked that the table fits.
         let _ = self.memory.write(at * BUCKET_LEN, &bytes);
     }
 
-    /// The bucket that holds a key.
+    /// Returns the bucket that holds a key.
     fn find(&mut self, key: &[u8], hash: u64) -> Option<(u32, Slot)> {
         for way in 0..WAYS {
             let bucket = self.layout.bucket(hash, way);
@@ -355,13 +358,13 @@ impl CuckooTable {
         None
     }
 
-    /// Makes one of a hash's buckets free; which.
+    /// Frees one of a hash's buckets, and returns it.
     fn make_room(&mut self, hash: u64) -> Option<u32> {
         self.looked_at.clear();
         for way in 0..WAYS {
             self.looked_at.push((self.layout.bucket(hash, way), usize::MAX));
         }
-        // Breadth first: the shortest way moves the fewest items.
+        // Breadth first: the shortest path moves the fewest items.
         let mut at = 0;
         while at < self.looked_at.len() {
             let (bucket, _) = self.looked_at[at];
@@ -387,14 +390,15 @@ impl CuckooTable {
         false
     }
 
-    /// Moves each item on the way to a free bucket one further, the last first, so that each is always somewhere. Returns the first.
+    /// Moves each item on the path to a free bucket one step, the last first, so that each is always somewhere. Returns
+    /// the first bucket of the path.
     fn shift(&mut self, mut at: usize) -> u32 {
         loop {
             let (free, before) = self.looked_at[at];
             let Some((from, _)) = self.looked_at.get(before) else { return free };
             let (from, slot) = (*from, self.slots[*from as usize]);
             self.set(free, slot);
-            // Its old bucket still names it, for readers; it is overwritten next.
+            // Readers still find it in its old bucket, which is overwritten next.
             self.slots[from as usize] = None;
             at = before;
         }
@@ -420,7 +424,8 @@ impl Table for CuckooTable {
         self.item.extend(value);
         let len = self.item.len();
         let fresh = self.extents.take(len);
-        // Without memory for another, the old extent is overwritten, if it is long enough: readers find out.
+        // Without memory for another extent, the old one is overwritten if it is long enough; readers notice by the
+        // checksum.
         let in_place = old.map(|(_, slot)| slot.extent).filter(|extent| extent.units as usize * 8 >= len);
         let extent = fresh.or(in_place).ok_or(TableError::NoMemory { len })?;
         let bucket = match old {

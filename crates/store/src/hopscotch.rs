@@ -1,16 +1,18 @@
 //! FaRM's table (nsdi14; described in sigcomm14 5.1.2): hopscotch hashing, with values in the slots or elsewhere.
 //!
-//! A key's *neighbourhood* is some consecutive slots from the one that it hashes to; 6 in the paper. A reader READs all of them at once
-//! and finds the value there, or where it lies: an extent, which takes another READ. Where a neighbourhood is full and nothing in it
-//! can hop away, further items go to an overflow block of as many slots, which the first slot names.
+//! A key's *neighbourhood* is a run of consecutive slots that begins at the one it hashes to; the paper has 6. A reader
+//! READs all of them at once, and finds the value there, or its place: an extent, which takes another READ. When a
+//! neighbourhood is full and no item in it can hop away, further items go to an overflow block of the same number of
+//! slots, which the first slot names.
 //!
-//! A slot is self-verifying: a version, lengths, the key, the value or the extent with its checksum, and a checksum over all of it. As in
-//! [`crate::cuckoo`], an item that hops is written to its new slot before its old one is overwritten, and a reader who found nothing
-//! reads the neighbourhood once more: when no version has changed, nothing hopped meanwhile.
+//! A slot is self-verifying: a version, lengths, the key, the value or the extent with its checksum, and a checksum
+//! over all of it. As in [`crate::cuckoo`], an item that hops is written to its new slot before its old one is
+//! overwritten, and a reader that has found nothing reads the neighbourhood once more: if no version has changed,
+//! nothing hopped meanwhile.
 //!
-//! Slots are as long as the longest key and value: READs are amplified by the neighbourhood, which is what the design pays for
-//! needing one. Overflow blocks stay with their slot when they are empty. The hash is known to all: whoever chooses keys can fill the
-//! overflow blocks.
+//! Slots are as long as the longest key and value. So READs are longer by the factor of the neighbourhood, which is the
+//! price for needing only one. An overflow block stays with its slot when it is empty. The hash is public: someone who
+//! chooses keys can fill the overflow blocks.
 
 mod owner;
 
@@ -18,51 +20,51 @@ pub use owner::HopscotchTable;
 
 use crate::remote::{Index, Span, Step, TableError, checksum, place, word};
 
-/// Before the key in a slot: version and overflow block; lengths.
+/// Bytes before the key in a slot: version and overflow block; lengths.
 const SLOT_HEAD_LEN: usize = 16;
-/// Behind the value.
+/// Bytes of the checksum behind the value.
 const SUM_LEN: usize = 8;
-/// What stands for a value elsewhere: its place, and its checksum.
+/// Bytes that stand for a value elsewhere: its place, and its checksum.
 const POINTER_LEN: usize = 16;
-/// Overflow blocks of one slot at most: a table with more of them was not hashed well.
+/// Most overflow blocks of one slot; more of them would mean that the keys were badly hashed.
 const CHAIN_MAX: u32 = 64;
 const OF_KEYS: u64 = 0x686F_706B;
 const OF_SLOTS: u64 = 0x686F_7073;
 const OF_VALUES: u64 = 0x686F_7076;
 
-/// Where values lie.
+/// Place of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// In the slots (FaRM-em in sigcomm14).
     Inline,
-    /// In so many bytes of extents (FaRM-em-VAR); a multiple of 8, at most 32 GiB.
+    /// In extents (FaRM-em-VAR), of this many bytes in all; a multiple of 8, at most 32 GiB.
     OutOfLine(u64),
 }
 
-/// A table, as readers need to know it.
+/// Layout of a table, as readers need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Places that keys hash to.
+    /// Number of slots that keys hash to.
     pub buckets: u32,
     /// Slots of a neighbourhood.
     pub neighbourhood: u32,
-    /// Overflow blocks.
+    /// Number of overflow blocks.
     pub overflow_blocks: u32,
-    /// Bytes of a key at most.
+    /// Longest key, in bytes.
     pub key_len_max: u32,
-    /// Bytes of a value at most.
+    /// Longest value, in bytes.
     pub value_len_max: u32,
-    /// Where values lie.
+    /// Place of the values.
     pub values: Values,
-    /// Another seed is other places.
+    /// Seed of the hash that places items.
     pub seed: u64,
 }
 
 impl Layout {
-    /// Bytes that [`Self::to_bytes`] gives.
+    /// Length of the layout as encoded by [`Self::to_bytes`], in bytes.
     pub const BYTES: usize = 40;
 
-    /// Whether it can be.
+    /// Checks that such a table is possible.
     ///
     /// # Errors
     ///
@@ -86,10 +88,10 @@ impl Layout {
         check("bytes of slots", all, "up to 1 TiB", all <= 1 << 40)
     }
 
-    /// To be told to a reader.
+    /// Encodes the layout, to be sent to a reader.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        // One more, so that no bytes of extents are not values in the slots.
+        // One more, so that 0 bytes of extents differ from values in the slots.
         let extents = match self.values {
             Values::Inline => 0,
             Values::OutOfLine(bytes) => bytes + 1,
@@ -108,7 +110,7 @@ impl Layout {
         bytes
     }
 
-    /// What an owner told.
+    /// Decodes and checks a layout that an owner has sent.
     ///
     /// # Errors
     ///
@@ -127,12 +129,12 @@ impl Layout {
         layout.check().map(|()| layout)
     }
 
-    /// Slots that are in some neighbourhood.
+    /// Number of slots outside overflow blocks.
     fn main_slots(&self) -> usize {
         (self.buckets + self.neighbourhood - 1) as usize
     }
 
-    /// All slots.
+    /// Number of slots, including those of overflow blocks.
     fn slots(&self) -> usize {
         self.main_slots() + self.overflow_blocks as usize * self.neighbourhood as usize
     }
@@ -148,7 +150,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of a slot.
+    /// Length of a slot, in bytes.
     pub fn slot_len(&self) -> usize {
         SLOT_HEAD_LEN + self.key_room() + self.value_room() + SUM_LEN
     }
@@ -161,7 +163,7 @@ impl Layout {
         checksum(key, self.seed ^ OF_KEYS)
     }
 
-    /// The slots from `first` on that are read together.
+    /// The span of the slots from `first` on that are read together.
     fn span(&self, first: usize) -> Span {
         let len = self.slot_len();
         Span { offset: (first * len) as u64, len: self.neighbourhood as usize * len }
@@ -171,12 +173,13 @@ impl Layout {
         checksum(bytes, self.seed ^ OF_SLOTS ^ (slot as u64) << 32)
     }
 
-    /// Of a value that lies elsewhere. A key's value does not pass for another's.
+    /// Checksum of a value that lies elsewhere. It depends on the key's hash, so that no key's value passes for
+    /// another's.
     fn value_sum(&self, value: &[u8], hash: u64) -> u64 {
         checksum(value, hash ^ OF_VALUES)
     }
 
-    /// What the bytes of a slot say; `None` when they are torn.
+    /// Decodes a slot; `None` if it is torn.
     #[inline(always)]
     fn slot<'a>(&self, bytes: &'a [u8], slot: usize) -> Option<Slot<'a>> {
         let (body, sum) = bytes.split_last_chunk::<SUM_LEN>()?;
@@ -198,11 +201,12 @@ impl Layout {
     }
 }
 
-/// A slot that is whole.
+/// The contents of an undamaged slot.
 #[derive(Clone, Copy, Debug)]
 struct Slot<'a> {
     version: u32,
-    /// Block that goes on where this slot's neighbourhood, or block, ends; from 1.
+    /// The overflow block that continues the neighbourhood, or the block, that begins here; numbered from 1, 0 for
+    /// none.
     overflow: u32,
     item: Option<Item<'a>>,
 }
@@ -211,21 +215,21 @@ struct Slot<'a> {
 struct Item<'a> {
     key: &'a [u8],
     value_len: usize,
-    /// The value with what fills its room, or where it is.
+    /// The value with its padding, or the place of the value.
     value: &'a [u8],
 }
 
-/// A search.
+/// The state of a search.
 #[derive(Clone, Debug)]
 pub struct Search {
     hash: u64,
-    /// First of the slots that are read next.
+    /// First of the slots to be read next.
     first: usize,
-    /// Of the value elsewhere that is read next, instead of slots.
+    /// Checksum of the value elsewhere that is read next; `None` if slots are read next.
     sum: Option<u64>,
-    /// Blocks that the search has followed.
+    /// Overflow blocks followed so far.
     chain: u32,
-    /// The versions of the neighbourhood as it was read first.
+    /// Checksum of the neighbourhood's versions in the first round.
     versions: Option<u64>,
     is_check: bool,
 }
@@ -235,13 +239,13 @@ impl Layout {
         place(hash, self.buckets) as usize
     }
 
-    /// The first slot of an overflow block, from 1.
+    /// Returns the first slot of an overflow block, numbered from 1.
     fn block(&self, block: u32) -> Option<usize> {
         let index = block.checked_sub(1).filter(|index| *index < self.overflow_blocks)?;
         Some(self.main_slots() + index as usize * self.neighbourhood as usize)
     }
 
-    /// Begins anew.
+    /// Starts the search again.
     fn again<'a>(&self, search: &mut Search) -> Step<'a> {
         *search = self.search_hash(search.hash);
         Step::Again(self.span(search.first))
@@ -251,7 +255,7 @@ impl Layout {
         Search { hash, first: self.home(hash), sum: None, chain: 0, versions: None, is_check: false }
     }
 
-    /// The item was found.
+    /// Goes on with the item that has the key.
     fn found<'a>(&self, search: &mut Search, item: &Item<'a>) -> Step<'a> {
         match self.values {
             Values::Inline => match item.value.get(..item.value_len) {
@@ -263,7 +267,7 @@ impl Layout {
                 if item.value_len > self.value_len_max as usize || start + item.value_len as u64 > bytes {
                     return self.again(search);
                 }
-                // Nothing is read of a value without bytes.
+                // An empty value takes no READ.
                 if item.value_len == 0 {
                     return Step::Found(&item.value[..0]);
                 }

@@ -1,22 +1,26 @@
-//! A table whose values others change, too: records with a lock word, after DrTM-KV (described in atc16 4.3.2).
+//! A table whose values clients change, too: records with a lock word, after DrTM-KV (described in atc16 4.3.2).
 //!
-//! A key is named by an entry of one of two buckets, and its item lies in a *record*: a lock word, the key, and two places for the value. The
-//! lock word says who holds the record and how often its value was changed, its *version*. The value that counts lies in the place of
-//! the version's parity, under a checksum over version, record, key and value.
+//! A key is named by an entry of one of two buckets, and its item lies in a *record*: a lock word, the key, and two
+//! places for the value. The lock word tells who holds the record, and how often its value was changed, its *version*.
+//! The current value lies in the place of the version's parity, under a checksum over version, record, key and value.
 //!
-//! - A **reader** READs a bucket and the record, or the record alone where it remembers which one it was. Whoever holds the record does not
-//!   keep it from reading: the value that counts is not written. What was changed while it was read has another checksum.
-//! - A **writer** takes the lock with a compare-and-swap of the word that it has seen, so the record is still the key's; WRITEs the other
-//!   place; and with a second compare-and-swap lets go, and makes the other place the one that counts.
-//! - The **owner** alone inserts and removes, and changes a lock word only while somebody holds it: the owner itself (as it does all records
-//!   that are free), a writer that has locked it to have it removed, or one that is gone. A compare-and-swap by others fails then, and
-//!   writes nothing, so the owner needs no atomics that count among those of a device, which few devices have.
+//! - A **reader** READs a bucket and the record, or the record alone if it remembers which one it was. It can read
+//!   while the record is locked, because the current value is not written. If the value changes while it is read, the
+//!   checksum does not match.
+//! - A **writer** takes the lock with a compare-and-swap that expects the word that it has seen, so the record is still
+//!   the key's. It WRITEs the other place, and with a second compare-and-swap it unlocks and makes the other place the
+//!   current one.
+//! - The **owner** alone inserts and removes, and changes a lock word only while it is held: by the owner itself (which
+//!   holds all free records), by a writer that has locked it to have it removed, or by a lost client. A
+//!   compare-and-swap of another client then fails and writes nothing, so the owner needs no operations that are atomic
+//!   with respect to those of the device, which few devices offer.
 //!
-//! A writer that is gone has changed nothing but the place that does not count, so its lock is all there is to undo. The item moves to
-//! another record then, and the old one is used again last: a WRITE that was stopped on its way may still arrive there.
+//! A lost writer has changed nothing but the place that is not current, so only its lock has to be undone. The item
+//! then moves to another record, and the old record is reused as late as possible: a WRITE that was stopped halfway may
+//! still arrive there.
 //!
-//! Whoever can lock can spoil. The owner keeps what it must know in memory of its own, reads the table as what anybody may have written, and
-//! [`LockedTable::inspect`] repairs it: items that are spoiled are removed.
+//! A client that can lock can also cause damage. The owner keeps what it must know in memory of its own, distrusts all
+//! that it reads in the table, and repairs it with [`LockedTable::inspect`]: damaged items are removed.
 
 mod owner;
 
@@ -28,71 +32,71 @@ use crate::remote::{Index, Span, Step, TableError, checksum, mixed, place, word}
 const ENTRIES: usize = 8;
 /// Bytes of a bucket.
 const BUCKET_LEN: usize = ENTRIES * 8;
-/// Buckets that a key can be in.
+/// Buckets in which a key can be.
 const WAYS: u8 = 2;
-/// Before the key in a record: lock word, key's length.
+/// Bytes before the key in a record: lock word, and length of the key.
 const HEAD_LEN: usize = 16;
-/// Before a value: checksum, value's length.
+/// Bytes before a value: checksum, and length of the value.
 const VALUE_HEAD_LEN: usize = 16;
 const OF_KEYS: u64 = 0x6C6F_636B;
 const OF_VALUES: u64 = 0x6C6F_6376;
 
-/// What says who holds a record: a number of 16 bits, and a version of 48.
+/// The lock word of a record: the holder's number (16 bits) and a version (48 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWord(pub u64);
 
 impl LockWord {
-    /// The holder that is the table's owner.
+    /// Number by which the table's owner holds a lock.
     pub const OWNER: u16 = u16::MAX;
 
-    /// Held by nobody.
+    /// A word that is not held.
     pub fn free(version: u64) -> Self {
         Self(version & ((1 << 48) - 1))
     }
 
-    /// The same version, held by somebody; 0 is nobody.
+    /// The same version, held by `holder`; 0 stands for nobody.
     #[must_use]
     pub fn held_by(self, holder: u16) -> Self {
         Self(Self::free(self.0).0 | u64::from(holder) << 48)
     }
 
-    /// Who holds it.
+    /// Number of the holder, if there is one.
     pub fn holder(self) -> Option<u16> {
         Some((self.0 >> 48) as u16).filter(|holder| *holder != 0)
     }
 
-    /// How often the value was changed, modulo 2^48.
+    /// Number of changes of the value, modulo 2^48.
     pub fn version(self) -> u64 {
         Self::free(self.0).0
     }
 
-    /// The next version, held by nobody.
+    /// The next version, not held.
     #[must_use]
     pub fn next(self) -> Self {
         Self::free(self.0.wrapping_add(1))
     }
 }
 
-/// A table, as others need to know it.
+/// Layout of a table, as clients need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Buckets of eight entries. Half full, they hardly ever refuse.
+    /// Number of buckets, of eight entries each. While they are half full, an insertion hardly ever fails.
     pub buckets: u32,
-    /// Records. Some beyond the items that are to be stored are room for those that move.
+    /// Number of records. There should be some more than items, for items that move.
     pub records: u32,
-    /// Bytes of a key at most.
+    /// Longest key, in bytes.
     pub key_len_max: u32,
-    /// Bytes of a value at most.
+    /// Longest value, in bytes.
     pub value_len_max: u32,
-    /// Another seed is other places.
+    /// Seed of the hash that places items.
     pub seed: u64,
 }
 
 impl Layout {
-    /// Bytes that [`Self::to_bytes`] gives.
+    /// Length of the layout as encoded by [`Self::to_bytes`], in bytes.
     pub const BYTES: usize = 24;
 
-    /// Whether it can be.
+    /// Checks that such a table is possible.
     ///
     /// # Errors
     ///
@@ -109,7 +113,7 @@ impl Layout {
         check("bytes of records", all, "up to 1 TiB", all <= 1 << 40)
     }
 
-    /// To be told to others.
+    /// Encodes the layout, to be sent to a client.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let parts = [self.buckets, self.records, self.key_len_max, self.value_len_max];
@@ -120,7 +124,7 @@ impl Layout {
         bytes
     }
 
-    /// What an owner told.
+    /// Decodes and checks a layout that an owner has sent.
     ///
     /// # Errors
     ///
@@ -141,24 +145,24 @@ impl Layout {
         (self.key_len_max as usize).next_multiple_of(8)
     }
 
-    /// Bytes of one of the two places for a value.
+    /// Length of one of the two places for a value, in bytes.
     fn value_room(&self) -> usize {
         VALUE_HEAD_LEN + (self.value_len_max as usize).next_multiple_of(8)
     }
 
-    /// Bytes of a record.
+    /// Length of a record, in bytes.
     pub fn record_len(&self) -> usize {
         HEAD_LEN + self.key_room() + 2 * self.value_room()
     }
 
-    /// The bytes of a record, from its lock word on.
+    /// The span of a record, from its lock word on.
     #[inline]
     pub fn record_span(&self, record: u32) -> Span {
         let len = self.record_len();
         Span { offset: u64::from(self.buckets) * BUCKET_LEN as u64 + u64::from(record) * len as u64, len }
     }
 
-    /// Where the value of a version lies, from the start of its record.
+    /// Offset of a version's value in its record.
     fn value_start(&self, version: u64) -> usize {
         HEAD_LEN + self.key_room() + (version & 1) as usize * self.value_room()
     }
@@ -172,19 +176,20 @@ impl Layout {
         place(hash.wrapping_add(mixed(way.into())), self.buckets)
     }
 
-    /// A key's hash.
+    /// Returns the hash of a key.
     #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> u64 {
         checksum(key, self.seed ^ OF_KEYS)
     }
 
-    /// Of the length and the value behind it.
+    /// Checksum of a value with its length, which are `bytes`.
     #[inline(always)]
     fn value_sum(&self, bytes: &[u8], hash: u64, record: u32, version: u64) -> u64 {
         checksum(bytes, mixed(mixed(hash ^ OF_VALUES) ^ mixed(version) ^ u64::from(record)))
     }
 
-    /// What a writer of `version` WRITEs, in place of what is in `bytes`, for a key of this hash; and where to.
+    /// Puts into `bytes` the data that a writer of `version` WRITEs for a key with this hash; returns the offset to
+    /// WRITE it to.
     #[inline]
     pub fn image(&self, bytes: &mut Vec<u8>, hash: u64, record: u32, version: u64, value: &[u8]) -> u64 {
         bytes.clear();
@@ -196,7 +201,7 @@ impl Layout {
         self.record_span(record).offset + self.value_start(version) as u64
     }
 
-    /// The key in the bytes of a record.
+    /// Returns the key in the bytes of a record.
     #[inline(always)]
     fn key<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let len = word(bytes, 1);
@@ -206,7 +211,7 @@ impl Layout {
         bytes.get(HEAD_LEN..HEAD_LEN + len as usize)
     }
 
-    /// What the bytes of a record say. Of the key that is searched the hash is known.
+    /// Decodes a record. `searched` is the key searched for and its hash, which then need not be computed.
     #[inline(always)]
     fn record<'a>(&self, bytes: &'a [u8], record: u32, searched: (&[u8], u64)) -> Record<'a> {
         let lock = LockWord(word(bytes, 0));
@@ -229,7 +234,7 @@ impl Layout {
         }
     }
 
-    /// Begins to search a key in the record that it was found in before.
+    /// Begins a search for a key in the record in which it was found before.
     #[inline]
     pub fn search_record(&self, key: &[u8], record: u32) -> (Search, Span) {
         let search = Search { next: Next::Record(record), ways: 0, ..Search::new(self.hash(key)) };
@@ -237,10 +242,10 @@ impl Layout {
     }
 }
 
-/// What a record says.
+/// Contents of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Record<'a> {
-    /// It is free, or the owner is about to change that.
+    /// The record is free, or the owner is at work on it.
     Nothing,
     Torn,
     Item {
@@ -251,26 +256,26 @@ enum Record<'a> {
     },
 }
 
-/// An entry of a bucket; 0 is none.
+/// Encodes an entry of a bucket; 0 stands for none.
 fn entry(hash: u64, record: u32) -> u64 {
     hash >> 32 << 32 | u64::from(record + 1)
 }
 
-/// What is read next.
+/// The object to be read next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Bucket,
     Record(u32),
 }
 
-/// A search.
+/// The state of a search.
 #[derive(Clone, Debug)]
 pub struct Search {
     hash: u64,
     next: Next,
-    /// Buckets that were asked for.
+    /// Number of buckets requested so far.
     ways: u8,
-    /// Records that the last bucket named, of which `left` were not looked at.
+    /// Records named by the last bucket; the first `left` of them are still to be read.
     named: [u32; ENTRIES],
     left: u8,
     found: Option<(u32, LockWord)>,
@@ -281,7 +286,7 @@ impl Search {
         Self { hash, next: Next::Bucket, ways: 1, named: [0; ENTRIES], left: 0, found: None }
     }
 
-    /// The key's hash.
+    /// Returns the hash of the key.
     pub fn hash(&self) -> u64 {
         self.hash
     }
@@ -291,7 +296,7 @@ impl Search {
         self.found
     }
 
-    /// The key is not in what was read.
+    /// Goes on after bytes that do not hold the key.
     #[inline(always)]
     fn go_on<'a>(&mut self, layout: &Layout) -> Step<'a> {
         if self.left > 0 {
@@ -308,7 +313,7 @@ impl Search {
         Step::Read(layout.bucket_span(self.hash, self.ways - 1))
     }
 
-    /// What was read is no more, or was torn.
+    /// Starts again, after bytes that were torn, or a record that is no longer in use.
     fn again<'a>(&mut self, layout: &Layout) -> Step<'a> {
         *self = Self::new(self.hash);
         Step::Again(layout.bucket_span(self.hash, 0))
@@ -325,7 +330,7 @@ impl Index for Layout {
         (search, span)
     }
 
-    /// An item never moves from bucket to bucket, so one that is in neither of both was missing at some moment: nobody needs to look twice.
+    /// An item never moves between buckets, so one that is in neither was missing at some moment: one pass is enough.
     #[inline]
     fn step<'a>(&self, search: &mut Search, key: &[u8], bytes: &'a [u8]) -> Step<'a> {
         match search.next {

@@ -1,11 +1,14 @@
-//! An ordered index of byte strings, which any number of threads read, scan and change at once (nsdi19 7.2 has Masstree in this place).
+//! An ordered index of byte strings, which any number of threads read, scan and change at once (nsdi19 7.2 uses
+//! Masstree for this).
 //!
-//! The tree is `scc::TreeIndex`, a B+-tree whose readers take no lock. Of the crates that were tried it is the one that is correct: under writers
-//! that insert, overwrite and remove among 20,000 keys, scans and GETs of `masstree` 0.9.5 missed keys that stood throughout, and those of
-//! `crossbeam-skiplist` 0.1.3 missed keys while they were overwritten. `tests/ordered.rs` holds it to that.
+//! The tree is `scc::TreeIndex`, a B+-tree whose readers take no lock. It is the only one of the crates tried that is
+//! correct: while writers inserted, overwrote and removed among 20,000 keys, scans and GETs of `masstree` 0.9.5 missed
+//! keys that were present throughout, and those of `crossbeam-skiplist` 0.1.3 missed keys while they were overwritten.
+//! `tests/ordered.rs` checks `scc` for this.
 //!
-//! What is added here is the layout of keys and values (`key`, `value`), exact counts, and a bound on what they add up to. The tree does not tell what an
-//! insertion replaced, so changes of one key take turns by a lock that keys share by their hash; readers never look at it.
+//! This module adds the layout of keys and values (`key`, `value`), exact counts, and a bound on their sum. The tree
+//! does not report what an insertion replaced, so changes of one key take turns under a lock that keys share by their
+//! hash; readers ignore it.
 
 mod key;
 mod value;
@@ -22,16 +25,16 @@ use value::Value;
 
 /// Longest key, in bytes. Keys may be empty.
 pub const KEY_LEN_MAX: usize = 4096;
-/// Bytes that an entry takes beside its key and value: its place in a node, the node's share, and what allocations round up to. An
-/// estimate from a million entries of 8 and 8 bytes.
+/// Bytes that an entry takes besides its key and value: its place in a node, its share of the node, and the rounding of
+/// allocations. An estimate from a million entries of 8 and 8 bytes.
 pub const ENTRY_BYTES: usize = 120;
-/// Locks of writers, which keys share.
+/// Number of writers' locks, which keys share.
 const STRIPES: usize = 64;
 
 /// An ordered map from byte strings to byte strings, shared by threads.
 ///
-/// GETs, PUTs and DELETEs are linearizable, as the tree says of its methods. A scan sees each key that stood from its beginning to its end, in order and once; of keys that
-/// come or go meanwhile it sees some.
+/// GETs, PUTs and DELETEs are linearizable, as the tree promises for its methods. A scan sees each key that was present
+/// throughout, in order and once; of keys that come or go meanwhile it sees some.
 ///
 /// ```
 /// use std::ops::Bound;
@@ -57,37 +60,38 @@ pub struct OrderedIndex {
     used_bytes: AtomicU64,
 }
 
-/// Why a value was not stored. Nothing was changed.
+/// Reason why a value was not stored. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
-    /// The entries have all the memory that they may have.
+    /// The entries would exceed the memory limit.
     #[error("the index is full: its entries may take {memory_bytes} B; delete some, or start it with more memory")]
     Full {
-        /// The bound.
+        /// The limit, in bytes.
         memory_bytes: u64,
     },
     /// The key is longer than [`KEY_LEN_MAX`].
     #[error("a key of {len} B is longer than {KEY_LEN_MAX} B")]
     KeyTooLong {
-        /// Its length.
+        /// Length of the key, in bytes.
         len: usize,
     },
 }
 
-/// What an index holds.
+/// Counters of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
     /// Bytes of keys and values, with [`ENTRY_BYTES`] for each entry.
     pub used_bytes: u64,
-    /// As many as there may be.
+    /// Limit of `used_bytes`.
     pub memory_bytes: u64,
 }
 
 impl OrderedIndex {
-    /// An empty index whose entries count at most `memory_bytes` bytes, [`ENTRY_BYTES`] for each included. What was removed or replaced counts no longer, and is
-    /// freed when the tree next rewrites its leaf, which has 15 places: a key that is overwritten again and again keeps up to 14 of its older values in memory.
+    /// Makes an empty index whose entries take at most `memory_bytes` bytes, counting [`ENTRY_BYTES`] for each. A
+    /// removed or replaced value is no longer counted, but is freed only when the tree next rewrites its leaf, which
+    /// has 15 places: a key that is overwritten again and again keeps up to 14 of its older values in memory.
     pub fn new(memory_bytes: u64) -> Self {
         Self {
             tree: TreeIndex::new(),
@@ -98,15 +102,16 @@ impl OrderedIndex {
         }
     }
 
-    /// What `read` makes of the value of `key`; none if there is no such key. `read` should be short: what other threads remove meanwhile is not
-    /// freed before it ends.
+    /// Passes the value of `key` to `read` and returns its result; `None` if there is no such key. `read` should be
+    /// short: what other threads remove meanwhile is freed only after it ends.
     #[inline]
     pub fn get<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let guard = Guard::new();
         self.tree.peek(&KeyRef::new(key), &guard).map(|value| read(value.bytes()))
     }
 
-    /// Stores `value` as that of `key`. Returns whether there was one before. Readers see the one or the other, and never none in between.
+    /// Stores `value` under `key`. Returns whether there was a value before. Readers see the old or the new value, and
+    /// never none in between.
     ///
     /// # Errors
     ///
@@ -127,7 +132,7 @@ impl OrderedIndex {
         Ok(before.is_some())
     }
 
-    /// Removes `key`. Returns whether it was there.
+    /// Removes `key`; returns whether it was there.
     pub fn delete(&self, key: &[u8]) -> bool {
         let name = KeyRef::new(key);
         let _turn = self.turn(key);
@@ -138,8 +143,8 @@ impl OrderedIndex {
         true
     }
 
-    /// Shows `visit` the entries of a range in the order of their keys, until it returns `false`. A range whose end lies before its beginning is
-    /// empty. Returns whether `visit` ended it.
+    /// Passes the entries of a range to `visit` in key order, until it returns `false`. A range whose end lies before
+    /// its beginning is empty. Returns whether `visit` ended the scan.
     pub fn scan(&self, (from, to): (Bound<&[u8]>, Bound<&[u8]>), mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> bool {
         if is_empty(from, to) {
             return false;
@@ -155,7 +160,7 @@ impl OrderedIndex {
         false
     }
 
-    /// As [`Self::scan`], of the values alone.
+    /// As [`Self::scan`], but passes only the values.
     pub fn scan_values(&self, (from, to): (Bound<&[u8]>, Bound<&[u8]>), mut visit: impl FnMut(&[u8]) -> bool) -> bool {
         if is_empty(from, to) {
             return false;
@@ -164,7 +169,7 @@ impl OrderedIndex {
         !self.tree.range((key::bound(from), key::bound(to)), &guard).all(|(_, value)| visit(value.bytes()))
     }
 
-    /// What it holds. Beside writers the figures are of moments near each other.
+    /// Counters of the index. While other threads write, they may be from slightly different moments.
     pub fn stats(&self) -> Stats {
         Stats {
             entries: self.entries.load(Ordering::Relaxed),
@@ -178,18 +183,18 @@ impl OrderedIndex {
         self.tree.peek(&key, &guard).map(|value| value.bytes().len())
     }
 
-    /// The right to change `key`.
+    /// Takes the lock for changes of `key`.
     fn turn(&self, key: &[u8]) -> MutexGuard<'_, ()> {
         let hash = rapidhash::v3::rapidhash_v3(key);
-        // What a lock protects is whole at any time.
+        // A poisoned lock is harmless: the tree it protects is consistent at all times.
         self.stripes[hash as usize % STRIPES].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an entry of `before` bytes as one of `after` bytes, if there is room.
+    /// Accounts for replacing an entry of `before` bytes by one of `after` bytes, if there is room.
     fn reserve(&self, before: u64, after: u64) -> Result<(), PutError> {
         let grown = |used: u64| {
             let used = used + after - before;
-            // What takes no more than before always has room.
+            // An entry that does not grow always has room.
             (used <= self.memory_bytes || after <= before).then_some(used)
         };
         match self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown) {
@@ -209,7 +214,7 @@ fn entry_bytes(key: &[u8], value_len: usize) -> u64 {
     (ENTRY_BYTES + key.len() + value_len) as u64
 }
 
-/// Whether no key can lie in it.
+/// Whether a range can hold no key.
 fn is_empty(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,

@@ -1,122 +1,123 @@
-//! What tables have in common that others search with nothing but READs ([`crate::cuckoo`], [`crate::hopscotch`]).
+//! The common part of the tables that clients search with nothing but READs ([`crate::cuckoo`], [`crate::hopscotch`]).
 //!
-//! Such a table lies in memory that its owner alone writes and anybody reads at any time: with READs of a NIC, which say nothing
-//! of the order in which bytes are read. Everything is therefore *self-verifying*: it carries a checksum, and what is torn, or
-//! was reused since it was found, is read again and never taken for a value. A search is a state machine that says what to READ next.
+//! Such a table lies in memory that only its owner writes, and that anyone may read at any time, with READs of a NIC,
+//! which guarantee nothing about the order in which bytes are read. Everything is therefore *self-verifying*: it
+//! carries a checksum, and data that is torn, or was reused since it was found, is read again and never taken for a
+//! value. A search is a state machine that says what to READ next.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
-/// What a table's memory is for a reader: bytes from an offset on.
+/// A range of bytes in a table's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// First byte, from the start of the table's memory.
     pub offset: u64,
-    /// Bytes.
+    /// Length, in bytes.
     pub len: usize,
 }
 
-/// What a search needs next.
+/// Next step of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// To be read, and handed in.
+    /// Read this, and pass the bytes to [`Index::step`].
     Read(Span),
-    /// As [`Step::Read`], since what was handed in had been changed while it was read, or since it was found. The owner may be in the
-    /// middle of a change for as long as its thread stands still: whoever reads decides how long to go on.
+    /// As [`Step::Read`], because the last bytes had changed while they were read, or since they were found. The owner
+    /// may be stopped in the middle of a change, so the caller decides for how long to retry.
     Again(Span),
-    /// The value: part of what was handed in.
+    /// The value, a part of the bytes passed in.
     Found(&'a [u8]),
-    /// At some moment since the search began, no item had the key.
+    /// No item had the key, at some moment since the search began.
     Missing,
 }
 
-/// How to search a table, as its owner tells everybody.
+/// The way to search a table, as its owner describes it to readers.
 pub trait Index: Clone {
-    /// A search that is under way.
+    /// The state of a search.
     type Search: Clone + std::fmt::Debug;
 
-    /// Begins to search; with what to read first.
+    /// Begins a search; also returns the first span to read.
     fn search(&self, key: &[u8]) -> (Self::Search, Span);
 
-    /// Takes what was read: all bytes of the last span.
+    /// Continues a search with `bytes`, which must be all of the last span.
     fn step<'a>(&self, search: &mut Self::Search, key: &[u8], bytes: &'a [u8]) -> Step<'a>;
 
-    /// Bytes of the longest span.
+    /// Length of the longest span, in bytes.
     fn read_len_max(&self) -> usize;
 
-    /// Bytes of the table's memory.
+    /// Length of the table's memory, in bytes.
     fn memory_len(&self) -> usize;
 
-    /// To be told to a reader.
+    /// Encodes the index, to be sent to a reader.
     fn describe(&self) -> Vec<u8>;
 
-    /// What an owner told; `None` is nothing that this release knows, or that can be.
+    /// Decodes what an owner has sent; `None` if it is malformed, or this release does not know it.
     fn from_description(bytes: &[u8]) -> Option<Self>;
 }
 
 /// The owner's side of a table.
 pub trait Table {
-    /// Stores a value under a key, in place of the one before. Whether there was one.
+    /// Stores a value under a key, replacing an earlier one. Returns whether there was one.
     ///
     /// # Errors
     ///
-    /// [`TableError`]; the table is as it was.
+    /// [`TableError`]; then the table is unchanged.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError>;
 
-    /// Deletes an item; whether there was one.
+    /// Deletes an item; returns whether there was one.
     fn delete(&mut self, key: &[u8]) -> bool;
 
-    /// Items that there are.
+    /// Number of items.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether there are no items.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Why there is no table, or something was not stored.
+/// Reason why a table cannot be made, or an item not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// No place for another item.
+    /// There is no place for another item.
     #[error("the table has no place for another item: {items} are stored; delete some, or make it larger")]
     Full {
-        /// Items that there are.
+        /// Items in the table.
         items: usize,
     },
-    /// No memory for such a long item.
-    #[error("no memory is left for an item of {len} bytes: delete some, or make the table larger")]
+    /// There is no memory for an item of this length.
+    #[error("no memory is left for an item of {len} bytes: delete other items, or make the table larger")]
     NoMemory {
-        /// Its length.
+        /// Length of the item, in bytes.
         len: usize,
     },
-    /// No such key is possible.
+    /// The key is empty or too long.
     #[error("a key has 1 to {max} bytes, and this one has {len}")]
     Key {
-        /// Its length.
+        /// Length of the key, in bytes.
         len: usize,
-        /// The longest.
+        /// Longest key, in bytes.
         max: usize,
     },
-    /// No such value is possible.
-    #[error("a value has up to {max} bytes here, and this one has {len}")]
+    /// The value is too long.
+    #[error("a value has up to {max} bytes, and this one has {len}")]
     Value {
-        /// Its length.
+        /// Length of the value, in bytes.
         len: usize,
-        /// The longest.
+        /// Longest value, in bytes.
         max: usize,
     },
-    /// The layout cannot be.
-    #[error("a table cannot have {what} {value}: {limit}")]
+    /// The layout is impossible.
+    #[error("a table cannot have {what} {value} (allowed: {limit})")]
     Layout {
-        /// Of what.
+        /// The quantity that is out of bounds.
         what: &'static str,
-        /// As it was asked for.
+        /// The value asked for.
         value: u64,
-        /// What is possible.
+        /// The values that are possible.
         limit: &'static str,
     },
-    /// The table does not fit in the memory that it was to lie in.
+    /// The table does not fit into the memory given.
     #[error("the table takes {need} bytes, and the memory has {len}")]
     Memory {
         /// Bytes of the table.
@@ -128,13 +129,13 @@ pub enum TableError {
 
 const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(0x5349_4E45_5745_4241);
 
-/// The hash of a key, and the checksum of whatever is self-verifying. `seed` tells one use from another.
+/// Hashes keys, and computes the checksum of everything self-verifying. `seed` separates the uses.
 #[inline(always)]
 pub(crate) fn checksum(bytes: &[u8], seed: u64) -> u64 {
     mixed(rapidhash_v3_inline::<true, false, false>(bytes, &SECRETS) ^ seed)
 }
 
-/// Another number for each number, with no resemblance (splitmix64's).
+/// Scrambles a number, one to one (the finaliser of splitmix64).
 #[inline(always)]
 pub(crate) fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -143,28 +144,28 @@ pub(crate) fn mixed(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// One of `count` places for a hash.
+/// Maps a hash to one of `count` places.
 #[inline(always)]
 pub(crate) fn place(hash: u64, count: u32) -> u32 {
     (((mixed(hash) >> 32) * u64::from(count)) >> 32) as u32
 }
 
-/// The word at a place of what was read; 0 past its end.
+/// Returns the word at `index` of the bytes read; 0 past their end.
 #[inline(always)]
 pub(crate) fn word(bytes: &[u8], index: usize) -> u64 {
     bytes.get(index * 8..).and_then(|bytes| bytes.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// Where values, or items, lie outside a table's slots: in units of 8 bytes.
+/// The place of a value or item outside a table's slots, in units of 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub unit: u32,
-    /// Units that it has, which may be more than what lies in it.
+    /// Length in units, which may be more than its contents need.
     pub units: u32,
 }
 
-/// Which units of a memory are whose: lists of free extents by size, of at most an eighth more than was asked for. What was freed
-/// keeps its size; it is had again by what is as long, or, when nothing else is left, shorter.
+/// Allocates extents: lists of free ones by size, of at most an eighth more than was asked for. A freed extent keeps
+/// its size, and serves a request of the same size class, or, when nothing else is left, a shorter one.
 #[derive(Debug)]
 pub(crate) struct Extents {
     free: Vec<Vec<Extent>>,
@@ -172,7 +173,7 @@ pub(crate) struct Extents {
     end: u32,
 }
 
-/// Sizes with three bits behind the first one.
+/// Size classes: the highest bit and the three bits below it.
 fn list_of(units: u32) -> usize {
     match units.checked_ilog2() {
         Some(log) if log >= 3 => ((log - 2) * 8 + (units >> (log - 3) & 7)) as usize,
@@ -192,7 +193,7 @@ impl Extents {
         Self { free: vec![Vec::new(); list_of(u32::MAX) + 1], next: 0, end: units }
     }
 
-    /// An extent for `len` bytes.
+    /// Allocates an extent for `len` bytes.
     pub fn take(&mut self, len: usize) -> Option<Extent> {
         let units = rounded_up(u32::try_from(len.div_ceil(8)).ok()?);
         let list = list_of(units);

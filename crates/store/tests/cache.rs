@@ -1,4 +1,4 @@
-//! What a table promises beyond being a map.
+//! Guarantees of the cache's table beyond those of a map.
 
 use sinew_store::cache::{
     Cache, CacheConfig, CacheError, FETCHED, KEY_LEN_MAX, LimitError, Lost, Put, PutError, VALUE_LEN_MAX, WhenFull,
@@ -45,7 +45,7 @@ fn the_oldest_items_go_first() {
     for key in 0..250 {
         put(&mut cache, key, &[1; 8]).unwrap();
     }
-    // 32 bytes each: a hundred fit.
+    // 32 bytes each, so a hundred fit.
     let kept: Vec<u64> = (0..250).filter(|key| get(&cache, *key).is_some()).collect();
     assert_eq!(kept, (150..250).collect::<Vec<_>>());
     assert_eq!(cache.stats().used_bytes, cache.stats().capacity_bytes);
@@ -159,7 +159,7 @@ fn young_items_are_changed_in_place() {
         put(&mut cache, round % 2, &round.to_le_bytes()).unwrap();
     }
     assert_eq!(cache.stats().used_bytes, 64);
-    // Shorter, and as long again.
+    // Shorter, and then as long as before.
     put(&mut cache, 1, b"x").unwrap();
     put(&mut cache, 1, b"12345678").unwrap();
     assert_eq!((cache.stats().used_bytes, get(&cache, 1)), (64, Some(b"12345678".to_vec())));
@@ -180,11 +180,11 @@ fn a_store_that_is_full_says_so_and_keeps_everything() {
     assert!(full.to_string().starts_with("the store is full: "), "{full}");
     assert!(stored >= 70, "{stored}");
     assert!((0..stored).all(|key| get(&cache, key) == Some(vec![7; 16])));
-    // A changed value needs no more than the old one had.
+    // A changed value needs no more room than the old one had.
     put(&mut cache, 3, &[8; 16]).unwrap();
     assert!(matches!(put(&mut cache, 3, &[9; 2000]), Err(PutError::Full { .. })));
     assert_eq!(get(&cache, 3), Some(vec![8; 16]));
-    // Room for one is room for one.
+    // Deleting one item makes room for exactly one.
     let bytes = 5u64.to_le_bytes();
     let key = cache.hasher().key(&bytes);
     assert!(cache.delete(&key, NOW_S));
@@ -219,7 +219,7 @@ fn a_store_that_is_full_of_what_expired_takes_new_items() {
 #[test]
 fn a_store_takes_more_items_than_its_index_was_made_for_and_gives_everything_back() {
     let items = if cfg!(miri) { 60 } else { 4000 };
-    // Buckets for a quarter of them.
+    // An index meant for a quarter of the items.
     let mut cache = table(items / 4, items * 64, WhenFull::Refuse);
     for round in 0..3u64 {
         let keys = round * 1_000_000..round * 1_000_000 + items as u64;
@@ -279,8 +279,8 @@ fn only_tables_made_for_them_have_readers() {
     assert!(Cache::new(&config(true)).unwrap().reader().is_some());
 }
 
-/// Readers while one writes: each value that is read is one that was stored under that key, whole, and never older than one
-/// that was read before.
+/// Readers next to a writer: each value read was stored under that key, is whole, and is never older than one read
+/// before.
 fn readers_see_whole_values(when_full: WhenFull, memory_bytes: usize) {
     const KEYS: u64 = 50;
     let config = CacheConfig { items: 20, memory_bytes, when_full, readers: true, ..CacheConfig::default() };
@@ -348,7 +348,7 @@ fn readers_of_a_heap_see_whole_values() {
 
 #[test]
 fn an_item_that_moved_since_it_was_prefetched_is_found() {
-    // One bucket: its slots are given away again and again.
+    // A single bucket, whose slots are reassigned again and again.
     let mut cache = table(1, 8 * 32, WhenFull::Evict);
     for round in 0..200u64 {
         put(&mut cache, round % 9, &round.to_le_bytes()).unwrap();
@@ -378,7 +378,7 @@ fn an_expired_item_that_made_room_for_its_own_successor_is_freed_once() {
     };
     let stored =
         (0..).take_while(|number| put_at(&mut cache, *number, &[7; 16], &expiring, NOW_S).is_ok()).count() as u64;
-    // Longer than what they replace: room is needed, and found where they were.
+    // Longer than the items that they replace, so the room comes from those that expired.
     for number in 0..stored / 2 {
         put_at(&mut cache, number, &[8; 40], &Put::default(), 10).unwrap();
     }
@@ -407,7 +407,7 @@ fn a_store_whose_index_is_far_too_small_refuses_what_it_could_not_find() {
 
 #[test]
 fn readers_find_an_item_that_is_only_being_replaced() {
-    // Each new item lies on the old one.
+    // Each new item overlaps the old one.
     let config = CacheConfig { items: 1, memory_bytes: 128, readers: true, ..CacheConfig::default() };
     let mut cache = Cache::new(&config).unwrap();
     let reader = cache.reader().unwrap();
@@ -423,7 +423,7 @@ fn readers_find_an_item_that_is_only_being_replaced() {
             }
         });
         for round in 0..if cfg!(miri) { 100 } else { 200_000u32 } {
-            // Longer by turns, so that none can be changed in place.
+            // Alternately longer, so that none can be changed in place.
             let len = 96 + (round as usize % 2) * 8;
             put(&mut cache, 1, &vec![round as u8; len]).unwrap();
         }
@@ -463,7 +463,7 @@ fn marks_stay_with_an_item_until_its_value_is_put_anew() {
     assert_eq!(marks_and_version(&cache), Some((0, version)));
     cache.peek(&key, NOW_S).unwrap().mark(0xF5);
     assert_eq!(marks_and_version(&cache), Some((5, version)));
-    // To where there is room for it, and in place.
+    // First to a place with room for the expiry, and then in place.
     for expires_s in [NOW_S + 10, NOW_S + 20] {
         assert_eq!(cache.touch(&key, None, Some(expires_s), NOW_S), Ok(version));
         assert_eq!(marks_and_version(&cache), Some((5, version)));

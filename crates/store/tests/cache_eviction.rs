@@ -1,11 +1,11 @@
-//! Which items a table that evicts keeps.
+//! The choice of items that a table evicts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sinew_store::cache::{Cache, CacheConfig, Eviction, Put, WhenFull};
 
 const NOW_S: u32 = 1;
-/// An item with a key and a value of eight bytes.
+/// Bytes of an item with a key and a value of eight bytes each.
 const ITEM: usize = 32;
 
 fn table(items: usize, eviction: Eviction, readers: bool) -> Cache {
@@ -50,7 +50,7 @@ fn what_was_read_once_goes_around_once_more() {
     for key in 0..100 {
         put(&mut cache, key, &[1; 8]);
     }
-    // A look does not count, nor does one at what is not there.
+    // A peek does not count as a read, and neither does a get that finds nothing.
     assert!(get(&cache, 0) && has(&cache, 1) && !get(&cache, 1000));
     put(&mut cache, 100, &[1; 8]);
     assert_eq!((has(&cache, 0), has(&cache, 1), cache.stats().spared), (true, false, 1));
@@ -77,7 +77,7 @@ fn at_most_four_are_spared_for_one() {
 
 #[test]
 fn long_items_are_not_spared() {
-    // Four words are header and key.
+    // Header and key take three words, so the longest value that is spared has 509.
     for (words, kept) in [(509, true), (510, false)] {
         let mut cache = table(1000, Eviction::OldestUnread, false);
         put(&mut cache, 0, &vec![1; words * 8]);
@@ -129,7 +129,7 @@ fn readers_never_miss_what_is_spared() {
     assert!(cache.stats().spared > 0);
 }
 
-/// A generator of the same numbers each time.
+/// A generator of reproducible numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -145,7 +145,7 @@ impl Numbers {
     }
 }
 
-/// Percent of the keys that are found, where what is not found is stored.
+/// Returns the percentage of keys found, when each missing one is stored.
 fn hit_percent(eviction: Eviction, items: usize, keys: impl Iterator<Item = u64>) -> f64 {
     let mut cache = table(items, eviction, false);
     let (mut hits, mut all) = (0u32, 0u32);
@@ -188,7 +188,7 @@ fn more_is_found_where_what_was_read_is_spared() {
         })
         .collect();
     assert!(compare("Zipf .99", 10_000, &zipf) > 1.5);
-    // A hot set that would fit, and scans of what is asked for once.
+    // A hot set that would fit, and scans of keys that are requested once.
     let mut next = 1 << 32;
     let scans: Vec<u64> = (0..500_000)
         .map(|_| {

@@ -1,10 +1,10 @@
-//! What a table has of the system's memory: in a process of its own, of which this can be told.
+//! Memory that a table takes from the system. The test has a process of its own, so that this can be measured.
 
 use sinew_store::cache::{Cache, CacheConfig, Put};
 
 const NOW_S: u32 = 1;
 
-/// Bytes of memory that this process has.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096

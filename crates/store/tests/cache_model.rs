@@ -1,4 +1,4 @@
-//! The table against a plain map, with a cache's licence to forget.
+//! The table compared with a plain map, except that a cache may forget.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ struct Known {
     expires_s: u32,
 }
 
-/// What the table should have, if it forgot nothing.
+/// Contents that the table should have if it forgot nothing.
 struct Model {
     items: BTreeMap<u8, Known>,
     now_s: u32,
@@ -56,7 +56,7 @@ impl Model {
     }
 }
 
-/// Keys of every length, some with a common beginning.
+/// Keys of every length, some of which begin alike.
 fn bytes_of(key: u8) -> Vec<u8> {
     let len = usize::from(key) % 23;
     [&vec![b'k'; len][..], &[key]].concat()
@@ -94,7 +94,7 @@ fn check(ops: &[Op], config: &CacheConfig) -> Result<(), TestCaseError> {
         let bytes = changed.map(bytes_of).unwrap_or_default();
         let key = hasher.key(&bytes);
         if let Some(of) = changed {
-            // What is there is what was stored; and it is there, unless it was allowed to be forgotten.
+            // An item in the table is the one stored, and it is there unless the table was allowed to forget it.
             let found = look(&cache, &key, now_s);
             match (&found, model.get(of)) {
                 (Some(found), Some(known)) => prop_assert_eq!(found, known),
@@ -220,13 +220,13 @@ fn check(ops: &[Op], config: &CacheConfig) -> Result<(), TestCaseError> {
         }
         let stats = cache.stats();
         prop_assert!(stats.item_bytes <= stats.used_bytes && stats.used_bytes <= stats.capacity_bytes, "{:?}", stats);
-        // What is counted is what is there, though its time may be over.
+        // The counters cover exactly the items present, expired ones included.
         let is_there = |of: &u8| cache.peek(&hasher.key(&bytes_of(*of)), 0).is_some();
         prop_assert_eq!(stats.items, (0..40).filter(is_there).count());
         prop_assert_eq!(stats.item_bytes > 0, stats.items > 0);
     }
     if !forgets {
-        // Everything comes back.
+        // All memory is freed again.
         for of in 0..40 {
             let bytes = bytes_of(of);
             cache.delete(&hasher.key(&bytes), model.now_s);
@@ -268,7 +268,7 @@ proptest! {
 
 #[test]
 fn interleaved_gets_find_what_gets_find() {
-    // With room, so that no bucket is full.
+    // With room to spare, so that no bucket is full.
     let mut cache = Cache::new(&CacheConfig { items: 8000, readers: true, ..CacheConfig::default() }).unwrap();
     let hasher = cache.hasher().clone();
     let texts: Vec<String> = (0..1000).map(|number| format!("key {number}")).collect();

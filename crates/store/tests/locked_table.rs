@@ -1,4 +1,4 @@
-//! The table whose values others change under locks: beside a map, beside writers, in noise, and after writers that are gone.
+//! The locked table compared with a map, next to writers, among noise, and after lost writers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,8 @@ fn table(records: u32) -> (LockedTable, Layout, SharedMemory) {
     (LockedTable::new(layout, memory.clone()).unwrap(), layout, memory)
 }
 
-/// What a remote reader finds, and the record with its lock word; `None` inside is missing. Gives up after `looks` READs.
+/// Searches as a remote reader does, and returns the value and the record with its lock word. The inner `None` stands
+/// for a missing key. Gives up after `looks` READs.
 fn search(layout: &Layout, memory: &SharedMemory, key: &[u8], looks: usize) -> Option<Option<Found>> {
     let (mut search, mut span) = layout.search(key);
     for _ in 0..looks {
@@ -51,7 +52,7 @@ fn word_at(layout: &Layout, record: u32) -> usize {
     layout.record_span(record).offset as usize
 }
 
-/// Locks a key's record as a remote writer does, if nobody has.
+/// Locks a key's record as a remote writer does, if it is free.
 fn lock(layout: &Layout, memory: &SharedMemory, key: &[u8], holder: u16) -> Option<(u32, LockWord)> {
     let Found { record, lock, .. } = search(layout, memory, key, 1_000_000)??;
     let held = lock.held_by(holder);
@@ -59,7 +60,7 @@ fn lock(layout: &Layout, memory: &SharedMemory, key: &[u8], holder: u16) -> Opti
     (was == LockWord::free(lock.version()).0).then_some((record, held))
 }
 
-/// Updates and unlocks; whether the lock was still held.
+/// Updates and unlocks; returns whether the lock was still held.
 fn store(layout: &Layout, memory: &SharedMemory, key: &[u8], (record, held): (u32, LockWord), value: &[u8]) -> bool {
     let mut image = Vec::new();
     let at = layout.image(&mut image, layout.hash(key), record, held.next().version(), value);
@@ -75,7 +76,7 @@ fn change(layout: &Layout, memory: &SharedMemory, key: &[u8], holder: u16, value
 enum Change {
     Put(u8, usize, u8),
     Delete(u8),
-    /// A writer locks, writes so much of a value, and is gone.
+    /// A writer locks, writes this many bytes of a value, and is lost.
     Die(u8, usize),
     Inspect,
 }
@@ -119,7 +120,7 @@ proptest! {
                     let key = key_of(key);
                     match lock(&layout, &memory, &key, 4) {
                         Some((record, held)) => {
-                            // Not another's, nor with another word.
+                            // Not with another holder's lock word, nor with another key.
                             prop_assert!(!table.remove(record, held.held_by(5), &key));
                             prop_assert!(!table.remove(record, held, b"another"));
                             prop_assert!(table.remove(record, held, &key) && map.remove(&key).is_some());
@@ -134,7 +135,7 @@ proptest! {
                         let mut image = Vec::new();
                         let at = layout.image(&mut image, layout.hash(&key), record, held.next().version(), &[9; 100]);
                         memory.write(at as usize, &image[..len]).unwrap();
-                        // Readers do not wait, and see nothing of it.
+                        // Readers do not wait, and see nothing of the change.
                         prop_assert_eq!(get(&layout, &memory, &key), map.get(&key).cloned());
                         prop_assert_eq!(table.inspect(record), Inspected::Held(held));
                         prop_assert_eq!(table.release(record, held.held_by(7)), None);
@@ -157,7 +158,7 @@ proptest! {
         }
     }
 
-    /// A NIC reads the words of a record in any order while others write them.
+    /// A NIC reads the words of a record in any order while they are being written.
     #[test]
     fn words_of_different_moments_are_never_taken_for_a_value(
         runs in prop::collection::vec((0usize..6, 1usize..30), 1..8), first_len in 0usize..=100, second_len in 0usize..=100
@@ -179,7 +180,7 @@ proptest! {
             images.push(image());
             prop_assert!(store(&layout, &memory, key, held, value));
         }
-        // The record goes to another key.
+        // The record is reused for another key.
         let (record, held) = lock(&layout, &memory, key, 3).unwrap();
         prop_assert!(table.remove(record, held, key));
         while search(&layout, &memory, b"another", 9).unwrap().is_none_or(|found| found.record != record) {
@@ -213,7 +214,7 @@ proptest! {
         }
         let words = (memory.len() / 8) as u32;
         for (noise, place) in noise.iter().zip(&places) {
-            // Half of it looks like something.
+            // Half of the noise resembles valid words.
             let noise = match place % 4 {
                 0 => noise >> 48,
                 1 => LockWord::free(noise % 3).held_by(*noise as u16 % 5).0,
@@ -226,7 +227,7 @@ proptest! {
             let _ = table.insert(&key_of((place % 30) as u8), &[1; 60]);
             prop_assert!(table.len() <= 40);
         }
-        // Then nobody does it any more.
+        // Then the noise stops.
         for record in 0..40 {
             if let Inspected::Held(lock) = table.inspect(record) {
                 prop_assert!(table.release(record, lock).is_some());
@@ -312,7 +313,7 @@ fn a_value_that_was_spoiled_is_not_served_and_the_owner_removes_it() {
         let at = word_at(&layout, found.record) + word * 8;
         memory.store(at, memory.load(at).unwrap() ^ 1 << (word % 64)).unwrap();
         if let Some(Some(found)) = search(&layout, &memory, b"key", 50) {
-            // It was the place that does not count, or what fills the key's.
+            // The damage hit the place that is not current, or the padding of the key.
             assert_eq!(found.value, [3; 100]);
             continue;
         }
@@ -335,7 +336,7 @@ fn what_arrives_late_from_a_writer_that_was_given_up_changes_nothing() {
     assert!(!store(&layout, &memory, b"key", late, b"late"));
     assert_eq!(get(&layout, &memory, b"key").as_deref(), Some(&b"after"[..]));
     assert!(!table.remove(late.0, late.1, b"key"));
-    // Not even when the record is another item's by now.
+    // Not even if the record belongs to another item by now.
     let others: Vec<[u8; 1]> = (0..18).map(|other| [other]).collect();
     for other in &others {
         assert_eq!(table.insert(other, b"other"), Ok(true));
@@ -347,8 +348,8 @@ fn what_arrives_late_from_a_writer_that_was_given_up_changes_nothing() {
     assert!((0..20).all(|record| table.inspect(record) == Inspected::Well));
 }
 
-/// Writers change the same keys while the owner inserts and removes others and takes locks away from those who are gone: no change is
-/// lost, and a reader finds what was stored, each writer's values in their order.
+/// Writers change the same keys while the owner inserts and removes others and takes away the locks of lost writers: no
+/// change is lost, and a reader finds stored values, those of each writer in their order.
 #[test]
 fn writers_of_the_same_keys_lose_no_change_and_readers_see_whole_values() {
     const KEYS: usize = 4;

@@ -1,4 +1,4 @@
-//! Each table gives what a simple model does, in all three forms.
+//! Each lookup table compared with a simple model, in all three forms.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,7 +12,7 @@ use sinew_store::lookup::mac::{MacError, MacTable};
 use sinew_store::lookup::names::{COMPONENTS_MAX, NAME_LEN_MAX, Name, NameError, NameTable};
 use sinew_store::lookup::{HOP_MAX, RouteError};
 
-/// Compares the three forms for these keys with what is expected.
+/// Compares the three forms for these keys with the expected results.
 macro_rules! check_forms {
     ($table:expr, $keys:expr, $expected:expr) => {{
         let keys: Vec<_> = $keys.into_iter().collect();
@@ -67,7 +67,7 @@ fn v4(bits: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(bits)
 }
 
-/// What a list of routes says, by looking at all of them.
+/// Looks up an address in a list of routes, by examining all of them.
 fn longest<A: Copy>(routes: &BTreeMap<(u8, u128), u32>, bits: impl Fn(A) -> u128) -> impl Fn(A) -> Option<u32> {
     move |address| {
         let covers = |len: u8, prefix: u128| len == 0 || (bits(address) ^ prefix) >> (128 - u32::from(len)) == 0;
@@ -120,7 +120,7 @@ proptest! {
 }
 
 proptest! {
-    // Each table has 64 MB for the first 24 bits.
+    // Few cases, since each table has 64 MB for the first 24 bits.
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
@@ -262,7 +262,7 @@ fn next_hops_and_groups_have_limits() {
     assert_eq!(table.insert(v4(0), 25, 1), Ok(None));
     assert_eq!(table.insert(v4(1 << 8), 25, 1), Err(RouteError::Full { groups: 1 }));
     assert_eq!((table.get(v4(1 << 8)), table.routes()), (None, 2));
-    // A group that is given up is used again.
+    // A group that was freed is used again.
     assert_eq!(table.remove(v4(0), 25), Ok(1));
     assert_eq!(table.insert(v4(1 << 8), 32, 3), Ok(None));
     assert_eq!([v4(0), v4(1 << 8), v4(257)].map(|address| table.get(address)), [Some(HOP_MAX), Some(3), None]);
@@ -330,7 +330,7 @@ fn readers_find_what_is_there_while_items_are_moved() {
             rounds += 1;
         }
     });
-    // The table is filled to the brim and emptied again, so that what is kept is moved.
+    // The table is filled completely and emptied again, so that the kept items are moved.
     for round in 0..100 {
         let mut key = KEPT + 1 + round * 10_000;
         let first = key;

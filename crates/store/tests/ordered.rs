@@ -1,4 +1,4 @@
-//! The ordered index beside a `BTreeMap`, alone and beside threads that change it.
+//! The ordered index compared with a `BTreeMap`, alone and next to threads that change it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -28,7 +28,7 @@ enum Operation {
     Scan(Bound<Vec<u8>>, Bound<Vec<u8>>, usize),
 }
 
-/// Few and short enough that keys meet, with zeros, so that some are others' prefixes and pad to the same head.
+/// Few and short keys, so that they coincide; with zeros, so that some are prefixes of others and pad to the same head.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => proptest::collection::vec(0u8..2, 0..12),
@@ -128,12 +128,13 @@ fn keys_up_to_the_limit_are_taken_and_longer_ones_are_not() {
     assert!(!index.delete(&longer));
 }
 
-/// What a key's value begins with, so that a value says whose it is.
+/// Makes a value that begins with its key, so that a wrong value shows.
 fn value_of(key: &[u8], round: u64) -> Vec<u8> {
     [key, &round.to_le_bytes()].concat()
 }
 
-/// Even keys stand, and are overwritten all the time; odd ones come and go. Each scan and GET has to find those that stand.
+/// Even keys are always present, and are overwritten all the time; odd ones come and go. Each scan and GET must find
+/// the even ones.
 fn standing_keys_are_always_seen(prefix_len: usize, rounds: u64) {
     const KEYS: u64 = 4000;
     let name = |number: u64| {

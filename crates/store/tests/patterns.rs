@@ -1,10 +1,10 @@
-//! Automata against the `aho-corasick` crate, and texts walked alone against texts walked at once.
+//! Automata compared with the `aho-corasick` crate, and texts walked alone compared with texts walked together.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use proptest::prelude::*;
 use sinew_store::lookup::patterns::{Automaton, Hit, Job, LANES, Pattern, PatternError, scan_all, scan_in_order};
 
-/// What a crate finds that compares without case, without what case forbids.
+/// Finds the expected hits with the aho-corasick crate, which ignores case, and drops those that case forbids.
 fn expected(patterns: &[Pattern], text: &[u8]) -> Vec<Hit> {
     let all = AhoCorasick::builder()
         .ascii_case_insensitive(true)
@@ -32,7 +32,7 @@ fn alone(automaton: &Automaton, text: &[u8]) -> Vec<Hit> {
     sorted(hits)
 }
 
-/// Few different bytes, so that patterns overlap, and some that fold or look as if they did.
+/// Few different bytes, so that patterns overlap, including some that fold to another case or look as if they did.
 fn bytes(len: impl Into<proptest::collection::SizeRange>) -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(proptest::sample::select(&b"aAbBcz@[\0\xFF\xE1"[..]), len)
 }
@@ -72,7 +72,7 @@ proptest! {
 
 #[test]
 fn an_automaton_of_many_states_finds_what_it_should() {
-    // More than 65,536 states, so that they are wide, beside a narrow one.
+    // More than 65,536 states, so that the automaton is wide; a narrow one is used next to it.
     let number = |at: u32| at.wrapping_mul(0x9E37_79B9).to_be_bytes().map(|byte| byte | 0x80);
     let patterns: Vec<_> = (0..30_000).map(|at| Pattern::exact(number(at))).collect();
     let wide = Automaton::new(patterns.clone()).unwrap();

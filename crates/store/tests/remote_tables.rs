@@ -1,4 +1,4 @@
-//! Tables that others search with READs: beside a map, and beside a writer.
+//! Tables that clients search with READs, compared with a map, and next to a writer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn out_of_line(buckets: u32) -> Values {
     Values::OutOfLine(u64::from(buckets) * 152)
 }
 
-/// Searches as a remote reader does. With the READs that it took.
+/// Searches as a remote reader does; also returns the number of READs.
 fn read<I: Index>(index: &I, memory: &SharedMemory, key: &[u8]) -> (Option<Vec<u8>>, usize) {
     let (mut search, mut span) = index.search(key);
     let mut reads = 0;
@@ -89,7 +89,7 @@ fn key_of(number: u8) -> Vec<u8> {
     vec![number; 1 + usize::from(number) % KEY_LEN_MAX as usize]
 }
 
-/// Makes the changes in a table and in a map, and compares.
+/// Applies the changes to a table and to a map, and compares the two.
 fn same_as_map<I: Index>(table: &mut impl Table, index: &I, memory: &SharedMemory, changes: &[Change]) {
     let mut map: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
     for change in changes {
@@ -98,7 +98,7 @@ fn same_as_map<I: Index>(table: &mut impl Table, index: &I, memory: &SharedMemor
                 let (key, value) = (key_of(*key), vec![*fill; *len]);
                 match table.put(&key, &value) {
                     Ok(was_there) => assert_eq!(was_there, map.insert(key.clone(), value).is_some()),
-                    // A refusal changes nothing.
+                    // A refused PUT changes nothing.
                     Err(TableError::Full { items }) => assert!(items == map.len() && !map.contains_key(&key)),
                     Err(TableError::NoMemory { .. }) => {}
                     Err(error) => panic!("{error}"),
@@ -198,7 +198,7 @@ fn keys_and_values_that_cannot_be_are_refused() {
     assert!(hopscotch::Layout { neighbourhood: 0, ..hopscotch_layout(50, 6, Values::Inline) }.check().is_err());
 }
 
-/// Fills a table with `items` items and says how many READs a search for one takes on average.
+/// Fills a table with `items` items; returns the average number of READs of a search.
 fn reads_per_get<I: Index>(table: &mut impl Table, index: &I, memory: &SharedMemory, items: u32) -> f64 {
     for key in 0..items {
         table.put(&key.to_le_bytes(), &[1; 32]).unwrap();
@@ -217,7 +217,7 @@ fn a_cuckoo_table_three_quarters_full_is_probed_less_than_twice_a_get() {
     const BUCKETS: u32 = if cfg!(miri) { 400 } else { 40_000 };
     let (mut table, layout, memory) = cuckoo_table(BUCKETS);
     let reads = reads_per_get(&mut table, &layout, &memory, BUCKETS / 4 * 3);
-    // Pilaf has 1.6 probes; then the extent.
+    // Pilaf takes 1.6 READs of buckets, and one of the extent.
     assert!((2.3..2.9).contains(&reads), "{reads}");
 }
 
@@ -232,7 +232,7 @@ fn a_hopscotch_table_is_read_about_once_a_get() {
     assert!((2.0..2.1).contains(&reads), "{reads}");
 }
 
-/// A value that says whose it is.
+/// Makes a value that depends on its key, so that a wrong value shows.
 fn value_of(key: u32, round: u32) -> Vec<u8> {
     let len = 8 + (key.wrapping_mul(31).wrapping_add(round) % 80) as usize;
     let mut value = vec![(key ^ round) as u8; len];
@@ -241,8 +241,8 @@ fn value_of(key: u32, round: u32) -> Vec<u8> {
     value
 }
 
-/// A writer changes some keys and leaves others in place, which hop about for it; a reader misses none of those, and takes nothing
-/// for a value that was not stored under its key.
+/// A writer changes some keys and leaves others alone, which hop about to make room. A reader misses none of the
+/// latter, and never takes anything for a value that was not stored under its key.
 fn reader_beside_writer<I: Index + Send>(mut table: impl Table + Send, index: &I, memory: &SharedMemory, buckets: u32) {
     let (constant, changing) = (buckets / 2, buckets / 5);
     for key in 0..constant {
@@ -255,7 +255,7 @@ fn reader_beside_writer<I: Index + Send>(mut table: impl Table + Send, index: &I
         scope.spawn(move || {
             for round in 1..=rounds {
                 for key in constant..constant + changing {
-                    // Now and then there is no place; others come and go.
+                    // Now and then there is no place; other items come and go.
                     let _ = table.put(&key.to_le_bytes(), &value_of(key, round));
                 }
                 for key in constant..constant + changing {

@@ -2,18 +2,18 @@
 
 use crate::layout::Layout;
 
-/// What an answer answers.
+/// The request to which a kept answer belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Given {
-    /// The request's number,
+    /// Number of the request.
     pub sequence: u32,
-    /// and the last of its attempts that was answered.
+    /// Latest of its attempts that was answered.
     pub attempt: u8,
-    /// Bytes of the answer with its head. 0: there is none.
+    /// Length of the answer with its head, in bytes; 0 if there is no answer.
     pub len: u32,
 }
 
-/// Answers by client and slot.
+/// The kept answers, by client and slot.
 pub struct Answers {
     given: Vec<Given>,
     bytes: Vec<u8>,
@@ -29,14 +29,14 @@ impl Answers {
         Self { given: vec![Given::default(); slots], bytes: vec![0; slots * stride], window, stride }
     }
 
-    /// What a slot's answer is of, and the room for its bytes.
+    /// Returns the record of a slot's answer, and the room for its bytes.
     #[inline(always)]
     pub fn of(&mut self, client: u32, slot: usize) -> (&mut Given, &mut [u8]) {
         let at = client as usize * self.window + slot;
         (&mut self.given[at], &mut self.bytes[at * self.stride..][..self.stride])
     }
 
-    /// Forgets those of a client.
+    /// Discards the answers to a client.
     pub fn forget(&mut self, client: u32) {
         self.given[client as usize * self.window..][..self.window].fill(Given::default());
     }

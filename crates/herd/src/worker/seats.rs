@@ -1,26 +1,26 @@
-//! A worker's clients.
+//! The clients of a worker.
 
 use sinew_fabric::verbs::{Destination, QpAddress, ThreadDomain};
 
 use crate::server::ClientId;
 use crate::slot::Tail;
 
-/// The number of a client's first request. A slot that was never written has 0.
+/// Number of a client's first request; a slot that was never written has 0.
 pub const FIRST_SEQUENCE: u32 = 1;
 
-/// A place for a client.
+/// One worker's record of a client, or an empty place for one.
 #[derive(Debug)]
 pub struct Seat {
-    /// 0: nobody is here.
+    /// The client's token; 0 if the place is empty.
     pub token: u32,
-    /// The number of its next request.
+    /// Number of the client's next request.
     pub next: u32,
-    /// Where its answers go, if that is known.
+    /// Destination of its answers, if it is known.
     pub to: Option<Destination>,
     answers: Option<QpAddress>,
-    /// What was refused last in the slot of its next request.
+    /// Tail last refused in the slot of its next request, so that it is counted once.
     pub refused: Tail,
-    /// What was found last in another slot, and had no business there.
+    /// Tail last found out of turn in another slot, so that it is counted once.
     pub strange: Tail,
 }
 
@@ -29,20 +29,20 @@ impl Seat {
         Self { token: 0, next: FIRST_SEQUENCE, to: None, answers: None, refused: Tail(0), strange: Tail(0) }
     }
 
-    /// Finds the way to the client, again. Who cannot be reached has no answers.
+    /// Looks up the client's destination again. A client that cannot be reached gets no answers.
     #[cold]
     pub fn look_up(&mut self, thread: &impl ThreadDomain) {
         self.to = self.answers.as_ref().and_then(|answers| thread.destination(answers).ok());
     }
 }
 
-/// All places, and in which order the clients are looked at.
+/// All places, and the order in which the clients are polled.
 pub struct Seats {
     seats: Vec<Seat>,
     present: Vec<u32>,
-    /// Who is looked at next.
+    /// Index in `present` of the next client to poll.
     next: usize,
-    /// Whose slots are looked through for requests that came again, and the next of them.
+    /// Index in `present` of the client whose slots are searched for retransmissions, and the next of its slots.
     check: usize,
     check_slot: u32,
 }
@@ -53,7 +53,7 @@ impl Seats {
         Self { seats, present: Vec::with_capacity(clients), next: 0, check: 0, check_slot: 0 }
     }
 
-    /// Clients that are here.
+    /// Number of clients.
     #[inline(always)]
     pub fn present(&self) -> usize {
         self.present.len()
@@ -69,7 +69,7 @@ impl Seats {
         &mut self.seats[client as usize]
     }
 
-    /// The client whose turn it is. There is one.
+    /// Returns the client whose turn it is; there must be one.
     #[inline(always)]
     pub fn next(&mut self) -> u32 {
         let client = self.present[self.next];
@@ -77,7 +77,7 @@ impl Seats {
         client
     }
 
-    /// The next slot to look at for a request that came again.
+    /// Returns the next client and slot to search for a retransmission.
     pub fn next_to_check(&mut self, window: usize) -> Option<(u32, u32)> {
         if self.check_slot as usize >= window {
             self.check_slot = 0;

@@ -1,5 +1,5 @@
-//! How a burst of requests is answered: first the buckets of all keys are asked for, then their items, then it is done what
-//! the requests want, in their order.
+//! Answering a burst of requests: first the buckets of all keys are prefetched, then their items, and then the requests
+//! are executed in order.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::MAX_BURST;
@@ -12,10 +12,10 @@ use super::protocol::{
 };
 use super::service::{Owned, Partition};
 
-/// Keys whose cache misses overlap: those of a whole burst, and of a request for several.
+/// Keys whose cache misses can overlap: those of a whole burst, plus those of one request for several.
 const KEYS_AT_ONCE: usize = MAX_BURST + KEYS_MAX;
 
-/// Refuses what an endpoint without a partition is asked.
+/// Refuses all requests, at an endpoint without a partition.
 pub(super) fn refuse_all(calls: &mut BurstCalls<'_, '_>) {
     for index in 0..calls.len() {
         reply(calls, index, &Response::Refused(Refusal::NoPartition));
@@ -27,7 +27,7 @@ fn reply(calls: &mut BurstCalls<'_, '_>, index: usize, response: &Response<'_>) 
     calls.reply_with(index, response.len(), |target| response.write(target));
 }
 
-/// What is asked, or why it is not done.
+/// A request, or the reason for refusing it.
 type Asked<'a> = Result<Request<'a>, Refusal>;
 
 impl Partition {
@@ -43,12 +43,12 @@ impl Partition {
 }
 
 impl Owned {
-    /// Answers the requests from `first` on, as many as have [`KEYS_AT_ONCE`] keys; returns which is next.
+    /// Answers the requests from `first` on, as many as [`KEYS_AT_ONCE`] keys allow; returns the index of the next.
     fn answer_some(&self, cache: &mut Cache, calls: &mut BurstCalls<'_, '_>, first: usize) -> usize {
         let mut asked = ArrayVec::<Asked<'_>, MAX_BURST>::new();
         let mut keys = ArrayVec::<Key<'_>, KEYS_AT_ONCE>::new();
         let mut next = first;
-        // There is room for the keys of any request.
+        // Stop while there is still room for the keys of any one request.
         while next < calls.len() && keys.len() <= KEYS_AT_ONCE - KEYS_MAX && !asked.is_full() {
             asked.push(self.take_in(cache, calls.request(next), &mut keys));
             next += 1;
@@ -70,7 +70,7 @@ impl Owned {
         next
     }
 
-    /// Reads a request, and asks for the buckets of its keys.
+    /// Reads a request and prefetches the buckets of its keys.
     #[inline(always)]
     fn take_in<'a>(
         &self,
@@ -121,7 +121,7 @@ impl Owned {
         Refusal::WrongPartition { partition: self.index as u64 }
     }
 
-    /// Does what a request wants, whose keys are `keys`.
+    /// Executes a request and answers it; `keys` are its keys.
     #[inline(always)]
     fn answer_one(
         &self,
@@ -206,7 +206,7 @@ impl Owned {
     }
 }
 
-/// Apart from what most requests are, so that those do not pay for it.
+/// Executes the rarer requests. Out of line, so that the common ones do not pay for them.
 #[cold]
 fn answer_seldom(cache: &mut Cache, request: &Request<'_>, keys: &[Key<'_>], now_s: u32) -> Response<'static> {
     match (request, keys) {
@@ -224,7 +224,7 @@ fn answer_seldom(cache: &mut Cache, request: &Request<'_>, keys: &[Key<'_>], now
     }
 }
 
-/// Adds to the number that a value is.
+/// Adds to the number that a value holds.
 fn add(cache: &mut Cache, key: &Key<'_>, delta: i64, now_s: u32) -> Response<'static> {
     let mut number = 0;
     let changed = cache.modify(key, now_s, |value| {
@@ -243,14 +243,14 @@ fn add(cache: &mut Cache, key: &Key<'_>, delta: i64, now_s: u32) -> Response<'st
     }
 }
 
-/// Reads decimal digits. Spaces may follow: memcached leaves them where a number became shorter.
+/// Reads decimal digits. Trailing spaces are allowed: memcached leaves them where a number became shorter.
 fn number_of(value: &[u8]) -> Option<u64> {
     let digits = value.trim_ascii_end();
     let is_number = matches!(digits.len(), 1..=20) && digits.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// A lifetime is of the client's clock, the end of an item of ours.
+/// Converts options: a client gives a lifetime, the table stores the time of expiry by our clock.
 #[inline(always)]
 fn put_of(options: &PutOptions, now_s: u32) -> Put {
     Put { when: options.when, flags: options.flags, expires_s: end_of(options.lives_s, now_s) }

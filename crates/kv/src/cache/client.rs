@@ -1,4 +1,4 @@
-//! A client that waits for each answer.
+//! A client that blocks until each answer arrives.
 
 use sinew_rpc::Endpoint;
 
@@ -7,28 +7,29 @@ use super::error::Error;
 use super::pipeline::Pipeline;
 use super::protocol::{KEYS_MAX, Lookup, Malformed, PutOptions, Response, Stats};
 
-/// A client of a cache whose methods wait for their answers. For many requests in flight see [`Pipeline`].
+/// A client of a cache whose methods block until the answer arrives. To have many requests in flight, see [`Pipeline`].
 pub struct Client<E: Endpoint> {
     pipeline: Pipeline<E>,
-    /// Of the method that was called last: what an earlier one did not wait for is not its answer.
+    /// Tag of the latest request; answers with older tags, which an earlier call left behind, are skipped.
     tag: u64,
 }
 
-/// A value, and what is known about it.
+/// A value with its flags, lifetime and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The value.
     pub value: Vec<u8>,
-    /// The client's own number.
+    /// Flags, a number of the client's own.
     pub flags: u32,
-    /// Seconds until it ends; never when 0.
+    /// Seconds until the item expires; 0 means never.
     pub lives_s: u32,
-    /// Changes with every change of the item: what `When::Version` compares.
+    /// Version, which changes with every change of the item; [`When::Version`](sinew_store::cache::When::Version)
+    /// compares it.
     pub version: u64,
 }
 
-/// What a server answers that keeps to the protocol is of the kind that was asked for: [`Pipeline`] has checked it.
-const OTHER: Malformed = Malformed { what: "it is of another kind than what was asked" };
+/// Error for an answer of the wrong kind, which [`Pipeline`] has already ruled out.
+const OTHER: Malformed = Malformed { what: "it is of another kind than the request" };
 
 impl<E: Endpoint> Client<E> {
     /// Connects to all partitions of a cache: see [`Connecting::begin`].
@@ -57,18 +58,18 @@ impl<E: Endpoint> Client<E> {
         Ok(Self { pipeline: Connecting::begin(rpc, addresses, config)?.wait()?, tag: 0 })
     }
 
-    /// How long requests from now on are waited for; `None`: as long as it takes. See [`ClientConfig::timeout_ns`]. What asks for many keys
-    /// is several requests, each of which has so long.
+    /// Sets the time-out of later requests; `None` waits as long as it takes. See [`ClientConfig::timeout_ns`]. A
+    /// method that takes many keys makes several requests, and the time-out applies to each.
     pub fn set_timeout_ns(&mut self, timeout_ns: Option<u64>) {
         self.pipeline.set_timeout_ns(timeout_ns);
     }
 
-    /// The same client, to have many requests in flight.
+    /// Turns into the same client, able to have many requests in flight.
     pub fn into_pipeline(self) -> Pipeline<E> {
         self.pipeline
     }
 
-    /// How many partitions the cache has.
+    /// Number of partitions of the cache.
     pub fn partitions(&self) -> usize {
         self.pipeline.partitions().count()
     }
@@ -78,7 +79,7 @@ impl<E: Endpoint> Client<E> {
         self.tag
     }
 
-    /// Waits for the answer to the request that was made last.
+    /// Waits for the answer to the latest request.
     fn wait<T>(&mut self, take: impl FnOnce(Response<'_>) -> Option<T>) -> Result<T, Error> {
         loop {
             let answer = self.pipeline.wait()?.ok_or(OTHER)?;
@@ -88,7 +89,7 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    /// The value of `key`, if there is one.
+    /// Returns the value of `key`, if there is one.
     ///
     /// # Errors
     ///
@@ -103,7 +104,7 @@ impl<E: Endpoint> Client<E> {
         })
     }
 
-    /// The item of `key`, if there is one.
+    /// Returns the item of `key`, if there is one.
     ///
     /// # Errors
     ///
@@ -123,7 +124,7 @@ impl<E: Endpoint> Client<E> {
         })
     }
 
-    /// Stores a value; returns its version.
+    /// Stores a value and returns its version.
     ///
     /// # Errors
     ///
@@ -137,7 +138,7 @@ impl<E: Endpoint> Client<E> {
         })
     }
 
-    /// Forgets the item of `key`; returns whether there was one.
+    /// Removes the item of `key`; returns whether there was one.
     ///
     /// # Errors
     ///
@@ -152,7 +153,8 @@ impl<E: Endpoint> Client<E> {
         })
     }
 
-    /// Gives the item of `key` another lifetime, so many seconds from now on, or for ever when 0; returns whether there is one.
+    /// Sets the lifetime of the item of `key` to `lives_s` seconds from now, or to for ever when 0; returns whether
+    /// there is one.
     ///
     /// # Errors
     ///
@@ -167,12 +169,12 @@ impl<E: Endpoint> Client<E> {
         })
     }
 
-    /// Adds to the number that the value of `key` is ([`Request::Add`](super::protocol::Request::Add)); returns what it is then, if there is an
-    /// item.
+    /// Adds to the number stored as the value of `key` ([`Request::Add`](super::protocol::Request::Add)); returns the
+    /// sum, or `None` if there is no item.
     ///
     /// # Errors
     ///
-    /// [`Error`]; a value that is no number is an [`Error::Refused`].
+    /// [`Error`]; a value that is not a number is an [`Error::Refused`].
     pub fn add(&mut self, key: &[u8], delta: i64) -> Result<Option<u64>, Error> {
         let tag = self.next_tag();
         self.pipeline.add(key, delta, tag)?;
@@ -183,11 +185,11 @@ impl<E: Endpoint> Client<E> {
         })
     }
 
-    /// Forgets all items, one partition after the other.
+    /// Removes all items, one partition after the other.
     ///
     /// # Errors
     ///
-    /// [`Error`]; the partitions before the one that failed are empty.
+    /// [`Error`]; the partitions before the one that failed are already empty.
     pub fn flush(&mut self) -> Result<(), Error> {
         (0..self.partitions()).try_for_each(|partition| {
             let tag = self.next_tag();
@@ -196,11 +198,12 @@ impl<E: Endpoint> Client<E> {
         })
     }
 
-    /// The values of any number of keys, in their order. As many as can be are asked for together.
+    /// Returns the values of any number of keys, in their order. Asks for as many at once as the protocol and the
+    /// window allow.
     ///
     /// # Errors
     ///
-    /// [`Error`], the first of several.
+    /// [`Error`]; where several requests fail, that of one of them.
     pub fn get_many(&mut self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
         let mut values = vec![None; keys.len()];
         let mut omitted = Vec::new();
@@ -242,7 +245,7 @@ impl<E: Endpoint> Client<E> {
         Ok(values)
     }
 
-    /// The counters of each partition.
+    /// Returns the counters of each partition.
     ///
     /// # Errors
     ///

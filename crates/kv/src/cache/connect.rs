@@ -1,4 +1,4 @@
-//! How a client finds who has which partition.
+//! Connecting: a client finds out which endpoint owns which partition.
 
 use sinew_fabric::{Address, PortError};
 use sinew_rpc::{CallOptions, Channel, Completion, ConnectError, ConnectOptions, Endpoint};
@@ -9,14 +9,16 @@ use super::pipeline::{Owner, Pipeline};
 use super::protocol::{Info, Malformed, Request, Response};
 use crate::Partitions;
 
-/// How much a client asks for at once, and how long it waits.
+/// A client's window and time-out.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Requests in flight. With each partition there are as many sessions as have slots for them, among which requests take turns.
+    /// Requests in flight. Each partition gets as many sessions as it takes to have that many slots, and requests use
+    /// them in turn.
     pub window: usize,
-    /// How long a request is waited for, in nanoseconds, unless it says otherwise ([`RequestOptions`](super::RequestOptions)). The remaining time
-    /// travels with the request, which ends with [`Cause::DeadlinePassed`](sinew_rpc::Cause::DeadlinePassed) at both sides when it has passed.
-    /// `None`, the default: until it is answered or the server is given up.
+    /// Time-out of a request, in nanoseconds, unless the request has one of its own
+    /// ([`RequestOptions`](super::RequestOptions)). The remaining time travels with the request, which ends with
+    /// [`Cause::DeadlinePassed`](sinew_rpc::Cause::DeadlinePassed) on both sides when it has passed. `None`, the
+    /// default, waits until the request is answered or the server is given up.
     pub timeout_ns: Option<u64>,
 }
 
@@ -26,26 +28,27 @@ impl Default for ClientConfig {
     }
 }
 
-/// A client that is finding out who has which partition. The first address tells how many there are; the others are then
-/// asked for.
+/// A client that is finding out which endpoint owns which partition. The first endpoint says how many partitions there
+/// are; then the others are asked.
 ///
-/// [`Self::wait`] turns the loop until all are there. Who turns it himself asks [`Self::poll`] in between.
+/// [`Self::wait`] turns the loop until all partitions are found. A caller that turns the loop itself calls
+/// [`Self::poll`] in between.
 pub struct Connecting<E: Endpoint> {
     rpc: E,
     addresses: Box<dyn Iterator<Item = String>>,
     config: ClientConfig,
-    /// In the order of their addresses, with what each said.
+    /// In the order of their addresses, each with the endpoint's answer once it is there.
     found: Vec<(Channel, Option<Info>)>,
 }
 
 impl<E: Endpoint> Connecting<E> {
-    /// Begins at the first of `addresses`; of the others as many are taken as there are further partitions. Each partition has one
-    /// of its own, in any order.
+    /// Begins with the first of `addresses`, and then uses as many of the others as there are further partitions. Each
+    /// partition has an address of its own, in any order.
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`] when the address leads nowhere, [`Error::Channel`] when the window needs more sessions than this endpoint may have,
-    /// [`Error::Addresses`] when there is no address.
+    /// [`Error::Connect`] when the address leads nowhere, [`Error::Channel`] when the window needs more sessions than
+    /// this endpoint may have, [`Error::Addresses`] when there is no address.
     pub fn begin<A>(rpc: E, addresses: A, config: ClientConfig) -> Result<Self, Error>
     where
         A: IntoIterator<Item = String>,
@@ -61,7 +64,7 @@ impl<E: Endpoint> Connecting<E> {
         &mut self.rpc
     }
 
-    /// Begins with one more partition, of so many.
+    /// Begins to connect to the next address; `partitions` is the number of partitions, for the error message.
     fn begin_next(&mut self, partitions: usize) -> Result<(), Error> {
         let addresses = self.found.len();
         let address = self.addresses.next().ok_or(Error::Addresses { partitions, addresses })?;
@@ -71,7 +74,7 @@ impl<E: Endpoint> Connecting<E> {
         let mut request = self.rpc.alloc(Request::Info.len())?;
         Request::Info.write(&mut request);
         let response = self.rpc.alloc(64)?;
-        // It waits until its session is open, too.
+        // The request also waits for its session to open.
         let timeout_ns = self.config.timeout_ns.map(|ns| ns.saturating_add(self.rpc.config().connect_timeout_ns));
         let options = CallOptions::tag(addresses as u64).timeout_ns(timeout_ns.unwrap_or(u64::MAX));
         channel.enqueue_request(&mut self.rpc, REQUESTS, request, response, options)?;
@@ -79,11 +82,11 @@ impl<E: Endpoint> Connecting<E> {
         Ok(())
     }
 
-    /// Takes in what has arrived. Returns whether all is there: then [`Self::finish`].
+    /// Processes what has arrived. Returns true once all partitions are found; then call [`Self::finish`].
     ///
     /// # Errors
     ///
-    /// What keeps the client from connecting.
+    /// The reason why the client cannot connect.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let mut all_open = true;
         for (channel, _) in &mut self.found {
@@ -92,11 +95,11 @@ impl<E: Endpoint> Connecting<E> {
         while let Some(completion) = self.rpc.poll_completion() {
             self.told(&completion)?;
         }
-        // Those that were told of just now are not open yet.
+        // Channels that `told` has just begun are not open yet.
         Ok(all_open && self.is_complete())
     }
 
-    /// Whether each partition was found.
+    /// Whether every partition was found.
     fn is_complete(&self) -> bool {
         let partitions = self.found.first().and_then(|(_, info)| *info).map(|info| usize::from(info.partitions));
         partitions == Some(self.found.len()) && self.found.iter().all(|(_, info)| info.is_some())
@@ -128,11 +131,11 @@ impl<E: Endpoint> Connecting<E> {
         Ok(())
     }
 
-    /// The client, once [`Self::poll`] says that all is there.
+    /// Returns the client, once [`Self::poll`] has returned true.
     ///
     /// # Errors
     ///
-    /// [`Error::Alloc`]; [`Error::Addresses`] when not all is there.
+    /// [`Error::Alloc`]; [`Error::Addresses`] when a partition is missing.
     pub fn finish(self) -> Result<Pipeline<E>, Error> {
         let (addresses, ClientConfig { window, timeout_ns }) = (self.found.len(), self.config);
         let mut owners: Vec<_> =
@@ -150,7 +153,7 @@ impl<E: Endpoint> Connecting<E> {
         Pipeline::new(self.rpc, owners.collect(), info, window.max(1), timeout_ns)
     }
 
-    /// Turns the loop until all is there.
+    /// Turns the loop until all partitions are found.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What a client of a cache can meet.
+//! Errors of a cache client.
 
 use sinew_mem::AllocError;
 use sinew_rpc::{CallError, ChannelError, ConnectError, EnqueueError, Rejected};
@@ -6,7 +6,7 @@ use sinew_store::cache::KEY_LEN_MAX;
 
 use super::protocol::{KEYS_MAX, Malformed, Refusal};
 
-/// Why a client of a cache got no answer, or none that it can use.
+/// Reason why a client of a cache got no usable answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,61 +16,61 @@ pub enum Error {
     /// The sessions with a partition could not be opened, or were lost before all were open.
     #[error(transparent)]
     Channel(ChannelError),
-    /// A call got no response. Says which peer, why, and whether the request may have run.
+    /// A call got no response. The error names the peer and the cause, and says whether the request may have run.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// A call was not taken.
+    /// The endpoint did not accept a call.
     #[error(transparent)]
     Enqueue(#[from] EnqueueError),
-    /// No message buffer.
+    /// There was no memory for a message buffer.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// The server did not do it.
+    /// The server refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The server answered something else than what was asked.
-    #[error("the server's answer is none: {0}")]
+    /// The server's answer is malformed, or answers another question.
+    #[error("the server's answer is malformed: {0}")]
     BadAnswer(#[from] Malformed),
-    /// As many requests are in flight as there may be.
+    /// The window is full.
     #[error("{window} requests are in flight already: take answers first, or open the cache with a larger window")]
     WindowFull {
-        /// How many there may be.
+        /// Requests that may be in flight.
         window: usize,
     },
-    /// The key is too long for any cache.
+    /// The key is longer than any cache accepts.
     #[error("a key of {len} bytes is longer than {KEY_LEN_MAX}")]
     KeyTooLong {
-        /// Its length.
+        /// Length of the key, in bytes.
         len: usize,
     },
-    /// A request for several keys is for one to 64.
+    /// A request for several keys had none, or more than [`KEYS_MAX`].
     #[error("a request asks for 1 to {KEYS_MAX} keys, not for {count}")]
     Keys {
-        /// How many it was for.
+        /// Keys in the request.
         count: usize,
     },
-    /// Some partitions have no address.
+    /// Fewer addresses were given than there are partitions.
     #[error("the cache has {partitions} partitions, each at an address of its own, and {addresses} were given")]
     Addresses {
         /// Partitions that the server has.
         partitions: usize,
-        /// Addresses that were given.
+        /// Addresses given.
         addresses: usize,
     },
     /// Two addresses lead to the same partition, or to different caches.
     #[error(
-        "{address} has partition {partition} of {partitions}, which is not what is missing: give the address of each \
+        "{address} has partition {partition} of {partitions}, which does not fit the others: give the address of each \
          partition of one cache once"
     )]
     Partition {
-        /// Whose answer does not fit.
+        /// Address whose answer does not fit.
         address: String,
-        /// What it says that it has.
+        /// Partition that it says it owns.
         partition: usize,
-        /// Of how many.
+        /// Partitions that it says there are.
         partitions: usize,
     },
-    /// The port failed while we waited.
+    /// The port failed while the client waited.
     #[error("the port failed: {0}")]
     Io(#[from] std::io::Error),
 }

@@ -1,7 +1,8 @@
 //! A cache over RPC.
 //!
-//! A server has a thread for each partition of the keys, alone with its `store::cache::Cache`; clients call the endpoint that owns
-//! a key ([`Partitions`](crate::Partitions)). Requests and responses are those of [`protocol`].
+//! A server has one thread for each partition of the keys, which alone uses that partition's `store::cache::Cache`;
+//! clients call the endpoint that owns a key ([`Partitions`](crate::Partitions)). Requests and responses are those of
+//! [`protocol`].
 
 mod answer;
 mod client;
@@ -19,6 +20,6 @@ pub use error::Error;
 pub use pipeline::{Answer, Pipeline, RequestOptions};
 pub use service::{Partition, Service, VALUE_LEN_MAX, seconds_of};
 
-/// The request type of everything that a cache is asked: one type, so that requests of all kinds that arrive together are one
-/// burst, whose cache misses overlap.
+/// The request type of every cache request: one type for all, so that requests of all kinds that arrive together form
+/// one burst, whose cache misses overlap.
 pub const REQUESTS: RequestType = RequestType::new(16);

@@ -1,4 +1,4 @@
-//! A client that has many requests in flight.
+//! A client with many requests in flight.
 
 use sinew_fabric::Address;
 use sinew_mem::{AllocError, MessageBuffer};
@@ -10,15 +10,15 @@ use super::error::Error;
 use super::protocol::{Info, KEYS_MAX, Keys, Malformed, Put, PutOptions, Refusal, Request, Response};
 use crate::Partitions;
 
-/// Bytes of a buffer at first; one that a longer message needs is made for it.
+/// Initial length of a buffer; a longer message replaces its buffer by a longer one.
 const BUFFER_LEN: usize = 128;
-/// A buffer longer than that is not kept for the next request.
+/// Longest buffer that is kept for the next request.
 const KEPT_LEN: usize = 64 << 10;
-/// In place of a time: as long as it takes.
+/// Time-out that never passes.
 const NEVER: u64 = u64::MAX;
 
-/// What a caller says of a request beside what it asks for: the tag that comes back with its answer, and how long it is waited for. A plain
-/// number is a tag alone.
+/// Options of a request: the tag that comes back with its answer, and its time-out. A plain number stands for a tag
+/// alone.
 ///
 /// ```
 /// # use sinew_kv::cache::{Error, Pipeline, RequestOptions};
@@ -36,15 +36,15 @@ pub struct RequestOptions {
 }
 
 impl RequestOptions {
-    /// A request whose answer carries `tag`, and which is waited for as long as the client's requests are
+    /// A request whose answer carries `tag`, with the client's time-out
     /// ([`ClientConfig::timeout_ns`](super::ClientConfig::timeout_ns)).
     #[inline]
     pub const fn tag(tag: u64) -> Self {
         Self { tag, timeout_ns: None }
     }
 
-    /// In place of that: for so many nanoseconds from now on. Then it ends, at both sides, with
-    /// [`Cause::DeadlinePassed`](sinew_rpc::Cause::DeadlinePassed). `u64::MAX` is as long as it takes.
+    /// Sets a time-out of the request's own, in nanoseconds from now. When it passes, the request ends on both sides
+    /// with [`Cause::DeadlinePassed`](sinew_rpc::Cause::DeadlinePassed). `u64::MAX` waits as long as it takes.
     #[must_use]
     #[inline]
     pub const fn timeout_ns(self, timeout_ns: u64) -> Self {
@@ -59,27 +59,28 @@ impl From<u64> for RequestOptions {
     }
 }
 
-/// A client of a cache on the quick path: requests are enqueued, the loop is turned, answers are taken, in any order. It belongs
-/// to the thread that made it, and allocates nothing in steady state. It takes all completions and events of its endpoint; beside others it
-/// has a [share](sinew_rpc::SharedEndpoint) of one, which ends its sessions when it is dropped.
+/// A client of a cache on the fast path: enqueue requests, turn the loop, take answers, in any order. It belongs to the
+/// thread that made it, and allocates nothing in steady state. It takes all completions and events of its endpoint. To
+/// use the endpoint for other things as well, give the pipeline a [share](sinew_rpc::SharedEndpoint) of it; dropping
+/// the share ends its sessions.
 ///
 /// [`Connecting`](super::Connecting) makes one; [`Client`](super::Client) is simpler.
 pub struct Pipeline<E: Endpoint> {
     pub(super) rpc: E,
     partitions: Partitions,
     info: Info,
-    /// How long requests are waited for that do not say it themselves.
+    /// Time-out of requests without one of their own; [`NEVER`] for none.
     timeout_ns: u64,
     /// By partition.
     owners: Vec<Owner>,
-    /// By number of the request.
+    /// By request number.
     asked: Vec<Asked>,
     idle: Vec<Idle>,
-    /// The call whose answer was handed out last.
+    /// The call whose answer was handed out last; the answer borrows its buffers.
     last: Option<Completion>,
 }
 
-/// Who has a partition.
+/// Address of a partition, and the sessions with it.
 pub(super) struct Owner {
     pub address: Address,
     /// Used in turn.
@@ -104,7 +105,7 @@ enum Kind {
 struct Asked {
     tag: u64,
     kind: Kind,
-    /// Of a request for several keys, which of those that were given it asks for.
+    /// For a request for several keys, the indices of its keys among the caller's.
     keys: Vec<u16>,
 }
 
@@ -115,14 +116,14 @@ struct Idle {
     response: MessageBuffer,
 }
 
-/// What came of a request.
+/// Outcome of a request.
 #[derive(Debug)]
 pub struct Answer<'a> {
-    /// As it was given with the request.
+    /// Tag given with the request.
     pub tag: u64,
-    /// Of a request for several keys, which of those that were given these values are for.
+    /// For a request for several keys, the indices of its keys among the caller's.
     pub keys: &'a [u16],
-    /// What the server said; no [`Response::Refused`], which is an error.
+    /// The server's answer. [`Response::Refused`] does not occur here; it becomes an error.
     pub response: Result<Response<'a>, Error>,
 }
 
@@ -155,12 +156,12 @@ impl<E: Endpoint> Pipeline<E> {
         &self.rpc
     }
 
-    /// Which partition each key belongs to.
+    /// The mapping from keys to partitions.
     pub fn partitions(&self) -> &Partitions {
         &self.partitions
     }
 
-    /// The server's limits, as the first partition said them.
+    /// The server's limits, as the first partition stated them.
     pub fn info(&self) -> &Info {
         &self.info
     }
@@ -170,34 +171,34 @@ impl<E: Endpoint> Pipeline<E> {
         self.asked.len()
     }
 
-    /// Requests whose answers were not taken yet.
+    /// Requests whose answers have not been taken yet.
     pub fn in_flight(&self) -> usize {
         self.asked.len() - self.idle.len() - usize::from(self.last.is_some())
     }
 
-    /// How long requests from now on are waited for that do not say it themselves; `None`: as long as it takes. See
+    /// Sets the time-out of later requests that have none of their own; `None` waits as long as it takes. See
     /// [`ClientConfig::timeout_ns`](super::ClientConfig::timeout_ns).
     pub fn set_timeout_ns(&mut self, timeout_ns: Option<u64>) {
         self.timeout_ns = timeout_ns.unwrap_or(NEVER);
     }
 
-    /// Cancels a request by the name that it was given: its answer is an error with [`Cause::Cancelled`](sinew_rpc::Cause::Cancelled), and what it
-    /// asked for may have been done or not. Returns whether it was in flight.
+    /// Cancels a request: it ends in an error with [`Cause::Cancelled`](sinew_rpc::Cause::Cancelled), and may have been
+    /// executed or not. Returns whether it was in flight.
     pub fn cancel(&mut self, request: CallId) -> bool {
         self.rpc.cancel(request)
     }
 
-    /// Asks for the value of `key`: [`Response::Value`] or [`Response::Miss`]. The request's name is for [`Self::cancel`].
+    /// Asks for the value of `key`: [`Response::Value`] or [`Response::Miss`]. The returned id serves [`Self::cancel`].
     ///
     /// # Errors
     ///
-    /// [`Error::WindowFull`], [`Error::KeyTooLong`], or what the endpoint says. Nothing was sent then.
+    /// [`Error::WindowFull`], [`Error::KeyTooLong`], or an error of the endpoint; then nothing was sent.
     #[inline]
     pub fn get(&mut self, key: &[u8], options: impl Into<RequestOptions>) -> Result<CallId, Error> {
         self.ask_of_key(key, &Request::Get { key }, Kind::Get, options.into())
     }
 
-    /// Asks for the value of `key` and what is known about it: [`Response::Item`] or [`Response::Miss`].
+    /// Asks for the value of `key` with its flags, lifetime and version: [`Response::Item`] or [`Response::Miss`].
     ///
     /// # Errors
     ///
@@ -206,11 +207,12 @@ impl<E: Endpoint> Pipeline<E> {
         self.ask_of_key(key, &Request::Inspect { key }, Kind::Inspect, options.into())
     }
 
-    /// Has a value stored: [`Response::Stored`].
+    /// Stores a value: [`Response::Stored`].
     ///
     /// # Errors
     ///
-    /// As [`Self::get`], and [`Refusal::ValueTooLong`] where the server takes none of this length.
+    /// As [`Self::get`], and [`Refusal::ValueTooLong`] where the value fits no message and is longer than the server
+    /// accepts.
     #[inline]
     pub fn put(
         &mut self,
@@ -223,7 +225,7 @@ impl<E: Endpoint> Pipeline<E> {
         self.ask_of_key(key, &put, Kind::Put, options.into()).map_err(|error| self.why_not_put(error, value.len()))
     }
 
-    /// A value that no message can hold is refused in the words in which the server would refuse it.
+    /// Turns a message that is too long into the refusal that the server would have given.
     #[cold]
     fn why_not_put(&self, error: Error, value_len: usize) -> Error {
         let (len, max) = (value_len as u64, self.info.value_len_max.into());
@@ -233,7 +235,7 @@ impl<E: Endpoint> Pipeline<E> {
         }
     }
 
-    /// Has an item forgotten: [`Response::Deleted`] or [`Response::Miss`].
+    /// Removes an item: [`Response::Deleted`] or [`Response::Miss`].
     ///
     /// # Errors
     ///
@@ -242,7 +244,8 @@ impl<E: Endpoint> Pipeline<E> {
         self.ask_of_key(key, &Request::Delete { key }, Kind::Delete, options.into())
     }
 
-    /// Gives an item another lifetime, so many seconds from now on, or for ever when 0: [`Response::Touched`] or [`Response::Miss`].
+    /// Sets the lifetime of an item to `lives_s` seconds from now, or to for ever when 0: [`Response::Touched`] or
+    /// [`Response::Miss`].
     ///
     /// # Errors
     ///
@@ -251,7 +254,8 @@ impl<E: Endpoint> Pipeline<E> {
         self.ask_of_key(key, &Request::Touch { key, lives_s }, Kind::Touch, options.into())
     }
 
-    /// Adds to the number that a value is ([`Request::Add`]): [`Response::Number`] with what it is then, or [`Response::Miss`].
+    /// Adds to the number that a value holds ([`Request::Add`]): [`Response::Number`] with the sum, or
+    /// [`Response::Miss`].
     ///
     /// # Errors
     ///
@@ -260,7 +264,7 @@ impl<E: Endpoint> Pipeline<E> {
         self.ask_of_key(key, &Request::Add { key, delta }, Kind::Add, options.into())
     }
 
-    /// Has all items of a partition forgotten: [`Response::Flushed`].
+    /// Removes all items of a partition: [`Response::Flushed`].
     ///
     /// # Errors
     ///
@@ -268,19 +272,20 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// # Panics
     ///
-    /// When there is no such partition.
+    /// When the partition does not exist.
     pub fn flush(&mut self, partition: usize, options: impl Into<RequestOptions>) -> Result<CallId, Error> {
         let write = |target: &mut [u8]| Request::Flush.write(target);
         self.ask(partition, Request::Flush.len(), Kind::Flush, options.into(), write).map(|(_, call)| call)
     }
 
-    /// Asks for the values of up to [`KEYS_MAX`] keys, in one request to each partition that has some of them. Returns how many
-    /// requests these are: so many answers come, each a [`Response::Values`] with [`Answer::keys`] beside it.
+    /// Asks for the values of up to [`KEYS_MAX`] keys, in one request to each partition that owns some of them. Returns
+    /// the number of requests; each gets an answer of its own, a [`Response::Values`] that goes with [`Answer::keys`].
     ///
     /// # Errors
     ///
-    /// As [`Self::get`], and [`Error::Keys`]. Where a session is refused to the request of a later partition, those to earlier ones
-    /// were sent: their answers come, with this tag, and hold places in the window until they are taken.
+    /// As [`Self::get`], and [`Error::Keys`]. When the endpoint rejects the request to a later partition, those to
+    /// earlier ones were already sent: their answers arrive with this tag, and hold places in the window until they are
+    /// taken.
     pub fn get_many(&mut self, keys: &[&[u8]], options: impl Into<RequestOptions>) -> Result<usize, Error> {
         let options = options.into();
         if keys.is_empty() || keys.len() > KEYS_MAX {
@@ -294,7 +299,7 @@ impl<E: Endpoint> Pipeline<E> {
         }
         let owners = &owners[..keys.len()];
         let is_first = |at: usize| !owners[..at].contains(&owners[at]);
-        // All of them or none.
+        // Either all requests find room in the window, or none is made.
         if (0..keys.len()).filter(|at| is_first(*at)).count() > self.free() {
             return Err(Error::WindowFull { window: self.window() });
         }
@@ -321,19 +326,21 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// # Panics
     ///
-    /// When there is no such partition.
+    /// When the partition does not exist.
     pub fn stats(&mut self, partition: usize, options: impl Into<RequestOptions>) -> Result<CallId, Error> {
         let write = |target: &mut [u8]| Request::Stats.write(target);
         self.ask(partition, Request::Stats.len(), Kind::Stats, options.into(), write).map(|(_, call)| call)
     }
 
-    /// Turns the endpoint's loop once: what was enqueued leaves, what arrived is taken in. Returns whether anything happened.
+    /// Turns the endpoint's loop once: sends what was enqueued and processes what has arrived. Returns whether anything
+    /// happened.
     #[inline]
     pub fn turn(&mut self) -> bool {
         self.rpc.turn()
     }
 
-    /// The next answer that is there. It is lent: the next call of a method that asks or polls takes its buffers back.
+    /// Returns the next answer that has arrived. It is lent: the next call that asks, polls or waits takes its buffers
+    /// back.
     #[inline]
     pub fn poll(&mut self) -> Option<Answer<'_>> {
         self.recycle();
@@ -344,7 +351,7 @@ impl<E: Endpoint> Pipeline<E> {
         Some(self.answer(completion))
     }
 
-    /// The next answer, turning the loop until it is there; none when nothing is in flight.
+    /// Returns the next answer, turning the loop until it arrives; `None` when nothing is in flight.
     ///
     /// # Errors
     ///
@@ -381,7 +388,7 @@ impl<E: Endpoint> Pipeline<E> {
         self.ask(partition, request.len(), kind, options, |target| request.write(target)).map(|(_, call)| call)
     }
 
-    /// Enqueues a request; returns its number and its name.
+    /// Enqueues a request; returns its number and its id.
     #[inline]
     fn ask(
         &mut self,
@@ -421,9 +428,9 @@ impl<E: Endpoint> Pipeline<E> {
         }
     }
 
-    /// Apart from what most requests are, so that those do not pay for it.
+    /// Enqueues a request with a time-out. Out of line, so that requests without one do not pay for it.
     #[inline(never)]
-    // As for the endpoint's.
+    // Same reason as at the endpoint's method.
     #[allow(clippy::result_large_err)]
     fn enqueue_timed(
         &mut self,
@@ -435,7 +442,7 @@ impl<E: Endpoint> Pipeline<E> {
         self.rpc.enqueue_request(session, REQUESTS, request, response, options)
     }
 
-    /// Goes on with a request that was not taken. Where the session was lost, the server may be there again.
+    /// Tries a rejected request once more, over a new session where the old one was lost: the server may be back.
     #[cold]
     fn enqueue_again(
         &mut self,
@@ -465,7 +472,7 @@ impl<E: Endpoint> Pipeline<E> {
         Err(error)
     }
 
-    /// Makes a buffer `len` long, another one where it cannot be.
+    /// Resizes a buffer to `len` bytes, or replaces it by a longer one.
     #[inline]
     fn make_room(&self, buffer: &mut MessageBuffer, len: usize) -> Result<(), Error> {
         if buffer.resize(len).is_err() {
@@ -474,7 +481,7 @@ impl<E: Endpoint> Pipeline<E> {
         Ok(())
     }
 
-    /// Takes back the buffers of the answer that was lent.
+    /// Takes back the buffers of the answer that was handed out last.
     #[inline]
     fn recycle(&mut self) {
         let Some(Completion { tag, mut request, mut response, .. }) = self.last.take() else { return };
@@ -488,7 +495,8 @@ impl<E: Endpoint> Pipeline<E> {
         self.idle.push(Idle { number: tag as usize, request, response });
     }
 
-    /// What becomes of sessions shows in their calls. Events that nobody takes would keep a shared endpoint awake.
+    /// Drops all events. Lost sessions show in their calls, so the events are of no use here. Left untaken, they would
+    /// keep a shared endpoint awake.
     #[inline]
     fn drop_events(&mut self) {
         while self.rpc.poll_event().is_some() {}
@@ -515,7 +523,7 @@ fn check_key(key: &[u8]) -> Result<(), Error> {
 
 const NOT_ASKED: Malformed = Malformed { what: "it answers something that was not asked" };
 
-/// Reads the response to a request.
+/// Reads a response and checks that it answers the request.
 #[inline]
 fn read<'a>(asked: &Asked, bytes: &'a [u8]) -> Result<Response<'a>, Error> {
     let response = Response::read(bytes)?;

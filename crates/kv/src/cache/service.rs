@@ -1,4 +1,4 @@
-//! The side that answers.
+//! The server's side of a cache.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
@@ -10,14 +10,14 @@ use sinew_store::cache::{Cache, CacheConfig, CacheError, KEY_LEN_MAX};
 use super::protocol::{Info, KEYS_MAX, Stats, VALUES_AT};
 use crate::Partitions;
 
-/// Longest value of a cache that clients over RPC are to use: one that has one message.
+/// Longest value of a cache served over RPC, in bytes: one that fits a message.
 pub const VALUE_LEN_MAX: usize = 8 << 20;
-/// Bytes of a response to a request for several values, at most, where values may be short.
+/// Longest response to a request for several values, in bytes, unless the longest value needs more.
 const RESPONSE_LEN: usize = 1 << 20;
-/// What a request to store has beside key and value, at most.
+/// Most bytes of a store request besides key and value.
 const PUT_HEAD_LEN: usize = 20;
 
-/// A cache that a process serves: as many partitions as it has endpoints.
+/// A cache that a process serves, with one partition for each endpoint.
 ///
 /// ```
 /// use sinew_kv::cache::{REQUESTS, Service};
@@ -34,14 +34,14 @@ pub struct Service {
 }
 
 struct Shared {
-    /// Those that no endpoint has yet, by their numbers.
+    /// Partitions that no endpoint has claimed yet, by number.
     unclaimed: Mutex<Vec<Option<Cache>>>,
     partitions: Partitions,
     value_len_max: usize,
 }
 
 impl Service {
-    /// A cache of so many partitions, which share the items and the memory of `whole` equally.
+    /// Makes a cache of `partitions` partitions, which share the items and the memory of `whole` equally.
     ///
     /// # Errors
     ///
@@ -61,19 +61,19 @@ impl Service {
         Ok(Self { shared: Arc::new(Shared { unclaimed, partitions, value_len_max: whole.value_len_max }) })
     }
 
-    /// The longest message that endpoints have to take, for `sinew_rpc::Config::message_len_max`.
+    /// The longest message that the endpoints must accept, in bytes, for `sinew_rpc::Config::message_len_max`.
     pub fn message_len_max(&self) -> usize {
         self.response_len_max().max(PUT_HEAD_LEN + KEY_LEN_MAX + self.shared.value_len_max)
     }
 
     fn response_len_max(&self) -> usize {
-        // The longest value has room in it, whatever is asked for beside it.
+        // The longest value fits, whatever else the request asks for.
         RESPONSE_LEN.max(VALUES_AT + 4 * KEYS_MAX + self.shared.value_len_max)
     }
 
-    /// The handler of [`REQUESTS`](super::REQUESTS) for one endpoint, for `NexusBuilder::handle_burst_with`. The endpoint gets the partition
-    /// of its number; if there is none, or another endpoint has it, it refuses what it is asked. Where more is to be done with the partition, see
-    /// [`Self::claim`].
+    /// The handler of [`REQUESTS`](super::REQUESTS) for one endpoint, for `NexusBuilder::handle_burst_with`. The
+    /// endpoint gets the partition with its own number; if there is none, or it has been claimed, the endpoint refuses
+    /// all requests. To do more with the partition, see [`Self::claim`].
     pub fn handler(&self, endpoint: &EndpointInfo) -> impl FnMut(&mut BurstCalls<'_, '_>) + use<> {
         let mut answer = self.claim(endpoint.index).map(|partition| partition.handler());
         move |calls: &mut BurstCalls<'_, '_>| match &mut answer {
@@ -82,7 +82,8 @@ impl Service {
         }
     }
 
-    /// The partition of this number, to own on this thread: once.
+    /// Claims the partition of this number for the calling thread. `None` if there is none, or it has been claimed
+    /// already.
     pub fn claim(&self, index: usize) -> Option<Partition> {
         let mut unclaimed = self.shared.unclaimed.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = unclaimed.get_mut(index)?.take()?;
@@ -98,13 +99,13 @@ impl Service {
     }
 }
 
-/// The time in seconds that items end by, from 1 on, of a clock that counts nanoseconds from 0.
+/// Converts a clock that counts nanoseconds from 0 into the seconds, from 1, by which items expire.
 #[inline]
 pub fn seconds_of(now_ns: u64) -> u32 {
     (now_ns / 1_000_000_000) as u32 + 1
 }
 
-/// A part of the keys and their items, for the use of one thread. Clones are the same partition.
+/// One partition of the keys with its items, for use by one thread. Clones are handles to the same partition.
 #[derive(Clone)]
 pub struct Partition(pub(super) Rc<Owned>);
 
@@ -124,12 +125,12 @@ impl Partition {
         self.0.index
     }
 
-    /// Which partition each key belongs to.
+    /// The mapping from keys to partitions.
     pub fn partitions(&self) -> &Partitions {
         &self.0.partitions
     }
 
-    /// Whether a key is this partition's.
+    /// Whether a key belongs to this partition.
     #[inline(always)]
     pub fn owns(&self, key: &[u8]) -> bool {
         self.0.owns(key)
@@ -139,26 +140,26 @@ impl Partition {
     ///
     /// # Panics
     ///
-    /// When what an earlier call gave is still held.
+    /// While the result of an earlier call is still held.
     pub fn cache(&self) -> RefMut<'_, Cache> {
         self.0.cache.borrow_mut()
     }
 
-    /// The time, in seconds, as it was last [set](Self::set_now_s).
+    /// The time, in seconds, as last [set](Self::set_now_s).
     #[inline(always)]
     pub fn now_s(&self) -> u32 {
         self.0.now_s.get()
     }
 
-    /// Says what time it is: [`Self::handler`] does so with each burst, and so does whoever uses the partition beside. Items end by it; it
-    /// never goes back.
+    /// Sets the time, by which items expire; it never goes back. [`Self::handler`] does so with each burst, and any
+    /// other user of the partition must do so too.
     #[inline(always)]
     pub fn set_now_s(&self, now_s: u32) {
         self.0.now_s.set(now_s.max(self.0.now_s.get()));
     }
 
-    /// The handler of [`REQUESTS`](super::REQUESTS) for the endpoint that owns the partition, for `Rpc::handle_burst`. It takes the time from the
-    /// endpoint: [`seconds_of`] its clock.
+    /// The handler of [`REQUESTS`](super::REQUESTS) for the endpoint that owns the partition, for `Rpc::handle_burst`.
+    /// It takes the time from the endpoint's clock, by [`seconds_of`].
     pub fn handler(&self) -> impl FnMut(&mut BurstCalls<'_, '_>) + use<> {
         let partition = self.clone();
         move |calls: &mut BurstCalls<'_, '_>| {
@@ -167,12 +168,12 @@ impl Partition {
         }
     }
 
-    /// What was counted.
+    /// The counters so far.
     pub fn stats(&self) -> Stats {
         self.0.stats(&self.0.cache.borrow())
     }
 
-    /// What clients are told.
+    /// The partition and its limits, as clients are told.
     pub fn info(&self) -> Info {
         self.0.info()
     }

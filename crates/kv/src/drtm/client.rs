@@ -1,4 +1,4 @@
-//! A client.
+//! The client's side.
 
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Device, Operation, QueuePair, RemoteMemory, Request, Scatter, Source,
@@ -14,49 +14,50 @@ use crate::one_sided::{
     self, AskError, BURST, Change, ClientError, Cq, Domain, Hello, Outcome, Qp, Status, Thread, Welcome, check_key,
 };
 
-/// A back-off doubles so often at most.
+/// Doublings of a back-off, at most.
 const DOUBLINGS_MAX: u32 = 7;
-/// Bytes of a WRITE that go along with its request.
+/// Longest WRITE that is sent inline with its request, in bytes.
 const INLINE_MAX: usize = 64;
 
-/// What a client is made for.
+/// Limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
-    /// As for any client whose GETs are READs; the window is that of all requests.
+    /// As for any client whose GETs are READs; the window counts all requests, not only GETs.
     pub reads: one_sided::ClientConfig,
-    /// Records that are remembered, 16 bytes each.
+    /// Locations that the client remembers, 16 bytes each.
     pub locations: usize,
-    /// Times that others may have been quicker than one PUT or DELETE: it ends as [`Status::Contended`] then.
+    /// Conflicts with other requests after which a PUT or DELETE ends as [`Status::Contended`].
     pub conflicts_max: u32,
-    /// The wait after the first time that a lock was held; it doubles up to 128 times that, less a random part.
+    /// Back-off after the first conflict with a held lock, in nanoseconds; it doubles up to 128 times that, less a
+    /// random part of up to half.
     pub back_off_ns: u64,
 }
 
 impl ClientConfig {
-    /// Up to 32 conflicts, which is a millisecond and more.
+    /// Limits of 32 conflicts, which take a millisecond or more, and a back-off of 500 ns.
     pub fn new(reads: one_sided::ClientConfig, locations: usize) -> Self {
         Self { reads, locations, conflicts_max: 32, back_off_ns: 500 }
     }
 }
 
-/// What happened at a client.
+/// Counters of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientStats {
-    /// Requests that ended.
+    /// Requests completed.
     pub done: u64,
     /// GETs among them.
     pub gets: u64,
     /// READs.
     pub reads: u64,
-    /// READs that found a change under way, or that an item was gone from where it had been.
+    /// READs that found a change under way, or an item that had moved.
     pub again: u64,
     /// Compare-and-swaps.
     pub atomics: u64,
     /// WRITEs.
     pub writes: u64,
-    /// Times that a lock was held by another request, of this client or of others.
+    /// Attempts to lock that found the lock held by another request, of this client or of another.
     pub conflicts: u64,
-    /// Times that a lock was tried again, or looked at again, for conflicts and for values that others had changed meanwhile.
+    /// Retries, after conflicts and after values that others had changed meanwhile.
     pub retries: u64,
     /// Calls to the owner.
     pub calls: u64,
@@ -69,21 +70,21 @@ enum Ask {
     Delete,
 }
 
-/// What a request has on its way, or waits to do.
+/// The operation that a request has in flight, or will start after a wait.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Read(Span),
-    /// Compare-and-swap of the lock word as it was seen.
+    /// Compare-and-swap of the lock word, expected as it was last seen.
     Lock(u32, LockWord),
-    /// WRITE of the value, and compare-and-swap of the lock word as we hold it.
+    /// WRITE of the value, and compare-and-swap of the lock word that this client holds.
     Store(u32, LockWord),
-    /// Call to have the item inserted.
+    /// Call to the owner to insert the item.
     Insert,
-    /// Call to have the item of a record removed that we hold.
+    /// Call to the owner to remove the item of a record that this client has locked.
     Remove(u32, LockWord),
 }
 
-/// A request under way.
+/// The state of a request.
 struct Asked {
     ask: Ask,
     tag: u64,
@@ -91,13 +92,13 @@ struct Asked {
     key: Vec<u8>,
     value: Vec<u8>,
     search: Search,
-    /// When it began to be searched.
+    /// Time at which the current search began.
     search_ns: u64,
     act: Act,
     conflicts: u32,
-    /// While no READ or compare-and-swap has it.
+    /// Absent while a READ or a compare-and-swap uses it.
     buffer: Option<MessageBuffer>,
-    /// What is WRITTEN, if it is too long to go along.
+    /// Data of the WRITE, if it is too long to be sent inline.
     staged: Option<Frozen>,
 }
 
@@ -108,7 +109,7 @@ pub struct Joining<D: Device> {
 }
 
 impl<D: Device> Joining<D> {
-    /// The queues of a client of the calling thread, and what to tell the owner.
+    /// Makes the queues of a client for the calling thread, and its introduction to the owner.
     ///
     /// # Errors
     ///
@@ -118,7 +119,7 @@ impl<D: Device> Joining<D> {
         Ok((Self { inner, config: *config }, hello))
     }
 
-    /// The client, once the owner has welcomed it.
+    /// Returns the client, once the owner has welcomed it.
     ///
     /// # Errors
     ///
@@ -167,21 +168,21 @@ impl<D: Device> Joining<D> {
     }
 }
 
-/// A client, which belongs to one thread. What is asked starts with [`DrtmClient::flush`] and ends in [`DrtmClient::poll`]. Of requests for one key
-/// that are under way at a time, any may be first.
+/// A client, which belongs to one thread. Requests start with [`DrtmClient::flush`] and end in [`DrtmClient::poll`].
+/// Requests for the same key that are in flight together may be executed in any order.
 pub struct DrtmClient<D: Device> {
     layout: Layout,
-    /// What lock words call us.
+    /// This client's number in lock words.
     holder: u16,
     locations: Locations,
     asked: Vec<Asked>,
     free: Vec<usize>,
-    /// Those that do something later, and when.
+    /// Requests that wait, each with the time at which it goes on.
     waiting: Vec<(u64, usize)>,
-    /// Calls that were answered, and how.
+    /// Answered calls: the request, and the kind of the answer.
     answered: Vec<(usize, u16)>,
     completions: Vec<Completion>,
-    /// What is WRITTEN.
+    /// Scratch for the data of a WRITE.
     image: Vec<u8>,
     qp: Qp<D>,
     cq: Cq<D>,
@@ -196,12 +197,12 @@ pub struct DrtmClient<D: Device> {
 }
 
 impl<D: Device> DrtmClient<D> {
-    /// What happened so far.
+    /// Counters so far.
     pub fn stats(&self) -> &ClientStats {
         &self.stats
     }
 
-    /// The table's.
+    /// Layout of the owner's table.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -211,13 +212,13 @@ impl<D: Device> DrtmClient<D> {
         self.holder
     }
 
-    /// Requests that have not ended yet.
+    /// Requests in flight.
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.asked.len() - self.free.len()
     }
 
-    /// Whether another request would be taken.
+    /// Whether another request would be accepted.
     #[inline]
     pub fn has_room(&self) -> bool {
         !self.free.is_empty()
@@ -227,27 +228,27 @@ impl<D: Device> DrtmClient<D> {
     ///
     /// # Errors
     ///
-    /// [`AskError`]; nothing was asked then.
+    /// [`AskError`]; then nothing was asked.
     #[inline]
     pub fn get(&mut self, tag: u64, key: &[u8], now_ns: u64) -> Result<(), AskError> {
         self.ask(Ask::Get, tag, key, &[], now_ns)
     }
 
-    /// Stores a value: in place where there is one, else by a message to the owner.
+    /// Stores a value: in place if the key has an item, else by a message to the owner.
     ///
     /// # Errors
     ///
-    /// [`AskError`]; nothing was asked then.
+    /// [`AskError`]; then nothing was asked.
     #[inline]
     pub fn put(&mut self, tag: u64, key: &[u8], value: &[u8], now_ns: u64) -> Result<(), AskError> {
         self.ask(Ask::Put, tag, key, value, now_ns)
     }
 
-    /// Deletes an item: locks it, and asks the owner to remove it.
+    /// Deletes an item: locks its record, and asks the owner to remove it.
     ///
     /// # Errors
     ///
-    /// [`AskError`]; nothing was asked then.
+    /// [`AskError`]; then nothing was asked.
     pub fn delete(&mut self, tag: u64, key: &[u8], now_ns: u64) -> Result<(), AskError> {
         self.ask(Ask::Delete, tag, key, &[], now_ns)
     }
@@ -267,7 +268,7 @@ impl<D: Device> DrtmClient<D> {
         asked.value.clear();
         asked.value.extend_from_slice(value);
         let act = if value.len() > self.layout.value_len_max as usize {
-            // The owner says so.
+            // Too long for the table: the owner's refusal gives the answer.
             Act::Insert
         } else {
             self.first(slot, true, now_ns)
@@ -279,7 +280,7 @@ impl<D: Device> DrtmClient<D> {
         Err(AskError::Request(RequestError::Refused))
     }
 
-    /// What a request does first. `may_lock` without having READ the record, if it is remembered.
+    /// Returns the first operation of a request. `may_lock` permits locking a remembered record without a READ before.
     #[inline(always)]
     fn first(&mut self, slot: usize, may_lock: bool, now_ns: u64) -> Act {
         let asked = &mut self.asked[slot];
@@ -298,7 +299,7 @@ impl<D: Device> DrtmClient<D> {
         }
     }
 
-    /// Does it, or makes it wait for the calls to have room; false when the connection takes no more.
+    /// Starts an operation, or lets it wait until the calls have room; returns false if the connection accepts no more.
     #[inline]
     fn act(&mut self, slot: usize, act: Act) -> bool {
         self.asked[slot].act = act;
@@ -352,7 +353,7 @@ impl<D: Device> DrtmClient<D> {
         }
     }
 
-    /// Updates and unlocks. The connection keeps their order.
+    /// Updates the value and unlocks the record. The connection executes both in order.
     fn store(&mut self, slot: usize, record: u32, lock: LockWord) -> bool {
         let asked = &mut self.asked[slot];
         let next = lock.next();
@@ -361,7 +362,7 @@ impl<D: Device> DrtmClient<D> {
         let source = if self.image.len() <= INLINE_MAX {
             Source::Inline(&self.image)
         } else {
-            // The WRITE that had it is over.
+            // The WRITE that used this buffer has completed.
             let kept = asked.staged.take().and_then(|staged| staged.thaw().ok());
             let fresh = || self.arena.alloc(self.config.reads.read_len_max, self.config.reads.read_len_max).ok();
             let Some(mut buffer) = kept.or_else(fresh) else { return false };
@@ -399,7 +400,7 @@ impl<D: Device> DrtmClient<D> {
         Ok(())
     }
 
-    /// Starts what was asked.
+    /// Starts the requests made so far.
     #[inline]
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.is_pushed) {
@@ -408,11 +409,12 @@ impl<D: Device> DrtmClient<D> {
         self.calls.flush();
     }
 
-    /// Takes what is over, starts what comes next, and hands `take` what has ended. How much that was. Never blocks.
+    /// Takes completed operations, starts the ones that follow, and passes each ended request to `take`. Returns the
+    /// number of requests that ended. Never blocks.
     ///
     /// # Errors
     ///
-    /// [`ClientError`]: connect again. What was under way may have happened or not.
+    /// [`ClientError`]; then connect again. Requests in flight may have been executed or not.
     #[inline]
     pub fn poll(&mut self, now_ns: u64, mut take: impl FnMut(Outcome<'_>)) -> Result<usize, ClientError> {
         let mut count = 0;
@@ -448,7 +450,7 @@ impl<D: Device> DrtmClient<D> {
         failed.map_or(Ok(count), Err)
     }
 
-    /// Goes on with those whose wait is over.
+    /// Resumes the requests whose wait is over.
     fn resume(&mut self, now_ns: u64) -> Result<(), ClientError> {
         let mut at = 0;
         for _ in 0..self.waiting.len() {
@@ -457,7 +459,7 @@ impl<D: Device> DrtmClient<D> {
                 at += 1;
                 continue;
             }
-            // What must wait again goes to the end.
+            // A request that must wait again is put at the end.
             self.waiting.remove(at);
             let act = self.asked[slot].act;
             self.go_on(slot, act)?;
@@ -470,7 +472,7 @@ impl<D: Device> DrtmClient<D> {
         if self.act(slot, act) { Ok(false) } else { Err(ClientError::Broken) }
     }
 
-    /// A request has ended.
+    /// Ends a request and reports its status; always returns true, for "ended".
     fn end(&mut self, slot: usize, status: Option<Status>, take: &mut impl FnMut(Outcome<'_>)) -> bool {
         let asked = &self.asked[slot];
         self.stats.done += 1;
@@ -480,7 +482,7 @@ impl<D: Device> DrtmClient<D> {
         true
     }
 
-    /// The owner has answered; whether the request has ended.
+    /// Processes the owner's answer; returns whether the request has ended.
     fn called(
         &mut self,
         slot: usize,
@@ -491,7 +493,7 @@ impl<D: Device> DrtmClient<D> {
         let Some(asked) = self.asked.get_mut(slot) else { return Ok(false) };
         let hash = asked.search.hash();
         match (asked.act, kind) {
-            // Somebody else was first.
+            // Another client has inserted the key in the meantime.
             (Act::Insert, EXISTS) if asked.conflicts < self.config.conflicts_max => {
                 asked.conflicts += 1;
                 self.stats.retries += 1;
@@ -504,13 +506,13 @@ impl<D: Device> DrtmClient<D> {
                 if kind == Status::Deleted as u16 {
                     self.locations.forget(hash);
                 }
-                // Only a GET of ours finds something.
+                // `Found` comes only from the READs of a GET, never from the owner.
                 Ok(self.end(slot, Status::of(kind).filter(|status| *status != Status::Found), take))
             }
         }
     }
 
-    /// A READ or a compare-and-swap is over; whether the request has ended.
+    /// Processes a completed READ or compare-and-swap; returns whether the request has ended.
     #[inline]
     fn advance(
         &mut self,
@@ -577,7 +579,7 @@ impl<D: Device> DrtmClient<D> {
         self.go_on(slot, act)
     }
 
-    /// Others were quicker: the record is READ again, after a while if somebody holds it.
+    /// Handles a conflict: READs the record again, after a back-off if the lock is held.
     #[cold]
     fn conflict(
         &mut self,

@@ -1,25 +1,25 @@
-//! Where a client has seen items last.
+//! A client's memory of where it last saw items.
 
-/// Places of a set, which is a cache line.
+/// Places of a set, which is one cache line.
 const WAYS: usize = 4;
 
-/// Of a key with this half of its hash.
+/// Record of a key whose hash has this upper half.
 #[derive(Clone, Copy, Debug, Default)]
 struct Location {
     half: u32,
-    /// From 1; 0 is no location.
+    /// Record number plus one; 0 marks an empty place.
     record: u32,
     version: u64,
 }
 
-/// Records and versions by hash: a cache, in which others may take one's place. What it says may be long past.
+/// A cache of records and versions by hash. Entries replace each other, and may be out of date.
 #[derive(Debug)]
 pub(super) struct Locations {
     sets: Vec<[Location; WAYS]>,
 }
 
 impl Locations {
-    /// For so many locations, rounded up.
+    /// Makes room for `count` locations, rounded up.
     pub fn new(count: usize) -> Self {
         Self { sets: vec![[Location::default(); WAYS]; count.div_ceil(WAYS).next_power_of_two()] }
     }
@@ -30,7 +30,7 @@ impl Locations {
         &mut self.sets[hash as usize & mask]
     }
 
-    /// The record and its version.
+    /// Returns the record and its version.
     #[inline(always)]
     pub fn get(&mut self, hash: u64) -> Option<(u32, u64)> {
         let half = (hash >> 32) as u32;

@@ -11,41 +11,43 @@ use sinew_store::remote::TableError;
 use super::{EXISTS, LOCK_LEN, NOT_HELD};
 use crate::one_sided::{self, Change, Hello, Status, Welcome};
 
-/// Records that are looked at each time.
+/// Records inspected by each call of [`Owner::tend`].
 const LOOKS: u32 = 128;
 
-/// What an owner is made for.
+/// Limits of an owner.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnerConfig {
-    /// See [`super::calls`].
+    /// Configuration of the calls, made by [`super::calls`].
     pub calls: one_sided::OwnerConfig,
-    /// Who holds a lock for so long is given up. Far longer than a PUT takes, and than a client may stand still.
+    /// Time for which a client may hold a lock before it is given up, in nanoseconds. It must be far longer than a PUT
+    /// takes, and than a client may be stopped.
     pub lease_ns: u64,
 }
 
-/// What happened at an owner.
+/// Counters of an owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerStats {
-    /// Clients that were dismissed for holding a lock too long.
+    /// Clients dismissed for holding a lock too long.
     pub overdue: u64,
-    /// Locks that were released, of clients that were dismissed.
+    /// Locks released because their holders had been dismissed.
     pub released: u64,
-    /// Items that moved to another record with that.
+    /// Items that moved to another record on release.
     pub moved: u64,
-    /// Records or buckets that were found spoiled.
+    /// Records or buckets found damaged and repaired.
     pub repaired: u64,
 }
 
-/// A client, and the number by which lock words name it.
+/// A client, with its number in lock words.
 type Holder = (ClientId, u16);
 
-/// Exposes a table's memory, admits clients, and releases what those hold that are gone. It belongs to one thread, that of the table.
+/// Exposes a table's memory, admits clients, and releases the locks of lost ones. It belongs to one thread, that of the
+/// table.
 pub struct Owner<D: Device> {
     inner: one_sided::Owner<D>,
-    /// By the client's index.
+    /// By client index.
     holders: Vec<Option<Holder>>,
     last_holder: u16,
-    /// Locks that were seen, and when first.
+    /// Held locks by record, each with the time at which it was first seen.
     held: HashMap<u32, (LockWord, u64)>,
     next_record: u32,
     records: u32,
@@ -54,7 +56,7 @@ pub struct Owner<D: Device> {
 }
 
 impl<D: Device> Owner<D> {
-    /// An owner without clients, what its one worker is made of, and the memory for the table, all zero.
+    /// Returns an owner without clients, the seed of its one worker, and the memory for the table, all zero.
     ///
     /// # Errors
     ///
@@ -78,19 +80,19 @@ impl<D: Device> Owner<D> {
         Ok((owner, seed, memory))
     }
 
-    /// What happened so far.
+    /// Counters so far.
     pub fn stats(&self) -> &OwnerStats {
         &self.stats
     }
 
-    /// Makes room for a client and connects to it.
+    /// Reserves a place for a client and connects to it.
     ///
     /// # Errors
     ///
     /// [`AdmitError`].
     pub fn admit(&mut self, hello: &Hello) -> Result<(ClientId, Welcome), AdmitError> {
         let (id, mut welcome) = self.inner.admit(hello)?;
-        // Not one that was in use lately: an operation of a client that is gone may have been stopped on its way.
+        // A number in recent use is avoided: an operation of a lost client may still be on its way.
         let mut number = self.last_holder;
         loop {
             number = number.checked_add(1).filter(|number| *number != LockWord::OWNER).unwrap_or(1);
@@ -104,7 +106,8 @@ impl<D: Device> Owner<D> {
         Ok((id, welcome))
     }
 
-    /// A client left, or is dead: its place is free, and what it held is released, for which all records are looked at. Whether it was here.
+    /// Frees the place of a client that has left or died, and releases its locks, for which it looks at all records.
+    /// Returns whether the client was here.
     pub fn dismiss(&mut self, table: &mut LockedTable, id: ClientId) -> bool {
         if !self.inner.dismiss(id) {
             return false;
@@ -126,7 +129,7 @@ impl<D: Device> Owner<D> {
         }
     }
 
-    /// To be called now and then: some of the records are looked at, and what the device has to tell of connections is taken.
+    /// Inspects the next few records, and takes the device's completions on the connections. Call it now and then.
     pub fn tend(&mut self, table: &mut LockedTable, now_ns: u64) {
         self.inner.tend();
         for _ in 0..LOOKS.min(self.records) {
@@ -144,12 +147,12 @@ impl<D: Device> Owner<D> {
         }
     }
 
-    /// A lock is held.
+    /// Decides about a held lock: releases it if its holder is unknown, and dismisses the holder if it is overdue.
     #[cold]
     fn judge(&mut self, table: &mut LockedTable, record: u32, lock: LockWord, now_ns: u64) {
         let holder = self.holders.iter().flatten().find(|(_, holder)| lock.holder() == Some(*holder));
         let Some((id, _)) = holder.copied() else {
-            // Nobody has this number.
+            // No client has this number.
             return self.release(table, record, lock);
         };
         let (seen, since_ns) = *self.held.entry(record).or_insert((lock, now_ns));
@@ -162,13 +165,13 @@ impl<D: Device> Owner<D> {
     }
 }
 
-/// Inserts and removes what clients ask for.
+/// Inserts and removes items for clients.
 pub struct ChangeService {
     table: LockedTable,
 }
 
 impl ChangeService {
-    /// For this table.
+    /// Serves changes of `table`.
     pub fn new(table: LockedTable) -> Self {
         Self { table }
     }

@@ -1,4 +1,4 @@
-//! A client.
+//! The client's side.
 
 use sinew_fabric::verbs::Device;
 use sinew_herd::{ClientError, RequestError};
@@ -6,34 +6,34 @@ use sinew_herd::{ClientError, RequestError};
 use super::{ITEM_LEN_MAX, KEY_LEN_MAX, Operation, Status};
 use crate::partitions::Partitions;
 
-/// Why a request was not made.
+/// Reason why a request was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    /// No key, or one that is too long.
-    #[error("a key has from 1 to {KEY_LEN_MAX} bytes, and this one {0}")]
+    /// The key is empty or too long; its length in bytes.
+    #[error("a key has 1 to {KEY_LEN_MAX} bytes, and this one has {0}")]
     Key(usize),
-    /// Key and value are too long together.
-    #[error("key and value have {ITEM_LEN_MAX} bytes at most, and these {0}")]
+    /// Key and value together are too long; their length in bytes.
+    #[error("key and value may have {ITEM_LEN_MAX} bytes together, and these have {0}")]
     Item(usize),
-    /// The calls below say no.
+    /// The call to the worker was not accepted.
     #[error(transparent)]
     Request(#[from] RequestError),
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome<'a> {
-    /// The request's own.
+    /// Tag given with the request.
     pub tag: u64,
-    /// How it ended; `None` is something that this release does not know.
+    /// How it ended; `None` for a status that this release does not know.
     pub status: Option<Status>,
-    /// The value that was found.
+    /// The value found; empty for everything but a GET.
     pub value: &'a [u8],
-    /// When it was asked.
+    /// Time at which the request was made, in nanoseconds.
     pub asked_ns: u64,
 }
 
-/// A client of a cache, which asks the worker that owns a key. What is asked starts with [`CacheClient::flush`] and ends in
+/// A client of a cache, which asks the worker that owns a key. Requests start with [`CacheClient::flush`] and end in
 /// [`CacheClient::poll`].
 pub struct CacheClient<D: Device> {
     calls: sinew_herd::Client<D>,
@@ -41,18 +41,18 @@ pub struct CacheClient<D: Device> {
 }
 
 impl<D: Device> CacheClient<D> {
-    /// A client of the cache behind these calls, with a partition for each worker.
+    /// Makes a client of the cache that these calls reach, with one partition for each worker.
     pub fn new(calls: sinew_herd::Client<D>) -> Self {
         let partitions = Partitions::new(calls.layout().workers);
         Self { calls, partitions }
     }
 
-    /// The calls that it makes.
+    /// The calls that this client makes.
     pub fn calls(&self) -> &sinew_herd::Client<D> {
         &self.calls
     }
 
-    /// Whether a request for the key would be taken.
+    /// Whether a request for the key would be accepted.
     #[inline(always)]
     pub fn has_room(&self, key: &[u8]) -> bool {
         self.calls.has_room(self.partitions.of(key))
@@ -62,7 +62,7 @@ impl<D: Device> CacheClient<D> {
     ///
     /// # Errors
     ///
-    /// [`AskError`]; nothing was asked then.
+    /// [`AskError`]; then nothing was asked.
     #[inline(always)]
     pub fn get(&mut self, tag: u64, key: &[u8], now_ns: u64) -> Result<(), AskError> {
         self.ask(Operation::Get, tag, key, &[], now_ns)
@@ -106,17 +106,17 @@ impl<D: Device> CacheClient<D> {
         Ok(())
     }
 
-    /// Starts what was asked.
+    /// Starts the requests made so far.
     #[inline(always)]
     pub fn flush(&mut self) {
         self.calls.flush();
     }
 
-    /// Hands `take` what has ended; see [`sinew_herd::Client::poll`].
+    /// Passes each ended request to `take`; see [`sinew_herd::Client::poll`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`sinew_herd::Client::poll`].
     #[inline(always)]
     pub fn poll(&mut self, now_ns: u64, mut take: impl FnMut(Outcome<'_>)) -> Result<usize, ClientError> {
         self.calls.poll(now_ns, |answer| {

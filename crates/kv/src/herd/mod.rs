@@ -1,8 +1,10 @@
-//! HERD's key-value cache (sigcomm14, section 4): GET, PUT and DELETE over [`sinew_herd`], on tables of which each worker owns one.
+//! HERD's key-value cache (sigcomm14, section 4): GET, PUT and DELETE over [`sinew_herd`], with one table for each
+//! worker.
 //!
-//! A [`CacheService`] is what a worker serves; a [`CacheClient`] asks the worker that owns a key. An item, key and value together, has up to
-//! [`ITEM_LEN_MAX`] bytes, as the paper's slots of 1 KB hold. A request carries operation and key length in its kind, and key and value
-//! in its body; the kind of an answer is a [`Status`], its body the value that was found.
+//! A worker serves a [`CacheService`]; a [`CacheClient`] asks the worker that owns a key. An item, key and value
+//! together, has up to [`ITEM_LEN_MAX`] bytes, which fit into the paper's slots of 1 KB. A request carries operation
+//! and key length in its kind, and key and value in its body; the kind of an answer is a [`Status`], and its body the
+//! value found.
 
 mod client;
 mod service;
@@ -12,17 +14,17 @@ pub use service::{CacheService, CacheServiceStats};
 
 use sinew_herd::Layout;
 
-/// Bytes of a key at most; it has one at least.
+/// Longest key, in bytes; the shortest has 1.
 pub const KEY_LEN_MAX: usize = 255;
-/// Bytes of key and value together at most. With what goes around it an answer fits into a datagram of 1 KB.
+/// Longest key and value together, in bytes. With its overhead, an answer fits into a datagram of 1 KB.
 pub const ITEM_LEN_MAX: usize = 1016;
 
-/// The request region for so many workers, clients at a time, and requests of one client to one worker.
+/// Layout of a request region for this many workers, clients at a time, and requests of one client to one worker.
 pub fn layout(workers: usize, clients: usize, window: usize) -> Layout {
     Layout { workers, clients, window, request_len_max: ITEM_LEN_MAX, response_len_max: ITEM_LEN_MAX }
 }
 
-/// What is asked.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Get = 1,
@@ -31,13 +33,13 @@ enum Operation {
 }
 
 impl Operation {
-    /// The kind of a request for a key of so many bytes, which are no more than [`KEY_LEN_MAX`].
+    /// Encodes the operation with the length of its key, which is at most [`KEY_LEN_MAX`].
     #[inline(always)]
     fn kind(self, key_len: usize) -> u16 {
         self as u16 | (key_len as u16) << 8
     }
 
-    /// Operation and key length of a kind; `None`: there is no such operation.
+    /// Decodes operation and key length; `None` for an unknown operation.
     #[inline(always)]
     fn of(kind: u16) -> Option<(Self, usize)> {
         let operation = match kind & 0xFF {
@@ -50,7 +52,7 @@ impl Operation {
     }
 }
 
-/// How a request ended: the kind of its answer.
+/// Outcome of a request, which is the kind of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// The value was found.
@@ -61,13 +63,13 @@ pub enum Status {
     Stored = 3,
     /// The item was deleted.
     Deleted = 4,
-    /// The request makes no sense: no such operation, or no key of that length in it.
+    /// The request is malformed: an unknown operation, or a body that does not match the key length.
     Malformed = 5,
-    /// The key is another worker's.
+    /// The key belongs to another worker.
     WrongPartition = 6,
-    /// The value was not stored: there is no memory for it, or it is longer than the table takes.
+    /// The value was not stored: there is no memory for it, or it is longer than the table allows.
     NotStored = 7,
-    /// The value that was found is too long for an answer: it was not stored over HERD.
+    /// The value found is too long for an answer, so it was not stored over HERD.
     TooLong = 8,
 }
 

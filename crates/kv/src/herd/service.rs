@@ -1,4 +1,4 @@
-//! What a worker serves.
+//! The service that a worker runs.
 
 use sinew_herd::{Request, Response, Service};
 use sinew_store::cache::{Cache, Key, KnownKey, Put};
@@ -6,16 +6,16 @@ use sinew_store::cache::{Cache, Key, KnownKey, Put};
 use super::{KEY_LEN_MAX, Operation, Status};
 use crate::partitions::Partitions;
 
-/// What was refused at a worker. Hits, misses and the like are the table's to count.
+/// Counters of refusals at a worker. The table itself counts hits, misses and the like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheServiceStats {
-    /// Requests that make no sense.
+    /// Malformed requests.
     pub malformed: u64,
     /// Requests for keys of other workers.
     pub wrong_partition: u64,
-    /// Values that were not stored.
+    /// PUTs that stored nothing.
     pub not_stored: u64,
-    /// Values that are too long for an answer.
+    /// GETs whose value was too long for an answer.
     pub too_long: u64,
 }
 
@@ -29,7 +29,7 @@ pub struct CacheService {
 }
 
 impl CacheService {
-    /// The worker number `partition` of as many as there are partitions.
+    /// Makes the service of worker `partition`; there must be as many workers as partitions.
     pub fn new(cache: Cache, partitions: Partitions, partition: usize) -> Self {
         Self { cache, partitions, partition, now_s: 1, stats: CacheServiceStats::default() }
     }
@@ -39,12 +39,12 @@ impl CacheService {
         &mut self.cache
     }
 
-    /// What was refused.
+    /// Counters so far.
     pub fn stats(&self) -> &CacheServiceStats {
         &self.stats
     }
 
-    /// Takes a request apart: operation, key and value.
+    /// Splits a request into operation, key and value.
     #[inline(always)]
     fn parse<'a>(request: &Request<'a>) -> Option<(Operation, &'a [u8], &'a [u8])> {
         let (operation, key_len) = Operation::of(request.kind)?;
@@ -110,7 +110,7 @@ impl Service for CacheService {
 
     #[inline(always)]
     fn begin(&mut self, _: usize, now_ns: u64) {
-        // Never 0: that is no time.
+        // At least 1, since 0 stands for no time.
         self.now_s = u32::try_from(now_ns / 1_000_000_000 + 1).unwrap_or(u32::MAX);
     }
 
@@ -181,7 +181,7 @@ mod tests {
         let long = [1; 1000];
         assert_eq!(ask(&mut service, Operation::Put.kind(1), &long[..902]).0, Status::NotStored);
         assert_eq!(ask(&mut service, Operation::Put.kind(1), &long[..901]).0, Status::Stored);
-        // The room for an answer has 100 bytes here.
+        // The buffer for an answer has 100 bytes here.
         assert_eq!(ask(&mut service, Operation::Get.kind(1), &long[..1]), (Status::TooLong, vec![]));
         let expected = CacheServiceStats { malformed: 7, wrong_partition: 0, not_stored: 1, too_long: 1 };
         assert_eq!(*service.stats(), expected);

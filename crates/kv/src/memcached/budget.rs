@@ -1,32 +1,32 @@
-//! The memory of connections, which all threads share.
+//! The memory for connections, shared by all threads.
 
 use sinew_mem::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that the buffers of all connections may take: what clients have not sent to the end, and what they have not read.
+/// Accounts for the bytes in the buffers of all connections: commands not yet complete, and answers not yet read.
 ///
-/// It is only a measure, with which nothing else is published.
+/// The count is only a measure; nothing else is published with it.
 #[derive(Debug)]
 pub struct Budget {
     max: usize,
     used: AtomicUsize,
 }
 
-/// Who wants memory.
+/// Standing of a connection that asks for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// A connection of which nobody knows whether its client reads.
+    /// A connection whose client is not yet known to read.
     New,
-    /// A connection whose client has read, or has sent a long value. A part of the memory is kept for those.
+    /// A connection whose client has read, or has sent a long value. A part of the memory is reserved for these.
     Proven,
 }
 
 impl Budget {
-    /// Of so many bytes.
+    /// A budget of `max` bytes.
     pub fn new(max: usize) -> Self {
         Self { max, used: AtomicUsize::new(0) }
     }
 
-    /// Bytes there are.
+    /// Bytes in all.
     pub fn max(&self) -> usize {
         self.max
     }
@@ -36,7 +36,7 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes up to which it is given to whoever asks: what is beyond is for short buffers, which nobody asks for.
+    /// Usage up to which a claim is granted. The rest is left for short buffers, which are taken without a claim.
     fn limit(&self, claim: Claim) -> usize {
         match claim {
             Claim::New => self.max / 2,
@@ -44,7 +44,7 @@ impl Budget {
         }
     }
 
-    /// Takes `len` bytes for a connection, if there is so much.
+    /// Takes `len` bytes for a connection, if they are available.
     pub(super) fn try_take(&self, len: usize, claim: Claim) -> bool {
         let limit = self.limit(claim);
         let taken = self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -54,7 +54,7 @@ impl Budget {
         taken.is_ok()
     }
 
-    /// Counts a buffer that has grown or shrunk.
+    /// Accounts for a buffer that has grown or shrunk.
     #[inline]
     pub(super) fn change(&self, before: usize, after: usize) {
         if after > before {
@@ -64,17 +64,18 @@ impl Budget {
         }
     }
 
-    /// What connections may have together that wait for more: if they had all that there is, they would wait for each other.
+    /// Bytes that connections waiting for more may hold together. If they held everything, they would wait for each
+    /// other.
     pub(super) fn waiting_max(&self) -> usize {
         self.limit(Claim::New) / 4
     }
 
-    /// Whether short buffers are to be shorter still.
+    /// Whether memory is scarce, so that even short buffers should be shorter.
     pub(super) fn is_short(&self) -> bool {
         self.used() > self.limit(Claim::New)
     }
 
-    /// Whether even short buffers are more than there is room for.
+    /// Whether memory is used up, so that even short buffers are too much.
     pub(super) fn is_spent(&self) -> bool {
         self.used() > self.limit(Claim::Proven)
     }

@@ -1,4 +1,4 @@
-//! One client's connection.
+//! The connection of one client.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -9,79 +9,80 @@ use super::pool::Pool;
 use super::protocol::Session;
 use sinew_door::Stream;
 
-/// Answers that a connection may wait for from other threads, and bytes of them that it may have to keep.
+/// Answers, and bytes of them, that a connection may await from other threads.
 const WAITING_MAX: usize = 256;
 const WAITING_LEN_MAX: usize = 4 << 20;
-/// Buffers that are longer are taken as long as they need to be, and only when there is memory for them.
+/// Length above which a buffer is made exactly as long as needed, and only when there is memory for it.
 pub(super) const LONG: usize = 64 << 10;
-/// More bytes than the kernels keep of what a client does not read: one that has taken them has read some.
+/// More bytes than the kernels buffer for a client that does not read: a client for which more were accepted has read
+/// some.
 const UNREAD_MAX: u64 = 16 << 20;
-/// Bytes that output has room for at first: more will come.
+/// Initial capacity of the output buffer.
 const OUT_LEN: usize = 4 << 10;
 
 pub(super) struct Connection {
     pub stream: Stream,
     pub generation: u64,
     pub session: Session,
-    /// What came in and is not done with.
+    /// Input that has not been consumed.
     pub input: Vec<u8>,
-    /// How much input there must be before there is anything to do.
+    /// Input needed before there is anything to do, in bytes.
     pub wants: usize,
-    /// There may be something to read.
+    /// There may be something to read from the socket.
     pub readable: bool,
-    /// The client was told to have ended.
+    /// The system has announced the end of the client's input.
     pub hung_up: bool,
-    /// It has sent a long value.
+    /// The client has sent a long value.
     has_sent: bool,
-    /// Bytes that the kernel has taken for it.
+    /// Bytes that the kernel has accepted for the client.
     taken: u64,
-    /// What it wants room for, while it waits for it.
+    /// The requests for memory that are waiting.
     pub starving: VecDeque<Want>,
-    /// It has to wait for all that it asked.
+    /// Nothing more is executed before all outstanding answers of other threads have arrived.
     is_behind: bool,
-    /// It stands in the queue of those that wait.
+    /// It is in the queue of connections that wait for memory.
     pub is_queued_for_memory: bool,
-    /// Room that was taken for an answer of this thread that is to come, and for one of another.
+    /// Bytes reserved for the next answer of this thread, and for one of another thread.
     pub room: usize,
     pub others_room: usize,
-    /// Bytes that are counted for it.
+    /// Bytes accounted for it in the budget.
     pub counted: usize,
-    /// The client reads nothing any more.
+    /// The client reads no more.
     pub is_gone: bool,
-    /// Nothing more comes in, or nothing more is wanted: once everything is sent, it ends.
+    /// No more input arrives or is wanted: the connection is closed once everything is sent.
     pub ending: bool,
-    /// It is in the queue of those to be served.
+    /// It is in the queue of connections to be served.
     pub queued: bool,
-    /// It is told when it can be written to.
+    /// The kernel accepts no more output; an event will announce when it does.
     pub blocked: bool,
-    /// When the kernel last took something for it, or it sent something.
+    /// Time at which the kernel last accepted output, or the client last sent input.
     pub moved_ns: u64,
-    /// When it sent something last.
+    /// Time at which the client last sent input, in seconds.
     pub heard_s: u32,
-    /// What is to be sent, of which so many bytes were.
+    /// Output, and the number of its bytes that are sent.
     pub out: Vec<u8>,
     pub sent: usize,
-    /// Answers behind `out` that others give, and what stands between them.
+    /// Parts of the output after `out`: answers of other threads, and what stands between them.
     waiting: VecDeque<Part>,
-    /// The number of the first of them.
+    /// Number of the first part in `waiting`.
     first: u64,
-    /// Bytes of them that are there.
+    /// Bytes of parts that are complete but wait for an earlier one.
     waiting_len: usize,
-    /// Requests that others are to answer still, and their bytes.
+    /// Requests that other threads have not answered yet, and their bytes.
     asked: usize,
     asked_len: usize,
-    /// Bytes of the longer ones of late answers: what the next ones will be like.
+    /// Recent maximum of the lengths of other threads' answers: an estimate for the next ones.
     answer_len: usize,
 }
 
-/// What a connection wants memory for.
+/// A need for memory.
 #[derive(Debug)]
 pub(super) enum Want {
-    /// A command with its data, of so many bytes.
+    /// Input buffer for a command of this many bytes with its data.
     Input(usize),
-    /// An answer with a value of so many bytes.
+    /// Room for an answer with a value of this many bytes.
     Answer(usize),
-    /// As much, for an answer that another thread gives to this request.
+    /// Room for another thread's answer of this many bytes to the given request.
     Others(usize, Entry, Vec<u8>),
 }
 
@@ -95,7 +96,7 @@ impl Want {
 
 enum Part {
     Bytes(Vec<u8>),
-    /// So many others are to answer a request of such a length still.
+    /// A request handed over: threads that have not answered yet, and the request's length.
     Asked(usize, usize),
 }
 
@@ -134,28 +135,28 @@ impl Connection {
         }
     }
 
-    /// Whether everything that was answered is sent.
+    /// Whether all output has been sent.
     pub fn is_drained(&self) -> bool {
         self.out.is_empty() && self.waiting.is_empty()
     }
 
-    /// What its claim to memory is.
+    /// Its claim to memory.
     pub fn claim(&self) -> Claim {
         if self.has_sent || self.taken > UNREAD_MAX { Claim::Proven } else { Claim::New }
     }
 
-    /// Whether memory may be taken for what it wants next: long answers of other threads come one after the other.
+    /// Whether it may take memory for its next need. Long answers of other threads take memory one at a time.
     pub fn may_be_fed(&self) -> bool {
         let is_next = match self.starving.front() {
             None => false,
-            // Nothing that is behind another answer takes memory: it would wait for that with it.
+            // An answer behind another must not take memory: it would hold the memory while it waits.
             Some(Want::Others(_, entry, _)) => entry.number == self.first && self.out.len() <= LONG,
             Some(_) => true,
         };
         is_next && self.others_room == 0 && !self.is_queued_for_memory
     }
 
-    /// Has something wait for memory, in the order in which it will be sent.
+    /// Adds a need for memory to those waiting, in the order in which their answers will be sent.
     pub fn starve(&mut self, want: Want) {
         let is_before = |other: &Want| match (other, &want) {
             (Want::Others(_, other, _), Want::Others(_, entry, _)) => other.number < entry.number,
@@ -166,18 +167,19 @@ impl Connection {
         self.starving.insert(at, want);
     }
 
-    /// Whether answers of others are to come; nothing more is carried out until they have.
+    /// Returns whether answers of other threads are outstanding; if so, nothing more is executed until they have
+    /// arrived.
     pub fn is_behind_others(&mut self) -> bool {
         self.is_behind = self.asked > 0;
         self.is_behind
     }
 
-    /// Notes that commands of so many bytes were carried out at once.
+    /// Notes that `len` bytes of commands were executed at once.
     pub fn note_done(&mut self, len: usize) {
         self.has_sent |= len > LONG;
     }
 
-    /// Notes that the kernel took so many bytes.
+    /// Notes that the kernel accepted `len` bytes.
     pub fn note_taken(&mut self, len: usize, now_ns: u64) {
         if len > 0 {
             self.taken += len as u64;
@@ -185,30 +187,30 @@ impl Connection {
         }
     }
 
-    /// Whether it is the client's turn to move: it has not read what it is owed, or not sent what it owes.
+    /// Whether the client must move next: it has not read its answers, or not sent the rest of a command.
     pub fn is_stalled(&self) -> bool {
         let owes = !self.input.is_empty() && self.input.len() < self.wants && !self.readable;
         self.blocked || owes && self.starving.is_empty() && self.asked == 0
     }
 
-    /// Whether it is to wait for others' answers before it asks for more.
+    /// Whether it must wait for answers of other threads before it asks for more.
     pub fn waits(&self) -> bool {
         let expected = self.waiting_len + self.asked_len + self.asked * self.answer_len;
         self.asked > 0 && (self.is_behind || self.waiting.len() >= WAITING_MAX || expected >= WAITING_LEN_MAX)
     }
 
-    /// Bytes of its buffers, and of what it asked others.
+    /// Bytes of its buffers, of its reservations, and of the requests it handed over.
     pub fn kept(&self) -> usize {
         self.input.capacity() + self.out.capacity() + self.waiting_len + self.asked_len + self.room + self.others_room
     }
 
-    /// Takes over `bytes`, of which so many were sent, as its output. There is none so far.
+    /// Takes over `bytes` as its output, `sent` of which have been sent. There must be no output yet.
     pub fn adopt(&mut self, bytes: Vec<u8>, sent: usize, pool: &mut Pool) {
         pool.give(std::mem::replace(&mut self.out, bytes));
         self.sent = sent;
     }
 
-    /// Adds what was answered here.
+    /// Appends an answer of this thread.
     pub fn say(&mut self, bytes: &[u8], pool: &mut Pool) {
         if bytes.is_empty() {
             return;
@@ -218,7 +220,7 @@ impl Connection {
         }
         self.waiting_len += bytes.len();
         match self.waiting.back_mut() {
-            // It does not grow: a long buffer would be kept for a few bytes the next time.
+            // The part is not grown: a long buffer would be kept for a few bytes the next time.
             Some(Part::Bytes(part)) if part.capacity() - part.len() >= bytes.len() => part.extend_from_slice(bytes),
             _ => self.waiting.push_back(Part::Bytes(filled(bytes, pool))),
         }
@@ -227,7 +229,7 @@ impl Connection {
     fn push_out(&mut self, bytes: &[u8], pool: &mut Pool) {
         let len = self.out.len() + bytes.len();
         if self.out.capacity() < len {
-            // Not twice as much as long values need.
+            // Doubling would waste memory on long values.
             let mut longer = pool.take(if len <= LONG { (2 * self.out.len()).max(len).max(OUT_LEN) } else { len });
             longer.extend_from_slice(&self.out[self.sent..]);
             self.sent = 0;
@@ -236,7 +238,7 @@ impl Connection {
         self.out.extend_from_slice(bytes);
     }
 
-    /// As [`Self::push_out`], of a buffer that need not be copied.
+    /// As [`Self::push_out`], with a buffer that may be adopted instead of copied.
     fn push_out_whole(&mut self, bytes: Vec<u8>, pool: &mut Pool) {
         if self.out.is_empty() && bytes.len() > LONG {
             self.adopt(bytes, 0, pool);
@@ -246,7 +248,7 @@ impl Connection {
         }
     }
 
-    /// Leaves a place for what `others` are to answer to a request of `len` bytes; returns its number.
+    /// Reserves a place for the answers of `others` threads to a request of `len` bytes; returns its number.
     pub fn ask(&mut self, others: usize, len: usize) -> u64 {
         self.waiting.push_back(Part::Asked(others, len));
         self.asked += 1;
@@ -254,7 +256,7 @@ impl Connection {
         self.first + self.waiting.len() as u64 - 1
     }
 
-    /// Takes the answer with `number`, which is a long one, in a buffer of its own.
+    /// Takes the answer number `number`, a long one in a buffer of its own.
     pub fn answered_whole(&mut self, number: u64, answer: Vec<u8>, pool: &mut Pool) {
         if number == self.first && self.out.is_empty() && matches!(self.waiting.front(), Some(Part::Asked(1, _))) {
             self.adopt(answer, 0, pool);
@@ -264,7 +266,7 @@ impl Connection {
         pool.give(answer);
     }
 
-    /// Takes the answer with `number`.
+    /// Takes the answer number `number`.
     pub fn answered(&mut self, number: u64, answer: &[u8], pool: &mut Pool) {
         let at = usize::try_from(number.wrapping_sub(self.first)).ok();
         match at.and_then(|at| self.waiting.get_mut(at)) {
@@ -276,7 +278,7 @@ impl Connection {
                 self.asked_len -= len;
                 self.answer_len = answer.len().max(self.answer_len - self.answer_len / 8);
                 if at == Some(0) {
-                    // As a rule they come in order, and need not be kept.
+                    // Usually they arrive in order, and need not be kept.
                     self.push_out(answer, pool);
                 } else {
                     *part = Part::Bytes(filled(answer, pool));
@@ -293,7 +295,7 @@ impl Connection {
         }
     }
 
-    /// Sends what it can, up to `len` bytes; returns those that went, and whether the kernel took no more.
+    /// Sends up to `len` bytes; returns the bytes sent, and whether the kernel accepted no more.
     pub fn send(&mut self, len: usize) -> io::Result<(usize, bool)> {
         let before = self.sent;
         let until = self.out.len().min(before + len);
@@ -315,7 +317,7 @@ impl Connection {
     }
 }
 
-/// A buffer that holds `bytes`.
+/// Copies `bytes` into a buffer of the pool.
 fn filled(bytes: &[u8], pool: &mut Pool) -> Vec<u8> {
     if bytes.is_empty() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Commands and connections that one thread hands to another.
+//! Handing commands and connections from one thread to another.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -8,25 +8,25 @@ use sinew_mem::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use sinew_door::Stream;
 
-/// Messages that can wait for a thread.
+/// Messages that can be queued for a thread.
 const QUEUE_LEN: usize = 1024;
 
-/// What threads tell each other.
+/// A message from one thread to another.
 pub(super) enum Message {
-    /// A connection that the receiver is to hold.
+    /// A connection for the receiver to hold.
     Connection(Stream),
-    /// Requests that the receiver is to answer.
+    /// Requests for the receiver to answer.
     Requests(Batch),
-    /// The answers to some of the receiver's requests.
+    /// Answers to some of the receiver's requests.
     Answers(Batch),
-    /// What the receiver made, for it to use again.
+    /// An empty batch, returned to its maker for reuse.
     Empty(Batch),
-    /// There is no memory for connections: the receiver is to close some that do not move.
+    /// Memory for connections is short: the receiver should close stalled ones.
     MakeRoom,
 }
 
 impl Message {
-    /// Bytes of clients' that it holds, or could.
+    /// Bytes of clients' data that the message holds, or has room for.
     pub fn len(&self) -> usize {
         match self {
             Self::Requests(batch) => batch.requests.len(),
@@ -37,23 +37,23 @@ impl Message {
     }
 }
 
-/// Requests, or the answers to them in the same order. It goes there and back, with its memory.
+/// Requests, or the answers to them in the same order. A batch travels there and back, so that its memory is reused.
 #[derive(Default)]
 pub(super) struct Batch {
-    /// Who made it.
+    /// The thread that made it.
     pub from: usize,
     pub entries: Vec<Entry>,
-    /// Those of each entry, one after the other.
+    /// The requests of all entries, one after another; likewise the answers.
     pub requests: Vec<u8>,
     pub answers: Vec<u8>,
 }
 
-/// Batches that were used, and will be again.
+/// Batches kept for reuse.
 pub(super) struct Batches {
     batches: Vec<Batch>,
     kept: usize,
     kept_max: usize,
-    /// The fewest there were lately.
+    /// Smallest number of batches here since the last trim.
     fewest: usize,
 }
 
@@ -64,17 +64,17 @@ impl Batch {
 }
 
 impl Batches {
-    /// Keeps up to so many bytes.
+    /// Keeps up to `kept_max` bytes.
     pub fn new(kept_max: usize) -> Self {
         Self { batches: Vec::new(), kept: 0, kept_max, fewest: 0 }
     }
 
-    /// Bytes of those that nobody has.
+    /// Bytes of the batches kept.
     pub fn kept(&self) -> usize {
         self.kept
     }
 
-    /// Frees those that nobody has wanted since it was called last.
+    /// Frees the batches that have not been needed since the last call.
     pub fn trim(&mut self) {
         for batch in self.batches.drain(..self.fewest.min(self.batches.len())) {
             self.kept -= batch.kept();
@@ -82,7 +82,7 @@ impl Batches {
         self.fewest = self.batches.len();
     }
 
-    /// An empty one, of this thread's.
+    /// Takes an empty batch for thread `from`.
     pub fn take(&mut self, from: usize) -> Batch {
         let batch = self.batches.pop().unwrap_or_default();
         self.fewest = self.fewest.min(self.batches.len());
@@ -90,7 +90,7 @@ impl Batches {
         Batch { from, ..batch }
     }
 
-    /// Keeps one that is done with, if there is room for it.
+    /// Gives a batch back, which is kept if there is room.
     pub fn give(&mut self, mut batch: Batch) {
         let kept = self.kept + batch.kept();
         if kept <= self.kept_max {
@@ -107,63 +107,64 @@ impl Batches {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub connection: usize,
-    /// Another connection may have its number by the time of the answer.
+    /// Tells the connection from a later one at the same index.
     pub generation: u64,
-    /// Which of the connection's answers it is.
+    /// Number of the answer on its connection.
     pub number: u64,
     pub len: usize,
     pub wants: Wants,
-    /// Who is to answer it.
+    /// The thread that owns the key.
     pub owner: usize,
-    /// Of an answer: bytes of its request.
+    /// In an answer: length of its request, in bytes.
     pub asked_len: usize,
-    /// Bytes that the connection has taken room for, for a long answer.
+    /// Bytes that the connection has reserved for a long answer.
     pub room: usize,
-    /// It was not answered: the answer needs room for so many bytes. What stands in its place is the request.
+    /// If not 0, the request was not answered, and stands in place of the answer: the answer needs room for this many
+    /// bytes.
     pub needs: usize,
 }
 
-/// What of an answer is wanted.
+/// The wanted part of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
     All,
-    /// That to one key of a list.
+    /// The answer to one key of a list, without its `END`.
     WithoutEnd,
-    /// Only that it was done.
+    /// Nothing; the request need only be executed.
     Nothing,
 }
 
-/// Where messages for a thread are put.
+/// The sending end of a thread's messages.
 #[derive(Clone)]
 pub(super) struct Mailbox {
     sender: SyncSender<Message>,
     alarm: Arc<Alarm>,
 }
 
-/// Wakes a thread that sleeps.
+/// Wakes a sleeping thread.
 struct Alarm {
     waker: mio::Waker,
     asleep: AtomicBool,
-    /// Bytes of messages that it has not taken.
+    /// Bytes of messages that the thread has not taken yet.
     unread: AtomicUsize,
 }
 
 impl WakeTarget for Alarm {
     fn wake(&self) {
-        // It fails only where it would have nobody to wake.
+        // It fails only if there is nobody to wake.
         let _ = self.waker.wake();
     }
 }
 
-/// The messages for a thread.
+/// The receiving end of a thread's messages.
 pub(super) struct Inbox {
     receiver: Receiver<Message>,
     alarm: Arc<Alarm>,
-    /// Taken out already.
+    /// A message that was already received.
     first: Option<Message>,
 }
 
-/// A mailbox and its inbox; `waker` ends the wait of the one who has the latter.
+/// Returns a mailbox and its inbox; `waker` ends the wait of the inbox's owner.
 pub(super) fn mailbox(waker: mio::Waker) -> (Mailbox, Inbox) {
     let (sender, receiver) = sync_channel(QUEUE_LEN);
     let alarm = Arc::new(Alarm { waker, asleep: AtomicBool::new(false), unread: AtomicUsize::new(0) });
@@ -171,15 +172,15 @@ pub(super) fn mailbox(waker: mio::Waker) -> (Mailbox, Inbox) {
 }
 
 impl Mailbox {
-    /// Bytes of messages that the thread has not taken.
+    /// Bytes of messages that the thread has not taken yet.
     pub fn unread(&self) -> usize {
         self.alarm.unread.load(Ordering::Relaxed)
     }
 
-    /// Gives the message back when there is no room for it now. A message to a thread that is gone is lost.
+    /// Sends a message, or returns it if the queue is full. A message to a thread that has ended is dropped.
     pub fn send(&self, message: Message) -> Result<(), Message> {
         let len = message.len();
-        // Nobody is woken for it.
+        // An empty batch wakes nobody.
         let is_of_use_only = matches!(message, Message::Empty(_));
         // Only a measure: nothing else is published with it.
         self.alarm.unread.fetch_add(len, Ordering::Relaxed);
@@ -203,7 +204,7 @@ impl Mailbox {
 }
 
 impl Inbox {
-    /// The next message, if there is one.
+    /// Returns the next message, if there is one.
     pub fn take(&mut self) -> Option<Message> {
         let message = self.first.take().or_else(|| self.receiver.try_recv().ok())?;
         self.alarm.unread.fetch_sub(message.len(), Ordering::Relaxed);
@@ -218,7 +219,7 @@ impl Inbox {
         self.first.is_some()
     }
 
-    /// Says that from now on this thread has to be woken; returns whether there is a message nevertheless.
+    /// Announces that this thread is about to sleep and must be woken; returns whether there is a message already.
     pub fn go_to_sleep(&mut self) -> bool {
         self.alarm.asleep.store(true, Ordering::SeqCst);
         // Partner: the fence of `send`.
@@ -226,12 +227,12 @@ impl Inbox {
         self.has_messages()
     }
 
-    /// What ends a wait.
+    /// A waker that ends a wait.
     pub fn waker(&self) -> Waker {
         Waker::new(Arc::clone(&self.alarm) as _)
     }
 
-    /// Says that it need not be woken.
+    /// Announces that this thread is awake and need not be woken.
     pub fn be_awake(&self) {
         self.alarm.asleep.store(false, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! A door for memcached clients: sockets, and memcached's text protocol over the tables that threads own.
+//! The door: sockets and text protocol by which memcached clients use the tables that threads own.
 //!
-//! Each thread has a [`Door`] beside its partition's table. A connection is held by one of them; commands for keys of other
-//! partitions are handed over to the threads that own them, and the answers keep their order. With one thread nothing is
-//! handed over.
+//! Each thread has a [`Door`] besides its partition's table. Each connection belongs to one door; commands for keys of
+//! other partitions are handed over to the threads that own them, and the answers keep their order. With one thread
+//! nothing is handed over.
 //!
 //! ```
 //! use std::io::{Read, Write};

@@ -1,15 +1,15 @@
-//! Buffers that were used, and will be again.
+//! A pool of buffers for reuse.
 
-/// Buffers are listed by their size, in steps of an eighth. The shortest have room for 64 bytes.
+/// Size classes ("lists") grow in steps of an eighth. The shortest buffers have room for 64 bytes.
 const SHORTEST: u32 = 6;
 const STEP_BITS: u32 = 3;
 const LISTS: usize = 128;
-/// Lists in which a buffer is looked for that is to be kept for a while: up to twice as long.
+/// Lists that [`Pool::take_short`] searches: up to buffers twice as long.
 const LISTS_TRIED: u32 = 1 << STEP_BITS;
-/// Buffers of each list that are kept.
+/// Buffers kept in each list.
 const LIST_LEN: usize = 1024;
 
-/// The list of buffers that have at least `len` bytes, and fewer than those of the next one.
+/// Returns the list of buffers that have at least `len` bytes, and fewer than those of the next list.
 fn list_of(len: usize) -> usize {
     let len = len.max(1 << SHORTEST);
     let log = len.ilog2();
@@ -17,47 +17,47 @@ fn list_of(len: usize) -> usize {
     (((log - SHORTEST) as usize) << STEP_BITS | step).min(LISTS - 1)
 }
 
-/// `len`, or a little more: the shortest of a list.
+/// Rounds `len` up to the shortest length of a list.
 fn rounded_up(len: usize) -> usize {
     let len = len.max(1 << SHORTEST);
     len.next_multiple_of(1 << (len.ilog2() - STEP_BITS))
 }
 
-/// Buffers of one size that nobody has.
+/// Free buffers of one size class.
 #[derive(Default)]
 struct List {
     buffers: Vec<Vec<u8>>,
-    /// The fewest there were lately.
+    /// Smallest number of free buffers since the last [`Pool::trim`].
     fewest: usize,
 }
 
-/// See the module.
+/// A pool of free buffers, by size class.
 pub(super) struct Pool {
     lists: Box<[List]>,
-    /// A bit for each list that has buffers.
+    /// One bit for each list that has buffers.
     filled: u128,
     kept: usize,
     kept_max: usize,
 }
 
 impl Pool {
-    /// Keeps up to so many bytes.
+    /// Makes a pool that keeps up to `kept_max` bytes.
     pub fn new(kept_max: usize) -> Self {
         Self { lists: (0..LISTS).map(|_| List::default()).collect(), filled: 0, kept: 0, kept_max }
     }
 
-    /// Bytes of buffers that nobody has.
+    /// Bytes of free buffers.
     pub fn kept(&self) -> usize {
         self.kept
     }
 
-    /// An empty buffer with room for `len` bytes, which will be more: one of the longest there are.
+    /// Takes an empty buffer with room for at least `len` bytes, for data that will grow: the longest there is.
     pub fn take(&mut self, len: usize) -> Vec<u8> {
         let fitting = self.fitting(len);
         self.taken((fitting != 0).then(|| u128::BITS - 1 - fitting.leading_zeros()), len)
     }
 
-    /// An empty buffer with room for `len` bytes, and not very many more: it is to be kept for a while.
+    /// Takes an empty buffer with room for `len` bytes and at most about twice that, since it will be held for a while.
     pub fn take_short(&mut self, len: usize) -> Vec<u8> {
         let fitting = self.fitting(len);
         let first = list_of(rounded_up(len)) as u32;
@@ -65,7 +65,7 @@ impl Pool {
         self.taken((fitting != 0 && list < first + LISTS_TRIED).then_some(list), len)
     }
 
-    /// The lists whose buffers have room for `len`. The last one's may be of any length, and are for nobody.
+    /// The lists whose buffers have room for `len`, except for the last, whose buffers may be of any length.
     fn fitting(&self, len: usize) -> u128 {
         let first = list_of(rounded_up(len));
         self.filled & (u128::MAX << first) & !(1 << (LISTS - 1))
@@ -83,7 +83,7 @@ impl Pool {
         buffer
     }
 
-    /// Keeps a buffer that nobody needs any more, if there is room for it.
+    /// Gives a buffer back to the pool, which keeps it if there is room.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
         let len = buffer.capacity();
         let list = list_of(len);
@@ -99,12 +99,12 @@ impl Pool {
         }
     }
 
-    /// Frees all that it keeps.
+    /// Frees all buffers in the pool.
     pub fn clear(&mut self) {
         *self = Self::new(self.kept_max);
     }
 
-    /// Frees the buffers that nobody has wanted since it was called last.
+    /// Frees the buffers that have not been needed since the last call.
     pub fn trim(&mut self) {
         for (list, List { buffers, fewest }) in self.lists.iter_mut().enumerate() {
             for buffer in buffers.drain(..(*fewest).min(buffers.len())) {

@@ -1,4 +1,4 @@
-//! A client.
+//! The client's side.
 
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Device, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request,
@@ -10,26 +10,26 @@ use sinew_store::remote::{Index, Span, Step};
 
 use super::{Change, Cq, Domain, Hello, KEY_LEN_MAX, OwnerConfig, Qp, Thread, Welcome};
 
-/// Completions taken at a time.
+/// Completions taken in one poll.
 pub(crate) const BURST: usize = 32;
 
-/// What a client is made for.
+/// Limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
-    /// The owner's, as far as lengths and the window count.
+    /// The owner's configuration, of which only the lengths and the window matter.
     pub owner: OwnerConfig,
-    /// GETs that can be under way.
+    /// GETs that can be in flight.
     pub window: usize,
-    /// Bytes of the longest READ of the table ([`Index::read_len_max`]) at most.
+    /// Longest READ of the table ([`Index::read_len_max`]) that the client can make, in bytes.
     pub read_len_max: usize,
-    /// A GET that has found nothing but changes for so long is given up.
+    /// Time after which a GET that keeps finding changes under way is given up, in nanoseconds.
     pub give_up_ns: u64,
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// A GET has found the value.
+    /// The GET found the value.
     Found = 1,
     /// No item has the key.
     Absent = 2,
@@ -39,19 +39,19 @@ pub enum Status {
     Deleted = 4,
     /// The value was not stored: the table has no place or no memory for it.
     Full = 5,
-    /// The value was not stored: key or value are longer than the table takes, or there is no key.
+    /// The value was not stored: the key is empty, or key or value are longer than the table allows.
     TooLong = 6,
-    /// The owner could make no sense of the request.
+    /// The owner could not read the request.
     Malformed = 7,
-    /// [`crate::drtm`]: others held the lock all the time; nothing was changed.
+    /// [`crate::drtm`]: others held the lock throughout; nothing was changed.
     Contended = 8,
-    /// [`crate::drtm`]: what was READ was torn all the time, or the lock was taken away from its holder. The memory was spoiled; the item may
-    /// have been changed.
+    /// [`crate::drtm`]: every READ was torn, or the lock was taken away from its holder. The memory was damaged, and
+    /// the item may have been changed.
     Torn = 9,
 }
 
 impl Status {
-    /// What the owner answers.
+    /// Decodes the owner's answer.
     pub(crate) fn of(kind: u16) -> Option<Self> {
         use Status::{Absent, Deleted, Found, Full, Malformed, Stored, TooLong};
         let all = [Found, Absent, Stored, Deleted, Full, TooLong, Malformed];
@@ -59,83 +59,85 @@ impl Status {
     }
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome<'a> {
-    /// The request's own.
+    /// Tag given with the request.
     pub tag: u64,
-    /// How it ended; `None` is something that this release does not know.
+    /// How it ended; `None` for a status that this release does not know.
     pub status: Option<Status>,
-    /// The value that was found.
+    /// The value found; empty for everything but a GET.
     pub value: &'a [u8],
-    /// When it was asked.
+    /// Time at which the request was made, in nanoseconds.
     pub asked_ns: u64,
 }
 
-/// Why a request was not made.
+/// Reason why a request was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    /// No key, or one that is too long.
+    /// The key is empty or too long; its length in bytes.
     #[error("a key has 1 to {KEY_LEN_MAX} bytes, and this one has {0}")]
     Key(usize),
-    /// A window of GETs is under way: poll.
-    #[error("a full window of GETs is under way: poll for outcomes")]
+    /// The window is full: that of GETs, or in [`crate::drtm`] that of all requests.
+    #[error("the window of requests is full: poll for outcomes")]
     Full,
-    /// The call to the owner was not taken.
+    /// The call to the owner was not accepted.
     #[error(transparent)]
     Request(#[from] RequestError),
 }
 
-/// Why a client can do nothing any more.
+/// Reason why a client has become unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The calls to the owner are over.
+    /// The calls to the owner have failed.
     #[error(transparent)]
     Calls(#[from] sinew_herd::ClientError),
-    /// What the device says.
+    /// An error of the device.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// No memory.
+    /// There was no memory.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// The owner's table is of another kind, or larger than the memory that it exposes, or than this client was made for.
+    /// The owner's table is of another kind, or larger than the memory that it exposes, or needs longer READs than this
+    /// client can make.
     #[error("the owner's table is not one that this client can read: use the same release and settings on both sides")]
     Table,
     /// A READ failed.
     #[error("a READ of the owner's table failed: {0}; connect again")]
     Read(VerbsStatus),
-    /// The connection for READs takes no more.
+    /// The connection for READs accepts no more requests.
     #[error("the connection for READs broke; connect again")]
     Broken,
-    /// Whatever was READ was torn, all the time.
+    /// A GET found nothing but changes under way for this many nanoseconds.
     #[error(
-        "a GET read nothing but changes for {0} ns: the owner has stopped in the middle of one, or its memory was spoiled"
+        "a GET found only unfinished changes for {0} ns: the owner stopped in the middle of one, or its memory was damaged"
     )]
     Torn(u64),
 }
 
-/// What happened at a client.
+/// Counters of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientStats {
-    /// GETs that ended.
+    /// GETs completed.
     pub gets: u64,
-    /// READs that they took.
+    /// READs made for them.
     pub reads: u64,
-    /// READs that found a change under way, or that something had moved.
+    /// READs that found a change under way, or an item that had moved.
     pub again: u64,
 }
 
-/// A GET under way.
+/// The state of a GET.
 struct Get<S> {
     tag: u64,
     asked_ns: u64,
     key: Vec<u8>,
     search: Option<S>,
-    /// While no READ has it.
+    /// Absent while a READ uses it.
     buffer: Option<MessageBuffer>,
 }
 
-/// A client, which belongs to one thread. What is asked starts with [`OneSidedClient::flush`] and ends in [`OneSidedClient::poll`].
+/// A client, which belongs to one thread. Requests start with [`OneSidedClient::flush`] and end in
+/// [`OneSidedClient::poll`].
 pub struct OneSidedClient<D: Device, I: Index> {
     index: I,
     gets: Vec<Get<I::Search>>,
@@ -164,7 +166,7 @@ pub struct Joining<D: Device> {
 }
 
 impl<D: Device> Joining<D> {
-    /// The queues of a client of the calling thread, and what to tell the owner.
+    /// Makes the queues of a client for the calling thread, and its introduction to the owner.
     ///
     /// # Errors
     ///
@@ -173,7 +175,7 @@ impl<D: Device> Joining<D> {
         Self::with_depth(device, domain, config, 1)
     }
 
-    /// The same, with up to so many requests of each GET, or PUT, on the queue pair at a time.
+    /// As [`Self::prepare`], with up to `requests` requests on the queue pair at a time for each GET or PUT.
     pub(crate) fn with_depth(
         device: &D,
         domain: &Domain<D>,
@@ -194,14 +196,14 @@ impl<D: Device> Joining<D> {
         Ok((Self { calls, config: *config, qp, cq, thread, arena, buffers }, hello))
     }
 
-    /// The table, if it is one that this client can read.
+    /// Decodes the table's description, and checks that this client can read the table.
     pub(crate) fn index<I: Index>(&self, table: &[u8], welcome: &Welcome) -> Result<I, ClientError> {
         let index = I::from_description(table).ok_or(ClientError::Table)?;
         let fits = index.read_len_max() <= self.config.read_len_max && index.memory_len() as u64 <= welcome.memory.len;
         if fits { Ok(index) } else { Err(ClientError::Table) }
     }
 
-    /// The client, once the owner has welcomed it.
+    /// Returns the client, once the owner has welcomed it.
     ///
     /// # Errors
     ///
@@ -231,33 +233,33 @@ impl<D: Device> Joining<D> {
 }
 
 impl<D: Device, I: Index> OneSidedClient<D, I> {
-    /// What happened so far.
+    /// Counters so far.
     pub fn stats(&self) -> &ClientStats {
         &self.stats
     }
 
-    /// The table's.
+    /// The index of the owner's table.
     pub fn index(&self) -> &I {
         &self.index
     }
 
-    /// The calls for PUTs and DELETEs.
+    /// The client of the calls for PUTs and DELETEs.
     pub fn calls(&self) -> &sinew_herd::Client<D> {
         &self.calls
     }
 
-    /// Requests that have not ended yet.
+    /// Requests in flight.
     pub fn in_flight(&self) -> usize {
         self.gets.len() - self.free.len() + self.calls.in_flight()
     }
 
-    /// Whether another GET would be taken.
+    /// Whether another GET would be accepted.
     #[inline]
     pub fn has_room_to_get(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Whether another PUT or DELETE would be taken.
+    /// Whether another PUT or DELETE would be accepted.
     #[inline]
     pub fn has_room_to_change(&self) -> bool {
         self.calls.has_room(0)
@@ -267,7 +269,8 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
     ///
     /// # Errors
     ///
-    /// [`AskError::Key`], [`AskError::Full`]; nothing was asked then.
+    /// [`AskError::Key`], [`AskError::Full`], and [`AskError::Request`] when the device refuses the READ; then nothing
+    /// was asked.
     #[inline]
     pub fn get(&mut self, tag: u64, key: &[u8], now_ns: u64) -> Result<(), AskError> {
         check_key(key)?;
@@ -290,7 +293,7 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
         Err(AskError::Request(RequestError::Refused))
     }
 
-    /// Pushes a READ; false when the device refuses it.
+    /// Pushes a READ; returns false if the device refuses it.
     #[inline]
     fn push(&mut self, slot: usize, span: Span, mut buffer: MessageBuffer) -> bool {
         let Some(remote) = self.memory.at(span.offset).filter(|_| buffer.resize(span.len).is_ok()) else {
@@ -316,7 +319,7 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
     ///
     /// # Errors
     ///
-    /// [`AskError::Key`], [`AskError::Request`]; nothing was asked then.
+    /// [`AskError::Key`], [`AskError::Request`]; then nothing was asked.
     #[inline]
     pub fn put(&mut self, tag: u64, key: &[u8], value: &[u8], now_ns: u64) -> Result<(), AskError> {
         self.change(Change::Put, tag, key, value, now_ns)
@@ -342,7 +345,7 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
         Ok(())
     }
 
-    /// Starts what was asked.
+    /// Starts the requests made so far.
     #[inline]
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.pushed) {
@@ -351,16 +354,16 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
         self.calls.flush();
     }
 
-    /// Takes READs that are over, starts the next that their searches need, and hands `take` what has ended. How much that was. Never
-    /// blocks.
+    /// Takes completed READs, starts the next ones of their searches, and passes each ended request to `take`. Returns
+    /// the number of requests that ended. Never blocks.
     ///
     /// # Errors
     ///
-    /// [`ClientError`]: connect again.
+    /// [`ClientError`]; then connect again.
     #[inline]
     pub fn poll(&mut self, now_ns: u64, mut take: impl FnMut(Outcome<'_>)) -> Result<usize, ClientError> {
         let mut count = self.calls.poll(now_ns, |answer| {
-            // Only a GET of ours finds something.
+            // `Found` comes only from the READs of a GET, never from the owner.
             let status = Status::of(answer.kind).filter(|status| *status != Status::Found);
             take(Outcome { tag: answer.tag, status, value: &[], asked_ns: answer.asked_ns });
         })?;
@@ -388,7 +391,7 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
         failed.map_or(Ok(count), Err)
     }
 
-    /// A READ of a GET is over; whether the GET is.
+    /// Processes a completed READ of a GET; returns whether the GET has ended.
     #[inline]
     fn advance(
         &mut self,

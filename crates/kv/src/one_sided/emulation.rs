@@ -3,22 +3,22 @@
 use sinew_mem::SharedMemory;
 use sinew_store::remote::{Index, Span, Step, Table, TableError};
 
-/// A search of a fixed number of READs of fixed sizes, at places that depend on the key. There is no table: what is READ are words that
-/// say where they lie, by which each READ is checked to have brought what it asked for. Whatever is PUT is received and forgotten,
-/// which gives the emulated design an advantage over a real one.
+/// A search of a fixed number of READs of fixed sizes, at places that depend on the key. There is no table: the memory
+/// holds words that contain their own index, by which each READ is checked. PUTs are received and forgotten, which
+/// gives the emulated design an advantage over a real one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emulation {
     /// Words of the memory, 8 bytes each.
     pub words: u64,
-    /// Bytes of a READ of the index.
+    /// Length of a READ of the index, in bytes.
     pub probe_len: u32,
-    /// Of so many of ten keys the index is READ twice, of the others once.
+    /// Keys of ten, from 0 to 10, for which the index is READ twice instead of once.
     pub second_probes_of_ten: u32,
-    /// Bytes of a READ of the value, which comes last; 0 is none, the value is in the index.
+    /// Length of the final READ of the value, in bytes; 0 for none, because the value is in the index.
     pub value_len: u32,
 }
 
-/// A search.
+/// The state of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     state: u64,
@@ -28,10 +28,10 @@ pub struct Search {
 }
 
 impl Emulation {
-    /// The words say where they lie.
+    /// Fills the memory: each word contains its own index.
     pub fn fill(&self, memory: &SharedMemory) {
         for word in 0..self.words.min(memory.len() as u64 / 8) {
-            // In bounds.
+            // Within bounds by the range above.
             let _ = memory.store(word as usize * 8, word);
         }
     }
@@ -120,7 +120,7 @@ impl Index for Emulation {
     }
 }
 
-/// What stands where a table would: it takes every change, and keeps nothing.
+/// A placeholder for a table: it accepts every change, and keeps nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoTable;
 

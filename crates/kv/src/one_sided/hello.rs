@@ -1,26 +1,26 @@
-//! What an owner and a client tell each other.
+//! The messages by which an owner and a client introduce themselves.
 
 use sinew_fabric::verbs::{QpAddress, RemoteMemory};
 
-/// What a client tells.
+/// A client's introduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// For PUTs and DELETEs.
+    /// Introduction to the calls for PUTs and DELETEs.
     pub calls: sinew_herd::Hello,
-    /// Its RC queue pair for READs.
+    /// The client's RC queue pair for READs.
     pub reads: QpAddress,
 }
 
-/// What an owner tells.
+/// An owner's introduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// For PUTs and DELETEs.
+    /// Introduction to the calls for PUTs and DELETEs.
     pub calls: sinew_herd::Welcome,
     /// The owner's RC queue pair for this client.
     pub reads: QpAddress,
     /// The table's memory.
     pub memory: RemoteMemory,
-    /// The table, as [`sinew_store::remote::Index::describe`] has it.
+    /// Description of the table, by [`sinew_store::remote::Index::describe`].
     pub table: Vec<u8>,
 }
 
@@ -37,7 +37,7 @@ fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 impl Hello {
-    /// To be told to the owner.
+    /// Encodes it, to be sent to the owner.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         put(&mut bytes, &self.calls.to_bytes());
@@ -45,7 +45,7 @@ impl Hello {
         bytes
     }
 
-    /// What a client told; `None` when it makes no sense.
+    /// Decodes it; `None` if it is malformed.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let calls = sinew_herd::Hello::from_bytes(take(&mut bytes)?).ok()?;
         let reads = QpAddress::from_bytes(take(&mut bytes)?)?;
@@ -54,7 +54,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// To be told to the client.
+    /// Encodes it, to be sent to the client.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         put(&mut bytes, &self.calls.to_bytes());
@@ -64,7 +64,7 @@ impl Welcome {
         bytes
     }
 
-    /// What an owner told; `None` when it makes no sense.
+    /// Decodes it; `None` if it is malformed.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let calls = sinew_herd::Welcome::from_bytes(take(&mut bytes)?).ok()?;
         let reads = QpAddress::from_bytes(take(&mut bytes)?)?;

@@ -1,13 +1,14 @@
-//! Stores whose GETs are READs by the client, while PUTs and DELETEs are messages to the owner (sigcomm14 2.3): what [`crate::pilaf`]
-//! and [`crate::farm`] have in common, and much of [`crate::drtm`].
+//! Stores whose clients GET with READs, while PUTs and DELETEs are messages to the owner (sigcomm14 2.3): the common
+//! part of [`crate::pilaf`] and [`crate::farm`], and much of [`crate::drtm`].
 //!
-//! The owner exposes the memory of a table ([`sinew_store::remote`]) for READs, and serves changes as [`sinew_herd`]'s calls. A client
-//! has a queue pair for READs, on which up to a window of searches are under way, each with one READ at a time, and the
-//! client of those calls. GETs cost the owner nothing, and take as many trips as a search has READs.
+//! The owner exposes the memory of a table ([`sinew_store::remote`]) for READs, and serves changes as [`sinew_herd`]'s
+//! calls. A client has a client of those calls, and a queue pair for READs, on which a window of searches can be under
+//! way, each with one READ at a time. GETs cost the owner nothing, and take as many round trips as the search has
+//! READs.
 //!
-//! - An [`Owner`] exposes and admits; a [`ChangeService`] with the table is what its worker serves.
+//! - An [`Owner`] exposes the table and admits clients; its worker serves a [`ChangeService`] that holds the table.
 //! - A [`OneSidedClient`] GETs, PUTs and DELETEs.
-//! - [`Emulation`] is a search of fixed READs without a table, for measuring as sigcomm14 5.1 does.
+//! - An [`Emulation`] is a search of fixed READs without a table, for measurements as in sigcomm14 5.1.
 
 mod client;
 mod emulation;
@@ -28,10 +29,10 @@ type Exposed<D> = <Domain<D> as ProtectionDomain>::Exposed;
 pub(crate) type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
 pub(crate) type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
 
-/// Bytes of a key at most, whatever the table takes.
+/// Longest key, in bytes, whatever the table allows.
 pub const KEY_LEN_MAX: usize = (1 << 14) - 1;
 
-/// What is asked of the owner.
+/// A change that a client asks the owner for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Put = 1,
@@ -39,12 +40,12 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// The kind of a request for a key of so many bytes, which are no more than [`KEY_LEN_MAX`].
+    /// Encodes the change with the length of its key, which is at most [`KEY_LEN_MAX`].
     pub(crate) fn kind(self, key_len: usize) -> u16 {
         self as u16 | (key_len as u16) << 2
     }
 
-    /// The change and the length of its key.
+    /// Decodes the change and the length of its key.
     pub(crate) fn of(kind: u16) -> Option<(Self, usize)> {
         let change = match kind & 3 {
             1 => Self::Put,

@@ -11,14 +11,14 @@ use sinew_store::remote::{Index, Table, TableError};
 use super::client::Status;
 use super::{Change, Cq, Exposed, Hello, KEY_LEN_MAX, Qp, Thread, Welcome};
 
-/// What an owner is made for.
+/// Limits of an owner.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnerConfig {
-    /// Clients at a time.
+    /// Clients at the same time.
     pub clients: usize,
-    /// Changes that a client may have on their way. A power of two.
+    /// Changes that a client may have in flight; a power of two.
     pub window: usize,
-    /// Bytes of key and value together at most, in a PUT.
+    /// Longest key and value of a PUT together, in bytes.
     pub item_len_max: usize,
     /// As [`ServerConfig::seed`].
     pub seed: u64,
@@ -37,9 +37,9 @@ impl OwnerConfig {
     }
 }
 
-/// Exposes a table's memory and admits clients. It belongs to one thread, and is not on the way of any request.
+/// Exposes a table's memory and admits clients. It belongs to one thread, and takes no part in serving requests.
 pub struct Owner<D: Device> {
-    /// By client: the queue pair that it READs over.
+    /// By client index: the queue pair over which the client READs.
     places: Vec<Option<(ClientId, Qp<D>)>>,
     cq: Cq<D>,
     thread: Thread<D>,
@@ -50,7 +50,7 @@ pub struct Owner<D: Device> {
 }
 
 impl<D: Device> Owner<D> {
-    /// An owner without clients, what its one worker is made of, and the memory for the table, all zero.
+    /// Returns an owner without clients, the seed of its one worker, and the memory for the table, all zero.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl<D: Device> Owner<D> {
         Self::with_access(device, config, index, Access::READ)
     }
 
-    /// An owner of memory with which clients can do more than READ it.
+    /// As [`Self::new`], with memory on which clients may do more than READ.
     pub(crate) fn with_access<I: Index>(
         device: &D,
         config: &OwnerConfig,
@@ -84,7 +84,7 @@ impl<D: Device> Owner<D> {
         Ok((owner, seed, memory))
     }
 
-    /// Makes room for a client and connects to it.
+    /// Reserves a place for a client and connects to it.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl<D: Device> Owner<D> {
         Ok((id, welcome))
     }
 
-    /// A client left, or is dead: its place is free. Whether it was here.
+    /// Frees the place of a client that has left or died. Returns whether the client was here.
     pub fn dismiss(&mut self, id: ClientId) -> bool {
         let is_here = self.server.dismiss(id);
         if is_here {
@@ -115,7 +115,7 @@ impl<D: Device> Owner<D> {
         is_here
     }
 
-    /// To be called now and then: what the device has to tell of connections is taken.
+    /// Takes and discards the device's completions on the connections. Call it now and then.
     pub fn tend(&mut self) {
         self.server.tend();
         while self.cq.poll(&mut self.completions, 16) > 0 {
@@ -124,13 +124,13 @@ impl<D: Device> Owner<D> {
     }
 }
 
-/// Makes the changes that clients ask for in a table.
+/// Executes the changes that clients ask for on a table.
 pub struct ChangeService<T> {
     table: T,
 }
 
 impl<T: Table> ChangeService<T> {
-    /// For this table.
+    /// Serves changes of `table`.
     pub fn new(table: T) -> Self {
         Self { table }
     }

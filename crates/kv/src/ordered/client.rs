@@ -1,4 +1,4 @@
-//! A client that waits for each answer.
+//! A client that blocks until each answer arrives.
 
 use std::ops::Bound;
 
@@ -9,10 +9,11 @@ use super::error::Error;
 use super::pipeline::{Pipeline, PipelineConfig, is_gone};
 use super::protocol::{Entries, LIMIT_MAX, Malformed, Range, Request, Response, Sum};
 
-/// A client of an index whose methods wait for their answers. For many requests in flight see [`Pipeline`].
+/// A client of an index whose methods block until the answer arrives. To have many requests in flight, see
+/// [`Pipeline`].
 pub struct Client<E: Endpoint> {
     pipeline: Pipeline<E>,
-    /// Of the method that was called last: what an earlier one did not wait for is not its answer.
+    /// Tag of the latest request; answers with older tags, which an earlier call left behind, are skipped.
     tag: u64,
 }
 
@@ -21,7 +22,7 @@ pub struct Client<E: Endpoint> {
 pub struct Page {
     /// Keys and values, in the order of the keys.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whether the range may go on behind the last of them.
+    /// Whether the range may go on behind the last entry.
     pub more: bool,
 }
 
@@ -30,14 +31,14 @@ pub struct Page {
 pub struct Total {
     /// The sum.
     pub sum: u128,
-    /// Values that it is of.
+    /// Values added.
     pub added: u64,
-    /// Entries whose values are no numbers of eight bytes.
+    /// Entries whose values are not numbers of eight bytes.
     pub passed_over: u64,
 }
 
-/// What a server answers that keeps to the protocol is of the kind that was asked for: [`Pipeline`] has checked it.
-const OTHER: Malformed = Malformed { what: "it is of another kind than what was asked" };
+/// Error for an answer of the wrong kind, which [`Pipeline`] has already ruled out.
+const OTHER: Malformed = Malformed { what: "it is of another kind than the request" };
 const UNORDERED: Malformed = Malformed { what: "its keys are out of order, or more than were asked for" };
 
 impl<E: Endpoint> Client<E> {
@@ -59,12 +60,13 @@ impl<E: Endpoint> Client<E> {
         Ok(Self { pipeline: Pipeline::connect(rpc, address, config)?, tag: 0 })
     }
 
-    /// The same client, to have many requests in flight.
+    /// Turns into the same client, able to have many requests in flight.
     pub fn into_pipeline(self) -> Pipeline<E> {
         self.pipeline
     }
 
-    /// Asks, and waits for the answer. A server that was started again is connected to once.
+    /// Makes a request and waits for the answer. If the session is lost, reconnects once, since the server may have
+    /// been restarted.
     fn ask<T>(&mut self, request: &Request<'_>, take: impl FnOnce(Response<'_>) -> Option<T>) -> Result<T, Error> {
         self.tag += 1;
         match self.pipeline.ask(request, self.tag) {
@@ -82,7 +84,7 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    /// The value of `key`, if there is one.
+    /// Returns the value of `key`, if there is one.
     ///
     /// # Errors
     ///
@@ -113,8 +115,8 @@ impl<E: Endpoint> Client<E> {
         self.ask(&Request::Delete { key }, existed)
     }
 
-    /// The first entries of a range: up to `limit`, and no more than fit into one answer. To go on, ask for what lies behind the last key
-    /// ([`Bound::Excluded`]).
+    /// Returns the first entries of a range: up to `limit`, and no more than fit into one answer. To go on, scan from
+    /// behind the last key ([`Bound::Excluded`]).
     ///
     /// # Errors
     ///
@@ -126,12 +128,13 @@ impl<E: Endpoint> Client<E> {
         })?
     }
 
-    /// Shows `visit` up to `limit` entries of a range, in as many answers as that takes, until it returns `false`. What changes between two answers
-    /// may be seen or not. Returns whether there may be more behind the last entry.
+    /// Passes up to `limit` entries of a range to `visit`, in as many requests as that takes, until `visit` returns
+    /// `false`. A change between two requests may be seen or not. Returns whether there may be more behind the last
+    /// entry.
     ///
     /// # Errors
     ///
-    /// [`Error`]; the entries before it were shown.
+    /// [`Error`]; earlier entries have been passed to `visit` by then.
     pub fn scan_all(
         &mut self,
         (from, to): Range<'_>,
@@ -157,7 +160,8 @@ impl<E: Endpoint> Client<E> {
         Ok(true)
     }
 
-    /// The sum of the numbers of eight bytes, little-endian, among the values of up to `limit` entries of a range, in as many requests as that takes.
+    /// Returns the sum of those values of up to `limit` entries of a range that are numbers of eight bytes,
+    /// little-endian, in as many requests as that takes.
     ///
     /// # Errors
     ///
@@ -191,7 +195,7 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    /// What the index holds.
+    /// Returns the index's counters.
     ///
     /// # Errors
     ///
@@ -204,7 +208,8 @@ impl<E: Endpoint> Client<E> {
     }
 }
 
-/// Takes entries in, unless they are not such as a scan finds: one that goes on behind the last of them would never end.
+/// Copies entries, and refuses them if they are out of order or too many: else a scan that goes on behind the last of
+/// them might never end.
 fn page(entries: &Entries<'_>, from: Bound<&[u8]>, limit: u32) -> Result<Page, Error> {
     let mut last = from;
     for (key, _) in entries.iter() {

@@ -1,4 +1,4 @@
-//! What a client of an index can meet.
+//! Errors of an index client.
 
 use sinew_mem::AllocError;
 use sinew_rpc::{CallError, ChannelError, ConnectError, EnqueueError, Rejected};
@@ -6,7 +6,7 @@ use sinew_store::ordered::PutError;
 
 use super::protocol::{Malformed, Refusal};
 
-/// Why a client of an index got no answer, or none that it can use.
+/// Reason why a client of an index got no usable answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,28 +16,28 @@ pub enum Error {
     /// The sessions could not be opened, or were lost before all were open.
     #[error(transparent)]
     Channel(ChannelError),
-    /// A call got no response. Says which peer, why, and whether the request may have run.
+    /// A call got no response. The error names the peer and the cause, and says whether the request may have run.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// A call was not taken.
+    /// The endpoint did not accept a call.
     #[error(transparent)]
     Enqueue(#[from] EnqueueError),
-    /// No message buffer.
+    /// There was no memory for a message buffer.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// The server did not do it.
+    /// The server refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The server answered something else than what was asked.
-    #[error("the index's answer makes no sense: {0}")]
+    /// The server's answer is malformed, or answers another question.
+    #[error("the index's answer is malformed: {0}")]
     BadAnswer(#[from] Malformed),
-    /// As many requests are in flight as there may be.
+    /// The window is full.
     #[error("{window} requests are in flight already: take answers first, or open the client with a larger window")]
     WindowFull {
-        /// How many there may be.
+        /// Requests that may be in flight.
         window: usize,
     },
-    /// The port failed while we waited.
+    /// The port failed while the client waited.
     #[error("the port failed: {0}")]
     Io(#[from] std::io::Error),
 }

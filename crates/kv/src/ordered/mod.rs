@@ -1,7 +1,8 @@
 //! An ordered index over RPC (nsdi19 7.2).
 //!
-//! All threads of a server share one `store::ordered::OrderedIndex`. GETs, PUTs and DELETEs run in the endpoints' threads; scans, which may take a
-//! thousand times as long, run in workers, so that they do not hold GETs up. Requests and responses are those of [`protocol`].
+//! All threads of a server share one `store::ordered::OrderedIndex`. GETs, PUTs and DELETEs run in the endpoints'
+//! threads; scans, which may take a thousand times as long, run in workers, so that they do not delay GETs. Requests
+//! and responses are those of [`protocol`].
 
 mod client;
 mod error;
@@ -17,7 +18,7 @@ pub use pipeline::{Answer, Pipeline, PipelineConfig};
 pub use protocol::{LIMIT_MAX, Range, prefix_range};
 pub use service::{Service, VALUE_LEN_MAX};
 
-/// The request type of what concerns one key, and of [`protocol::Request::Stats`].
+/// The request type of requests for one key, and of [`protocol::Request::Stats`].
 pub const POINTS: RequestType = RequestType::new(17);
 /// The request type of scans and sums.
 pub const RANGES: RequestType = RequestType::new(18);

@@ -1,4 +1,4 @@
-//! A client that has many requests in flight.
+//! A client with many requests in flight.
 
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{CallOptions, Channel, ChannelError, Completion, Endpoint, EnqueueError};
@@ -7,18 +7,18 @@ use super::error::Error;
 use super::protocol::{Malformed, Request, Response};
 use super::{POINTS, RANGES};
 
-/// Bytes of a buffer at first; one that a longer message needs is made for it.
+/// Initial length of a buffer; a longer message replaces its buffer by a longer one.
 const BUFFER_LEN: usize = 128;
-/// A buffer longer than that is not kept for the next request.
+/// Longest buffer that is kept for the next request.
 const KEPT_LEN: usize = 64 << 10;
 
-/// How much a client asks for at once, and how long it waits.
+/// A client's window and time-out.
 #[derive(Clone, Copy, Debug)]
 pub struct PipelineConfig {
-    /// Requests in flight, over as many sessions as have slots for them.
+    /// Requests in flight, over as many sessions as it takes to have that many slots.
     pub window: usize,
-    /// How long a request is waited for, in nanoseconds; the remaining time travels with it. `None`: until it is answered or the server is given
-    /// up.
+    /// Time-out of a request, in nanoseconds; the remaining time travels with the request. `None` waits until the
+    /// request is answered or the server is given up.
     pub timeout_ns: Option<u64>,
 }
 
@@ -28,18 +28,19 @@ impl Default for PipelineConfig {
     }
 }
 
-/// A client of an index on the quick path: requests are enqueued, the loop is turned, answers are taken, in any order. It belongs to the thread
-/// that made it, and in steady state allocates nothing for requests and answers up to 64 KB. It takes all completions and events of its endpoint;
-/// beside others it has a [share](sinew_rpc::SharedEndpoint) of one.
+/// A client of an index on the fast path: enqueue requests, turn the loop, take answers, in any order. It belongs to
+/// the thread that made it, and in steady state allocates nothing for requests and answers of up to 64 KB. It takes all
+/// completions and events of its endpoint; to use the endpoint for other things as well, give the pipeline a
+/// [share](sinew_rpc::SharedEndpoint) of it.
 pub struct Pipeline<E: Endpoint> {
     rpc: E,
     channel: Channel,
     timeout_ns: Option<u64>,
     asked: Vec<Asked>,
     idle: Vec<Idle>,
-    /// A request as it is written, before it has a buffer of its length.
+    /// The encoded request, before it has a buffer of its length.
     request: Vec<u8>,
-    /// The call whose answer was handed out last.
+    /// The call whose answer was handed out last; the answer borrows its buffers.
     last: Option<Completion>,
 }
 
@@ -66,12 +67,12 @@ struct Idle {
     response: MessageBuffer,
 }
 
-/// What came of a request.
+/// Outcome of a request.
 #[derive(Debug)]
 pub struct Answer<'a> {
-    /// As it was given with the request.
+    /// Tag given with the request.
     pub tag: u64,
-    /// What the server said; no [`Response::Refused`], which is an error.
+    /// The server's answer. [`Response::Refused`] does not occur here; it becomes an error.
     pub response: Result<Response<'a>, Error>,
 }
 
@@ -87,7 +88,7 @@ impl<E: Endpoint> Pipeline<E> {
         Self::over(rpc, channel, config)
     }
 
-    /// A client over the sessions of `channel`, which belong to `rpc`.
+    /// Makes a client that uses the sessions of `channel`, which belong to `rpc`.
     ///
     /// # Errors
     ///
@@ -111,7 +112,7 @@ impl<E: Endpoint> Pipeline<E> {
         self.asked.len()
     }
 
-    /// Requests whose answers were not taken yet.
+    /// Requests whose answers have not been taken yet.
     pub fn in_flight(&self) -> usize {
         self.asked.len() - self.idle.len() - usize::from(self.last.is_some())
     }
@@ -120,7 +121,8 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// # Errors
     ///
-    /// [`Error::WindowFull`], [`Error::Refused`] where a key is longer than any index takes, or what the endpoint says. Nothing was sent then.
+    /// [`Error::WindowFull`], [`Error::Refused`] where a key is longer than any index accepts, or an error of the
+    /// endpoint; then nothing was sent.
     pub fn ask(&mut self, request: &Request<'_>, tag: u64) -> Result<(), Error> {
         request.check()?;
         self.recycle();
@@ -158,7 +160,8 @@ impl<E: Endpoint> Pipeline<E> {
         }
     }
 
-    /// Opens the sessions anew that are gone: after the server was started again, say. Returns how many were.
+    /// Opens lost sessions again, for instance after a restart of the server. Returns the number of sessions that were
+    /// lost.
     ///
     /// # Errors
     ///
@@ -167,13 +170,15 @@ impl<E: Endpoint> Pipeline<E> {
         Ok(self.channel.reconnect(&mut self.rpc)?)
     }
 
-    /// Turns the endpoint's loop once: what was enqueued leaves, what arrived is taken in. Returns whether anything happened.
+    /// Turns the endpoint's loop once: sends what was enqueued and processes what has arrived. Returns whether anything
+    /// happened.
     #[inline]
     pub fn turn(&mut self) -> bool {
         self.rpc.turn()
     }
 
-    /// The next answer that is there. It is lent: the next call of a method that asks or polls takes its buffers back.
+    /// Returns the next answer that has arrived. It is lent: the next call that asks, polls or waits takes its buffers
+    /// back.
     #[inline]
     pub fn poll(&mut self) -> Option<Answer<'_>> {
         self.recycle();
@@ -184,7 +189,7 @@ impl<E: Endpoint> Pipeline<E> {
         Some(self.answer(completion))
     }
 
-    /// The next answer, turning the loop until it is there; none when nothing is in flight.
+    /// Returns the next answer, turning the loop until it arrives; `None` when nothing is in flight.
     ///
     /// # Errors
     ///
@@ -204,7 +209,7 @@ impl<E: Endpoint> Pipeline<E> {
         Ok(over.map(|completion| self.answer(completion)))
     }
 
-    /// Takes back the buffers of the answer that was lent.
+    /// Takes back the buffers of the answer that was handed out last.
     #[inline]
     fn recycle(&mut self) {
         let Some(Completion { tag, mut request, mut response, .. }) = self.last.take() else { return };
@@ -218,7 +223,8 @@ impl<E: Endpoint> Pipeline<E> {
         self.idle.push(Idle { number: tag as usize, request, response });
     }
 
-    /// What becomes of sessions shows in their calls. Events that nobody takes would keep a shared endpoint awake.
+    /// Drops all events. Lost sessions show in their calls, so the events are of no use here. Left untaken, they would
+    /// keep a shared endpoint awake.
     #[inline]
     fn drop_events(&mut self) {
         while self.rpc.poll_event().is_some() {}
@@ -237,7 +243,7 @@ impl<E: Endpoint> Pipeline<E> {
     }
 }
 
-/// Reads the response to a request.
+/// Reads a response and checks that it answers the request.
 #[inline]
 fn read(kind: Kind, bytes: &[u8]) -> Result<Response<'_>, Error> {
     let response = Response::read(bytes)?;
@@ -252,7 +258,7 @@ fn read(kind: Kind, bytes: &[u8]) -> Result<Response<'_>, Error> {
     if fits { Ok(response) } else { Err(Malformed { what: "it answers something that was not asked" }.into()) }
 }
 
-/// Whether a request was not taken because its session is gone, so that [`Pipeline::reconnect`] may help.
+/// Whether a request was rejected because its session is lost, so that [`Pipeline::reconnect`] may help.
 pub(super) fn is_gone(error: &Error) -> bool {
     matches!(error, Error::Enqueue(EnqueueError::NoSuchSession) | Error::Channel(ChannelError::Connect(_)))
 }

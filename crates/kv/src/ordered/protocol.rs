@@ -9,7 +9,7 @@
 //! | delete | 3 | the key |
 //! | stats | 4 | |
 //! | scan | 5 | limit (4), bound (1) and length (2) of the beginning, bound (1) and length (2) of the end, both keys |
-//! | sum | 6 | as of a scan |
+//! | sum | 6 | as for a scan |
 //!
 //! A bound is 0 for none, 1 for a key that is included, 2 for one that is excluded. A response is its kind and:
 //!
@@ -19,15 +19,15 @@
 //! | value | 1 | the value |
 //! | done | 2 | whether the key was there before (1) |
 //! | stats | 3 | entries, used bytes, memory bytes (8 each), longest value (4) |
-//! | entries | 4 | whether there may be more (1), how many (4), for each: length of the key (2) and of the value (4), both |
-//! | sum | 5 | whether there may be more (1), values added (4), values passed over (4), sum (16), length of the last key (2), that key |
+//! | entries | 4 | whether there may be more (1), how many (4), for each: lengths of key (2) and value (4), both |
+//! | sum | 5 | whether there may be more (1), added (4), passed over (4), sum (16), length of last key (2), that key |
 //! | refused | 128 and more | two numbers (8 each) |
 
 use std::ops::Bound;
 
 use sinew_store::ordered::{KEY_LEN_MAX, PutError, Stats};
 
-/// Entries that one scan or sum looks at, at most.
+/// The most entries that one scan or sum looks at.
 pub const LIMIT_MAX: u32 = 1 << 20;
 
 const GET: u8 = 1;
@@ -46,14 +46,14 @@ const SUM_IS: u8 = 5;
 
 /// Bytes before the entries of a response.
 pub(super) const ENTRIES_AT: usize = 6;
-/// Bytes of an entry beside its key and value.
+/// Bytes of an entry besides its key and value.
 pub(super) const ENTRY_HEAD_LEN: usize = 6;
 const REFUSAL_LEN: usize = 17;
 
 /// A range of keys.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// The range of all keys that begin with `prefix`: its end is made in `end`.
+/// Returns the range of all keys that begin with `prefix`. The buffer `end` receives the end of the range.
 ///
 /// ```
 /// use std::ops::Bound;
@@ -80,7 +80,7 @@ pub fn prefix_range<'a>(prefix: &'a [u8], end: &'a mut Vec<u8>) -> Range<'a> {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// The value of a key.
+    /// Asks for the value of a key.
     Get {
         /// The key.
         key: &'a [u8],
@@ -97,20 +97,20 @@ pub enum Request<'a> {
         /// The key.
         key: &'a [u8],
     },
-    /// What the index holds.
+    /// Asks for the index's counters.
     Stats,
-    /// Entries of a range, in order.
+    /// Asks for the entries of a range, in order.
     Scan {
         /// The range.
         range: Range<'a>,
-        /// Entries at most; the response has no more than fit into it.
+        /// Most entries; the response holds only as many as fit into it.
         limit: u32,
     },
-    /// The sum of the values of a range that are numbers of eight bytes, little-endian (nsdi19 7.2).
+    /// Asks for the sum of those values of a range that are numbers of eight bytes, little-endian (nsdi19 7.2).
     Sum {
         /// The range.
         range: Range<'a>,
-        /// Entries to look at, at most.
+        /// Most entries to look at.
         limit: u32,
     },
 }
@@ -118,27 +118,27 @@ pub enum Request<'a> {
 /// A response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response<'a> {
-    /// There is no such key.
+    /// No entry has the key.
     None,
     /// The value.
     Value(&'a [u8]),
-    /// It was stored or removed.
+    /// The entry was stored or removed.
     Done {
-        /// Whether there was an entry before.
+        /// Whether the key was there before.
         existed: bool,
     },
-    /// What the index holds.
+    /// The index's counters.
     Stats {
-        /// What is counted.
+        /// The counters.
         stats: Stats,
-        /// Longest value that the service takes, in bytes.
+        /// Longest value that the service accepts, in bytes.
         value_len_max: u32,
     },
     /// Entries of a range.
     Entries(Entries<'a>),
     /// A sum.
     Sum(Sum<'a>),
-    /// Why it was not done.
+    /// The request was refused.
     Refused(Refusal),
 }
 
@@ -147,55 +147,55 @@ pub enum Response<'a> {
 pub struct Sum<'a> {
     /// The sum.
     pub sum: u128,
-    /// Values that it is of.
+    /// Values added.
     pub added: u32,
-    /// Entries whose values have another length than eight bytes.
+    /// Entries passed over, because their values are not eight bytes long.
     pub passed_over: u32,
-    /// The last key that was looked at, where `more`; else empty.
+    /// The last key that was looked at if `more` is set; else empty.
     pub last: &'a [u8],
-    /// Whether the limit ended it: the range may go on behind `last`.
+    /// Whether the limit ended the sum: the range may go on behind `last`.
     pub more: bool,
 }
 
 /// Entries in the order of their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entries<'a> {
-    /// Whether the limit, or the room in the response, ended it: the range may go on behind the last key.
+    /// Whether the limit, or the room in the response, ended the scan: the range may go on behind the last key.
     pub more: bool,
     count: u32,
     bytes: &'a [u8],
 }
 
-/// Why a service did not do what it was asked. Nothing was changed.
+/// Reason why a service refused a request. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The request is none.
+    /// The request could not be read.
     #[error("the index did not understand the request; use the same release on both sides")]
     Malformed,
-    /// The index does not take it.
+    /// The index refused to store the entry.
     #[error(transparent)]
     Put(#[from] PutError),
     /// The value is too long.
     #[error("a value of {len} B is longer than the index takes: {max} B")]
     ValueTooLong {
-        /// Its length.
+        /// Length of the value, in bytes.
         len: u64,
-        /// The longest.
+        /// Longest value that the service accepts, in bytes.
         max: u64,
     },
-    /// A scan or sum is of none, or of too many.
-    #[error("a scan is of 1 to {LIMIT_MAX} entries, not of {limit}; ask again behind the last key for more")]
+    /// The limit of a scan or sum is 0 or too large.
+    #[error("a scan or sum takes 1 to {LIMIT_MAX} entries, not {limit}; for more, ask again from behind the last key")]
     Limit {
-        /// What was asked for.
+        /// The limit in the request.
         limit: u32,
     },
 }
 
-/// A message makes no sense.
+/// Bytes that are not a valid request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Malformed {
-    /// What is wrong with it.
+    /// Description of the fault.
     pub what: &'static str,
 }
 
@@ -203,7 +203,7 @@ const SHORT: Malformed = Malformed { what: "it ends too early" };
 const LONG: Malformed = Malformed { what: "it does not end where it should" };
 const UNKNOWN: Malformed = Malformed { what: "it is of an unknown kind" };
 
-/// Takes a message apart.
+/// Reads numbers and bytes from the front of a message.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -295,7 +295,7 @@ impl<'a> Request<'a> {
         Ok((range, limit))
     }
 
-    /// Puts it at the end of `bytes`. Its keys are no longer than [`KEY_LEN_MAX`].
+    /// Appends the request to `bytes`. Its keys must be no longer than [`KEY_LEN_MAX`].
     pub fn write(&self, bytes: &mut Vec<u8>) {
         match self {
             Self::Get { key } => {
@@ -331,7 +331,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether its keys are such as an index can have.
+    /// Refuses keys that are longer than an index accepts.
     pub(super) fn check(&self) -> Result<(), PutError> {
         let of = |bound: Bound<&'a [u8]>| bound_head(bound).1.len();
         let len = match self {
@@ -379,7 +379,7 @@ impl<'a> Response<'a> {
         Ok(response)
     }
 
-    /// Puts it at the end of `bytes`.
+    /// Appends the response to `bytes`.
     pub fn write(&self, bytes: &mut Vec<u8>) {
         match self {
             Self::None => bytes.push(NONE),
@@ -413,12 +413,12 @@ impl<'a> Response<'a> {
     }
 }
 
-/// The head of a response with entries, for [`end_entries`] to fill in.
+/// Appends the head of a response with entries, for [`end_entries`] to fill in.
 pub(super) fn write_entries_head(bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(&[0; ENTRIES_AT]);
 }
 
-/// Puts an entry behind the others.
+/// Appends an entry.
 pub(super) fn write_entry(bytes: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     bytes.extend_from_slice(&(key.len() as u16).to_le_bytes());
     bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
@@ -426,7 +426,7 @@ pub(super) fn write_entry(bytes: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     bytes.extend_from_slice(value);
 }
 
-/// Says how many entries `bytes` has, which is one response.
+/// Fills in the head of `bytes`, which is one response with `count` entries.
 pub(super) fn end_entries(bytes: &mut [u8], count: u32, more: bool) {
     if let Some(head) = bytes.first_chunk_mut::<ENTRIES_AT>() {
         head[..2].copy_from_slice(&[ENTRIES, u8::from(more)]);
@@ -438,7 +438,7 @@ impl<'a> Entries<'a> {
     fn read(mut rest: Reader<'a>) -> Result<Self, Malformed> {
         let (more, count) = (rest.bool()?, rest.u32()?);
         let entries = Self { more, count, bytes: rest.0 };
-        // Each is looked at once here, so that nothing can be wrong with them later.
+        // Each entry is checked once here, so that reading it later cannot fail.
         for _ in 0..count {
             read_entry(&mut rest)?;
         }
@@ -446,17 +446,17 @@ impl<'a> Entries<'a> {
         Ok(entries)
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Keys and values, in order.
+    /// Returns keys and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let mut rest = Reader(self.bytes);
         std::iter::from_fn(move || read_entry(&mut rest).ok())

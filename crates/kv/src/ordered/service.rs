@@ -1,4 +1,4 @@
-//! The side that answers.
+//! The server's side of an index.
 
 use std::sync::Arc;
 
@@ -10,17 +10,18 @@ use super::protocol::{
     write_entries_head, write_entry,
 };
 
-/// Longest value that a service may be made for.
+/// Longest value that a service can be configured for, in bytes.
 pub const VALUE_LEN_MAX: usize = 8 << 20;
-/// Bytes of a response with entries, at most, where values are short: as many as have one entry otherwise.
+/// Longest response with several entries, in bytes; one with a single entry may be longer.
 const RESPONSE_LEN: usize = 256 << 10;
-/// A value of this many bytes is a number.
+/// Length of a value that is a number, in bytes.
 const NUMBER_LEN: usize = 8;
 
-/// An ordered index that a process serves. Clones are the same index.
+/// An ordered index that a process serves. Clones are handles to the same index.
 ///
-/// GETs, PUTs and DELETEs belong in the endpoint's own thread. Scans and sums belong in workers, where a long one does not hold up what arrives
-/// meanwhile (nsdi19 7.2); [`Self::ranges_in_dispatch`] is there for scans as short as GETs, and to compare.
+/// GETs, PUTs and DELETEs belong in the endpoint's own thread. Scans and sums belong in workers, where a long one does
+/// not delay later arrivals (nsdi19 7.2); [`Self::ranges_in_dispatch`] is for scans as short as GETs, and for
+/// comparison.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -44,8 +45,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// An empty index whose entries take at most `memory_bytes` bytes, and whose values have at most `value_len_max`, which is [`VALUE_LEN_MAX`] at
-    /// most.
+    /// An empty index whose entries take at most `memory_bytes` bytes, and whose values have at most `value_len_max`
+    /// bytes, itself capped at [`VALUE_LEN_MAX`].
     pub fn new(memory_bytes: u64, value_len_max: usize) -> Self {
         let index = Arc::new(OrderedIndex::new(memory_bytes));
         Self { index, value_len_max: value_len_max.min(VALUE_LEN_MAX) }
@@ -56,7 +57,8 @@ impl Service {
         &self.index
     }
 
-    /// The longest message that endpoints have to take, for [`Config::message_len_max`](sinew_rpc::Config::message_len_max).
+    /// The longest message that the endpoints must accept, in bytes, for
+    /// [`Config::message_len_max`](sinew_rpc::Config::message_len_max).
     pub fn message_len_max(&self) -> usize {
         RESPONSE_LEN.max(ENTRIES_AT + ENTRY_HEAD_LEN + KEY_LEN_MAX + self.value_len_max)
     }
@@ -71,7 +73,7 @@ impl Service {
     pub fn ranges(&self) -> impl Fn(DeferredCall) + Send + Sync + use<> {
         let service = self.clone();
         move |call: DeferredCall| {
-            // Nobody waits for what would take long.
+            // An abandoned call has no caller left, and a scan takes long.
             if !call.is_abandoned() {
                 let response = service.range(call.request());
                 call.reply(&response);
@@ -79,7 +81,8 @@ impl Service {
         }
     }
 
-    /// The handler of [`RANGES`](super::RANGES), for `handle`: scans run between the other requests.
+    /// The handler of [`RANGES`](super::RANGES), for `handle`: scans run between other requests in the endpoint's
+    /// thread.
     pub fn ranges_in_dispatch(&self) -> impl Fn(Call<'_>) + Send + Sync + use<> {
         let service = self.clone();
         move |call: Call<'_>| {
@@ -91,7 +94,7 @@ impl Service {
     fn answer_points(&self, calls: &mut BurstCalls<'_, '_>) {
         for at in 0..calls.len() {
             let request = match Request::read(calls.request(at)) {
-                // Most requests. Their answers are written where they are sent from.
+                // The common case. The answer is written straight into the message.
                 Ok(Request::Get { key }) => {
                     let found = self.index.get(key, |value| {
                         calls.reply_with(at, 1 + value.len(), |target| {
@@ -144,7 +147,7 @@ impl Service {
     fn scan(&self, range: Range<'_>, limit: u32, response: &mut Vec<u8>) {
         write_entries_head(response);
         let mut count = 0;
-        // Of an entry past the limit it is only told that there is one.
+        // Of an entry past the limit, the answer only says that it exists.
         let more = self.index.scan(range, |key, value| {
             let len = response.len() + ENTRY_HEAD_LEN + key.len() + value.len();
             if count == limit || (count > 0 && len > RESPONSE_LEN) {

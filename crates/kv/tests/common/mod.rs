@@ -21,7 +21,7 @@ pub struct World {
 }
 
 impl World {
-    /// A cache whose endpoints are `cache.0`, `cache.1`, ...
+    /// A cache whose endpoints are `cache.0`, `cache.1`, and so on.
     pub fn new(partitions: usize, config: &CacheConfig) -> Self {
         let clock = ManualClock::new();
         clock.advance(1_000_000);
@@ -34,7 +34,7 @@ impl World {
         world
     }
 
-    /// One more endpoint of a service.
+    /// Adds an endpoint for a partition of a service.
     pub fn serve(&mut self, service: &Service) {
         let config = Config { message_len_max: service.message_len_max() as u32, ..Config::default() };
         let nexus = Nexus::builder().config(config).build().unwrap();
@@ -50,7 +50,7 @@ impl World {
         self.endpoint_with(name, 0, nexus, faults)
     }
 
-    /// An endpoint of this number, without faults.
+    /// Makes an endpoint with this number, without faults.
     pub fn numbered_endpoint(&mut self, name: &str, index: usize, nexus: &Nexus) -> Endpoint {
         self.endpoint_with(name, index, nexus, FaultConfig::NONE)
     }
@@ -66,7 +66,7 @@ impl World {
         self.servers.iter().map(|server| server.address().to_string()).collect()
     }
 
-    /// A client of these addresses, connected or refused.
+    /// Connects a client to these addresses.
     pub fn connect_to(
         &mut self,
         addresses: Vec<String>,
@@ -102,7 +102,7 @@ impl World {
         self.clock.advance(20_000);
     }
 
-    /// Turns everything until the next answer is there, which `take` gets.
+    /// Turns everything until the next answer arrives, and passes it to `take`.
     pub fn answer<T>(&mut self, pipeline: &mut TestPipeline, take: impl FnOnce(Answer<'_>) -> T) -> T {
         for _ in 0..100_000 {
             if let Some(answer) = pipeline.poll() {

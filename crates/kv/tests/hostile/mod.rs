@@ -1,16 +1,16 @@
-//! What whoever sends anything may not achieve. Property tests and a fuzz target share it.
+//! Guarantees that hold whatever a client sends. Property tests and a fuzz target share them.
 
 #[path = "../memcached/ours.rs"]
 mod ours;
 
 use ours::{Ours, Table};
 
-/// An item of somebody else's.
+/// An item of another client.
 const BYSTANDER: &[u8] = b"bystander";
-/// Lines up to this length are answered alike however they are cut.
+/// Lines up to this length get the same answers however they are cut.
 const LINE_LEN: usize = 2000;
 
-/// A client says `bytes`, the first of which say where they are cut.
+/// Sends `bytes` as a client; the first three say where to cut the rest.
 pub fn memcached(bytes: &[u8]) {
     let (cuts, bytes) = bytes.split_at(bytes.len().min(3));
     let [mut whole, mut cut] = [Table::new(), Table::new()].map(|mut table| {
@@ -35,7 +35,7 @@ pub fn memcached(bytes: &[u8]) {
         assert_eq!(said_to_pieces, said_at_once);
     }
     let names = |what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
-    // In base64 it has many names.
+    // A key in base64 has many spellings.
     let may_change = names(BYSTANDER) || names(b"flush_all") || names(b" b");
     for table in [&mut whole, &mut cut] {
         let said = Ours::default().hear(table, b"get bystander\r\n");

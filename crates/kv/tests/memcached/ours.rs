@@ -1,9 +1,9 @@
-//! Our side: a session over a table.
+//! Our side of the comparison: a session over a table.
 
 use sinew_kv::memcached::protocol::{Service, Session, Then};
 use sinew_store::cache::{Cache, CacheConfig};
 
-/// The clock's second in which everything happens.
+/// Time of everything that happens, in seconds.
 pub const NOW_S: u32 = 100;
 
 pub struct Table {
@@ -19,7 +19,7 @@ impl Table {
     }
 }
 
-/// One client's connection.
+/// A client's connection.
 #[derive(Default)]
 pub struct Ours {
     session: Session,
@@ -28,7 +28,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// What is answered to `bytes`.
+    /// Returns the answers to `bytes`.
     pub fn hear(&mut self, table: &mut Table, bytes: &[u8]) -> Vec<u8> {
         let mut said = Vec::new();
         self.input.extend_from_slice(bytes);

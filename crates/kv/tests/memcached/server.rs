@@ -1,4 +1,4 @@
-//! A server in this process.
+//! A memcached server in this process.
 #![allow(dead_code)] // each test file uses its part
 
 use std::net::TcpStream;
@@ -13,10 +13,10 @@ use sinew_kv::Partitions;
 use sinew_kv::memcached::{Door, DoorConfig, Listener};
 use sinew_store::cache::{Cache, CacheConfig};
 
-/// The time at which servers start.
+/// The time at which servers start, in nanoseconds.
 pub const NOW_NS: u64 = 99 * 1_000_000_000;
 
-/// Doors on threads of their own.
+/// Doors, each on a thread of its own.
 pub struct Server {
     pub address: String,
     stopping: Arc<AtomicBool>,
@@ -24,11 +24,11 @@ pub struct Server {
     threads: Vec<JoinHandle<Door>>,
 }
 
-/// What the threads do beside.
+/// What the threads do besides serving their doors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Beside {
     Nothing,
-    /// They sleep on another thing too, for as long as nothing wakes them.
+    /// They also sleep on an alarm, until something wakes them.
     AnAlarm,
 }
 

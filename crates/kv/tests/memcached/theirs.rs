@@ -1,4 +1,4 @@
-//! Their side: memcached itself, if it is installed.
+//! The other side of the comparison: memcached itself, if it is installed.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -14,7 +14,7 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// None, and a reason, when there is none of the version whose answers we give.
+    /// Starts memcached, or returns the reason why it cannot: none is installed, or not the version that we imitate.
     pub fn start(name: &str) -> Result<Self, String> {
         let version = Command::new("memcached").arg("-V").output().map_err(|error| format!("no memcached: {error}"))?;
         let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
@@ -27,7 +27,7 @@ impl Memcached {
         std::fs::create_dir_all(&folder).unwrap();
         let socket = folder.join("socket");
         let mut command = Command::new("memcached");
-        // It refuses to run as root unless told so.
+        // memcached refuses to run as root unless told to.
         command.args(["-u", "root", "-U", "0", "-t", "1", "-s"]).arg(&socket);
         let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|error| error.to_string())?;
         let memcached = Self { child, folder };
@@ -45,11 +45,11 @@ impl Memcached {
         stream
     }
 
-    /// What is answered to these pieces, over one connection.
+    /// Returns the answers to these pieces, sent over one connection.
     pub fn answer(&self, pieces: &[&[u8]]) -> Vec<u8> {
         let mut stream = self.connect();
         let mut reader = stream.try_clone().unwrap();
-        // Answers can be longer than what the connection holds.
+        // Read in parallel, since the answers may exceed the connection's buffers.
         let reading = std::thread::spawn(move || {
             let mut said = Vec::new();
             match reader.read_to_end(&mut said) {
@@ -60,11 +60,11 @@ impl Memcached {
         });
         for (at, piece) in pieces.iter().enumerate() {
             if at > 0 {
-                // Or they would be read as one.
+                // Otherwise the pieces would be read as one.
                 std::thread::sleep(Duration::from_millis(1));
             }
             if stream.write_all(piece).is_err() {
-                // It hung up.
+                // memcached closed the connection.
                 break;
             }
         }

@@ -1,4 +1,4 @@
-//! The client.
+//! The client's side.
 
 use std::collections::VecDeque;
 
@@ -13,17 +13,18 @@ use super::{REFUSED, WHOLE};
 use crate::client::{Answer, Client, Numbers};
 use crate::error::{CallError, ClientError, Refusal, RequestError};
 
-/// Completions taken at a time.
+/// Completions taken in one poll.
 const BURST: usize = 64;
-/// Answers are looked for in vain so often, at least, before they are given up.
+/// Divisor of [`SpecConfig::lost_after_ns`]: of a pause between two turns, no more than that counts as silence.
 const TURNS_PER_LOSS: u64 = 4;
 
-/// What a client is to be.
+/// Window and time-out of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpecConfig {
-    /// Calls in flight at most. The server needs a receive for each of those of all its clients.
+    /// Calls in flight, at most. The server needs a receive for each call in flight of each client.
     pub window: usize,
-    /// Silence after which all calls in flight are given up. Of a pause between two turns a quarter of this counts at most.
+    /// Silence after which all calls in flight are given up, in nanoseconds. A pause between two turns counts as at
+    /// most a quarter of this.
     pub lost_after_ns: u64,
 }
 
@@ -33,16 +34,16 @@ impl Default for SpecConfig {
     }
 }
 
-/// What a client counted.
+/// Counters of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpecClientStats {
     /// Answers that corrected the guess.
     pub corrected: u64,
-    /// Answers that came too late, or in the wrong order, and were dropped: gaps.
+    /// Answers dropped because they came too late or in the wrong order; their numbers are gaps.
     pub out_of_order: u64,
-    /// Messages that were no answers, or not the server's, and were dropped.
+    /// Messages dropped because they were not answers, or not from the server.
     pub malformed: u64,
-    /// Calls that were given up.
+    /// Calls given up.
     pub given_up: u64,
 }
 
@@ -56,15 +57,15 @@ pub struct SpecClient<T: ThreadDomain> {
     config: SpecConfig,
     to: Destination,
     flow: Flow,
-    /// Calls that were not sent yet, and those that were, oldest first.
+    /// Calls not sent yet, and calls in flight, oldest first.
     waiting: VecDeque<u64>,
     sent: VecDeque<u64>,
-    /// The upper half that is expected now, and the one that all calls in `sent` were sent with.
+    /// The upper half expected now, and the one with which all calls in `sent` were sent.
     guess: u32,
     sent_with: u32,
     /// The greatest number so far.
     greatest: Option<u64>,
-    /// When something was sent to a server that owed nothing, or something came.
+    /// Time at which something last arrived, or was sent to a server that owed nothing.
     heard_ns: u64,
     turned_ns: u64,
     answers: VecDeque<Answer>,
@@ -83,11 +84,12 @@ fn qp_config(window: usize, qkey: u32) -> QpConfig {
 }
 
 impl<T: ThreadDomain> SpecClient<T> {
-    /// A client of the server at `server`, whose first guess is the upper half of `next`. `arena` is one of the domain's.
+    /// Makes a client of the server at `server`; its first guess is the upper half of `next`. `arena` must be one of
+    /// the domain's.
     ///
     /// # Errors
     ///
-    /// [`VerbsError::Address`] when nobody is there; what the device says.
+    /// [`VerbsError::Address`] when there is no server; other errors of the device.
     pub fn new(thread: T, arena: Arena, server: &QpAddress, next: u64, config: SpecConfig) -> Result<Self, VerbsError> {
         let config = SpecConfig { window: config.window.max(1), ..config };
         let window = config.window;
@@ -119,12 +121,12 @@ impl<T: ThreadDomain> SpecClient<T> {
         })
     }
 
-    /// What was counted.
+    /// Counters so far.
     pub fn stats(&self) -> SpecClientStats {
         self.stats
     }
 
-    /// Sends what waits, unless calls with another guess are in flight.
+    /// Sends the waiting calls, unless calls with another guess are in flight.
     #[inline]
     fn send(&mut self, now_ns: u64) -> Result<bool, ClientError> {
         if self.waiting.is_empty() || (self.guess != self.sent_with && !self.sent.is_empty()) {
@@ -164,7 +166,7 @@ impl<T: ThreadDomain> SpecClient<T> {
         Ok(is_pushed)
     }
 
-    /// What a message says: a number, or that there is none. `None`: it is no answer.
+    /// Decodes a message: a number or a refusal; `None` if it is not an answer.
     #[inline]
     fn read(&self, completion: &Completion) -> Option<Result<u64, Refusal>> {
         let is_of_server = completion.from.is_some_and(|from| from.number == self.to.number);
@@ -182,7 +184,7 @@ impl<T: ThreadDomain> SpecClient<T> {
         }
     }
 
-    /// Takes a message in and posts its buffer again.
+    /// Processes a message and posts its buffer again.
     #[inline]
     fn take(&mut self, mut completion: Completion) -> Result<(), ClientError> {
         if completion.status == Status::Flushed {
@@ -205,7 +207,7 @@ impl<T: ThreadDomain> SpecClient<T> {
             self.guess = (number >> 32) as u32;
             self.stats.corrected += u64::from(completion.immediate.is_none());
         }
-        // With nothing in flight there is nobody to refuse.
+        // With nothing in flight, a refusal concerns no call.
         if let Some(tag) = self.sent.pop_front() {
             let result = said.map(|first| Numbers { first, count: 1 }).map_err(CallError::Refused);
             self.answers.push_back(Answer { tag, result });
@@ -213,7 +215,7 @@ impl<T: ThreadDomain> SpecClient<T> {
         Ok(())
     }
 
-    /// Gives all calls in flight up, and goes on with a queue pair that their answers do not reach.
+    /// Gives up all calls in flight, and goes on with a new queue pair, which their answers do not reach.
     #[cold]
     fn give_up(&mut self, waited_ns: u64) -> Result<(), ClientError> {
         self.stats.given_up += self.sent.len() as u64;
@@ -221,14 +223,14 @@ impl<T: ThreadDomain> SpecClient<T> {
             self.answers.push_back(Answer { tag, result: Err(CallError::NoAnswer { waited_ns }) });
         }
         let config = qp_config(self.config.window, self.to.qkey);
-        // Before the old one goes, so that it cannot have the same number.
+        // Made before the old one is dropped, so that it cannot get the same number.
         self.qp = open(&self.thread, &self.arena, (&self.sends, &self.receives), &config)?;
         self.flow = Flow::new(self.config.window);
         Ok(())
     }
 }
 
-/// A queue pair that receives as many answers as it can hold.
+/// Makes a queue pair with all of its receives posted.
 fn open<T: ThreadDomain>(
     thread: &T,
     arena: &Arena,
@@ -246,7 +248,7 @@ fn open<T: ThreadDomain>(
 
 #[inline]
 fn post(qp: &mut impl QueuePair, mut buffer: MessageBuffer) -> Result<(), ClientError> {
-    // It was as long before it was shortened to what came.
+    // Cannot fail: the buffer had this length before it was shortened to the message.
     let _ = buffer.resize(WHOLE);
     qp.post_buffer(0, buffer).map_err(|refused| refused.error.into())
 }
@@ -275,7 +277,7 @@ impl<T: ThreadDomain> Client for SpecClient<T> {
 
     #[inline]
     fn turn(&mut self, now_ns: u64) -> Result<bool, ClientError> {
-        // What came while nobody looked may not be found at once, so that time is no silence.
+        // Answers that arrived during a long pause may not be found at once, so most of it does not count as silence.
         let away_ns = now_ns.saturating_sub(self.turned_ns).saturating_sub(self.config.lost_after_ns / TURNS_PER_LOSS);
         self.turned_ns = now_ns;
         self.heard_ns = self.heard_ns.saturating_add(away_ns).min(now_ns);
@@ -283,7 +285,7 @@ impl<T: ThreadDomain> Client for SpecClient<T> {
         let found = self.receives.poll(&mut self.completions, BURST);
         if found > 0 {
             self.heard_ns = now_ns;
-            // Taken in one by one: each is posted again at once.
+            // Processed one by one, so that each buffer is posted again at once.
             let mut completions = std::mem::take(&mut self.completions);
             let taken = completions.drain(..).try_for_each(|completion| self.take(completion));
             self.completions = completions;

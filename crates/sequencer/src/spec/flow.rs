@@ -1,9 +1,9 @@
-//! Which requests are signaled, and how many are not known to be over.
+//! Flow control of a send queue: which requests are signaled, and how many are not known to have completed.
 
-/// One request in so many is signaled.
+/// One request in this many is signaled.
 const EVERY: usize = 64;
 
-/// The send queue of a queue pair whose requests succeed untold but for every [`EVERY`]th.
+/// Accounts for the send queue of a queue pair of whose requests only every [`EVERY`]th reports its completion.
 #[derive(Debug)]
 pub struct Flow {
     depth: usize,
@@ -12,12 +12,12 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Of a queue that holds [`Self::depth_for`] `burst` requests.
+    /// Accounts for a queue of depth [`Self::depth_for`] `burst`.
     pub fn new(burst: usize) -> Self {
         Self { depth: Self::depth_for(burst), in_flight: 0, unsignaled: 0 }
     }
 
-    /// Requests that a queue holds so that it always has room for `burst` once all that is signaled is over.
+    /// Depth of a queue that has room for `burst` requests whenever all signaled ones have completed.
     pub fn depth_for(burst: usize) -> usize {
         burst + 2 * EVERY
     }
@@ -34,14 +34,14 @@ impl Flow {
         self.unsignaled + 1 == EVERY
     }
 
-    /// Counts a request that was pushed, signaled if that was due.
+    /// Counts a request that was pushed, and signaled if that was due.
     #[inline]
     pub fn pushed(&mut self) {
         self.in_flight += 1;
         self.unsignaled = if self.is_signal_due() { 0 } else { self.unsignaled + 1 };
     }
 
-    /// A signaled request is over, and those before it.
+    /// Notes that a signaled request has completed, and with it those before it.
     #[inline]
     pub fn completed(&mut self) {
         self.in_flight -= EVERY.min(self.in_flight);

@@ -1,4 +1,4 @@
-//! The server's thread.
+//! The server's side, for one thread.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use crate::sequence::Sequence;
 /// Requests answered with one access to the shared word, and one doorbell.
 const BURST: usize = 64;
 
-/// What a server counted.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpecServerStats {
     /// Requests that got a number.
     pub answered: u64,
-    /// Those of them whose guess was wrong.
+    /// Those among them whose guess was wrong.
     pub corrected: u64,
-    /// Requests refused, since there were no numbers left.
+    /// Requests refused because no numbers were left.
     pub refused: u64,
-    /// Messages that were no requests, and were dropped.
+    /// Messages dropped because they were not requests.
     pub malformed: u64,
-    /// Answers that could not be sent: their clients are gone.
+    /// Answers that could not be sent, because their clients are gone.
     pub unsent: u64,
 }
 
-/// A thread of a Spec-S0 server: a UD queue pair, whose address clients are told.
+/// One thread of a Spec-S0 server: a UD queue pair, whose address clients are given.
 pub struct SpecServer<T: ThreadDomain> {
     qp: T::Qp,
     sends: T::Cq,
@@ -46,11 +46,12 @@ pub struct SpecServer<T: ThreadDomain> {
 }
 
 impl<T: ThreadDomain> SpecServer<T> {
-    /// A server with room for `receives` requests that wait, over all clients: those past it are lost. `attributes` are the device's.
+    /// Makes a server with room for `receives` waiting requests, over all clients; those beyond it are lost.
+    /// `attributes` are the device's.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// An error of the device.
     pub fn new(
         thread: T,
         attributes: &Attributes,
@@ -70,7 +71,7 @@ impl<T: ThreadDomain> SpecServer<T> {
         let mut qp = thread.queue_pair(&config, &sends, &receives)?;
         qp.connect(None)?;
         for _ in 0..receive_depth {
-            // A header has no data.
+            // No buffer: a header has no data.
             qp.post_receive(0, Scatter::new()).map_err(|refused| VerbsError::Device(refused.to_string()))?;
         }
         Ok(Self {
@@ -86,23 +87,23 @@ impl<T: ThreadDomain> SpecServer<T> {
         })
     }
 
-    /// Rings for each answer, as the baseline of atc16 4.2.2 does, rather than once for all of a burst.
+    /// Rings a doorbell for each answer, as the baseline of atc16 4.2.2 does, instead of one for each burst.
     #[must_use]
     pub fn with_doorbell_per_answer(self) -> Self {
         Self { has_doorbell_per_answer: true, ..self }
     }
 
-    /// What clients need to know.
+    /// The address that clients need.
     pub fn address(&self) -> QpAddress {
         self.qp.address()
     }
 
-    /// What was counted.
+    /// Counters so far.
     pub fn stats(&self) -> SpecServerStats {
         self.stats
     }
 
-    /// Answers what has come, at most a burst; how many messages there were.
+    /// Answers the requests that have arrived, at most a burst; returns the number of messages.
     ///
     /// # Errors
     ///
@@ -152,7 +153,7 @@ impl<T: ThreadDomain> SpecServer<T> {
         Ok(found)
     }
 
-    /// Takes the ends of answers.
+    /// Takes the completions of answers.
     fn collect(&mut self) -> Result<(), ClientError> {
         self.sends.poll(&mut self.completions, BURST);
         for completion in self.completions.drain(..) {
@@ -187,11 +188,11 @@ impl<T: ThreadDomain> SpecServer<T> {
         self.stats.corrected += u64::from(corrects);
     }
 
-    /// Sleeps until something may have come, the waker was called, or `timeout_ns` passed.
+    /// Sleeps until something may have arrived, the waker was called, or `timeout_ns` has passed.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// An error of the system.
     pub fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
         self.receives.wait(timeout_ns)
     }

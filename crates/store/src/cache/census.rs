@@ -1,13 +1,13 @@
-//! What is counted of the items that a table has, and of those that left it.
+//! Counters of the items in a table, and of those that left it.
 
 use super::FETCHED;
 use super::entry::Entry;
 
-/// The items that a table has, and those that left it.
+/// Counters of the items in a table, and of those that left it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Census {
     pub items: usize,
-    /// Words of them.
+    /// Words of all items.
     pub words: usize,
     pub evictions: u64,
     pub evicted_unfetched: u64,
@@ -22,7 +22,8 @@ impl Census {
         self.words += entry.room();
     }
 
-    /// Of an item that is not there any more. Those up to the version `cleared` left together.
+    /// Counts an item that is no longer there. Those up to version `cleared` were discounted when the table was
+    /// cleared.
     pub fn leave(&mut self, entry: &Entry, cleared: u64) {
         if entry.version() > cleared {
             self.items -= 1;
@@ -30,13 +31,13 @@ impl Census {
         }
     }
 
-    /// Of an item that had expired, or had been cleared, when its memory was wanted.
+    /// Counts an item that had expired, or had been cleared, when it was found.
     pub fn reclaim(&mut self, entry: &Entry) {
         self.reclaimed += 1;
         self.expired_unfetched += u64::from(entry.marks() & FETCHED == 0);
     }
 
-    /// Of an item that made room for others.
+    /// Counts an item that was evicted.
     pub fn evict(&mut self, entry: &Entry) {
         self.evictions += 1;
         self.evicted_unfetched += u64::from(entry.marks() & FETCHED == 0);

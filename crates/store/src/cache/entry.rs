@@ -1,22 +1,23 @@
-//! How an item lies in memory.
+//! The layout of an item in memory.
 //!
-//! Two words of header, one more when the item has flags or expires, the key and the value; key and value begin at words of
-//! their own. A key of 16 bytes with a value of 32 is one cache line.
+//! Two words of header, one more if the item has flags or expires, the key and the value; key and value begin at words
+//! of their own. A key of 16 bytes with a value of 32 takes one cache line.
 
 use sinew_mem::Words;
 
-/// Longest value of any table, in bytes: what its field holds.
+/// Longest value that the length field can hold, in bytes.
 pub const VALUE_LEN_LIMIT: usize = (1 << VALUE_BITS) - 1;
 
 const VALUE_BITS: u32 = 28;
 const KEY_BITS: u32 = 16;
-/// Of the room, whose upper bits stand in the version's word.
+/// Lower bits of the room; its upper bits are in the version's word.
 const ROOM_LOW_BITS: u32 = 19;
 const ROOM_LOW: u64 = (1 << ROOM_LOW_BITS) - 1;
 const EXTRAS: u64 = 1 << 63;
 
 const HEADER_WORDS: usize = 2;
-/// The version's word has the upper bits of the room above it, above those whether it was read, and then the marks.
+/// Bits of the version. Above them, the word has the upper bits of the room, then whether the item was read, and then
+/// the marks.
 const VERSION_BITS: u32 = 64 - ROOM_HIGH_BITS - 1 - MARK_BITS;
 const WAS_READ: u64 = 1 << (VERSION_BITS + ROOM_HIGH_BITS);
 const ROOM_HIGH_BITS: u32 = 8;
@@ -24,16 +25,16 @@ const MARK_BITS: u32 = 4;
 
 const _: () = assert!(VALUE_BITS + KEY_BITS + ROOM_LOW_BITS == 63);
 
-/// What is said of an item beside its key and value.
+/// Flags and expiry of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extras {
-    /// The client's own number.
+    /// A number of the client's own.
     pub flags: u32,
-    /// When it ends, in seconds of the clock that is handed in; never when 0.
+    /// Time of expiry, in seconds of the clock passed in; 0 means never.
     pub expires_s: u32,
 }
 
-/// What is said of an item that is stored.
+/// Everything about an item besides its key and value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct About {
     pub extras: Extras,
@@ -48,10 +49,10 @@ impl About {
     }
 }
 
-/// The header of an item, as it lies in memory: whoever wants a field of it has it decoded.
+/// The header of an item, kept as it lies in memory and decoded field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Where it lies.
+    /// Offset of the item, in words.
     pub at: usize,
     /// Lengths, the lower bits of the room, and whether there are extras.
     shape: u64,
@@ -60,13 +61,13 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Words of an item of such lengths.
+    /// Words that an item with these lengths takes.
     #[inline(always)]
     pub fn words(key_len: usize, value_len: usize, has_extras: bool) -> usize {
         HEADER_WORDS + usize::from(has_extras) + key_len.div_ceil(8) + value_len.div_ceil(8)
     }
 
-    /// A new item at `at`, with `room` for it.
+    /// Makes the header of a new item at `at`, with `room` words for it.
     #[inline(always)]
     pub fn new(at: usize, room: usize, key_len: usize, value_len: usize, about: &About) -> Self {
         let shape = value_len as u64
@@ -78,7 +79,8 @@ impl Entry {
         Self { at, shape, stamp }
     }
 
-    /// A new item in the place of this one, of the same key, and with extras as this one if it has any.
+    /// Makes the header of a new item in the place of this one, with the same key. It has extras exactly if this one
+    /// does.
     #[inline(always)]
     pub fn replaced(&self, value_len: usize, about: &About) -> Self {
         let shape = self.shape & !(VALUE_LEN_LIMIT as u64) | value_len as u64;
@@ -87,8 +89,8 @@ impl Entry {
         Self { at: self.at, shape, stamp }
     }
 
-    /// What the header of the item at `at` says, if it lies in the memory. A reader may find anything there while the writer is at work:
-    /// see [`Entry::lies_in`].
+    /// Loads the header of the item at `at`; `None` if that is outside the memory. While the writer is at work, a
+    /// reader may find anything there: see [`Entry::lies_in`].
     #[inline(always)]
     pub fn load(body: &Words, at: usize) -> Option<Self> {
         let [shape, stamp] = body.get_some(at)?;
@@ -105,7 +107,7 @@ impl Entry {
         self.shape as usize & VALUE_LEN_LIMIT
     }
 
-    /// Words that it may take: more than it does when a longer value was there.
+    /// Words reserved for the item; more than it takes if a longer value was there before.
     #[inline(always)]
     pub fn room(&self) -> usize {
         let low = self.shape >> (VALUE_BITS + KEY_BITS) & ROOM_LOW;
@@ -123,31 +125,31 @@ impl Entry {
         self.stamp & ((1 << VERSION_BITS) - 1)
     }
 
-    /// Bits of the owner's own.
+    /// Bits for the use of the table's owner.
     #[inline(always)]
     pub fn marks(&self) -> u8 {
         (self.stamp >> (64 - MARK_BITS)) as u8
     }
 
-    /// Whether it was read since it was stored, or [moved](Entry::moved).
+    /// Whether the item was read since it was stored or [moved](Entry::moved).
     #[inline(always)]
     pub fn was_read(&self) -> bool {
         self.stamp & WAS_READ != 0
     }
 
-    /// Notes that it was read.
+    /// Records that the item was read.
     #[inline(always)]
     pub fn note_read(&mut self, body: &Words) {
         self.stamp |= WAS_READ;
         body.store(self.at + 1, self.stamp);
     }
 
-    /// The same item at `at`, as if it had not been read.
+    /// The header of the same item at `at`, marked as not read.
     pub fn moved(&self, at: usize) -> Self {
         Self { at, stamp: self.stamp & !WAS_READ, ..*self }
     }
 
-    /// Whether the item lies in the memory as a whole.
+    /// Whether the whole item lies within the memory.
     #[inline(always)]
     pub fn lies_in(&self, body: &Words) -> bool {
         self.at + Self::words(self.key_len(), self.value_len(), self.has_extras()) <= body.len()
@@ -163,13 +165,13 @@ impl Entry {
         self.key_at() + self.key_len().div_ceil(8)
     }
 
-    /// Writes the header alone.
+    /// Writes only the header.
     #[inline(always)]
     pub fn store_header(&self, body: &Words) {
         body.store_some(self.at, [self.shape, self.stamp]);
     }
 
-    /// Writes header and extras; the key and the value are written by [`Entry::store_key`] and [`Entry::store_value`].
+    /// Writes header and extras. Key and value are written by [`Entry::store_key`] and [`Entry::store_value`].
     #[inline(always)]
     pub fn store(&self, body: &Words, extras: Extras) {
         self.store_header(body);
@@ -178,14 +180,14 @@ impl Entry {
         }
     }
 
-    /// Writes the marks anew, up to four of them.
+    /// Replaces the marks, which are the lower four bits of `marks`.
     #[inline(always)]
     pub fn store_marks(&self, body: &Words, marks: u8) {
         let rest = self.stamp & ((1 << (64 - MARK_BITS)) - 1);
         body.store(self.at + 1, u64::from(marks) << (64 - MARK_BITS) | rest);
     }
 
-    /// Of an entry that has extras.
+    /// Writes the extras; the item must have some.
     #[inline(always)]
     pub fn store_extras(&self, body: &Words, extras: Extras) {
         body.store(self.at + 2, u64::from(extras.flags) << 32 | u64::from(extras.expires_s));
@@ -215,13 +217,13 @@ impl Entry {
         self.key_len() == key.len() && body.holds(self.key_at(), key)
     }
 
-    /// Copies the key out to `target`, in place of what is there.
+    /// Copies the key to `target`, replacing its contents.
     pub fn read_key(&self, body: &Words, target: &mut Vec<u8>) {
         target.resize(self.key_len(), 0);
         body.read(self.key_at(), target);
     }
 
-    /// Copies the value out to `target`, which is as long.
+    /// Copies the value to `target`, which must have its length.
     #[inline(always)]
     pub fn read_value(&self, body: &Words, target: &mut [u8]) {
         body.read(self.value_at(), target);
@@ -266,7 +268,7 @@ mod tests {
     #[test]
     fn the_largest_lengths_fit_their_fields() {
         let body = Words::zeroed(Entry::words(0xFFFF, super::super::VALUE_LEN_MAX, true)).unwrap();
-        // The room of the longest item of a table is no more than its field holds.
+        // The room of the longest item of any table fits its field.
         let about = About { extras: Extras { flags: 1, expires_s: 0 }, marks: 0, version: 1 };
         let largest = Entry::new(0, body.len(), 0xFFFF, super::super::VALUE_LEN_MAX, &about);
         largest.store(&body, about.extras);
@@ -283,7 +285,7 @@ mod tests {
             Entry::load(&body, 0).is_some_and(|entry| entry.lies_in(&body))
         };
         assert!(!lies(u64::MAX) && !lies(6 * 8 + 1) && lies(6 * 8));
-        // Nor is a key that does not.
+        // Likewise a key that does not lie in the memory.
         body.store(0, 56 << VALUE_BITS);
         assert!(!Entry::load(&body, 0).unwrap().has_key(&body, &[0; 56]));
     }

@@ -1,8 +1,8 @@
-//! Memory for a store that forgets nothing: blocks of any size, split and joined, in constant time.
+//! Memory for a store that does not evict: blocks of any size, split and joined in constant time.
 //!
-//! Two-level segregated fit: free blocks are listed by the power of two of their size, in eight steps, and two levels of bits say
-//! which lists have any. A block begins with a word that has its size; a free one has its list's links next, and its size again at
-//! its end, where the block behind it finds it.
+//! Two-level segregated fit: free blocks are listed by the power of two of their size, in eight steps, and two levels
+//! of bit masks say which lists are not empty. A block begins with a word that has its size. A free block has its
+//! list's links next, and its size again at its end, where the block behind it finds it.
 
 use sinew_mem::Words;
 
@@ -12,24 +12,24 @@ const LEVELS: usize = 36;
 
 /// The block is free.
 const FREE: u64 = 1;
-/// The block in front of it is.
+/// The block in front of this one is free.
 const FREE_BEFORE: u64 = 2;
-/// Header, two links and the size again.
+/// Smallest block, in words: header, two links, and the size again.
 const BLOCK_MIN: usize = 4;
-/// No block: the first word belongs to none.
+/// No block; the first word belongs to none.
 const NONE: u64 = 0;
 
-/// Which words of a memory are whose.
+/// The allocation state of a memory.
 #[derive(Debug)]
 pub(crate) struct Heap {
     lists: Box<[[u64; STEPS]; LEVELS]>,
-    /// Which levels have a free block, and which steps of each.
+    /// Bit masks of the levels that have a free block, and of the steps of each.
     levels: u64,
     steps: [u8; LEVELS],
     used: usize,
 }
 
-/// List of the blocks of `words`.
+/// Returns the list of blocks of `words` words.
 fn list_of(words: usize) -> (usize, usize) {
     if words < STEPS {
         return (0, words);
@@ -38,16 +38,16 @@ fn list_of(words: usize) -> (usize, usize) {
     ((log - STEP_BITS + 1) as usize, (words >> (log - STEP_BITS)) & (STEPS - 1))
 }
 
-/// The smallest size whose list, and those after it, have only blocks of at least `words`.
+/// Returns the smallest size whose list, and all later ones, hold only blocks of at least `words` words.
 fn rounded_up(words: usize) -> usize {
     if words < STEPS { words } else { words + (1 << (words.ilog2() - STEP_BITS)) - 1 }
 }
 
 impl Heap {
-    /// All of `memory` is free.
+    /// Makes a heap in which all of `memory` is free.
     pub fn new(memory: &Words) -> Self {
         let mut heap = Self { lists: Box::new([[NONE; STEPS]; LEVELS]), levels: 0, steps: [0; LEVELS], used: 0 };
-        // A word in front, so that no block is at 0, and an empty block behind, so that each has a next.
+        // One word in front, so that no block is at 0, and an empty block at the end, so that each block has a next.
         if let Some(words) = memory.len().checked_sub(2).filter(|words| *words >= BLOCK_MIN) {
             memory.store(memory.len() - 1, FREE_BEFORE);
             heap.put_in_list(memory, 1, words, 0);
@@ -55,15 +55,15 @@ impl Heap {
         heap
     }
 
-    /// The most that can be had in one piece of a memory of which nothing is in use.
+    /// Longest piece, in words, that can be allocated from an empty heap in this memory.
     pub fn words_max(memory: &Words) -> usize {
         let all = memory.len().saturating_sub(2);
-        // Of the blocks that share a list, the first must do.
+        // A list serves only requests that its smallest block satisfies.
         let found = if all < STEPS { all } else { all >> (all.ilog2() - STEP_BITS) << (all.ilog2() - STEP_BITS) };
         if found < BLOCK_MIN { 0 } else { found - 1 }
     }
 
-    /// Words in use, with what each block takes for itself.
+    /// Words in use, including each block's header.
     pub fn used(&self) -> usize {
         self.used
     }
@@ -117,7 +117,7 @@ impl Heap {
         Some(self.lists[level][steps.trailing_zeros() as usize] as usize)
     }
 
-    /// A place for `words`, if there is one in one piece, and how many there really are.
+    /// Allocates `words` contiguous words if possible; returns their place and their actual number.
     pub fn alloc(&mut self, memory: &Words, words: usize) -> Option<(usize, usize)> {
         let needed = (words + 1).max(BLOCK_MIN);
         let block = self.fitting(needed)?;
@@ -137,7 +137,7 @@ impl Heap {
         Some((block + 1, len - 1))
     }
 
-    /// Gives back what [`Heap::alloc`] gave.
+    /// Frees what [`Heap::alloc`] returned.
     pub fn free(&mut self, memory: &Words, place: usize) {
         let mut block = place - 1;
         let header = memory.load(block);
@@ -177,7 +177,7 @@ mod tests {
         for words in 1..100_000 {
             let needed = rounded_up(words);
             assert!(list_of(needed) >= list_of(words));
-            // The smallest of that list and of any after it is large enough.
+            // The smallest block of that list, and of any later one, is large enough.
             let first = (words..).find(|size| list_of(*size) == list_of(needed)).unwrap();
             assert!(first >= words && first <= needed);
         }
@@ -239,7 +239,7 @@ mod tests {
                     let after = given.range(place..).next().is_none_or(|(start, _)| place + room < *start);
                     prop_assert!(before && after);
                     given.insert(place, room);
-                    // Whoever has it may write all of it.
+                    // The owner of a block may write all of it.
                     (place..place + room).for_each(|word| memory.store(word, u64::MAX));
                 } else {
                     let free = memory.len() - 2 - heap.used();

@@ -1,4 +1,4 @@
-//! GETs that let others run while they wait for memory.
+//! GETs that let other lookups run while they wait for memory.
 
 use sinew_interleave::{Batch, switch};
 
@@ -16,7 +16,7 @@ impl Cache {
         self.get(&key, now_s)
     }
 
-    /// [`Cache::get`] of each key, interleaved; items come in the order of the keys. Returns how many there were.
+    /// [`Cache::get`] of each key, interleaved; items are in the order of the keys. Returns the number of keys.
     #[inline(always)]
     pub fn get_all<'a, 'k, const MAX: usize>(
         &'a self,
@@ -25,7 +25,7 @@ impl Cache {
         keys: impl IntoIterator<Item = Key<'k>>,
         items: &mut [Option<Item<'a>>],
     ) -> usize {
-        // As `look_up`, of which a call would cost as much as the rest of a switch.
+        // Same as `look_up`, which is not called here because the call would cost as much as the rest of a switch.
         batch.run(keys, items, async |mut key| {
             self.prefetch_bucket(&key);
             switch().await;

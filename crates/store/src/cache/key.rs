@@ -8,19 +8,19 @@ pub const KEY_LEN_MAX: usize = u16::MAX as usize;
 /// The largest [tag](Key::tag).
 pub(crate) const TAG_MAX: u16 = 0x7FFF;
 
-/// Hashes keys, with a seed of its own: who does not know it cannot choose keys that fall together.
+/// Hashes keys with a seed: without knowing it, nobody can choose keys that collide.
 ///
-/// That is as strong as the hash, which is fast and no cryptographic one.
+/// This protection is as strong as the hash, which is a fast one and not cryptographic.
 #[derive(Clone, Debug)]
 pub struct KeyHasher(RapidSecrets);
 
 impl KeyHasher {
-    /// The same seed, the same hashes.
+    /// Makes a hasher; the same seed gives the same hashes.
     pub fn new(seed: u64) -> Self {
         Self(RapidSecrets::seed(seed))
     }
 
-    /// A key with its hash.
+    /// Hashes a key.
     #[inline(always)]
     pub fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
         Key { bytes, hash: rapidhash_v3_inline::<true, false, false>(bytes, &self.0), hint: 0 }
@@ -32,7 +32,7 @@ impl KeyHasher {
 pub struct Key<'a> {
     bytes: &'a [u8],
     hash: u64,
-    /// The slot of its bucket that its item was seen in, so that it need not be looked for again.
+    /// Slot of the bucket in which its item was seen, so that it need not be searched for again.
     pub(crate) hint: u32,
 }
 
@@ -43,26 +43,27 @@ impl<'a> Key<'a> {
         self.bytes
     }
 
-    /// Which of `partitions`, at most 65,536, the key belongs to.
+    /// Returns the key's partition among `partitions`, of which there may be at most 65,536.
     #[inline(always)]
     pub fn partition(&self, partitions: usize) -> usize {
         (self.hash as u16 as usize * partitions) >> 16
     }
 
-    /// Which of `buckets`.
+    /// Returns the key's bucket among `buckets`.
     #[inline(always)]
     pub(crate) fn bucket(&self, buckets: u32) -> usize {
         (((self.hash >> 32) * u64::from(buckets)) >> 32) as usize
     }
 
-    /// What tells the items of a bucket apart before their keys are read.
+    /// Bits of the hash that tell the items of a bucket apart before their keys are read.
     #[inline(always)]
     pub(crate) fn tag(&self) -> u16 {
         (self.hash >> 16) as u16 & TAG_MAX
     }
 }
 
-/// What is known of a key besides its bytes: for those who keep these elsewhere from one step of a request to the next.
+/// The hash of a key and the place of its item, without the key's bytes: for callers that keep the bytes elsewhere
+/// between the steps of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KnownKey {
     hash: u64,
@@ -70,7 +71,7 @@ pub struct KnownKey {
 }
 
 impl Key<'_> {
-    /// What is known of it.
+    /// Returns the key without its bytes.
     #[inline(always)]
     pub fn known(&self) -> KnownKey {
         KnownKey { hash: self.hash, hint: self.hint }
@@ -78,7 +79,7 @@ impl Key<'_> {
 }
 
 impl KnownKey {
-    /// The key again, with the same bytes as before. (With others it is a key that finds nothing.)
+    /// Restores the key. The bytes must be the same as before; with others, the key finds nothing.
     #[inline(always)]
     pub fn with_bytes(self, bytes: &[u8]) -> Key<'_> {
         Key { bytes, hash: self.hash, hint: self.hint }

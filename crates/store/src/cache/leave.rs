@@ -1,4 +1,4 @@
-//! How items leave a table, and what is counted of them.
+//! How items leave a table, and how that is counted.
 
 use super::entry::Entry;
 use super::log::place;
@@ -6,15 +6,15 @@ use super::table::{Cache, Space};
 use super::view::{CLEARED, HEAD, SLOTS, Slot};
 use super::{Key, Lost};
 
-/// Items that are spared for one that wants room, at most.
+/// Most items spared for each new one.
 const SPARED_MAX: usize = 4;
-/// Words of an item that is spared, at most: what costs more to move than a miss does is not worth it.
+/// Longest item that is spared, in words: moving a longer one costs more than a miss.
 const SPARED_WORDS_MAX: usize = 512;
-/// Buckets in which expired items are looked for when there is no memory.
+/// Buckets searched for expired items when memory runs out.
 const RECLAIM_BUCKETS: usize = 256;
 
 impl Cache {
-    /// Forgets every item.
+    /// Removes every item.
     pub fn clear(&mut self) {
         self.view.control.store(CLEARED, self.version);
         (self.census.items, self.census.words) = (0, 0);
@@ -29,11 +29,11 @@ impl Cache {
         }
     }
 
-    /// Forgets the item of `key` if it is over, and says why it is: what to call where [`Cache::get`] found none, for the sake of
-    /// [`CacheStats`](super::CacheStats).
+    /// Removes the item of `key` if it has expired or was cleared, and says which. Call it when [`Cache::get`] has
+    /// found nothing, to keep [`CacheStats`](super::CacheStats) exact.
     #[inline]
     pub fn forget_lost(&mut self, key: &Key<'_>, now_s: u32) -> Option<Lost> {
-        // Without one of the two no item is over that is still there.
+        // If no item ever expires and nothing was cleared, there is nothing to remove.
         if !self.any_expires && self.cleared() == 0 {
             return None;
         }
@@ -43,7 +43,7 @@ impl Cache {
         Some(lost)
     }
 
-    /// Items up to this version were cleared.
+    /// Version up to which items have been cleared.
     pub(super) fn cleared(&self) -> u64 {
         self.view.control.load(CLEARED)
     }
@@ -56,21 +56,21 @@ impl Cache {
         slot.is_item().then(|| Entry::load(&self.view.body, place(slot.position()))).flatten()
     }
 
-    /// Removes an item that is over.
+    /// Removes an item that has expired or was cleared.
     pub(super) fn bury(&mut self, bucket: usize, slot: usize, entry: &Entry) {
         self.census.leave(entry, self.cleared());
         self.census.reclaim(entry);
         self.remove(bucket, slot);
     }
 
-    /// Counts an item that gives its place to another.
+    /// Counts an item that is evicted to make room for another.
     pub(super) fn count_evicted(&mut self, entry: &Entry, now_s: u32) {
         self.census.leave(entry, self.cleared());
         if self.is_over(entry, now_s) { self.census.reclaim(entry) } else { self.census.evict(entry) }
     }
 
-    /// Forgets the items of a log that an item of `words` more will overwrite, or stores them once more if they were read: all but the one
-    /// at `replaced`, which its own successor overwrites.
+    /// Removes the items of a log that an item of `words` more will overwrite, or appends them again if they were read.
+    /// The item at `replaced` is left alone, since its own successor overwrites it.
     pub(super) fn make_way(&mut self, words: usize, replaced: Option<u64>, now_s: u32) {
         let mut spared_max = if self.spares_read { SPARED_MAX } else { 0 };
         while let Space::Log(log) = &self.space
@@ -79,7 +79,7 @@ impl Cache {
             let entry =
                 Entry::load(&self.view.body, place(position)).expect("a log has items from its tail to its head");
             if replaced == Some(position) {
-                // Nothing may be written over it before its successor is.
+                // Nothing may overwrite it before its successor does.
                 spared_max = 0;
                 self.pass(&entry);
             } else if spared_max > 0 && entry.was_read() && entry.room() <= SPARED_WORDS_MAX {
@@ -98,10 +98,11 @@ impl Cache {
         }
     }
 
-    /// Stores the oldest item of the log once more, if it is still the one of its key and not over. Otherwise it is forgotten.
+    /// Appends the oldest item of the log again if its key's slot still points to it, it has not expired, and it fits;
+    /// otherwise removes it.
     fn spare(&mut self, position: u64, entry: &Entry, now_s: u32) {
         let Space::Log(log) = &self.space else { return };
-        // At the end of the log, it could take the place of others.
+        // Appended at the end of the log, it might displace other items.
         let fits = log.has_room_once_passed(entry.room());
         let is_kept = fits && !self.is_over(entry, now_s);
         let Some((bucket, slot)) = self.slot_of(position, entry).filter(|_| is_kept) else {
@@ -115,7 +116,7 @@ impl Cache {
         let Space::Log(log) = &mut self.space else { return };
         let position = log.reserve(entry.room());
         let head = log.head().0;
-        // A reader is not to miss it while it lies nowhere.
+        // Between its old and its new place, a reader must not miss it.
         self.begin_change(bucket);
         self.view.control.announce(HEAD, head);
         self.view.body.write(place(position), &self.moved);
@@ -125,7 +126,7 @@ impl Cache {
         self.census.spared += 1;
     }
 
-    /// Bucket and slot of what was appended to the log at `position`, if it is still the item of its key.
+    /// Bucket and slot of the item appended to the log at `position`, if its key's slot still points to it.
     fn slot_of(&mut self, position: u64, entry: &Entry) -> Option<(usize, usize)> {
         let mut bytes = std::mem::take(&mut self.key);
         entry.read_key(&self.view.body, &mut bytes);
@@ -137,7 +138,7 @@ impl Cache {
         at.map(|at| (bucket, bucket * SLOTS + at))
     }
 
-    /// Forgets what was appended to the log at `position`, unless that was done before.
+    /// Evicts the item appended to the log at `position`, unless it is gone already.
     pub(super) fn evict(&mut self, position: u64, entry: &Entry, now_s: u32) {
         if let Some((bucket, slot)) = self.slot_of(position, entry) {
             self.count_evicted(entry, now_s);
@@ -145,10 +146,10 @@ impl Cache {
         }
     }
 
-    /// Empties `slot`, of `bucket` or one that goes on with it, and frees what it pointed to.
+    /// Empties `slot`, which is in `bucket` or in one chained to it, and frees the slot's item.
     pub(super) fn remove(&mut self, bucket: usize, slot: usize) {
         let position = self.view.slot(slot).position();
-        // The last item of the last bucket takes its place, so that buckets to go on with are never empty.
+        // The last item of the last bucket moves into the slot, so that chained buckets are never empty.
         let (mut before, mut last) = (None, bucket);
         while let Some(next) = self.view.slot(last * SLOTS + SLOTS - 1).linked() {
             before = Some(last);
@@ -170,7 +171,7 @@ impl Cache {
         self.free(position);
     }
 
-    /// Frees items that expired, of some buckets.
+    /// Frees the expired items of the next few buckets.
     pub(super) fn reclaim(&mut self, now_s: u32) {
         for _ in 0..RECLAIM_BUCKETS.min(self.view.buckets as usize) {
             let bucket = self.cursor;
@@ -181,7 +182,7 @@ impl Cache {
                 let word = self.view.slot(at * SLOTS + slot);
                 if let Some(entry) = self.entry_of(word).filter(|entry| self.is_over(entry, now_s)) {
                     self.bury(bucket, at * SLOTS + slot, &entry);
-                    // Another is there now, or the bucket is no more.
+                    // Another item has taken the slot, or the bucket has been freed.
                     (at, slot) = (bucket, 0);
                     continue;
                 }

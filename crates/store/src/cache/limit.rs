@@ -1,4 +1,4 @@
-//! A table's memory, limited anew.
+//! Changing the limit of a table's memory.
 
 use super::LimitError;
 use super::entry::Entry;
@@ -7,12 +7,12 @@ use super::table::{Cache, Space, WORDS_MIN};
 use super::view::HEAD;
 
 impl Cache {
-    /// Has the items take up to `bytes` from now on. Those that lie beyond are evicted, and their memory goes back to the system; more
-    /// memory is taken as it is used.
+    /// Limits the items to `bytes` bytes. Items that lie beyond the limit are evicted, and their memory goes back to
+    /// the system; if the limit is raised, more memory is taken as it is used.
     ///
     /// # Errors
     ///
-    /// [`LimitError`]; nothing has changed then.
+    /// [`LimitError`]; then nothing has changed.
     pub fn limit_memory(&mut self, bytes: usize, now_s: u32) -> Result<(), LimitError> {
         let (words, max) = (bytes / 8, self.view.body.len());
         let Space::Log(log) = &self.space else { return Err(LimitError::EvictsNothing) };

@@ -5,29 +5,30 @@ use std::ops::Range;
 /// Bits of a place: an offset in words. A log or a heap is smaller.
 pub(crate) const PLACE_BITS: u32 = 36;
 const LAP_BITS: u32 = 11;
-/// What a slot of the index holds of a position: place and lap.
+/// Bits of a position, as a slot of the index holds it: place and lap.
 pub(crate) const POSITION_BITS: u32 = PLACE_BITS + LAP_BITS;
 const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 const LAP: u64 = 1 << PLACE_BITS;
 
-/// Where the next item goes: how many laps were begun, and the place.
+/// The head of the log, where the next item goes: the number of laps begun, and the place.
 ///
-/// Laps are counted modulo 2^11. No slot points to something that was overwritten more than a lap ago, since every slot is looked
-/// at once in a lap: positions are never mistaken for those of another time.
+/// Laps are counted modulo 2^11. No slot points to an item that was overwritten more than a lap ago, since each item's
+/// slot is visited once in a lap; so positions from different times are never confused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head(pub u64);
 
 impl Head {
-    /// Whether what was appended at `position` is still there, whole.
+    /// Whether the item appended at `position` is still there, whole.
     ///
-    /// A lap counts as the largest log there can be, whatever the log's size: what was appended in this lap lies less than
-    /// that behind, and so does what the last lap appended at a place that this lap has not come to.
+    /// One lap advances the head by the size of the largest possible log, whatever the size of this one. So an item of
+    /// this lap lies less than that behind the head, and so does an item of the last lap at a place that this lap has
+    /// not reached.
     #[inline(always)]
     pub fn is_live(self, position: u64) -> bool {
         (self.0.wrapping_sub(position) & POSITION_MASK).wrapping_sub(1) < LAP
     }
 
-    /// How much further back `position` is than others: a measure to compare by.
+    /// Distance of `position` behind the head, for comparing the ages of items.
     #[inline(always)]
     pub fn age(self, position: u64) -> u64 {
         self.0.wrapping_sub(position) & POSITION_MASK
@@ -39,27 +40,27 @@ pub(crate) fn position_of(lap: u64, place: usize) -> u64 {
     ((lap << PLACE_BITS) + place as u64) & POSITION_MASK
 }
 
-/// Where in the log `position` lies.
+/// Returns the place of `position` in the log.
 #[inline(always)]
 pub(crate) fn place(position: u64) -> usize {
     (position & (LAP - 1)) as usize
 }
 
-/// The order in which a circular log is written, and its items go.
+/// The state of a circular log: where the next item goes, and which is the oldest.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     words: usize,
     place: usize,
     lap: u64,
-    /// Where the oldest item begins that was not [passed](Self::pass): in this lap or the last one.
+    /// Place of the oldest item that was not [passed](Self::pass), in this lap or the last one.
     tail: usize,
     tail_lap: u64,
-    /// Where the items of the last lap end.
+    /// End of the items of the last lap.
     end: usize,
 }
 
 impl Log {
-    /// A log of `words`, fewer than 2^36.
+    /// Makes a log of `words` words, fewer than 2^36.
     pub fn new(words: usize) -> Self {
         Self { words, place: 0, lap: 1, tail: 0, tail_lap: 1, end: 0 }
     }
@@ -72,8 +73,8 @@ impl Log {
         Head((self.lap << PLACE_BITS) + self.place as u64)
     }
 
-    /// The position of the oldest item, if an item of `words` more, no more than the log has, cannot be [had](Self::reserve) while it
-    /// is there.
+    /// Returns the position of the oldest item if it must go before `words` more can be [reserved](Self::reserve).
+    /// `words` must be no more than the log has.
     #[inline]
     pub fn in_the_way(&self, words: usize) -> Option<u64> {
         let (lap, end) = if self.goes_around(words) { (self.lap + 1, words) } else { (self.lap, self.place + words) };
@@ -83,13 +84,14 @@ impl Log {
         ((is_older || is_under) && !is_empty).then(|| position_of(self.tail_lap, self.tail))
     }
 
-    /// Goes on from the oldest item, which takes so many words, to the next.
+    /// Moves on from the oldest item, of `words` words, to the next.
     pub fn pass(&mut self, words: usize) {
         self.tail += words;
         self.end_lap_of_tail();
     }
 
-    /// Whether the oldest item, of `words`, could be appended once more, once it is [passed](Self::pass), with no other in the way.
+    /// Whether the oldest item, of `words` words, could be appended again after it is [passed](Self::pass), with no
+    /// other in the way.
     pub fn has_room_once_passed(&self, words: usize) -> bool {
         let mut after = self.clone();
         after.pass(words);
@@ -102,13 +104,13 @@ impl Log {
         }
     }
 
-    /// Whether an item of `words` begins a lap: items do not go around the end.
+    /// Whether an item of `words` words starts a new lap: items do not wrap around the end.
     fn goes_around(&self, words: usize) -> bool {
         self.place + words > self.words
     }
 
-    /// Makes room for an item of `words`, once nothing is [in the way](Self::in_the_way); returns its position. From then on what lay
-    /// there is not [live](Head::is_live).
+    /// Reserves `words` words for an item, once nothing is [in the way](Self::in_the_way); returns its position. From
+    /// then on, an item that lay there is no longer [live](Head::is_live).
     pub fn reserve(&mut self, words: usize) -> u64 {
         if self.goes_around(words) {
             self.end = self.place;
@@ -121,12 +123,12 @@ impl Log {
         position
     }
 
-    /// Words that it has appended something to, up to all.
+    /// Words that have been appended to at some time.
     pub fn used(&self) -> usize {
         if self.lap == 1 { self.place } else { self.words }
     }
 
-    /// The places where the items of the last lap begin and end that were not passed, and those of this one.
+    /// Ranges of the items that were not passed, in the last lap and in this one, each with its lap.
     pub fn laps(&self) -> [(u64, Range<usize>); 2] {
         let is_in_this = self.tail_lap == self.lap;
         let last = if is_in_this { 0..0 } else { self.tail..self.end };
@@ -134,7 +136,8 @@ impl Log {
         [(self.lap - 1, last), (self.lap, this)]
     }
 
-    /// Has it have `words` from now on, once nothing is left beyond them: its items end at these places, in the last lap and in this one.
+    /// Limits the log to `words` words, once no item is left beyond them. `ends` are the ends of the items in the last
+    /// lap and in this one.
     pub fn limit(&mut self, words: usize, ends: [usize; 2]) {
         self.words = words;
         [self.end, self.place] = ends;
@@ -144,7 +147,7 @@ impl Log {
         self.end_lap_of_tail();
     }
 
-    /// How many words were appended since `position`, which is live.
+    /// Words appended since `position`, which must be live.
     pub fn appended_since(&self, position: u64) -> usize {
         let place = place(position);
         if place < self.place { self.place - place } else { self.end.saturating_sub(place) + self.place }
@@ -159,11 +162,11 @@ mod tests {
     fn what_is_live_is_what_no_later_item_lies_on() {
         for words in [1, 2, 7, 64, 100] {
             let mut log = Log::new(words);
-            // What stands in each word, by the number of the item.
+            // Number of the item that each word belongs to.
             let mut owner = vec![None; words];
             let mut items = Vec::new();
             let mut passing = std::collections::VecDeque::new();
-            // More laps than are told apart.
+            // More laps than the lap counter can tell apart.
             for number in 0..5000 * words {
                 let len = 1 + (number * 7 + number / 3) % words;
                 while let Some(position) = log.in_the_way(len) {
@@ -173,7 +176,7 @@ mod tests {
                 }
                 let position = log.reserve(len);
                 assert!(position < 1 << POSITION_BITS);
-                // What was passed is what is not live any more.
+                // Exactly the items that were passed are no longer live.
                 assert!(passing.iter().all(|(_, position, _)| log.head().is_live(*position)), "{words} {number}");
                 passing.push_back((number, position, len));
                 for place in &mut owner[place(position)..place(position) + len] {
@@ -186,7 +189,7 @@ mod tests {
                     let whole =
                         owner[place(*position)..place(*position) + len].iter().all(|other| *other == Some(*number));
                     assert!(whole || !head.is_live(*position), "{words} {number}");
-                    // What lies beyond the last item of a lap is given up though nothing lies on it.
+                    // An item beyond the last one of a lap is given up, though nothing overwrites it.
                     ages.push(head.age(*position));
                     head.is_live(*position)
                 });

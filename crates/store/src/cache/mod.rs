@@ -1,15 +1,16 @@
-//! The table of a key-value cache, after MICA (as HERD uses it: "Using RDMA Efficiently for Key-Value Services", section 4.1).
+//! The table of a key-value cache, after MICA (as HERD uses it: "Using RDMA Efficiently for Key-Value Services",
+//! section 4.1).
 //!
-//! An index of buckets, each one cache line with eight slots of tag and position, leads to the items: to a circular log, in
-//! which new items overwrite the oldest ([`WhenFull::Evict`]), or to a heap, which forgets nothing and refuses what does not fit
-//! ([`WhenFull::Refuse`]). A GET costs two cache misses, and so does a PUT of a key that is there. [`Cache::prefetch_bucket`] and
-//! [`Cache::prefetch_item`] take these misses for a batch of requests at once.
+//! An index of buckets, each one cache line with eight slots of tag and position, leads to the items. They are in a
+//! circular log, in which new items overwrite the oldest ([`WhenFull::Evict`]), or in a heap, which evicts nothing and
+//! refuses items that do not fit ([`WhenFull::Refuse`]). A GET costs two cache misses, and so does a PUT of an existing
+//! key. [`Cache::prefetch_bucket`] and [`Cache::prefetch_item`] take these misses for a batch of requests at once.
 //!
-//! One thread owns a [`Cache`]: several of them, each for the keys of one [`Key::partition`], use several cores. Where other
-//! threads are to read too, [`Cache::reader`] makes them [`CacheReader`]s.
+//! One thread owns a [`Cache`]. To use several cores, make several caches, each for the keys of one [`Key::partition`].
+//! Where other threads need to read as well, [`Cache::reader`] makes them [`CacheReader`]s.
 //!
-//! Every read compares the whole key and makes sure that the item was not overwritten meanwhile: it gives what was stored under
-//! that key or nothing, never something else.
+//! Every read compares the whole key and makes sure that the item was not overwritten meanwhile: it returns what was
+//! stored under that key or nothing, never anything else.
 //!
 //! ```
 //! use sinew_store::cache::{Cache, CacheConfig, Put};
@@ -45,39 +46,40 @@ pub use table::{Cache, Item};
 /// Longest value that a table can be configured for, in bytes.
 pub const VALUE_LEN_MAX: usize = 128 << 20;
 
-/// The [mark](Item::mark) of an item that was asked for: what goes without it is counted, see [`CacheStats::expired_unfetched`].
+/// The [mark](Item::mark) of an item that was fetched. Items that go without it are counted: see
+/// [`CacheStats::expired_unfetched`].
 pub const FETCHED: u8 = 1;
 
-/// Why an item that was stored is not to be had.
+/// Reason why a stored item is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// Its time was over.
+    /// It expired.
     Expired,
-    /// Everything was cleared.
+    /// The table was cleared.
     Cleared,
 }
 
-/// What a table is made for.
+/// Configuration of a table.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
-    /// Items that are expected, which gives the size of the index (16 bytes for each). More can be stored: a table that evicts
-    /// then loses some of them early, one that does not needs longer to find them.
+    /// Expected number of items, which sets the size of the index (16 bytes for each). More can be stored: a table that
+    /// evicts then loses some of them early, and one that does not evict takes longer to find them.
     pub items: usize,
-    /// Bytes for the items. Each takes 16 bytes, 8 more if it has flags or expires, its key and its value, both rounded up to
-    /// 8; without eviction 8 more.
+    /// Bytes for the items. Each item takes 16 bytes, 8 more if it has flags or expires, and its key and its value,
+    /// both rounded up to 8; without eviction, it takes 8 more.
     pub memory_bytes: usize,
-    /// What [`Cache::limit_memory`] may raise that to, as far as address space goes: memory is taken when it is first used. Less than
-    /// `memory_bytes` is as much.
+    /// Limit up to which [`Cache::limit_memory`] may raise `memory_bytes`. It costs only address space: memory is taken
+    /// when it is first used. A value below `memory_bytes` counts as `memory_bytes`.
     pub memory_bytes_max: usize,
-    /// What becomes of an item that does not fit.
+    /// Whether a full table evicts or refuses.
     pub when_full: WhenFull,
-    /// Which item gives its place to another, in a table that evicts.
+    /// Choice of the item to evict, in a table that evicts.
     pub eviction: Eviction,
-    /// Whether there will be [`CacheReader`]s. Changes cost a little more then.
+    /// Whether there will be [`CacheReader`]s, which makes changes cost a little more.
     pub readers: bool,
     /// Longest value, in bytes; at most [`VALUE_LEN_MAX`].
     pub value_len_max: usize,
-    /// Seed of the [`KeyHasher`]: whoever knows it can choose keys that displace others'.
+    /// Seed of the [`KeyHasher`]: someone who knows it can choose keys that displace others'.
     pub seed: u64,
 }
 
@@ -96,98 +98,99 @@ impl Default for CacheConfig {
     }
 }
 
-/// What becomes of an item that does not fit.
+/// Behaviour of a full table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It takes the place of the oldest.
+    /// A new item displaces older ones.
     Evict,
-    /// It is refused.
+    /// A new item is refused.
     Refuse,
 }
 
-/// Which item gives its place to another.
+/// Choice of the item to evict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
-    /// The oldest, as MICA's circular log has it: a key that is read all the time is lost after one lap of the log.
+    /// The oldest, as in MICA's circular log: a key that is read all the time is still lost after one lap of the log.
     Oldest,
-    /// The oldest that its owner has not [got](Cache::get) since it was stored: others are stored once more, as if they were new and
-    /// had not been got, up to four for each item that wants room. Reads by [`CacheReader`]s do not count.
+    /// The oldest that its owner has not [got](Cache::get) since it was stored. Items that were got are appended to the
+    /// log again, as if they were new and had not been got, up to four of them for each item that needs room. Reads by
+    /// [`CacheReader`]s do not count.
     #[default]
     OldestUnread,
 }
 
-/// Why there is no table.
+/// Reason why a table cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// A size that makes no sense.
+    /// The configuration is impossible.
     #[error(
-        "a table of {items} items in {memory_bytes} bytes with values of up to {value_len_max} bytes cannot be: {why}"
+        "a table of {items} items in {memory_bytes} bytes with values of up to {value_len_max} bytes is not possible: {why}"
     )]
     Config {
-        /// As configured.
+        /// Items, as configured.
         items: usize,
-        /// As configured.
+        /// Memory in bytes, as configured.
         memory_bytes: usize,
-        /// As configured.
+        /// Longest value in bytes, as configured.
         value_len_max: usize,
-        /// What to change.
+        /// The limit that is exceeded, or what to change.
         why: &'static str,
     },
-    /// The system has no memory to give.
+    /// The system has no memory.
     #[error("no memory for a table of {bytes} bytes: {source}")]
     Memory {
-        /// How much was asked for.
+        /// Bytes asked for.
         bytes: usize,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// Why the memory of a table was not limited.
+/// Reason why the memory of a table was not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// It forgets nothing.
+    /// The table does not evict.
     #[error("a table that evicts nothing keeps the memory that it was made with")]
     EvictsNothing,
-    /// There is no address space for it, or it is less than an item takes.
+    /// The limit exceeds the table's address space, or is less than an item takes.
     #[error("the memory of a table can be limited to {min} to {max} bytes, not to {bytes}")]
     Bounds {
-        /// What was asked for.
+        /// Bytes asked for.
         bytes: usize,
-        /// The least.
+        /// Lowest limit, in bytes.
         min: usize,
-        /// The most.
+        /// Highest limit, in bytes.
         max: usize,
     },
 }
 
-/// How to store a value.
+/// Condition, flags and expiry of a value to store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Put {
-    /// Under which condition.
+    /// Condition under which the value is stored.
     pub when: When,
-    /// A number of the client's own, given back with the item.
+    /// A number of the client's own, returned with the item.
     pub flags: u32,
-    /// When the item ends, in seconds of the clock that is handed in; never when 0.
+    /// Time of expiry, in seconds of the clock passed in; 0 means never.
     pub expires_s: u32,
 }
 
 /// A condition for storing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum When {
-    /// None.
+    /// No condition.
     #[default]
     Always,
     /// No item has the key.
     Absent,
-    /// An item has it.
+    /// An item has the key.
     Present,
-    /// An item has it, and is of this version: compare-and-swap.
+    /// An item has the key and this version: compare-and-swap.
     Version(u64),
 }
 
 impl When {
-    /// Whether an item may be stored, where the one that is there has the version `present`.
+    /// Checks the condition; `present` is the version of the existing item, if there is one.
     fn permits(self, present: Option<u64>) -> Result<(), PutError> {
         match (self, present) {
             (When::Always, _) | (When::Absent, None) | (When::Present, Some(_)) => Ok(()),
@@ -199,29 +202,29 @@ impl When {
     }
 }
 
-/// Why nothing was stored. What was there still is.
+/// Reason why nothing was stored. An existing item is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
     /// The key is too long.
     #[error("a key of {len} bytes is longer than {KEY_LEN_MAX}")]
     KeyTooLong {
-        /// Its length.
+        /// Length of the key, in bytes.
         len: usize,
     },
     /// The value is too long.
     #[error("a value of {len} bytes is longer than the {max} that this table takes")]
     ValueTooLong {
-        /// Its length.
+        /// Length of the value, in bytes.
         len: usize,
-        /// The longest.
+        /// Longest value of the table, in bytes.
         max: usize,
     },
-    /// There is no memory for it, in a table that does not evict.
+    /// There is no memory for the item, in a table that does not evict.
     #[error("the store is full: {used_bytes} of {capacity_bytes} bytes are in use, and nothing is evicted here")]
     Full {
         /// Bytes in use.
         used_bytes: usize,
-        /// Bytes there are.
+        /// Bytes in all.
         capacity_bytes: usize,
     },
     /// An item has the key, and none should.
@@ -230,52 +233,52 @@ pub enum PutError {
     /// No item has the key.
     #[error("no item has this key")]
     Absent,
-    /// The item that has it is of another version.
+    /// The existing item has another version.
     #[error("the item was changed: it has version {version}")]
     Changed {
-        /// The version that it has.
+        /// Version of the existing item.
         version: u64,
     },
 }
 
-/// Why a value was not modified.
+/// Reason why a value was not modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError<E> {
     /// The new value was not stored.
     #[error(transparent)]
     Put(#[from] PutError),
-    /// Whoever was to change it did not want to.
+    /// The `change` function refused.
     #[error("{0}")]
     Refused(E),
 }
 
-/// What happened in a table since it was made.
+/// Counters of a table since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// GETs of its owner that found their item. Those of readers are the readers' to count.
+    /// GETs of the owner that found their item. Readers count their own.
     pub hits: u64,
-    /// GETs that found none.
+    /// GETs of the owner that found none.
     pub misses: u64,
-    /// Items there are. One that has expired counts until somebody comes across it: who asks for its key, who stores it anew, or
-    /// whose item takes its place.
+    /// Items in the table. An expired item counts until it is come across: by a request for its key, by a PUT of its
+    /// key, or when its place is needed.
     pub items: usize,
-    /// Items that were stored, in place of others or not.
+    /// Items stored, including those that replaced others.
     pub stored: u64,
-    /// Items that gave their place to others before their time.
+    /// Items evicted before they expired.
     pub evictions: u64,
-    /// Those of them that nobody had asked for: without the mark [`FETCHED`].
+    /// Evicted items that had never been fetched, that is, without the mark [`FETCHED`].
     pub evicted_unfetched: u64,
-    /// Items that were stored once more instead, since they had been read: see [`Eviction::OldestUnread`].
+    /// Items appended again instead of being evicted, since they had been read: see [`Eviction::OldestUnread`].
     pub spared: u64,
-    /// Items that had expired, or had been cleared, when somebody came across them.
+    /// Items found to have expired or to have been cleared, and removed.
     pub reclaimed: u64,
-    /// Those of them that nobody had asked for.
+    /// Removed items, among these, that had never been fetched.
     pub expired_unfetched: u64,
-    /// Bytes of the items there are.
+    /// Bytes of the items in the table.
     pub item_bytes: usize,
-    /// Bytes of items, the dead ones in the log too.
+    /// Bytes of items, including dead ones in the log.
     pub used_bytes: usize,
-    /// Bytes for them.
+    /// Bytes available for items.
     pub capacity_bytes: usize,
     /// Bytes of the index.
     pub index_bytes: usize,

@@ -1,11 +1,11 @@
-//! The table as those read it who do not write.
+//! The table as seen by threads that only read it.
 
 use super::entry::Entry;
 use super::key::{Key, KeyHasher};
 use super::log::Head;
 use super::view::{Found, HEAD, View};
 
-/// Looks before a reader lets others run: the writer may wait for the processor that it has.
+/// Attempts before a reader yields: the writer may be waiting for the reader's processor.
 const LOOKS_BEFORE_YIELD: u32 = 1000;
 
 /// Reads a table that another thread writes. See [`super::Cache::reader`].
@@ -15,7 +15,7 @@ pub struct CacheReader {
     hasher: KeyHasher,
 }
 
-/// What is known of an item whose value was read.
+/// Version, flags and expiry of an item whose value was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     /// As [`super::Item::version`].
@@ -31,7 +31,7 @@ impl CacheReader {
         view.versions.is_some().then_some(Self { view, hasher })
     }
 
-    /// What keys are to be hashed with.
+    /// The hasher that all keys must be made with.
     pub fn hasher(&self) -> &KeyHasher {
         &self.hasher
     }
@@ -48,16 +48,16 @@ impl CacheReader {
         self.view.prefetch_item(key);
     }
 
-    /// Reads the value of `key` into `value`, in place of what is there, as it was at one moment during the call. While items
-    /// of the same buckets keep changing it goes on trying.
+    /// Reads the value of `key` into `value`, replacing its contents, as it was at one moment during the call. Retries
+    /// for as long as items of the same buckets keep changing.
     pub fn get(&self, key: &Key<'_>, now_s: u32, value: &mut Vec<u8>) -> Option<Read> {
         let versions = self.view.versions.as_ref()?;
         let version = View::version_of(versions, key.bucket(self.view.buckets));
         let mut looks = 0;
         loop {
             if let Some(stamp) = versions.stamp(version) {
-                // The log writes over items without a change of their buckets. What stands there is looked at only once it is known
-                // to be an item's, and is given to nobody unless it still is one's.
+                // The log overwrites items without changing their buckets. So what lies there is used only once it is
+                // known to be the item, and returned only if it still is.
                 let read = self.view.find(key).filter(|found| self.is_whole(found)).and_then(|found| {
                     let read = self.read(&found.entry, now_s, value)?;
                     self.is_whole(&found).then_some(read)
@@ -74,13 +74,13 @@ impl CacheReader {
         }
     }
 
-    /// Whether nothing was written over an item, up to what was read of it last.
+    /// Whether the item had not been overwritten by the time of the last read of it.
     fn is_whole(&self, found: &Found) -> bool {
         !self.view.evicts || Head(self.view.control.load_after(HEAD)).is_live(found.position)
     }
 
     fn read(&self, entry: &Entry, now_s: u32, value: &mut Vec<u8>) -> Option<Read> {
-        // The writer may be at work there.
+        // The writer may be at work there, so the header may be garbage.
         if !entry.lies_in(&self.view.body) {
             return None;
         }

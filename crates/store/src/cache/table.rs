@@ -1,4 +1,4 @@
-//! The table as its one writer has it.
+//! The table as seen by its one writer.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -14,18 +14,18 @@ use super::reader::CacheReader;
 use super::view::{CHAIN_MAX, CONTROL_WORDS, Found, HEAD, SLOTS, Slot, View};
 use super::{CacheConfig, CacheError, CacheStats, Eviction, ModifyError, Put, PutError, VALUE_LEN_MAX, When, WhenFull};
 
-/// Items for which a bucket is meant: half of its slots, so that few items find it full.
+/// Expected items for each bucket: half of its slots, so that few items find their bucket full.
 const ITEMS_PER_BUCKET: usize = 4;
-/// Words that a table has at least.
+/// Smallest memory of a table, in words.
 pub(super) const WORDS_MIN: usize = 16;
-/// Without eviction: one spare bucket for so many.
+/// Buckets for each spare one, in a table that does not evict.
 const BUCKETS_PER_SPARE: usize = 4;
-/// Versions of buckets that readers check; more would only take cache.
+/// Most versions of buckets that readers check; more would only take up cache.
 const VERSIONS_MAX: usize = 1 << 16;
 
 const _: () = assert!(VALUE_LEN_MAX <= VALUE_LEN_LIMIT);
 
-/// Where items lie.
+/// The space where items lie.
 #[derive(Debug)]
 pub(super) enum Space {
     Log(Log),
@@ -35,13 +35,13 @@ pub(super) enum Space {
 /// Room for an item.
 struct Reserved {
     position: u64,
-    /// Words there are.
+    /// Words reserved.
     room: usize,
-    /// Whether other items were removed for it.
+    /// Whether other items were removed to make room.
     reclaimed: bool,
 }
 
-/// An item that another with its key takes the place of.
+/// The item that a new one with the same key replaces.
 #[derive(Clone, Copy)]
 struct Old {
     found: Found,
@@ -55,30 +55,30 @@ pub struct Cache {
     pub(super) view: View,
     pub(super) hasher: KeyHasher,
     pub(super) space: Space,
-    /// Buckets to go on with that are free.
+    /// Free buckets for chaining.
     pub(super) spares: Vec<usize>,
     value_len_max: usize,
     /// See [`Eviction::OldestUnread`].
     pub(super) spares_read: bool,
-    /// Version of the last item that was stored.
+    /// Highest version given to an item so far.
     pub(super) version: u64,
-    /// Items were stored that expire.
+    /// Some item was stored with an expiry.
     pub(super) any_expires: bool,
-    /// The next bucket to be looked at for items that are gone.
+    /// Next bucket to search for expired items.
     pub(super) cursor: usize,
     hits: Cell<u64>,
     misses: Cell<u64>,
     stored: u64,
     pub(super) census: Census,
-    /// Value that is being modified.
+    /// Buffer for a value being modified.
     scratch: Vec<u8>,
-    /// Key of an item that goes.
+    /// Buffer for the key of an item that leaves.
     pub(super) key: Vec<u8>,
-    /// An item that is moved.
+    /// Buffer for an item that is moved.
     pub(super) moved: Vec<u8>,
 }
 
-/// An item, as it stands in the table.
+/// An item in the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     body: &'a Words,
@@ -93,26 +93,26 @@ impl Item<'_> {
         self.entry.value_len()
     }
 
-    /// Changes with every change of the item, and is of no other item of the table: what compare-and-swap compares.
+    /// Version, which changes with every change of the item and is unique in the table. Compare-and-swap compares it.
     #[inline(always)]
     pub fn version(&self) -> u64 {
         self.entry.version()
     }
 
-    /// The client's own number.
+    /// Flags, a number of the client's own.
     #[inline(always)]
     pub fn flags(&self) -> u32 {
         self.extras.flags
     }
 
-    /// When the item ends; never when 0.
+    /// Time of expiry in seconds; 0 means never.
     #[inline(always)]
     pub fn expires_s(&self) -> u32 {
         self.extras.expires_s
     }
 
-    /// Four bits for the table's owner to remember something by, with [`Item::mark`]. None is set when a value is
-    /// [put](Cache::put); whatever else changes the item keeps them.
+    /// Four bits in which the table's owner can remember something, set by [`Item::mark`]. A [put](Cache::put) clears
+    /// them; every other change of the item keeps them.
     #[inline(always)]
     pub fn marks(&self) -> u8 {
         self.entry.marks()
@@ -145,7 +145,7 @@ impl Item<'_> {
 }
 
 impl Cache {
-    /// An empty table. Its memory is taken from the system when it is first used.
+    /// Makes an empty table. It takes memory from the system as the memory is first used.
     ///
     /// # Errors
     ///
@@ -209,26 +209,26 @@ impl Cache {
         })
     }
 
-    /// What keys are to be hashed with.
+    /// The hasher that all keys must be made with.
     pub fn hasher(&self) -> &KeyHasher {
         &self.hasher
     }
 
-    /// Somebody who reads while this table is written, from another thread.
+    /// Makes a reader for use by another thread while this one writes the table.
     ///
-    /// None when the table was not made for [readers](CacheConfig::readers).
+    /// `None` if the table was not made for [readers](CacheConfig::readers).
     pub fn reader(&self) -> Option<CacheReader> {
         CacheReader::new(self.view.clone(), self.hasher.clone())
     }
 
-    /// Asks the cache for the bucket of `key`: the first of the two misses that a request costs. Ask for those of a batch
-    /// first, then for their [items](Cache::prefetch_item), then do what they want.
+    /// Prefetches the bucket of `key`, the first of the two misses that a request costs. For a batch, prefetch all
+    /// buckets, then all [items](Cache::prefetch_item), and then execute the requests.
     #[inline(always)]
     pub fn prefetch_bucket(&self, key: &Key<'_>) {
         self.view.prefetch_bucket(key);
     }
 
-    /// Asks the cache for the item of `key`, whose bucket was asked for a while ago: the second.
+    /// Prefetches the item of `key`, the second miss. Its bucket must have been prefetched a while ago.
     #[inline(always)]
     pub fn prefetch_item(&self, key: &mut Key<'_>) {
         self.view.prefetch_item(key);
@@ -241,7 +241,7 @@ impl Cache {
         (!self.view.is_gone(&found.entry, extras, now_s)).then_some((found, extras))
     }
 
-    /// The item of `key`.
+    /// Returns the item of `key`, if there is one.
     #[inline(always)]
     pub fn get(&self, key: &Key<'_>, now_s: u32) -> Option<Item<'_>> {
         let Some(mut item) = self.peek(key, now_s) else {
@@ -255,7 +255,7 @@ impl Cache {
         Some(item)
     }
 
-    /// As [`Cache::get`], but counts as neither hit nor miss.
+    /// As [`Cache::get`], but counted as neither hit nor miss.
     #[inline(always)]
     pub fn peek(&self, key: &Key<'_>, now_s: u32) -> Option<Item<'_>> {
         let (found, extras) = self.find(key, now_s)?;
@@ -281,11 +281,11 @@ impl Cache {
         self.store(key, value, about, old, now_s)
     }
 
-    /// Changes the value of an item, which keeps its flags, its marks and when it expires; returns its version.
+    /// Changes the value of an item and returns its new version. Flags, marks and expiry stay.
     ///
     /// # Errors
     ///
-    /// [`ModifyError`]; what `change` did has no effect then.
+    /// [`ModifyError`]; then `change` had no effect.
     pub fn modify<E>(
         &mut self,
         key: &Key<'_>,
@@ -299,7 +299,7 @@ impl Cache {
         })
     }
 
-    /// Changes the flags of an item, when it expires, or both; returns its version, which stays.
+    /// Changes the flags of an item, its expiry, or both; returns its version, which stays the same.
     ///
     /// # Errors
     ///
@@ -329,7 +329,7 @@ impl Cache {
         })
     }
 
-    /// Stores an item anew with whatever `change` makes of its value and of what is said of it.
+    /// Stores an item again, with its value, extras, marks and version as `change` alters them.
     fn rewrite<E>(
         &mut self,
         key: &Key<'_>,
@@ -348,7 +348,7 @@ impl Cache {
         result
     }
 
-    /// Forgets the item of `key`; returns whether there was one.
+    /// Removes the item of `key`; returns whether there was one.
     pub fn delete(&mut self, key: &Key<'_>, now_s: u32) -> bool {
         let Some(found) = self.view.find(key) else { return false };
         let bucket = key.bucket(self.view.buckets);
@@ -361,7 +361,7 @@ impl Cache {
         true
     }
 
-    /// What happened so far, and how full the table is.
+    /// Counters so far, and how full the table is.
     pub fn stats(&self) -> CacheStats {
         let (used_words, capacity_words) = match &self.space {
             Space::Log(log) => (log.used(), log.words()),
@@ -402,11 +402,11 @@ impl Cache {
             Some(old) if self.fits_in_place(&old.found, words, about.has_extras()) => {
                 self.overwrite(key, value, &about, &old);
             }
-            // Apart from the next, so that nothing is put together for them in vain.
+            // A separate call, so that nothing is prepared for `old` when there is none.
             Some(old) => self.append(key, value, words, &about, Some(old), now_s)?,
             None => self.append(key, value, words, &about, None, now_s)?,
         }
-        // An item that is touched keeps its own.
+        // A touched item keeps its version.
         self.version = about.version.max(self.version);
         self.stored += 1;
         self.any_expires |= about.extras.expires_s != 0;
@@ -423,7 +423,7 @@ impl Cache {
         entry.store(&self.view.body, about.extras);
         entry.store_value(&self.view.body, value);
         self.end_change(bucket);
-        // Otherwise there are as many items and words as before.
+        // Otherwise the number of items and words is the same as before.
         if old.is_gone {
             self.census.leave(replaced, self.cleared());
             self.census.reclaim(replaced);
@@ -431,7 +431,7 @@ impl Cache {
         }
     }
 
-    /// Stores an item of `words` elsewhere.
+    /// Stores an item of `words` words in a new place.
     #[inline(never)]
     fn append(
         &mut self,
@@ -445,22 +445,22 @@ impl Cache {
         let bucket = key.bucket(self.view.buckets);
         let old = replaced.map(|old| old.found);
         let Reserved { position, room, reclaimed } = self.reserve(words, value.len(), old, now_s)?;
-        // It may have been among what was reclaimed, or have moved to the place of something that was.
+        // Reclaiming may have removed the old item, or moved its slot.
         let old = if reclaimed { self.view.find(key) } else { old };
         let replaced = replaced.filter(|_| old.is_some());
         let entry = Entry::new(place(position), room, key.bytes().len(), value.len(), about);
         if old.is_some() {
-            // The new item may lie on the old one: a reader is not to find neither.
+            // The new item may overwrite the old one: a reader must find one or the other.
             self.begin_change(bucket);
         }
-        // Before any reader can see what is written there now.
+        // Announced before any reader can see the new data.
         let head = if let Space::Log(log) = &self.space { log.head().0 } else { 0 };
         self.view.control.announce(HEAD, head);
         entry.store(&self.view.body, about.extras);
         entry.store_key(&self.view.body, key.bytes());
         entry.store_value(&self.view.body, value);
         let slot = match old {
-            // Though a log may have written over it by now.
+            // The slot stays, though the log may have overwritten the old item by now.
             Some(old) => old.slot,
             None => match self.slot_for_another(bucket, now_s) {
                 Ok(slot) => slot,
@@ -486,20 +486,20 @@ impl Cache {
         Ok(())
     }
 
-    /// Whether an item of `words` can take the place of `old`.
+    /// Whether an item of `words` words can take the place of `old`.
     #[inline(always)]
     fn fits_in_place(&self, old: &Found, words: usize, has_extras: bool) -> bool {
         if has_extras != old.entry.has_extras() || words > old.entry.room() {
             return false;
         }
         match &self.space {
-            // An item that was just stored should not be the next to be evicted.
+            // A freshly stored item should not be the next to be evicted.
             Space::Log(log) => log.appended_since(old.position) <= log.words() / 2,
             Space::Heap(_) => words * 2 >= old.entry.room(),
         }
     }
 
-    /// Room for an item of `words`, which may be in the place of `old`.
+    /// Reserves room for an item of `words` words, possibly in the place of `old`.
     fn reserve(
         &mut self,
         words: usize,
@@ -556,13 +556,13 @@ impl Cache {
         }
     }
 
-    /// A slot of `bucket` for one more item.
+    /// Finds a slot of `bucket` for one more item.
     fn slot_for_another(&mut self, bucket: usize, now_s: u32) -> Result<usize, PutError> {
         if self.view.evicts {
             let head = self.view.head();
             let slots = self.view.bucket(bucket);
             let age = |slot: Slot| if slot.is_item() { head.age(slot.position()) } else { u64::MAX };
-            // An empty one if there is, else that of the oldest.
+            // An empty slot if there is one, else that of the oldest item.
             let (at, slot) =
                 slots.into_iter().enumerate().max_by_key(|(_, slot)| age(*slot)).expect("a bucket has slots");
             if let Some(entry) = self.entry_of(slot) {

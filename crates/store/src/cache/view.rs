@@ -1,4 +1,4 @@
-//! What the one who writes a table and those who read it have in common: its memory, and how an item is found there.
+//! The common part of a table's writer and its readers: the table's memory, and how an item is found there.
 
 use sinew_mem::Words;
 
@@ -8,18 +8,18 @@ use super::log::{Head, POSITION_BITS, place};
 
 /// Slots of a bucket, which is one cache line.
 pub(crate) const SLOTS: usize = 8;
-/// Buckets that items of one bucket may spread over, in a table that forgets nothing.
+/// Longest chain of buckets, in a table that does not evict.
 pub(crate) const CHAIN_MAX: usize = 64;
 
-/// In the control words: where the log ends.
+/// Index of the control word that holds the head of the log.
 pub(crate) const HEAD: usize = 0;
-/// In the control words: items up to this version were cleared.
+/// Index of the control word that holds the version up to which items were cleared.
 pub(crate) const CLEARED: usize = 1;
-/// A cache line.
+/// Control words; together they are a cache line.
 pub(crate) const CONTROL_WORDS: usize = 8;
 
-/// A word of the index: nothing (0), an item's tag and position, or, in the last slot of a bucket, the bucket that goes on with it. The
-/// highest bit is zero.
+/// A word of the index: nothing (0), an item's tag and position, or, in the last slot of a bucket, the next bucket of
+/// the chain. The highest bit is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(pub u64);
 
@@ -53,7 +53,7 @@ impl Slot {
         self.0 ^ Self::item(tag, 0).0 < IS_ITEM
     }
 
-    /// Of an item.
+    /// Position of the item in the slot.
     #[inline(always)]
     pub fn position(self) -> u64 {
         self.0 & (IS_ITEM - 1)
@@ -65,17 +65,18 @@ impl Slot {
     }
 }
 
-/// A bit for each of the slots that have an item with `tag`: without a branch, of which eight would often be foretold wrongly.
+/// Returns a bit mask of the slots that hold an item with `tag`. It has no branches: eight of them would often be
+/// mispredicted.
 #[inline(always)]
 fn with_tag(slots: impl DoubleEndedIterator<Item = u64>, tag: u16) -> u32 {
     let wanted = Slot::item(tag, 0).0;
-    // What differs in the position alone is below IS_ITEM, and nothing reaches the highest bit: it is set by taking away IS_ITEM, and
-    // shifted in from below. That is four instructions a slot.
+    // If only the position differs, the xor is below IS_ITEM, and it never reaches the highest bit: subtracting IS_ITEM
+    // then sets that bit, which is shifted into the mask. That takes four instructions a slot.
     let matching = slots.rev().fold(0, |matching, slot| matching << 1 | (slot ^ wanted).wrapping_sub(IS_ITEM) >> 63);
     matching as u32
 }
 
-/// An item that was found.
+/// A found item.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     /// Index of its slot.
@@ -84,17 +85,17 @@ pub(crate) struct Found {
     pub entry: Entry,
 }
 
-/// See the module.
+/// The memory of a table, shared by its writer and its readers.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    /// Buckets, and behind them, in a table that forgets nothing, spare ones to go on with.
+    /// The buckets, followed by spare ones for chaining in a table that does not evict.
     pub index: Words,
-    /// Without the spare ones.
+    /// Number of buckets without the spare ones.
     pub buckets: u32,
     /// The log or the heap.
     pub body: Words,
     pub control: Words,
-    /// Versions of buckets, each of several; none where only the writer reads.
+    /// Versions, each of several buckets, for readers; `None` where only the writer reads.
     pub versions: Option<Words>,
     /// Whether the body is a log.
     pub evicts: bool,
@@ -116,12 +117,12 @@ impl View {
         self.index.load_some(bucket * SLOTS).map(Slot)
     }
 
-    /// The item with `key`, though it may be [gone](View::is_gone).
+    /// Finds the item with `key`, which may be [gone](View::is_gone).
     #[inline(always)]
     pub fn find(&self, key: &Key<'_>) -> Option<Found> {
         let head = self.head();
         let bucket = key.bucket(self.buckets);
-        // Where it was seen, or where it must be.
+        // First where it was last seen; with no hint, that is the bucket's first slot.
         let seen = self.item_in(head, bucket * SLOTS + key.hint as usize, key);
         if seen.is_some() {
             return seen;
@@ -129,7 +130,7 @@ impl View {
         self.item_in(head, self.search(head, bucket, key)?, key)
     }
 
-    /// Index of the slot of the item with `key`. Out of line: most keys were seen where they are.
+    /// Returns the index of the slot of the item with `key`. Out of line, because most keys are found by their hint.
     #[inline(never)]
     fn search(&self, head: Head, bucket: usize, key: &Key<'_>) -> Option<usize> {
         let mut bucket = bucket;
@@ -147,11 +148,11 @@ impl View {
         None
     }
 
-    /// The item that the slot at `index` points to, if it has `key`.
+    /// Returns the item in the slot at `index`, if it has `key`.
     #[inline(always)]
     fn item_in(&self, head: Head, index: usize, key: &Key<'_>) -> Option<Found> {
         let slot = self.slot(index);
-        // The tag first: another's item would be a cache miss for nothing.
+        // Compare the tag first: reading another key's item would be a needless cache miss.
         if !slot.has_tag(key.tag()) || self.evicts && !head.is_live(slot.position()) {
             return None;
         }
@@ -159,19 +160,19 @@ impl View {
         entry.has_key(&self.body, key.bytes()).then_some(Found { slot: index, position: slot.position(), entry })
     }
 
-    /// Whether an item is over: it expired, or everything was cleared since it was stored.
+    /// Whether an item has expired, or was cleared after it was stored.
     #[inline(always)]
     pub fn is_gone(&self, entry: &Entry, extras: Extras, now_s: u32) -> bool {
         entry.version() <= self.control.load(CLEARED) || extras.expires_s != 0 && extras.expires_s <= now_s
     }
 
-    /// Asks the cache for the bucket of `key`.
+    /// Prefetches the bucket of `key`.
     #[inline(always)]
     pub fn prefetch_bucket(&self, key: &Key<'_>) {
         self.index.prefetch_line(key.bucket(self.buckets) * SLOTS);
     }
 
-    /// Asks the cache for the beginning of the item that probably has `key`.
+    /// Prefetches the beginning of the item that probably has `key`.
     #[inline(always)]
     pub fn prefetch_item(&self, key: &mut Key<'_>) {
         let bucket = key.bucket(self.buckets) * SLOTS;
@@ -182,7 +183,7 @@ impl View {
         }
     }
 
-    /// Asks the cache for the line after the beginning of the item that [`Self::prefetch_item`] saw: short items end there.
+    /// Prefetches the line behind the beginning of the item that [`Self::prefetch_item`] saw: short items end there.
     #[inline(always)]
     pub fn prefetch_rest(&self, key: &Key<'_>) {
         let slot = self.slot(key.bucket(self.buckets) * SLOTS + key.hint as usize);

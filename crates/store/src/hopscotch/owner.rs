@@ -1,39 +1,39 @@
-//! The owner's side.
+//! The owner's side of a hopscotch table.
 
 use sinew_mem::SharedMemory;
 
 use super::{CHAIN_MAX, Layout, SLOT_HEAD_LEN, SUM_LEN, Values};
 use crate::remote::{Extent, Extents, Table, TableError, word};
 
-/// Slots from a neighbourhood's first that are looked at for a free one.
+/// Slots examined for a free one, counted from the first of a neighbourhood.
 const REACH: usize = 512;
 
-/// What the owner knows of a slot's item.
+/// The owner's record of a slot's item.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     hash: u64,
-    /// Where its value lies, if elsewhere.
+    /// Place of its value, if it lies elsewhere.
     extent: Extent,
 }
 
-/// A table with its memory.
+/// A table, as its owner changes it.
 #[derive(Debug)]
 pub struct HopscotchTable {
     layout: Layout,
     memory: SharedMemory,
     held: Vec<Option<Held>>,
     versions: Vec<u32>,
-    /// By slot: the block that goes on there, from 1.
+    /// By slot: the overflow block that continues there, numbered from 1.
     overflow: Vec<u32>,
     blocks_used: u32,
     extents: Extents,
     items: usize,
-    /// A slot while it is put together.
+    /// Buffer for a slot being assembled.
     image: Vec<u8>,
 }
 
 impl HopscotchTable {
-    /// An empty table in `memory`, which is all zero and which nobody else writes.
+    /// Makes an empty table in `memory`, which must be all zero, and which nobody else may write.
     ///
     /// # Errors
     ///
@@ -63,17 +63,17 @@ impl HopscotchTable {
         })
     }
 
-    /// What readers need to know.
+    /// The layout that readers need to know.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Overflow blocks that are in use.
+    /// Overflow blocks in use.
     pub fn overflow_blocks(&self) -> u32 {
         self.blocks_used
     }
 
-    /// Publishes the image as what `slot` holds.
+    /// Publishes the image as the contents of `slot`.
     fn publish(&mut self, slot: usize, held: Option<Held>) {
         self.held[slot] = held;
         self.versions[slot] = self.versions[slot].wrapping_add(1);
@@ -81,7 +81,7 @@ impl HopscotchTable {
         self.image[4..8].copy_from_slice(&self.overflow[slot].to_le_bytes());
         let (body, sum) = self.image.split_at_mut(self.layout.slot_len() - SUM_LEN);
         sum.copy_from_slice(&self.layout.slot_sum(body, slot).to_le_bytes());
-        // The table was found to fit when it was made.
+        // Cannot fail: `new` checked that the table fits.
         let _ = self.memory.write(slot * self.layout.slot_len(), &self.image);
     }
 
@@ -94,7 +94,7 @@ impl HopscotchTable {
         self.publish(slot, None);
     }
 
-    /// The slots in which a key can be, a neighbourhood or block at a time.
+    /// Returns the first slot of the neighbourhood, and of each overflow block, in which a key can be.
     fn groups(&self, hash: u64) -> impl Iterator<Item = usize> + use<'_> {
         std::iter::successors(Some(self.layout.home(hash)), |first| self.layout.block(self.overflow[*first]))
     }
@@ -118,18 +118,18 @@ impl HopscotchTable {
         None
     }
 
-    /// A free slot for an item that is not here yet.
+    /// Finds a free slot for a new item.
     fn make_room(&mut self, hash: u64) -> Option<usize> {
         self.hop(self.layout.home(hash)).or_else(|| self.spill(hash))
     }
 
-    /// Makes a slot of a neighbourhood free, by having items hop towards the nearest free one.
+    /// Frees a slot of a neighbourhood by letting items hop towards the nearest free one.
     fn hop(&mut self, home: usize) -> Option<usize> {
         let width = self.layout.neighbourhood as usize;
         let end = (home + REACH.max(width)).min(self.layout.main_slots());
         let mut free = (home..end).find(|slot| self.held[*slot].is_none())?;
         while free - home >= width {
-            // Of the items that may lie in the free slot, the one that is farthest away.
+            // Of the items that may move to the free slot, take the one farthest away.
             let near = |slot: usize| self.held[slot].is_some_and(|held| free - self.layout.home(held.hash) < width);
             let from = (free + 1 - width..free).find(|slot| near(*slot))?;
             self.load(from);
@@ -141,7 +141,7 @@ impl HopscotchTable {
         Some(free)
     }
 
-    /// A slot of an overflow block, if need be of a new one.
+    /// Finds a slot of an overflow block, adding a new block if necessary.
     fn spill(&mut self, hash: u64) -> Option<usize> {
         let width = self.layout.neighbourhood as usize;
         let free =
@@ -183,7 +183,8 @@ impl Table for HopscotchTable {
         let mut extent = Extent::default();
         if matches!(self.layout.values, Values::OutOfLine(_)) {
             fresh = self.extents.take(value.len());
-            // Without memory for another, the old extent is overwritten, if it is long enough: readers find out.
+            // Without memory for another extent, the old one is overwritten if it is long enough; readers notice by the
+            // checksum.
             let in_place = old_extent.filter(|extent| extent.units as usize * 8 >= value.len());
             extent = fresh.or(in_place).ok_or(TableError::NoMemory { len: value.len() })?;
         }

@@ -1,4 +1,4 @@
-//! The owner's side.
+//! The owner's side of a locked table.
 
 use std::collections::VecDeque;
 
@@ -7,54 +7,54 @@ use sinew_mem::SharedMemory;
 use super::{BUCKET_LEN, ENTRIES, HEAD_LEN, Layout, LockWord, Record, WAYS, entry};
 use crate::remote::{Index as _, TableError};
 
-/// What the owner knows of a record's item.
+/// The owner's record of an item.
 #[derive(Clone, Copy, Debug)]
 struct Item {
     hash: u64,
     bucket: u32,
-    /// Its entry in the bucket.
+    /// Index of its entry in the bucket.
     at: u8,
 }
 
-/// What became of a lock that was taken away.
+/// Result of taking a lock away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// The item was moved to another record.
     Moved,
-    /// There was no other record: the item is where it was.
+    /// There was no free record: the item stays where it was.
     Kept,
-    /// The record was free, or what was in it was spoiled: it is free now.
+    /// The record was free, or its contents were damaged: it is free now.
     Removed,
 }
 
-/// How a record was found.
+/// State in which a record was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inspected {
-    /// As it should be, and nobody holds it.
+    /// Undamaged, and not locked.
     Well,
-    /// Somebody holds it.
+    /// Locked by a client.
     Held(LockWord),
-    /// What nobody may do was done to it; it is free now.
+    /// Damaged by a client; it is free now.
     Repaired,
 }
 
-/// A table with its memory.
+/// A table, as its owner changes it.
 #[derive(Debug)]
 pub struct LockedTable {
     layout: Layout,
     memory: SharedMemory,
     /// By record.
     items: Vec<Option<Item>>,
-    /// By bucket, what it says.
+    /// By bucket: its true contents.
     buckets: Vec<[u64; ENTRIES]>,
-    /// Those that are free, longest first.
+    /// Free records, those free longest first.
     free: VecDeque<u32>,
-    /// A record, or what becomes of one.
+    /// Buffer for a record being read or written.
     image: Vec<u8>,
 }
 
 impl LockedTable {
-    /// An empty table in `memory`, which is all zero.
+    /// Makes an empty table in `memory`, which must be all zero.
     ///
     /// # Errors
     ///
@@ -79,17 +79,17 @@ impl LockedTable {
         Ok(table)
     }
 
-    /// What others need to know.
+    /// The layout that clients need to know.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Items that there are.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -98,25 +98,25 @@ impl LockedTable {
         self.layout.record_span(record).offset as usize
     }
 
-    /// The lock word of a record; held by the owner where there is no such record.
+    /// Returns the lock word of a record; if there is no such record, one held by the owner.
     fn lock(&self, record: u32) -> LockWord {
         let word = (record < self.layout.records).then(|| self.memory.load(self.start(record)));
         word.and_then(Result::ok).map_or(LockWord(u64::MAX), LockWord)
     }
 
     fn set_lock(&self, record: u32, lock: LockWord) {
-        // The table was found to fit when it was made.
+        // Cannot fail: `new` checked that the table fits.
         let _ = self.memory.store(self.start(record), lock.0);
     }
 
-    /// A private copy of a record.
+    /// Copies a record into `image`.
     fn load(&mut self, record: u32) {
         let start = self.start(record);
         let _ = self.memory.read(start, &mut self.image);
     }
 
-    /// The record of a key. A record whose key was spoiled is freed if its hash was this one: were its key put right some day, there would be
-    /// two items of that key.
+    /// Returns the record of a key. A record with this hash whose key is damaged is freed: if its key were repaired one
+    /// day, there would be two items with that key.
     fn find(&mut self, key: &[u8], hash: u64) -> Option<u32> {
         for way in 0..WAYS {
             for entry in self.buckets[self.layout.bucket(hash, way) as usize] {
@@ -135,7 +135,7 @@ impl LockedTable {
         None
     }
 
-    /// A free entry in the emptier of a hash's buckets.
+    /// Returns a free entry in the emptier of a hash's buckets.
     fn room(&self, hash: u64) -> Option<(u32, u8)> {
         let rooms = (0..WAYS).filter_map(|way| {
             let bucket = self.layout.bucket(hash, way);
@@ -146,7 +146,7 @@ impl LockedTable {
         rooms.min().map(|(_, bucket, at)| (bucket, at))
     }
 
-    /// Writes an item to a record that the owner holds, and lets it go.
+    /// Writes an item to a record that the owner holds, and unlocks it.
     fn fill(&mut self, record: u32, hash: u64, key: &[u8], value: &[u8]) {
         let (start, next) = (self.start(record), self.lock(record).next());
         let _ = self.memory.store(start + 8, key.len() as u64);
@@ -157,16 +157,17 @@ impl LockedTable {
         self.set_lock(record, next);
     }
 
-    /// Has an entry name a record, or none.
+    /// Makes an entry name a record, or none.
     fn name(&mut self, Item { hash, bucket, at }: Item, record: Option<u32>) {
         let entry = record.map_or(0, |record| entry(hash, record));
         let _ = self.memory.store(bucket as usize * BUCKET_LEN + usize::from(at) * 8, entry);
         self.buckets[bucket as usize][usize::from(at)] = entry;
     }
 
-    /// Takes a record out of use.
+    /// Frees a record.
     fn free(&mut self, record: u32) {
-        // Once filled, it is two versions on: a late WRITE of its last holder still meets the place that does not count.
+        // When the record is filled again it is two versions on, so a late WRITE of its last holder still hits the
+        // place that does not count.
         let version = self.lock(record).next();
         self.set_lock(record, version.held_by(LockWord::OWNER));
         if self.items[record as usize].take().is_some() {
@@ -174,11 +175,11 @@ impl LockedTable {
         }
     }
 
-    /// Stores an item; false when its key has one already, which a writer may lock and change.
+    /// Stores an item. Returns false if the key has one already, which a client may lock and change.
     ///
     /// # Errors
     ///
-    /// [`TableError`]; the table is as it was.
+    /// [`TableError`]; then the table is unchanged.
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
         let Layout { key_len_max, value_len_max, .. } = self.layout;
         if !(1..=key_len_max as usize).contains(&key.len()) {
@@ -201,7 +202,7 @@ impl LockedTable {
         Ok(true)
     }
 
-    /// Removes the item of a key whose record a writer holds, with this lock word; whether it does, and it is.
+    /// Removes the item of a key whose record a client has locked with this lock word. Returns whether that was so.
     pub fn remove(&mut self, record: u32, lock: LockWord, key: &[u8]) -> bool {
         if self.held(record) != Some(lock) || self.find(key, self.layout.hash(key)) != Some(record) {
             return false;
@@ -218,13 +219,13 @@ impl LockedTable {
         self.free(record);
     }
 
-    /// The lock word of a record that somebody else holds.
+    /// Returns the lock word of a record that a client holds.
     pub fn held(&self, record: u32) -> Option<LockWord> {
         Some(self.lock(record)).filter(|lock| lock.holder().is_some_and(|holder| holder != LockWord::OWNER))
     }
 
-    /// Takes the lock from a holder that is gone, or that nothing of what it has asked for can arrive from any more but what was stopped in
-    /// the middle. `None` when the lock word is another by now.
+    /// Takes the lock from a holder that is gone. Of the holder's operations, only one that was stopped halfway may
+    /// still arrive. `None` if the lock word has changed.
     pub fn release(&mut self, record: u32, lock: LockWord) -> Option<Released> {
         if lock.holder().is_none() || record >= self.layout.records || self.lock(record) != lock {
             return None;
@@ -245,10 +246,10 @@ impl LockedTable {
         Some(Released::Moved)
     }
 
-    /// Key and value of a record, if they are whole and those of an item with this hash.
+    /// Returns key and value of a record, if they are undamaged and those of an item with this hash.
     fn whole(&mut self, record: u32, hash: u64) -> Option<(Vec<u8>, Vec<u8>)> {
         self.load(record);
-        // Whoever holds it.
+        // Ignore the holder.
         self.image[6..8].fill(0);
         match self.layout.record(&self.image, record, (&[], 0)) {
             Record::Item { key, hash: found, value, .. } if found == hash => Some((key.to_vec(), value.to_vec())),
@@ -256,8 +257,9 @@ impl LockedTable {
         }
     }
 
-    /// Looks at a record and its share of the buckets, and repairs what was spoiled. A record that nobody holds and that is spoiled is freed although a writer that
-    /// knows its lock word may lock it in the same moment, whose value is then lost; nothing is promised of what was spoiled.
+    /// Inspects a record and its share of the buckets, and repairs damage. A damaged record that is not locked is
+    /// freed. A client that knows its lock word may lock it in the same moment, and then loses its value; nothing is
+    /// guaranteed for damaged records.
     pub fn inspect(&mut self, record: u32) -> Inspected {
         let shares = (record..self.layout.buckets).step_by(self.layout.records as usize);
         let spoiled = shares.filter(|bucket| self.repair(*bucket)).count();
@@ -267,7 +269,7 @@ impl LockedTable {
         }
     }
 
-    /// Whether a bucket was spoiled.
+    /// Repairs a bucket; returns whether it was damaged.
     fn repair(&self, bucket: u32) -> bool {
         let start = bucket as usize * BUCKET_LEN;
         let mut is_spoiled = false;
@@ -292,7 +294,7 @@ impl LockedTable {
         if lock.holder().is_some() {
             return Inspected::Held(lock);
         }
-        // The value of a version is not written as long as the version counts.
+        // No client writes the value of the current version, so a mismatch under an unchanged lock word is damage.
         if self.is_whole(record, item.hash) || self.lock(record) != lock {
             return Inspected::Well;
         }

@@ -1,10 +1,12 @@
 //! A 2-8 cuckoo hash table (MemC3's terms, as in nsdi15 3.3): each key has two buckets of eight slots.
 //!
-//! The slots of a bucket are columns: one cache line of keys, and one of values where these are not packed into the same word. An insertion that finds
-//! both buckets full looks, breadth first, for the shortest way to move items to their other buckets, and moves them from the end of that way.
+//! The slots of a bucket are columns: one cache line of keys, and one of values unless these are packed into the same
+//! words. An insertion that finds both buckets full searches, breadth first, for the shortest chain of items that can
+//! move to their other buckets, and moves them from the end of that chain.
 //!
-//! One writer changes the table, and any number of [`CuckooReader`]s read it meanwhile. Each key has a version, of 8,192 that keys share by their
-//! hash: it is odd while the key's item is moved or changed. A reader that sees it change looks again (MemC3 3.2).
+//! One writer changes the table, and any number of [`CuckooReader`]s read it meanwhile. Each key has a version, one of
+//! 8,192 that keys share by their hash; it is odd while the key's item is moved or changed. A reader that sees it
+//! change looks again (MemC3 3.2).
 //!
 //! ```
 //! use sinew_interleave::Batch;
@@ -29,18 +31,18 @@ use super::GROUP_MAX;
 
 /// Slots of a bucket.
 const SLOTS: usize = 8;
-/// Versions, which keys share.
+/// Number of versions, which keys share.
 const VERSIONS: usize = 8192;
-/// Buckets that are looked at for a way to make room.
+/// Buckets examined, at most, in search of a way to make room.
 const LOOKS_MAX: usize = 512;
-/// Slots for each seven items that a table is made for: 87.5 % of them are full then.
+/// Items for each bucket of a table at its capacity, so that 87.5 % of the slots are full.
 const FULL_SLOTS: usize = SLOTS - 1;
-/// Looks before a reader lets others run: the writer may wait for the processor that it has.
+/// Attempts before a reader yields: the writer may be waiting for the reader's processor.
 const LOOKS_BEFORE_YIELD: u32 = 1000;
 
-/// How keys and values lie in the slots of a bucket.
+/// Arrangement of keys and values in the slots of a bucket.
 pub trait Packing: sealed::Sealed + Copy + std::fmt::Debug + 'static {
-    /// Lines of a bucket.
+    /// Cache lines of a bucket.
     const COLUMNS: usize;
     /// Bits of the value in the key's word.
     const VALUE_BITS: u32;
@@ -71,21 +73,21 @@ impl Packing for Packed {
     const VALUE_BITS: u32 = 16;
 }
 
-/// Why an item cannot be stored, or a table not made.
+/// Reason why an item cannot be stored, or a table not made.
 #[derive(Debug, thiserror::Error)]
 pub enum CuckooError {
-    /// There is no way to make room.
+    /// No chain of moves makes room.
     #[error("the table is full: it has {items} items, and was made for {capacity}; make a larger one")]
     Full {
-        /// Items there are.
+        /// Items in the table.
         items: usize,
-        /// What it was made for.
+        /// Items that the table was made for.
         capacity: usize,
     },
-    /// 0 marks an empty slot.
+    /// The key is 0, which marks an empty slot.
     #[error("0 cannot be a key: it marks an empty slot")]
     ZeroKey,
-    /// Keys and values of a packed table are 48 and 16 bits.
+    /// The item does not fit the 48 and 16 bits of a packed table's key and value.
     #[error("the key {key:#x} with the value {value:#x} does not fit into 48 and 16 bits")]
     TooLarge {
         /// The key.
@@ -93,25 +95,25 @@ pub enum CuckooError {
         /// The value.
         value: u64,
     },
-    /// More than there can be buckets for.
-    #[error("a table has at most {max} items, and not {capacity}: make several")]
+    /// The capacity needs more buckets than a table can have.
+    #[error("a table has at most {max} items, not {capacity}: make several")]
     Capacity {
-        /// What was asked for.
+        /// Items asked for.
         capacity: usize,
-        /// What there can be.
+        /// Most items of a table.
         max: usize,
     },
-    /// The system has no memory to give.
+    /// The system has no memory.
     #[error("the system gave no memory for a table of {capacity} items")]
     Memory {
-        /// What was asked for.
+        /// Items asked for.
         capacity: usize,
-        /// What it said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// What writer and readers have in common.
+/// The memory of a table, shared by its writer and its readers.
 #[derive(Clone, Debug)]
 struct View<P> {
     words: Words,
@@ -121,7 +123,7 @@ struct View<P> {
     packing: PhantomData<P>,
 }
 
-/// Where an item is.
+/// The place of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     bucket: usize,
@@ -150,7 +152,7 @@ impl<P: Packing> View<P> {
         (hash >> 16) as usize % VERSIONS
     }
 
-    /// Of a bucket's first word.
+    /// Index of a bucket's first word.
     #[inline(always)]
     fn start(bucket: usize) -> usize {
         bucket * SLOTS * P::COLUMNS
@@ -163,7 +165,7 @@ impl<P: Packing> View<P> {
         }
     }
 
-    /// The slot of a bucket that has the key; 0 finds an empty one.
+    /// Returns the slot of a bucket that has the key; 0 finds an empty one.
     #[inline(always)]
     fn slot_of(&self, bucket: usize, key: u64) -> Option<usize> {
         let words: [u64; SLOTS] = self.words.load_some(Self::start(bucket));
@@ -185,7 +187,7 @@ impl<P: Packing> View<P> {
         self.slot_of(bucket, key).map(|slot| self.value_at(Place { bucket, slot }))
     }
 
-    /// The value of a key other than 0, as the table is at the moment.
+    /// Returns the value of a key, as the table is at the moment; key 0 has none.
     #[interleave(batch = get_all, lookup = look_up)]
     #[inline(always)]
     fn get(&self, #[each] key: u64) -> Option<u64> {
@@ -226,29 +228,30 @@ impl<P: Packing> View<P> {
     }
 }
 
-/// A table, as its writer has it. See [the module](self).
+/// A table, as seen by its writer. See [the module](self).
 #[derive(Debug)]
 pub struct Cuckoo<P: Packing = Wide> {
     view: View<P>,
     items: usize,
     capacity: usize,
-    /// Buckets on ways that may make room: from which other, by moving what.
+    /// Buckets examined by a search for room, each with the way it was reached.
     ways: Vec<Way>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Way {
     bucket: usize,
-    /// Which of the ways leads here, and the slot that moves; none from the beginning.
+    /// Index of the way that leads here, and the slot whose item would move; `None` for the buckets that the search
+    /// starts with.
     from: Option<(usize, usize)>,
 }
 
 impl<P: Packing> Cuckoo<P> {
-    /// Items that a table can be made for.
+    /// Most items that a table can be made for.
     pub const CAPACITY_MAX: usize = (u32::MAX as usize / 2) * FULL_SLOTS;
 
-    /// An empty table for so many items. Another seed is other places: who does not know it cannot choose keys that fall together, as far as a fast
-    /// hash, which is no cryptographic one, prevents that.
+    /// Makes an empty table for this many items. Someone who does not know the seed cannot choose keys that collide, as
+    /// far as a fast, non-cryptographic hash prevents that.
     ///
     /// # Errors
     ///
@@ -269,33 +272,33 @@ impl<P: Packing> Cuckoo<P> {
         Ok(Self { view, items: 0, capacity, ways: Vec::new() })
     }
 
-    /// Items there are.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.items
     }
 
-    /// Whether there are none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.items == 0
     }
 
-    /// Bytes of the buckets.
+    /// Length of all buckets, in bytes.
     pub fn bytes(&self) -> usize {
         self.view.words.len() * 8
     }
 
-    /// Somebody who reads while the table is written, from another thread.
+    /// Makes a reader for use by another thread while this one writes the table.
     pub fn reader(&self) -> CuckooReader<P> {
         CuckooReader { view: self.view.clone() }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     #[inline(always)]
     pub fn get(&self, key: u64) -> Option<u64> {
         self.view.get(key)
     }
 
-    /// [`Self::get`] of each key, interleaved; results come in the order of the keys. Returns how many there were.
+    /// [`Self::get`] of each key, interleaved; results are in the order of the keys. Returns the number of keys.
     #[inline(always)]
     pub fn get_all<const MAX: usize>(
         &self,
@@ -306,7 +309,7 @@ impl<P: Packing> Cuckoo<P> {
         self.view.get_all(batch, keys, values)
     }
 
-    /// [`Self::get`] as a lookup that lets others run.
+    /// [`Self::get`] as a lookup that lets others run while it waits.
     #[inline(always)]
     pub async fn look_up(&self, key: u64) -> Option<u64> {
         self.view.look_up(key).await
@@ -324,11 +327,11 @@ impl<P: Packing> Cuckoo<P> {
     }
 
     fn free_in(&self, bucket: usize) -> Option<Place> {
-        // Of a packed table, the word of an empty slot is 0 as a whole, since no key is 0.
+        // In a packed table, the whole word of an empty slot is 0, since no key is 0.
         self.view.slot_of(bucket, 0).map(|slot| Place { bucket, slot })
     }
 
-    /// Changes what readers of `key` must see before or after, and not halfway.
+    /// Makes a change that readers of `key` see either whole or not at all.
     fn change(&self, key: u64, change: impl FnOnce(&Words)) {
         let version = View::<P>::version(self.view.hash(key));
         self.view.versions.begin_change(version);
@@ -351,11 +354,11 @@ impl<P: Packing> Cuckoo<P> {
         self.view.words.load(View::<P>::start(bucket) + slot) >> P::VALUE_BITS
     }
 
-    /// Stores a value, in place of the key's old one if there is one, which is returned.
+    /// Stores a value and returns the key's earlier one.
     ///
     /// # Errors
     ///
-    /// [`CuckooError::Full`], [`CuckooError::ZeroKey`], [`CuckooError::TooLarge`]; the table is as it was then.
+    /// [`CuckooError::Full`], [`CuckooError::ZeroKey`], [`CuckooError::TooLarge`]; then the table is unchanged.
     pub fn insert(&mut self, key: u64, value: u64) -> Result<Option<u64>, CuckooError> {
         if key == 0 {
             return Err(CuckooError::ZeroKey);
@@ -375,7 +378,7 @@ impl<P: Packing> Cuckoo<P> {
         Ok(None)
     }
 
-    /// Forgets a key; returns its value.
+    /// Removes a key; returns its value.
     pub fn remove(&mut self, key: u64) -> Option<u64> {
         let place = if key == 0 { None } else { self.place_of(key) }?;
         let old = self.view.value_at(place);
@@ -384,7 +387,7 @@ impl<P: Packing> Cuckoo<P> {
         Some(old)
     }
 
-    /// A free slot in one of two buckets, for which others' items may have been moved.
+    /// Finds a free slot in one of two buckets, moving other items if necessary.
     fn make_room(&mut self, buckets: [usize; 2]) -> Option<Place> {
         let mut ways = std::mem::take(&mut self.ways);
         ways.clear();
@@ -392,7 +395,7 @@ impl<P: Packing> Cuckoo<P> {
         let found = self.way_to_free(&mut ways);
         let place = found.map(|(end, mut free)| {
             let mut at = end;
-            // From the end: what moves is in its new place before its old one is needed.
+            // From the end of the chain: each item is in its new place before its old one is needed.
             while let Some((from, slot)) = ways[at].from {
                 let moving = Place { bucket: ways[from].bucket, slot };
                 let item = (self.key_at(moving), self.view.value_at(moving));
@@ -408,7 +411,7 @@ impl<P: Packing> Cuckoo<P> {
         place
     }
 
-    /// The shortest of the ways that lead to a bucket with a free slot, and the slot.
+    /// Finds the shortest way to a bucket with a free slot; returns its index and the slot.
     fn way_to_free(&self, ways: &mut Vec<Way>) -> Option<(usize, Place)> {
         let mut at = 0;
         while at < ways.len() {
@@ -422,7 +425,7 @@ impl<P: Packing> Cuckoo<P> {
                 }
                 let [first, second] = self.view.buckets_of(self.view.hash(self.key_at(Place { bucket, slot })));
                 let other = if first == bucket { second } else { first };
-                // A way that crosses itself would move an item twice.
+                // A way that visits a bucket twice would move an item twice.
                 if ways.iter().all(|way| way.bucket != other) {
                     ways.push(Way { bucket: other, from: Some((at, slot)) });
                 }
@@ -440,19 +443,20 @@ pub struct CuckooReader<P: Packing = Wide> {
 }
 
 impl<P: Packing> CuckooReader<P> {
-    /// The value of a key, as it was at one moment during the call. While the writer keeps changing items of the same version it goes on trying.
+    /// Returns the value of a key, as it was at one moment during the call. Retries for as long as the writer keeps
+    /// changing items with the same version.
     #[inline(always)]
     pub fn get(&self, key: u64) -> Option<u64> {
         sinew_interleave::alone(self.look_again(key, |key| std::future::ready(self.view.get(key))))
     }
 
-    /// [`Self::get`] as a lookup that lets others run.
+    /// [`Self::get`] as a lookup that lets others run while it waits.
     #[inline(always)]
     pub async fn look_up(&self, key: u64) -> Option<u64> {
         self.look_again(key, |key| self.view.look_up(key)).await
     }
 
-    /// [`Self::get`] of each key, interleaved; results come in the order of the keys. Returns how many there were.
+    /// [`Self::get`] of each key, interleaved; results are in the order of the keys. Returns the number of keys.
     #[inline(always)]
     pub fn get_all<const MAX: usize>(
         &self,

@@ -1,4 +1,4 @@
-//! Routes of IPv4: DIR-24-8 (nsdi15 4), a table for the first 24 bits, and groups of 256 for those longer prefixes that there are.
+//! Routes of IPv4: DIR-24-8 (nsdi15 4), one table for the first 24 bits, and groups of 256 entries for longer prefixes.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ use sinew_interleave::interleave;
 use super::trie::{Entry, Says, Trie};
 use super::{GROUP_MAX, RouteError};
 
-/// A table of routes. It belongs to one thread at a time; a reader elsewhere is given another, whole one.
+/// A table of routes. It belongs to one thread at a time; to serve readers elsewhere, give them a complete new table.
 ///
 /// ```
 /// use sinew_interleave::Batch;
@@ -34,7 +34,8 @@ fn bits(address: Ipv4Addr) -> u128 {
 }
 
 impl Ipv4Table {
-    /// An empty table, which may have so many groups of 256 entries (1 KB each): one for each 24 bits that prefixes of more than 24 begin with.
+    /// Makes an empty table with at most `groups_max` groups of 256 entries (1 KB each). Every 24 bits with which a
+    /// prefix of more than 24 bits begins take one group.
     ///
     /// # Errors
     ///
@@ -43,15 +44,15 @@ impl Ipv4Table {
         Ok(Self { trie: Trie::new(BITS, groups_max)? })
     }
 
-    /// A table of many routes: prefixes, their lengths and next hops. Of those that are the same the last counts.
+    /// Makes a table of many routes: prefix, length and next hop. Of routes with the same prefix, the last counts.
     ///
     /// # Errors
     ///
-    /// As [`Self::insert`], with the number of the route that cannot be stored.
+    /// As [`Self::insert`], with the index of the route that cannot be stored.
     pub fn load(groups_max: usize, routes: &[(Ipv4Addr, u8, u32)]) -> Result<Self, (usize, RouteError)> {
         let mut table = Self::new(groups_max).map_err(|error| (0, error))?;
         let mut order: Vec<usize> = (0..routes.len()).collect();
-        // Short ones first: their wide ranges have no groups yet.
+        // Short prefixes first: their wide ranges have no groups yet.
         order.sort_by_key(|at| routes[*at].1);
         for at in order {
             let (prefix, len, hop) = routes[at];
@@ -60,11 +61,12 @@ impl Ipv4Table {
         Ok(table)
     }
 
-    /// Adds a route, or changes its next hop; returns the old one. Bits of `prefix` beyond the first `len` do not matter.
+    /// Adds a route, or changes its next hop; returns the old next hop. Bits of `prefix` beyond the first `len` are
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// [`RouteError`]; the table is as it was then.
+    /// [`RouteError`]; then the table is unchanged.
     pub fn insert(&mut self, prefix: Ipv4Addr, len: u8, hop: u32) -> Result<Option<u32>, RouteError> {
         self.trie.insert(bits(prefix), len, hop)
     }
@@ -78,7 +80,7 @@ impl Ipv4Table {
         self.trie.remove(bits(prefix), len)
     }
 
-    /// Routes there are.
+    /// Number of routes.
     pub fn routes(&self) -> usize {
         self.trie.routes()
     }
@@ -88,7 +90,7 @@ impl Ipv4Table {
         self.trie.groups()
     }
 
-    /// The next hop of the longest prefix of an address.
+    /// Returns the next hop of the longest matching prefix of an address.
     #[interleave(batch = get_all, lookup = look_up)]
     #[inline(always)]
     pub fn get(&self, #[each] address: Ipv4Addr) -> Option<u32> {

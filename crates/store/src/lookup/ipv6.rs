@@ -7,7 +7,7 @@ use sinew_interleave::interleave;
 use super::trie::{Entry, Says, Trie};
 use super::{GROUP_MAX, RouteError};
 
-/// A table of routes. It belongs to one thread at a time; a reader elsewhere is given another, whole one.
+/// A table of routes. It belongs to one thread at a time; to serve readers elsewhere, give them a complete new table.
 ///
 /// ```
 /// use sinew_interleave::Batch;
@@ -29,12 +29,12 @@ pub struct Ipv6Table {
 
 /// Bits of an address.
 const BITS: u8 = 128;
-/// Bits that are left after the first step.
+/// Bits left after the first step.
 const REST_BITS: u32 = 104;
 
 impl Ipv6Table {
-    /// An empty table, which may have so many groups of 256 entries (1 KB each): prefixes of 48 bits that have nothing in common need three each, those of 64
-    /// bits five.
+    /// Makes an empty table with at most `groups_max` groups of 256 entries (1 KB each). Prefixes of 48 bits that have
+    /// nothing in common need three groups each, those of 64 bits five.
     ///
     /// # Errors
     ///
@@ -43,11 +43,12 @@ impl Ipv6Table {
         Ok(Self { trie: Trie::new(BITS, groups_max)? })
     }
 
-    /// Adds a route, or changes its next hop; returns the old one. Bits of `prefix` beyond the first `len` do not matter.
+    /// Adds a route, or changes its next hop; returns the old next hop. Bits of `prefix` beyond the first `len` are
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// [`RouteError`]; the table is as it was then.
+    /// [`RouteError`]; then the table is unchanged.
     pub fn insert(&mut self, prefix: Ipv6Addr, len: u8, hop: u32) -> Result<Option<u32>, RouteError> {
         self.trie.insert(prefix.to_bits(), len, hop)
     }
@@ -61,7 +62,7 @@ impl Ipv6Table {
         self.trie.remove(prefix.to_bits(), len)
     }
 
-    /// Routes there are.
+    /// Number of routes.
     pub fn routes(&self) -> usize {
         self.trie.routes()
     }
@@ -71,7 +72,7 @@ impl Ipv6Table {
         self.trie.groups()
     }
 
-    /// The next hop of the longest prefix of an address.
+    /// Returns the next hop of the longest matching prefix of an address.
     #[interleave(batch = get_all, lookup = look_up)]
     #[inline(always)]
     pub fn get(&self, #[each] address: Ipv6Addr) -> Option<u32> {
@@ -102,7 +103,7 @@ impl Ipv6Table {
         for (addresses, hops) in addresses.chunks(GROUP_MAX).zip(hops.chunks_mut(GROUP_MAX)) {
             let mut rests = [Rest(0); GROUP_MAX];
             let mut entries = [const { None }; GROUP_MAX];
-            // Those that are not done, in the first places.
+            // Indices of the unfinished lookups, in the first `count` places.
             let mut live = [0u8; GROUP_MAX];
             for (at, address) in addresses.iter().enumerate() {
                 rests[at] = Rest::new(*address);
@@ -133,7 +134,7 @@ impl Ipv6Table {
     }
 }
 
-/// The bits of an address that were not looked at yet, from the highest on.
+/// The bits of an address that have not been used yet, from the highest on.
 #[derive(Clone, Copy)]
 struct Rest(u128);
 

@@ -1,4 +1,5 @@
-//! An Ethernet switch's table (CuckooSwitch's, as in nsdi15 4): from the address of a station to the port that it is behind.
+//! The table of an Ethernet switch (CuckooSwitch's, as in nsdi15 4): from a station's address to the port that it is
+//! behind.
 
 use sinew_interleave::Batch;
 
@@ -7,21 +8,21 @@ use super::cuckoo::{Cuckoo, CuckooError, CuckooReader, Packed};
 /// An Ethernet address.
 pub type MacAddress = [u8; 6];
 
-/// Bit of the first byte: the address is a group's.
+/// Bit of the first byte that marks a group address.
 const GROUP: u8 = 1;
 
-/// Why an address cannot be stored.
+/// Reason why an address cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum MacError {
-    /// It is no station's: a group's, or all zero.
-    #[error("{} is no station's address, so no port has it", text(.0))]
+    /// The address is not a station's: it is a group's, or all zero.
+    #[error("{} is not a station's address, so it cannot be behind a port", text(.0))]
     NoStation(MacAddress),
-    /// As the table that it stands in says.
+    /// An error of the underlying table.
     #[error(transparent)]
     Table(#[from] CuckooError),
 }
 
-/// As it is written down.
+/// Formats an address.
 fn text(address: &MacAddress) -> String {
     address.map(|byte| format!("{byte:02x}")).join(":")
 }
@@ -32,7 +33,7 @@ fn key_of(address: MacAddress) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// A table of addresses, as its writer has it: 2-8 cuckoo hashing with buckets of one cache line.
+/// A table of addresses, as seen by its writer: 2-8 cuckoo hashing with buckets of one cache line.
 ///
 /// ```
 /// use sinew_store::lookup::mac::MacTable;
@@ -47,30 +48,30 @@ fn key_of(address: MacAddress) -> u64 {
 pub struct MacTable(Cuckoo<Packed>);
 
 impl MacTable {
-    /// An empty table for so many stations; see [`Cuckoo::new`].
+    /// Makes an empty table for this many stations; see [`Cuckoo::new`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Cuckoo::new`].
     pub fn new(stations: usize, seed: u64) -> Result<Self, MacError> {
         Ok(Self(Cuckoo::new(stations, seed)?))
     }
 
-    /// Stations there are.
+    /// Number of stations.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no stations.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Puts a station behind a port; returns the one that it was behind.
+    /// Records the port of a station; returns its earlier port.
     ///
     /// # Errors
     ///
-    /// [`MacError`]: the address is no station's, or the table is full.
+    /// [`MacError`]: the address is not a station's, or the table is full.
     pub fn insert(&mut self, address: MacAddress, port: u16) -> Result<Option<u16>, MacError> {
         if address[0] & GROUP != 0 || address == [0; 6] {
             return Err(MacError::NoStation(address));
@@ -79,24 +80,25 @@ impl MacTable {
         Ok(old.map(|port| port as u16))
     }
 
-    /// Forgets a station; returns the port that it was behind.
+    /// Removes a station; returns its port.
     pub fn remove(&mut self, address: MacAddress) -> Option<u16> {
         self.0.remove(key_of(address)).map(|port| port as u16)
     }
 
-    /// The port of a station.
+    /// Returns the port of a station.
     #[inline(always)]
     pub fn get(&self, address: MacAddress) -> Option<u16> {
         self.0.get(key_of(address)).map(|port| port as u16)
     }
 
-    /// [`Self::get`] as a lookup that lets others run.
+    /// [`Self::get`] as a lookup that lets others run while it waits.
     #[inline(always)]
     pub async fn look_up(&self, address: MacAddress) -> Option<u16> {
         self.0.look_up(key_of(address)).await.map(|port| port as u16)
     }
 
-    /// [`Self::get`] of each address, interleaved; results come in the order of the addresses. Returns how many there were.
+    /// [`Self::get`] of each address, interleaved; results are in the order of the addresses. Returns the number of
+    /// addresses.
     #[inline(always)]
     pub fn get_all<const MAX: usize>(
         &self,
@@ -123,7 +125,7 @@ impl MacTable {
         }
     }
 
-    /// Somebody who reads while the table is written, from another thread.
+    /// Makes a reader for use by another thread while this one writes the table.
     pub fn reader(&self) -> MacReader {
         MacReader(self.0.reader())
     }
@@ -134,13 +136,13 @@ impl MacTable {
 pub struct MacReader(CuckooReader<Packed>);
 
 impl MacReader {
-    /// The port of a station.
+    /// Returns the port of a station.
     #[inline(always)]
     pub fn get(&self, address: MacAddress) -> Option<u16> {
         self.0.get(key_of(address)).map(|port| port as u16)
     }
 
-    /// [`Self::get`] as a lookup that lets others run.
+    /// [`Self::get`] as a lookup that lets others run while it waits.
     #[inline(always)]
     pub async fn look_up(&self, address: MacAddress) -> Option<u16> {
         self.0.look_up(key_of(address)).await.map(|port| port as u16)

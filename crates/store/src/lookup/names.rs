@@ -1,8 +1,9 @@
 //! Routes of names (NDN, nsdi15 4): the longest prefix of whole components, after Wang et al. with cuckoo hashing.
 //!
-//! A name is `/` and components with `/` between them, as `/org/example/video`. Each prefix in the table is found by the hash of its components, in a
-//! cuckoo table; its text lies elsewhere and is compared, so a name whose hash is another's finds nothing instead of the other's next hop.
-//! A lookup tries the lengths that prefixes in the table have, the longest first.
+//! A name is a `/` and components separated by `/`, such as `/org/example/video`. Each prefix in the table is found by
+//! the hash of its components, in a cuckoo table; its text lies elsewhere and is compared, so a name whose hash
+//! collides with another's finds nothing instead of the wrong next hop. A lookup tries the lengths of the prefixes in
+//! the table, the longest first.
 //!
 //! ```
 //! use sinew_interleave::Batch;
@@ -23,67 +24,67 @@ use sinew_mem::Words;
 
 use super::cuckoo::{Cuckoo, CuckooError};
 
-/// Components that a prefix can have. Names that are looked up may have more.
+/// Most components of a prefix. Names that are looked up may have more.
 pub const COMPONENTS_MAX: usize = 31;
 /// The longest prefix, in bytes.
 pub const NAME_LEN_MAX: usize = u16::MAX as usize;
-/// Bits of the next hop in the cuckoo table's value; above them is where the text lies.
+/// Bits of the next hop in the cuckoo table's value; the bits above them are the place of the text.
 const HOP_BITS: u32 = 16;
 
 /// A name with no empty component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name<'a>(&'a [u8]);
 
-/// Why bytes are no name, or a prefix cannot be stored.
+/// Reason why bytes are not a name, or a prefix cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum NameError {
-    /// A name begins with `/`.
+    /// The name does not begin with `/`.
     #[error("a name begins with `/`")]
     NoSlash,
-    /// There is nothing between two `/`, or behind the last.
+    /// A component is empty: there is nothing between two `/`, or behind the last.
     #[error("the component at byte {at} is empty")]
     EmptyComponent {
-        /// Where it would begin.
+        /// Index at which the component would begin.
         at: usize,
     },
-    /// It has more components than a prefix can have.
+    /// The prefix has more components than the table allows.
     #[error("a prefix of {components} components is too long: the table takes {COMPONENTS_MAX}")]
     Components {
-        /// Components it has.
+        /// Components of the prefix.
         components: usize,
     },
-    /// It has more bytes than a prefix can have.
+    /// The prefix has more bytes than the table allows.
     #[error("a prefix of {len} bytes is too long: the table takes {NAME_LEN_MAX}")]
     TooLong {
-        /// Bytes it has.
+        /// Length of the prefix, in bytes.
         len: usize,
     },
     /// Another prefix has the same hash.
     #[error("another prefix has the same hash: make the table with another seed")]
     Collision,
-    /// There is no room for its text.
+    /// There is no room for the prefix's text.
     #[error("the table is full: its texts take {used} of {capacity} bytes; make one with more")]
     TextFull {
         /// Bytes in use.
         used: usize,
-        /// Bytes there are.
+        /// Bytes in all.
         capacity: usize,
     },
-    /// As the table of hashes says.
+    /// An error of the table of hashes.
     #[error(transparent)]
     Table(#[from] CuckooError),
-    /// The system has no memory to give.
+    /// The system has no memory.
     #[error("the system gave no memory for {bytes} bytes of names")]
     Memory {
-        /// What was asked for.
+        /// Bytes asked for.
         bytes: usize,
-        /// What it said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl<'a> Name<'a> {
-    /// The name that these bytes are: `/` alone has no components, and is a prefix of every other.
+    /// Checks that the bytes are a name. `/` alone has no components, and is a prefix of every other name.
     ///
     /// # Errors
     ///
@@ -101,21 +102,21 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// Its bytes, without the `/` of the name that has no components.
+    /// The bytes of the name; empty for the name that has no components.
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// How many components it has.
+    /// Number of components.
     pub fn components(self) -> usize {
         self.0.iter().filter(|byte| **byte == b'/').count()
     }
 }
 
-/// The prefixes of a name, as far as they can be in a table.
+/// The prefixes of a name that are short enough for a table.
 struct Prefixes {
     hashes: [u64; COMPONENTS_MAX + 1],
-    /// Where they end.
+    /// Lengths of the prefixes, in bytes.
     ends: [u16; COMPONENTS_MAX + 1],
     components: usize,
 }
@@ -131,23 +132,24 @@ fn folded(hash: u64) -> u64 {
 #[derive(Debug)]
 pub struct NameTable {
     hashes: Cuckoo,
-    /// Texts: a word with length and components, then the bytes.
+    /// The texts: one word with length and components, then the bytes.
     texts: Words,
     /// Words of `texts` in use, from the start.
     used: usize,
-    /// Words of it that nothing leads to any more.
+    /// Words of it that are no longer referred to.
     wasted: usize,
-    /// How many prefixes have so many components.
+    /// Number of prefixes by number of components.
     lengths: [usize; COMPONENTS_MAX + 1],
-    /// A bit for each number of components that some prefix has.
+    /// One bit for each number of components that some prefix has.
     present: u32,
     secrets: RapidSecrets,
-    /// Bits of a hash that count: all, but in tests of collisions.
+    /// Bits of a hash that count: all, except in tests of collisions.
     hash_mask: u64,
 }
 
 impl NameTable {
-    /// An empty table for so many prefixes, with so many bytes for their texts: each takes 8 more than its own.
+    /// Makes an empty table for this many prefixes, with `text_bytes` bytes for their texts; each text takes 8 bytes
+    /// more than its length, and is rounded up to 8.
     ///
     /// # Errors
     ///
@@ -167,12 +169,12 @@ impl NameTable {
         })
     }
 
-    /// Prefixes there are.
+    /// Number of prefixes.
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no prefixes.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
@@ -187,7 +189,7 @@ impl NameTable {
         while at < bytes.len() && prefixes.components < COMPONENTS_MAX {
             let len = bytes[at + 1..].iter().position(|byte| *byte == b'/').unwrap_or(bytes.len() - at - 1) + 1;
             let end = at + len;
-            // A component that was cut off is none.
+            // A component that was cut off does not count.
             if end == bytes.len() && end < name.0.len() && name.0[end] != b'/' {
                 break;
             }
@@ -201,17 +203,17 @@ impl NameTable {
         prefixes
     }
 
-    /// The key of a hash in the cuckoo table, which has no 0.
+    /// The key of a hash in the cuckoo table, where 0 is not allowed.
     #[inline(always)]
     fn key_of(&self, hash: u64) -> u64 {
         (hash & self.hash_mask).max(1)
     }
 
-    /// Stores a prefix with its next hop, in place of its old one if there is one, which is returned.
+    /// Stores a prefix with its next hop; returns its earlier next hop.
     ///
     /// # Errors
     ///
-    /// [`NameError`]; the table is as it was then.
+    /// [`NameError`]; then the table is unchanged.
     pub fn insert(&mut self, prefix: Name<'_>, hop: u16) -> Result<Option<u16>, NameError> {
         let (components, len) = (prefix.components(), prefix.0.len());
         if components > COMPONENTS_MAX {
@@ -242,7 +244,7 @@ impl NameTable {
         Ok(None)
     }
 
-    /// Forgets a prefix; returns its next hop. Its text's bytes are used again when the table is empty.
+    /// Removes a prefix; returns its next hop. The bytes of its text are reused once the table is empty.
     pub fn remove(&mut self, prefix: Name<'_>) -> Option<u16> {
         let components = prefix.components();
         if components > COMPONENTS_MAX || prefix.0.len() > NAME_LEN_MAX {
@@ -265,7 +267,7 @@ impl NameTable {
         Some(value as u16)
     }
 
-    /// Bytes of texts that nothing leads to any more.
+    /// Bytes of texts that are no longer referred to.
     pub fn wasted_bytes(&self) -> usize {
         self.wasted * 8
     }
@@ -275,13 +277,13 @@ impl NameTable {
         self.texts.load(text) == (bytes.len() as u64) << 8 | components as u64 && self.texts.holds(text + 1, bytes)
     }
 
-    /// Lengths that are tried, the longest first, as bits.
+    /// Lengths to try, as bits.
     #[inline(always)]
     fn candidates(&self, prefixes: &Prefixes) -> u32 {
         self.present & (u32::MAX >> (31 - prefixes.components))
     }
 
-    /// The next hop of the longest prefix of a name.
+    /// Returns the next hop of the longest prefix of a name.
     #[inline]
     pub fn get(&self, name: Name<'_>) -> Option<u16> {
         let prefixes = self.prefixes(name);
@@ -299,7 +301,7 @@ impl NameTable {
         None
     }
 
-    /// [`Self::get`] as a lookup that lets others run.
+    /// [`Self::get`] as a lookup that lets others run while it waits.
     #[inline]
     pub async fn look_up(&self, name: Name<'_>) -> Option<u16> {
         let prefixes = self.prefixes(name);
@@ -319,7 +321,7 @@ impl NameTable {
         None
     }
 
-    /// [`Self::get`] of each name, interleaved; results come in the order of the names. Returns how many there were.
+    /// [`Self::get`] of each name, interleaved; results are in the order of the names. Returns the number of names.
     #[inline]
     pub fn get_all<'a, const MAX: usize>(
         &self,
@@ -330,9 +332,9 @@ impl NameTable {
         batch.run(names, hops, |name| self.look_up(name))
     }
 
-    /// [`Self::get`] of each name, with group prefetching by hand: a stage for each length of prefixes.
+    /// [`Self::get`] of each name, with group prefetching by hand: one stage for each length of prefixes.
     pub fn get_grouped(&self, names: &[Name<'_>], hops: &mut [Option<u16>]) {
-        /// Their prefixes take some 330 bytes each.
+        /// Names processed together; their prefixes take some 330 bytes each.
         const GROUP: usize = 16;
         for (names, hops) in names.chunks(GROUP).zip(hops.chunks_mut(GROUP)) {
             let prefixes: [Option<Prefixes>; GROUP] =
@@ -342,7 +344,7 @@ impl NameTable {
             while lengths != 0 {
                 let components = lengths.ilog2() as usize;
                 lengths ^= 1 << components;
-                // Those that have such a prefix, and found none yet.
+                // Names that have such a prefix, and have found none yet.
                 let (mut keys, mut which, mut count) = ([0; GROUP], [0; GROUP], 0);
                 for (at, prefixes) in prefixes.iter().flatten().enumerate() {
                     if prefixes.components >= components && hops[at].is_none() {
@@ -371,7 +373,7 @@ impl NameTable {
 mod tests {
     use super::*;
 
-    /// A table whose hashes have few bits.
+    /// Makes a table whose hashes have few bits.
     fn with_weak_hash() -> NameTable {
         let mut table = NameTable::new(100, 4096, 1).unwrap();
         table.hash_mask = 7;

@@ -1,15 +1,20 @@
-//! Patterns in texts: Aho and Corasick's automata, one of several for each text, walked so that their loads overlap (nsdi15 5).
+//! Searching texts for patterns: Aho-Corasick automata, of which each text uses one, walked so that their loads overlap
+//! (nsdi15 5).
 //!
-//! An automaton is a table with a row of 256 next states for each state, so that a step is one load, whose address depends on the load before. Walked alone
-//! ([`Automaton::scan`]) a text waits for each of them. [`scan_all`] walks several texts at once, a byte of each in turn (loop interchange), and takes the next text when one ends. It
-//! helps when texts that follow each other are of one automaton, whose rows are in the cache then, and begin with the longest: callers sort large batches so.
+//! An automaton is a table with a row of 256 next states for each state, so that a step is one load, whose address
+//! depends on the load before. A text that is walked alone ([`Automaton::scan`]) waits for each of them. [`scan_all`]
+//! walks several texts at once, a byte of each in turn (loop interchange), and takes the next text when one ends. It
+//! works best when consecutive texts use the same automaton, whose rows are then in the cache, and when the longest
+//! texts come first: callers sort large batches accordingly.
 //!
-//! States that end a pattern have the highest numbers, so that one comparison tells whether something was found. Texts are compared without regard to case by rows that
-//! are the same for both cases; a pattern for which it counts is compared once more where it was found.
+//! States that end a pattern have the highest numbers, so that one comparison tells whether something was found. The
+//! rows are the same for upper and lower case, so texts are matched without regard to case; a pattern for which case
+//! matters is compared once more where it was found.
 //!
-//! The automata are built here and not taken from the aho-corasick crate, whose tables are its own business: it tells one next state at a time, so a table of this layout would be made by
-//! building the crate's, with rows of four-byte states over classes of bytes, and walking all of it. The crate is what the tests compare every hit with (`tests/patterns.rs`), and what
-//! `sinew forward patterns` measures beside.
+//! The automata are built here, not by the aho-corasick crate, whose tables are private: it gives one next state at a
+//! time, so a table of this layout would mean building the crate's, with rows of four-byte states over classes of
+//! bytes, and walking all of it. The tests compare every hit with the crate's (`tests/patterns.rs`), and `sinew forward
+//! patterns` measures it for comparison.
 //!
 //! ```
 //! use sinew_store::lookup::patterns::{Automaton, Job, Pattern, scan_all};
@@ -30,7 +35,7 @@ mod scan;
 
 pub use scan::{LANES, scan_all, scan_in_order};
 
-/// A pattern, and whether case counts.
+/// A pattern, and whether case matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     bytes: Vec<u8>,
@@ -38,54 +43,54 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// A pattern that is these very bytes.
+    /// A pattern that matches exactly these bytes.
     pub fn exact(bytes: impl Into<Vec<u8>>) -> Self {
         Self { bytes: bytes.into(), is_exact: true }
     }
 
-    /// A pattern whose letters of ASCII are found in either case.
+    /// A pattern whose ASCII letters match in either case.
     pub fn any_case(bytes: impl Into<Vec<u8>>) -> Self {
         Self { bytes: bytes.into(), is_exact: false }
     }
 
-    /// Its bytes.
+    /// The bytes of the pattern.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether case counts.
+    /// Whether case matters.
     pub fn is_exact(&self) -> bool {
         self.is_exact
     }
 }
 
-/// Why there is no such automaton.
+/// Reason why an automaton cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// A pattern is everywhere.
+    /// A pattern is empty, and would match everywhere.
     #[error("pattern {pattern} is empty, and would be found everywhere")]
     Empty {
-        /// Its number.
+        /// Index of the pattern.
         pattern: usize,
     },
-    /// There are too many states.
+    /// The automaton would have too many states.
     #[error("the patterns have more than {STATES_MAX} bytes together: divide them among several automata")]
     TooLarge,
 }
 
-/// States of an automaton.
+/// Most states of an automaton.
 pub const STATES_MAX: usize = 1 << 24;
 
-/// Where a pattern was found.
+/// The place where a pattern was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hit {
-    /// The pattern's number, in the order in which the automaton was given them.
+    /// Index of the pattern, in the order given to the automaton.
     pub pattern: u32,
-    /// Where it ends: the index of the byte behind it.
+    /// Index of the byte behind the match.
     pub end: u32,
 }
 
-/// A text, and what it is searched with.
+/// A text, with the automaton that searches it.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     /// The automaton.
@@ -94,7 +99,7 @@ pub struct Job<'a> {
     pub text: &'a [u8],
 }
 
-/// A number of a state, in the width that the automaton needs.
+/// The number of a state, in the width that the automaton needs.
 pub(crate) trait State: Copy + Default + Ord + std::fmt::Debug + 'static {
     fn of(state: usize) -> Self;
     fn index(self) -> usize;
@@ -122,11 +127,11 @@ impl State for u32 {
     }
 }
 
-/// Next states.
+/// The table of next states.
 #[derive(Debug)]
 pub(crate) struct Rows<S> {
     rows: Vec<[S; 256]>,
-    /// From this one on states end patterns.
+    /// First of the states that end patterns.
     first_match: S,
 }
 
@@ -137,19 +142,19 @@ pub(crate) enum Table {
     Wide(Rows<u32>),
 }
 
-/// Finds all of its patterns in a text.
+/// An automaton, which finds all of its patterns in a text.
 #[derive(Debug)]
 pub struct Automaton {
     table: Table,
-    /// Where the patterns of each state that ends some begin in `outputs`; one more for the end.
+    /// For each state that ends patterns, the start of its patterns in `outputs`; and the end of the last.
     ends: Vec<u32>,
-    /// Numbers of patterns, the longest first.
+    /// Indices of patterns; those of a state are ordered by length, longest first.
     outputs: Vec<u32>,
     patterns: Vec<Pattern>,
 }
 
 impl Automaton {
-    /// An automaton for these patterns. The same pattern may be given twice, and is found twice.
+    /// Builds an automaton for these patterns. A pattern given twice is found twice.
     ///
     /// # Errors
     ///
@@ -158,12 +163,12 @@ impl Automaton {
         build::automaton(patterns.into_iter().collect())
     }
 
-    /// Its patterns, by number.
+    /// The patterns, by index.
     pub fn patterns(&self) -> &[Pattern] {
         &self.patterns
     }
 
-    /// States there are.
+    /// Number of states.
     pub fn states(&self) -> usize {
         match &self.table {
             Table::Narrow(rows) => rows.rows.len(),
@@ -171,7 +176,7 @@ impl Automaton {
         }
     }
 
-    /// Bytes of its table.
+    /// Length of the table, in bytes.
     pub fn bytes(&self) -> usize {
         self.states() * 256 * if matches!(self.table, Table::Narrow(_)) { 2 } else { 4 }
     }
@@ -182,7 +187,7 @@ impl Automaton {
         scan::plain(self, text, found);
     }
 
-    /// Hands on the patterns that end in a state, the `nth` of those that end any, at `end`.
+    /// Passes on the patterns that end at `end`, in the `nth` of the states that end any.
     #[cold]
     #[inline(never)]
     fn report(&self, nth: usize, text: &[u8], end: usize, found: &mut impl FnMut(Hit)) {

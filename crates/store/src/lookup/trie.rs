@@ -1,8 +1,9 @@
-//! A trie of prefixes: the first 24 bits at once, then eight at a time. IPv4's is DIR-24-8 ("Routing Lookups in Hardware at Memory Access Speeds"), IPv6's
-//! is laid out as DPDK's rte_lpm6.
+//! A trie of prefixes: the first 24 bits at once, then eight at a time. For IPv4 it is DIR-24-8 ("Routing Lookups in
+//! Hardware at Memory Access Speeds"); for IPv6 it is laid out as DPDK's rte_lpm6.
 //!
-//! Every entry is 4 bytes: the next hop of the longest prefix that covers it, with that prefix's length, or the group of 256 entries that goes
-//! on with it. All of them lie in one vector, whose first 2^24 are for the first 24 bits; a group is its number, and begins at 256 times that.
+//! Every entry is 4 bytes: the next hop of the longest prefix that covers it, with that prefix's length, or the group
+//! of 256 entries that continues it. All entries lie in one vector, whose first 2^24 are for the first 24 bits; a group
+//! is named by its number, and begins at 256 times that.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +12,18 @@ use sinew_mem::zeros_for_random_access;
 /// The largest next hop.
 pub const HOP_MAX: u32 = (1 << 22) - 1;
 
-/// Bits that the first step takes.
+/// Bits of the first step.
 const FIRST_BITS: u32 = 24;
-/// Bits that each further one takes.
+/// Bits of each further step.
 const NEXT_BITS: u32 = 8;
 /// Entries of a group.
 const GROUP: usize = 1 << NEXT_BITS;
-/// The first group's number: what comes before are the entries of the first step.
+/// Number of the first group: the entries before it are those of the first step.
 const GROUPS_START: u32 = 1 << (FIRST_BITS - NEXT_BITS);
-/// Groups that can be told apart.
+/// Most groups that an entry can tell apart.
 pub(super) const GROUPS_MAX: usize = (1 << 22) - GROUPS_START as usize;
 
-/// Why a route cannot be stored or removed.
+/// Reason why a route cannot be stored or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// The prefix has more bits than an address.
@@ -36,30 +37,30 @@ pub enum RouteError {
     /// The next hop does not fit into an entry.
     #[error("the next hop {hop} is out of range: the largest is {HOP_MAX}")]
     Hop {
-        /// What was asked for.
+        /// The next hop asked for.
         hop: u32,
     },
-    /// All groups that the table may have are in use.
+    /// The table has used up its groups.
     #[error("the table is full: it has its {groups} groups for longer prefixes; make one that may have more")]
     Full {
-        /// Groups it may have.
+        /// Groups that the table may have.
         groups: usize,
     },
-    /// There is no such route.
+    /// The table has no such route.
     #[error("there is no route for this prefix of {len} bits")]
     Absent {
         /// Bits of the prefix.
         len: u8,
     },
-    /// More groups than there can be.
-    #[error("a table has at most {GROUPS_MAX} groups for longer prefixes, and not {groups}")]
+    /// The table would have more groups than entries can tell apart.
+    #[error("a table has at most {GROUPS_MAX} groups for longer prefixes, not {groups}")]
     Groups {
-        /// What was asked for.
+        /// Groups asked for.
         groups: usize,
     },
 }
 
-/// An entry: a number, because memory that is zero need not be written before it is an empty one.
+/// An entry. It is a plain number, so that zeroed memory holds empty entries without being written.
 pub(super) type Entry = u32;
 
 const EMPTY: Entry = 0;
@@ -75,14 +76,14 @@ fn group(number: u32) -> Entry {
     IS_GROUP | number
 }
 
-/// What an [`Entry`] says.
+/// Decodes an [`Entry`].
 pub(super) trait Says {
     fn hop(self) -> Option<u32>;
 
-    /// Where the group begins that goes on with it.
+    /// Index at which the group that continues the entry begins.
     fn next(self) -> Option<usize>;
 
-    /// Of the prefix; of what is empty, as of one that covers everything.
+    /// Length of the prefix; for an empty entry 0, as for a prefix that covers everything.
     fn len(self) -> u8;
 }
 
@@ -102,11 +103,11 @@ impl Says for Entry {
     }
 }
 
-/// Prefixes of addresses of up to 128 bits, which begin with the highest bit.
+/// Prefixes of addresses of up to 128 bits, aligned to the highest bit.
 #[derive(Debug)]
 pub(super) struct Trie {
     pub entries: Vec<Entry>,
-    /// Groups that nothing leads to.
+    /// Unused groups.
     free: Vec<u32>,
     routes: BTreeMap<(u8, u128), u32>,
     groups_max: usize,
@@ -116,9 +117,9 @@ pub(super) struct Trie {
 /// A change of the entries that a prefix covers.
 #[derive(Clone, Copy)]
 enum Change {
-    /// Those of no longer prefix become this.
+    /// Entries of the same or a shorter prefix get this one.
     Put(Entry),
-    /// Those of this very length become this.
+    /// Entries of exactly this length get this one.
     Replace(Entry),
 }
 
@@ -132,13 +133,13 @@ impl Change {
     }
 }
 
-/// The first `len` bits.
+/// Keeps the first `len` bits of a prefix.
 fn masked(prefix: u128, len: u8) -> u128 {
     prefix & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
 }
 
 impl Trie {
-    /// Of addresses of `len_max` bits, with at most so many groups.
+    /// Makes a trie for addresses of `len_max` bits, with at most `groups_max` groups.
     pub fn new(len_max: u8, groups_max: usize) -> Result<Self, RouteError> {
         if groups_max > GROUPS_MAX {
             return Err(RouteError::Groups { groups: groups_max });
@@ -189,7 +190,7 @@ impl Trie {
         Ok(hop)
     }
 
-    /// The bits of an address that a step from `taken` bits on looks at.
+    /// Returns the `bits` bits of an address behind the first `taken`.
     fn index(prefix: u128, taken: u32, bits: u32) -> usize {
         (prefix >> (128 - taken - bits)) as usize & ((1 << bits) - 1)
     }
@@ -198,7 +199,7 @@ impl Trie {
         if taken == 0 { FIRST_BITS } else { NEXT_BITS }
     }
 
-    /// Groups that have to be made for a prefix.
+    /// Number of groups that must be made for a prefix.
     fn groups_wanted(&self, prefix: u128, len: u8) -> usize {
         let (mut base, mut taken) = (0, 0);
         while u32::from(len) > taken + Self::bits(taken) {
@@ -211,7 +212,8 @@ impl Trie {
         0
     }
 
-    /// Changes the entries that a prefix covers, from those at `base` on, which come after the first `taken` bits.
+    /// Changes the entries that a prefix covers, in the entries from `base` on, which are those behind the first
+    /// `taken` bits.
     fn change(&mut self, base: usize, taken: u32, prefix: u128, len: u8, change: Change) {
         let bits = Self::bits(taken);
         let at = base + Self::index(prefix, taken, bits);
@@ -225,14 +227,14 @@ impl Trie {
         let next = match (self.entries[at].next(), change) {
             (Some(next), _) => next,
             (None, Change::Put(_)) => self.split(at),
-            // A longer prefix would have made the group.
+            // A route this long would have made the group.
             (None, Change::Replace(_)) => return,
         };
         self.change(next, end, prefix, len, change);
         self.join(at, next, end);
     }
 
-    /// Changes an entry that a prefix covers as a whole, and those that go on with it.
+    /// Changes an entry that a prefix covers entirely, and the group that continues it.
     fn change_below(&mut self, at: usize, taken: u32, len: u8, change: Change) {
         match self.entries[at].next() {
             Some(next) => {
@@ -245,7 +247,7 @@ impl Trie {
         }
     }
 
-    /// A group goes on with an entry; returns where it begins.
+    /// Makes a group that continues an entry; returns the index at which it begins.
     fn split(&mut self, at: usize) -> usize {
         let entry = self.entries[at];
         let next = match self.free.pop() {
@@ -264,7 +266,7 @@ impl Trie {
         next
     }
 
-    /// Gives a group up whose entries say no more than one would in its place, after the first `taken` bits.
+    /// Frees a group that one entry can replace, behind the first `taken` bits.
     fn join(&mut self, at: usize, next: usize, taken: u32) {
         let entries = &self.entries[next..next + GROUP];
         let first = entries[0];

@@ -1,24 +1,24 @@
-//! Keys as the tree holds them: most comparisons end at the first eight bytes, which lie in the node itself.
+//! Keys as stored in the tree: most comparisons are decided by the first eight bytes, which lie in the node itself.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
 
 use scc::{Comparable, Equivalent};
 
-/// Bytes of a key that lie beside it in its node.
+/// Bytes of a key that are stored in its node.
 const HEAD_LEN: usize = 8;
 
 /// A key that the tree owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
-    /// The first bytes, big-endian, with zeros after the end of a shorter key.
+    /// The first bytes, big-endian, padded with zeros if the key is shorter.
     head: u64,
     len: u32,
     /// The bytes after the head.
     tail: Box<[u8]>,
 }
 
-/// The same, borrowed, for look-ups that allocate nothing.
+/// A borrowed key, for lookups that allocate nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyRef<'a> {
     head: u64,
@@ -44,8 +44,8 @@ impl<'a> KeyRef<'a> {
         Key { head: self.head, len: self.len as u32, tail: self.tail.into() }
     }
 
-    /// Equal heads leave the order to the tails. Where one key ends within its head its tail is empty, and the zeros after it are bytes of the
-    /// other: it is a prefix of the other, and the shorter one is less.
+    /// Compares two keys. If the heads are equal, the tails decide. If one key ends within its head, its tail is empty,
+    /// and its padding equals zero bytes of the other: it is a prefix of the other, so the shorter key is less.
     #[inline]
     fn order(&self, other: KeyRef<'_>) -> Ordering {
         match self.head.cmp(&other.head) {
@@ -61,7 +61,7 @@ impl Key {
         KeyRef { head: self.head, len: self.len as usize, tail: &self.tail }
     }
 
-    /// Puts the key's bytes in place of `bytes`.
+    /// Replaces the contents of `bytes` with the key.
     #[inline]
     pub fn write(&self, bytes: &mut Vec<u8>) {
         bytes.clear();
@@ -98,7 +98,7 @@ impl Comparable<Key> for KeyRef<'_> {
     }
 }
 
-/// A bound of bytes as a bound of keys.
+/// Converts a bound of bytes into a bound of keys.
 pub(super) fn bound<'a>(bound: Bound<&'a [u8]>) -> Bound<KeyRef<'a>> {
     bound.map(KeyRef::new)
 }

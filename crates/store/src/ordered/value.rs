@@ -1,11 +1,12 @@
-//! Values as the tree holds them: short ones lie in the node itself, so that a scan finds them without a further miss.
+//! Values as stored in the tree: short ones lie in the node itself, so that a scan reaches them without another cache
+//! miss.
 
 use std::sync::Arc;
 
-/// Longest value that lies in its node: with it a [`Value`] has three words, of which a long one needs as many.
+/// Longest value that is stored in its node: it makes a [`Value`] three words long, which a long value needs anyway.
 const SHORT_MAX: usize = 22;
 
-/// A value. The tree clones values when it splits a node, which costs a long one a count.
+/// A value. The tree clones values when it splits a node; for a long one that only increments a reference count.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Short { len: u8, bytes: [u8; SHORT_MAX] },

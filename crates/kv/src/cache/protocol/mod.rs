@@ -1,22 +1,22 @@
-//! What clients and servers of a cache say to each other.
+//! Messages between clients and servers of a cache.
 //!
 //! Little-endian, packed. A request is its kind, in one byte, and:
 //!
 //! | request | kind | then |
 //! | --- | --- | --- |
 //! | get | 1 | the key |
-//! | get with what is known | 2 | the key |
+//! | get with flags, lifetime and version | 2 | the key |
 //! | put | 3 | options (1), length of the key (2), [flags (4), lifetime (4)], [version (8)], the key, the value |
 //! | delete | 4 | the key |
 //! | get several | 5 | how many (1), for each: length of the key (2), the key |
 //! | info | 6 | |
 //! | stats | 7 | |
 //! | touch | 8 | lifetime (4), the key |
-//! | add | 9 | what to add, with a sign (8), the key |
+//! | add | 9 | signed amount to add (8), the key |
 //! | flush | 10 | |
 //!
-//! Options are the condition in two bits ([`When`](sinew_store::cache::When)) and bit 2 when flags and lifetime are there; the version is there when it is
-//! the condition. A response is its kind and:
+//! Options are the condition in two bits ([`When`](sinew_store::cache::When)) and bit 2, which is set when flags and
+//! lifetime are present; the version is present when the condition compares it. A response is its kind and:
 //!
 //! | response | kind | then |
 //! | --- | --- | --- |
@@ -27,17 +27,18 @@
 //! | deleted | 4 | |
 //! | values | 5 | how many (1), for each: length of the value (4), the value |
 //! | info | 6 | [`Info`] |
-//! | stats | 7 | how many (1), so many counters (8), in the order of [`Stats`] |
+//! | stats | 7 | how many (1), the counters (8 each), in the order of [`Stats`] |
 //! | touched | 8 | |
 //! | number | 9 | the number (8) |
 //! | flushed | 10 | |
 //! | refused | 128 and more | [`Refusal`] |
 //!
-//! A value that is not there has the length 2^32 - 1; one that found no room in its response has 2^32 - 2.
+//! The length 2^32 - 1 stands for a key without a value, 2^32 - 2 for a value that did not fit into the response.
 //!
-//! The kinds from 8 on came later: a server that does not know them refuses them as malformed, and leaves everything as it was.
+//! The kinds from 8 on were added later: a server that does not know them refuses them as malformed and changes
+//! nothing.
 //!
-//! With the 24 bytes of a packet's header and the ring's 8, a get of a key of 16 bytes is one cache line.
+//! With the packet header's 24 bytes and the ring's 8, a get of a 16-byte key fits one cache line.
 
 mod request;
 mod response;
@@ -50,17 +51,17 @@ pub use response::{
     write_value_head,
 };
 
-/// Keys of one request for several, at most.
+/// The most keys of one request for several.
 pub const KEYS_MAX: usize = 64;
 
-/// The version that [`Info`] names.
+/// Version of the protocol, as [`Info`] carries it.
 pub const VERSION: u8 = 1;
 
-/// A request or a response is none.
+/// Bytes that are not a valid request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Malformed {
-    /// What is wrong with it.
+    /// Description of the fault.
     pub what: &'static str,
 }
 
@@ -68,7 +69,7 @@ const fn malformed<T>(what: &'static str) -> Result<T, Malformed> {
     Err(Malformed { what })
 }
 
-/// Takes numbers from the front.
+/// Reads numbers and bytes from the front of a message.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -115,7 +116,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts numbers and bytes behind each other. What it writes to was made as long as is needed.
+/// Writes numbers and bytes one after another. The target must be long enough.
 struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {

@@ -18,50 +18,50 @@ const FLUSH: u8 = 10;
 const WHEN_BITS: u8 = 0b11;
 const HAS_EXTRAS: u8 = 0b100;
 
-/// What a server is asked.
+/// A request to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// The value of a key.
+    /// Asks for the value of a key.
     Get {
         /// The key.
         key: &'a [u8],
     },
-    /// The value of a key, and what is known about the item.
+    /// Asks for the value of a key, with its flags, lifetime and version.
     Inspect {
         /// The key.
         key: &'a [u8],
     },
-    /// To store a value.
+    /// Stores a value.
     Put(Put<'a>),
-    /// To forget an item.
+    /// Removes an item.
     Delete {
         /// The key.
         key: &'a [u8],
     },
-    /// The values of several keys of the same partition.
+    /// Asks for the values of several keys of the same partition.
     GetMany(Keys<'a>),
-    /// Which partition this is, and its limits.
+    /// Asks which partition this is, and for its limits.
     Info,
-    /// What was counted.
+    /// Asks for the counters.
     Stats,
-    /// To give an item another lifetime.
+    /// Sets the lifetime of an item.
     Touch {
         /// The key.
         key: &'a [u8],
-        /// Seconds from now on after which it ends; never when 0.
+        /// Seconds from now until the item expires; 0 means never.
         lives_s: u32,
     },
-    /// To add to the number that a value is, in decimal digits, and to say what it is then.
+    /// Adds to the number that a value holds in decimal digits, and asks for the sum.
     ///
-    /// As with memcached, numbers are of 64 bits without a sign: they wrap around at the upper end, and stay at 0 at the lower one. Flags and
-    /// lifetime stay as they are.
+    /// As with memcached, numbers are unsigned and of 64 bits: they wrap around at the upper end, and stop at 0 at the
+    /// lower one. Flags and lifetime stay as they are.
     Add {
         /// The key.
         key: &'a [u8],
-        /// What to add; less than 0: to take away.
+        /// Amount to add; a negative one is subtracted.
         delta: i64,
     },
-    /// To forget all items of this partition.
+    /// Removes all items of this partition.
     Flush,
 }
 
@@ -72,18 +72,18 @@ pub struct Put<'a> {
     pub key: &'a [u8],
     /// The value.
     pub value: &'a [u8],
-    /// How to store it.
+    /// Condition, flags and lifetime.
     pub options: PutOptions,
 }
 
-/// How to store a value.
+/// Condition, flags and lifetime of a value to store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions {
-    /// Under which condition.
+    /// Condition under which the value is stored.
     pub when: When,
-    /// A number of the client's own, given back with the item.
+    /// A number of the client's own, returned with the item.
     pub flags: u32,
-    /// Seconds after which the item ends; never when 0.
+    /// Seconds until the item expires; 0 means never.
     pub lives_s: u32,
 }
 
@@ -92,7 +92,7 @@ impl PutOptions {
         self.flags != 0 || self.lives_s != 0
     }
 
-    /// Bytes of a request to store a value so.
+    /// Length of a request to store a value with these options, in bytes.
     #[inline]
     pub fn request_len(&self, key_len: usize, value_len: usize) -> usize {
         let version = if matches!(self.when, When::Version(_)) { 8 } else { 0 };
@@ -130,7 +130,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Its length.
+    /// Length of the encoded request, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -143,7 +143,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether it is empty: no request is.
+    /// Always false: no request is empty.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -152,7 +152,8 @@ impl<'a> Request<'a> {
     ///
     /// # Panics
     ///
-    /// When `target` is not [`Self::len`] long, or a key is longer than [`KEY_LEN_MAX`](sinew_store::cache::KEY_LEN_MAX).
+    /// When `target` is not [`Self::len`] long, or a key is longer than
+    /// [`KEY_LEN_MAX`](sinew_store::cache::KEY_LEN_MAX).
     #[inline]
     pub fn write(&self, target: &mut [u8]) {
         assert_eq!(target.len(), self.len(), "a request is written whole");
@@ -236,7 +237,7 @@ impl<'a> Keys<'a> {
         reader.end().map(|()| keys)
     }
 
-    /// How many there are; from 1 to [`KEYS_MAX`].
+    /// Number of keys, from 1 to [`KEYS_MAX`].
     pub fn count(&self) -> usize {
         self.count
     }
@@ -244,14 +245,14 @@ impl<'a> Keys<'a> {
     /// The keys.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut reader = Reader(self.bytes);
-        // They were walked over when they were read.
+        // `read` has already checked that every key is whole.
         (0..self.count).map_while(move |_| {
             let len = usize::from(reader.u16().ok()?);
             reader.bytes(len).ok()
         })
     }
 
-    /// Bytes of a request for such keys.
+    /// Length of a request for `keys`, in bytes.
     pub fn request_len<'k>(keys: impl Iterator<Item = &'k [u8]>) -> usize {
         keys.fold(2, |len, key| len + 2 + key.len())
     }
@@ -260,8 +261,8 @@ impl<'a> Keys<'a> {
     ///
     /// # Panics
     ///
-    /// When `target` is not [`Self::request_len`] long, there is no key or there are more than [`KEYS_MAX`], or one is longer than
-    /// [`KEY_LEN_MAX`](sinew_store::cache::KEY_LEN_MAX).
+    /// When `target` is not [`Self::request_len`] long, there is no key or there are more than [`KEYS_MAX`], or one is
+    /// longer than [`KEY_LEN_MAX`](sinew_store::cache::KEY_LEN_MAX).
     pub fn write_request<'k>(keys: impl Iterator<Item = &'k [u8]>, target: &mut [u8]) {
         let (head, target) = target.split_at_mut(2);
         let mut writer = Writer(target);

@@ -26,7 +26,7 @@ pub const ITEM_VALUE_AT: usize = 17;
 /// Bytes before the first value of a [`Response::Values`].
 pub const VALUES_AT: usize = 2;
 
-/// What a server answers.
+/// An answer from a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response<'a> {
     /// No item has the key.
@@ -37,35 +37,36 @@ pub enum Response<'a> {
     Item(Item<'a>),
     /// The value was stored.
     Stored {
-        /// Its version.
+        /// Version of the stored item.
         version: u64,
     },
-    /// The item is forgotten.
+    /// The item was removed.
     Deleted,
     /// The values of several keys.
     Values(Values<'a>),
-    /// See [`Info`].
+    /// The partition and its limits: see [`Info`].
     Info(Info),
-    /// See [`Stats`].
+    /// The counters: see [`Stats`].
     Stats(Stats),
     /// The item has its new lifetime.
     Touched,
-    /// What was added to is this now.
+    /// The sum that an addition left.
     Number(u64),
-    /// The partition has no items any more.
+    /// The partition has been emptied.
     Flushed,
-    /// It was not done.
+    /// The request was refused.
     Refused(Refusal),
 }
 
-/// A value, and what is known about it.
+/// A value with its flags, lifetime and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// The client's own number.
+    /// Flags, a number of the client's own.
     pub flags: u32,
-    /// Seconds until it ends; never when 0.
+    /// Seconds until the item expires; 0 means never.
     pub lives_s: u32,
-    /// Changes with every change of the item: what [`When::Version`](sinew_store::cache::When::Version) compares.
+    /// Version, which changes with every change of the item; [`When::Version`](sinew_store::cache::When::Version)
+    /// compares it.
     pub version: u64,
     /// The value.
     pub value: &'a [u8],
@@ -76,34 +77,34 @@ pub struct Item<'a> {
 pub struct Info {
     /// Its number, from 0.
     pub partition: u16,
-    /// How many partitions the cache has.
+    /// Number of partitions of the cache.
     pub partitions: u16,
     /// Longest value, in bytes.
     pub value_len_max: u32,
-    /// Longest response to a request for several values, in bytes. What does not fit is [`Lookup::Omitted`].
+    /// Longest response to a request for several values, in bytes. A value that does not fit is [`Lookup::Omitted`].
     pub response_len_max: u32,
 }
 
-/// What a partition counted since it was made.
+/// Counters of a partition since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Keys that were asked for and found.
+    /// Keys asked for and found.
     pub hits: u64,
-    /// Keys that were asked for and not found.
+    /// Keys asked for and not found.
     pub misses: u64,
-    /// Items there are; those that were evicted or expired count until somebody comes across them.
+    /// Items in the table; evicted and expired ones count until a request comes across them.
     pub items: u64,
-    /// Items that were stored.
+    /// Items stored.
     pub stored: u64,
-    /// Items that gave their place to others.
+    /// Items evicted to make room for others.
     pub evictions: u64,
-    /// Bytes of items, the dead ones too.
+    /// Bytes of items, including dead ones.
     pub used_bytes: u64,
-    /// Bytes for items.
+    /// Bytes available for items.
     pub capacity_bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
-    /// Requests that were malformed, too large, or for another partition.
+    /// Requests refused because they were malformed, too large, or for another partition.
     pub refused: u64,
 }
 
@@ -120,7 +121,7 @@ impl Stats {
         Self { hits, misses, items, stored, evictions, used_bytes, capacity_bytes, index_bytes, refused }
     }
 
-    /// Each counter with its name.
+    /// Returns each counter with its name.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         const NAMES: [&str; Stats::COUNT] = [
             "hits",
@@ -136,7 +137,7 @@ impl Stats {
         NAMES.into_iter().zip(self.to_array())
     }
 
-    /// The sums of two partitions' counters.
+    /// Returns the sums of two partitions' counters.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let (mut sums, others) = (self.to_array(), other.to_array());
@@ -145,12 +146,12 @@ impl Stats {
     }
 }
 
-/// Why a request was not done.
+/// Reason why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It is no request.
+    /// The request could not be read.
     #[error(
-        "the server could not read the request: client and server are of different versions, or something was changed on the way"
+        "the server could not read the request: client and server are of different versions, or it was damaged on the way"
     )]
     Malformed,
     /// An item has the key, and none should.
@@ -159,44 +160,44 @@ pub enum Refusal {
     /// No item has the key, and one should.
     #[error("no item has this key")]
     Absent,
-    /// The item is of another version.
+    /// The item has another version than the condition names.
     #[error("the item was changed: it has version {version}")]
     Changed {
-        /// The version that it has.
+        /// Version of the item.
         version: u64,
     },
     /// The key is too long.
     #[error("a key of {len} bytes is longer than {KEY_LEN_MAX}")]
     KeyTooLong {
-        /// Its length.
+        /// Length of the key, in bytes.
         len: u64,
     },
     /// The value is too long.
     #[error("a value of {len} bytes is longer than the {max} that this cache takes")]
     ValueTooLong {
-        /// Its length.
+        /// Length of the value, in bytes.
         len: u64,
-        /// The longest.
+        /// Longest value that the cache accepts, in bytes.
         max: u64,
     },
-    /// There is no memory for it, and nothing is evicted.
+    /// There is no memory for the value, and this store does not evict.
     #[error("the store is full: {used_bytes} of {capacity_bytes} bytes are in use, and nothing is evicted here")]
     Full {
         /// Bytes in use.
         used_bytes: u64,
-        /// Bytes there are.
+        /// Bytes in all.
         capacity_bytes: u64,
     },
-    /// The key belongs to another partition than this endpoint's.
+    /// The key belongs to a partition that this endpoint does not own.
     #[error(
-        "the key belongs to another partition than {partition}, which was asked: connect anew to learn who has which"
+        "the key does not belong to partition {partition}, which was asked: connect again to learn which endpoint owns it"
     )]
     WrongPartition {
-        /// The one that was asked.
+        /// The partition that was asked.
         partition: u64,
     },
-    /// What was to be added to is no number.
-    #[error("the value is no number of up to 20 decimal digits below 2^64")]
+    /// The value to add to is not a number.
+    #[error("the value is not a number of up to 20 decimal digits below 2^64")]
     NotANumber,
     /// The endpoint owns no partition.
     #[error("this endpoint owns no partition: the server has more endpoints than partitions")]
@@ -219,13 +220,13 @@ impl From<PutError> for Refusal {
 }
 
 impl Refusal {
-    /// Whether the client asked for what nobody should ask for, or for more than there is: not so for conditions, which may hold
-    /// or not.
+    /// Whether the request itself was at fault, or asked for more than there is. A condition that did not hold, or a
+    /// value that is not a number, is no fault.
     pub fn is_fault(&self) -> bool {
         !matches!(self, Self::Present | Self::Absent | Self::Changed { .. } | Self::NotANumber)
     }
 
-    /// Kind, and what goes with it; every refusal is as long.
+    /// Kind and two numbers; all refusals have the same length.
     fn to_parts(self) -> (u8, [u64; 2]) {
         match self {
             Self::Malformed => (128, [0, 0]),
@@ -258,14 +259,14 @@ impl Refusal {
     }
 }
 
-/// What came of one key of several.
+/// Result for one key of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup<'a> {
-    /// Its value.
+    /// The value of the key.
     Hit(&'a [u8]),
     /// No item has the key.
     Miss,
-    /// There is an item, and the response had no more room for it: ask for it alone.
+    /// The value did not fit into the response: ask for it alone.
     Omitted,
 }
 
@@ -296,19 +297,19 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// How many there are: as many as keys were asked for.
+    /// Number of values, which is the number of keys asked for.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// What came of each key, in the order in which they were asked for.
+    /// Returns the result for each key, in the order of the request.
     pub fn iter(&self) -> impl Iterator<Item = Lookup<'a>> + use<'a> {
         let mut reader = Reader(self.bytes);
-        // They were walked over when they were read.
+        // `read` has already checked that every value is whole.
         (0..self.count).map_while(move |_| Self::next(&mut reader).ok())
     }
 
-    /// Writes how many there are, and gives back the rest of `target`, for [`Self::write_next`].
+    /// Writes the number of values and returns the rest of `target`, for [`Self::write_next`].
     ///
     /// # Panics
     ///
@@ -319,13 +320,13 @@ impl<'a> Values<'a> {
         rest
     }
 
-    /// Bytes of one value of several.
+    /// Length of one result in the encoding, in bytes, with a value of `lookup` bytes if there is one.
     #[inline]
     pub fn len_of(lookup: Option<usize>) -> usize {
         4 + lookup.unwrap_or(0)
     }
 
-    /// Writes the length of the next value and gives back where the value goes, and the rest.
+    /// Writes the length of the next value; returns the place for the value, and the rest.
     ///
     /// # Panics
     ///
@@ -343,10 +344,10 @@ impl<'a> Values<'a> {
     }
 }
 
-/// What stands in place of one key of several.
+/// Result for one key of several, as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// A value of so many bytes, fewer than 2^32 - 2.
+    /// A value of this many bytes, fewer than 2^32 - 2.
     Hit(usize),
     /// See [`Lookup::Miss`].
     Miss,
@@ -386,7 +387,7 @@ impl<'a> Response<'a> {
                 for counter in &mut array {
                     *counter = reader.u64()?;
                 }
-                // A later version may count more.
+                // A later version may send further counters.
                 reader.bytes((count - array.len()) * 8)?;
                 reader.end().map(|()| Self::Stats(Stats::from_array(array)))
             }
@@ -404,7 +405,7 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// Its length.
+    /// Length of the encoded response, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -419,7 +420,7 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// Whether it is empty: no response is.
+    /// Always false: no response is empty.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -459,7 +460,7 @@ impl<'a> Response<'a> {
     }
 }
 
-/// Writes what stands before a value, and gives back where the value goes.
+/// Writes the head of a [`Response::Value`] and returns the place for the value.
 ///
 /// # Panics
 ///
@@ -471,7 +472,7 @@ pub fn write_value_head(target: &mut [u8]) -> &mut [u8] {
     value
 }
 
-/// Writes what stands before the value of an item, and gives back where the value goes.
+/// Writes the head of a [`Response::Item`] and returns the place for the value.
 ///
 /// # Panics
 ///

@@ -1,3 +1,4 @@
+//! Tests of the cache protocol: fixed layouts, refusals and round trips.
 use proptest::prelude::*;
 use sinew_store::cache::When;
 
@@ -174,7 +175,7 @@ proptest! {
         if let Ok(request) = Request::read(&bytes) {
             let again = written(&request);
             prop_assert_eq!(Request::read(&again), Ok(request));
-            // A put can say the same in more bytes than it needs.
+            // A put can be encoded in more bytes than it needs.
             prop_assert!(again == bytes || matches!(request, Request::Put(_)));
         }
         if let Ok(response) = Response::read(&bytes)

@@ -1,4 +1,4 @@
-//! Connections that come and go.
+//! Accepting and closing connections.
 
 use std::io::ErrorKind;
 
@@ -10,7 +10,7 @@ use super::super::hand_over::Message;
 use super::{CONNECTIONS, Door};
 use sinew_door::Stream;
 
-/// Connections that are accepted in one turn.
+/// Connections accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
 impl Door {
@@ -29,7 +29,7 @@ impl Door {
                     let is_out_of_descriptors = error.kind() != ErrorKind::WouldBlock;
                     let count = self.service.count();
                     if is_out_of_descriptors {
-                        // There are none left until somebody goes.
+                        // Out of descriptors until a connection is closed.
                         self.accepts_later = true;
                         count.listen_disabled_num.add(1);
                     }
@@ -42,11 +42,11 @@ impl Door {
         found
     }
 
-    /// Gives a connection to one of the threads, unless there are too many.
+    /// Gives a connection to one of the threads, or rejects it if there are too many.
     fn admit(&mut self, mut stream: Stream) {
         let count = self.service.count();
         let shared = &self.service.shared;
-        // This thread alone adds to it. Nothing else is published with it.
+        // Only this thread increments it, and nothing else is published with it.
         if shared.connections.load(Ordering::Relaxed) >= shared.about.connections_max {
             count.total_connections.add(1);
             count.rejected_connections.add(1);
@@ -63,7 +63,7 @@ impl Door {
         }
     }
 
-    /// Takes a connection in.
+    /// Adds a connection to this door.
     pub(super) fn hold(&mut self, mut stream: Stream) {
         self.service.count().total_connections.add(1);
         let index = self.free.pop().unwrap_or_else(|| {
@@ -87,22 +87,22 @@ impl Door {
         self.service.count().curr_connections.set((self.connections.len() - self.free.len()) as u64);
     }
 
-    /// Ends a connection.
+    /// Closes a connection.
     pub(super) fn close(&mut self, index: usize, connection: Box<Connection>) {
         self.forget(&connection);
         self.let_go(index);
     }
 
-    /// Of a connection that is gone.
+    /// Frees the place of a connection that is gone.
     fn let_go(&mut self, index: usize) {
         self.free.push(index);
         self.service.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.publish_connections();
-        // There is a descriptor again.
+        // A descriptor has become free.
         self.accepting |= std::mem::take(&mut self.accepts_later);
     }
 
-    /// Closes connections that have said nothing for too long, and are not owed anything.
+    /// Closes connections that have been silent for too long and are owed nothing.
     pub(super) fn close_idle(&mut self, now_s: u32) {
         let timeout_s = self.service.shared.about.idle_timeout_s;
         if timeout_s == 0 {

@@ -1,4 +1,4 @@
-//! Memory for connections: who gets it, who waits for it, and who goes for want of it.
+//! Memory for connections: which get it, which wait for it, and which are closed for lack of it.
 
 use std::collections::VecDeque;
 
@@ -8,40 +8,40 @@ use super::super::hand_over::Message;
 use super::super::protocol::Limits;
 use super::Door;
 
-/// A connection that has not moved for so long is closed when there is no memory for others.
+/// Time without progress, in nanoseconds, after which a connection may be closed to free memory for others.
 const STALLED_NS: u64 = 1_000_000_000;
-/// Those are looked for no more often than this.
+/// Least time between two searches for stalled connections, in nanoseconds.
 const BETWEEN_LOOKS_NS: u64 = 20_000_000;
 
-/// Of so many connections that get memory, one is that which has waited longest.
+/// One grant of memory in this many goes to the connection that has waited longest.
 const FED_FOR_AN_OLD_ONE: usize = 4;
 
-/// Bytes of answers that a connection is given without asking: fewer while there is little memory.
+/// Bytes of answers that a connection may have without asking; fewer while memory is scarce.
 const OUT_LEN_MAX: usize = 256 << 10;
 const OUT_LEN_MAX_WHEN_SHORT: usize = 16 << 10;
 
-/// What connections may do without asking.
+/// The limits within which connections need not ask for memory.
 pub(super) fn limits(is_short: bool) -> Limits {
     let out_len_max = if is_short { OUT_LEN_MAX_WHEN_SHORT } else { OUT_LEN_MAX };
     Limits { out_len_max, answer_len_max: LONG.min(out_len_max), ..Limits::default() }
 }
 
-/// Who waits for memory.
+/// Connections that wait for memory.
 #[derive(Default)]
 pub(super) struct Hunger {
-    /// Those of which nobody knows whether they move, and those that have moved.
+    /// Unproven connections, and proven ones, by [`Claim`].
     queues: [Waiting; 2],
-    /// When stalled connections are looked for next.
+    /// Time of the next search for stalled connections, in nanoseconds.
     next_look_ns: u64,
-    /// Bytes that are counted for what this thread keeps itself.
+    /// Bytes accounted for this thread's own buffers.
     counted: usize,
 }
 
 #[derive(Default)]
 struct Waiting {
-    /// Numbers and generations.
+    /// Indices and generations.
     connections: VecDeque<(usize, u64)>,
-    /// Connections that got some.
+    /// Connections that got memory.
     fed: usize,
 }
 
@@ -52,14 +52,14 @@ impl Hunger {
 }
 
 impl Door {
-    /// Counts what has changed of a connection's buffers.
+    /// Accounts for changes of a connection's buffers.
     pub(super) fn count(&self, connection: &mut Connection) {
         let kept = connection.kept();
         self.service.shared.budget.change(connection.counted, kept);
         connection.counted = kept;
     }
 
-    /// Counts what this thread keeps itself, and makes room when there is too much.
+    /// Accounts for this thread's own buffers, and makes room when the budget is spent.
     pub(super) fn count_memory(&mut self) {
         let kept = self.pool.kept() + self.batches.kept() + self.out.capacity() + self.service.request.capacity();
         let budget = &self.service.shared.budget;
@@ -74,19 +74,19 @@ impl Door {
         }
     }
 
-    /// Of a connection that is gone: its buffers and what was taken for it.
+    /// Gives back the memory accounted for a connection that is gone.
     pub(super) fn forget(&self, connection: &Connection) {
         self.service.shared.budget.change(connection.counted, 0);
     }
 
-    /// Takes memory for what the connection wants, or has it wait.
+    /// Takes memory for `want`, or lets the connection wait for it.
     pub(super) fn want(&mut self, index: usize, connection: &mut Connection, want: Want) {
         connection.starve(want);
         self.feed_or_queue(index, connection);
     }
 
-    /// Takes memory for what the connection wants next, or has it wait. It is given for one long answer of another thread after the
-    /// other.
+    /// Takes memory for what the connection needs next, or lets it wait. Long answers of other threads get memory one
+    /// after the other.
     pub(super) fn feed_or_queue(&mut self, index: usize, connection: &mut Connection) {
         let queue = connection.claim() as usize;
         while let Some(len) = connection.starving.front().map(Want::len)
@@ -103,7 +103,7 @@ impl Door {
         }
     }
 
-    /// Takes so many bytes for a connection, if there are.
+    /// Takes `len` bytes for a connection, if they are available.
     fn take_for(&self, connection: &mut Connection, len: usize) -> bool {
         let taken = self.service.shared.budget.try_take(len, connection.claim());
         if taken {
@@ -112,17 +112,17 @@ impl Door {
         taken
     }
 
-    /// Does what the memory was taken for.
+    /// Provides the buffer or the room for which memory was taken.
     fn give(&mut self, connection: &mut Connection) {
         let Some(want) = connection.starving.pop_front() else { return };
         match want {
             Want::Input(len) => {
-                // All that it takes: it can be sent to the end then.
+                // A buffer for the whole command, so that the client can send it to the end.
                 let mut input = self.pool.take_short(len);
                 input.extend_from_slice(&connection.input);
                 self.pool.give(std::mem::replace(&mut connection.input, input));
             }
-            // What is answered next is as long.
+            // The next answer has this length.
             Want::Answer(len) => connection.room = len,
             Want::Others(len, entry, request) => {
                 connection.others_room = len;
@@ -133,13 +133,13 @@ impl Door {
         self.count(connection);
     }
 
-    /// Gives memory to those who wait for it, as far as there is some.
+    /// Gives the available memory to waiting connections.
     pub(super) fn feed(&mut self) {
         for queue in (0..self.hunger.queues.len()).rev() {
             loop {
                 let Waiting { connections, fed } = &mut self.hunger.queues[queue];
-                // The one that came last, and now and then the one that has waited longest: a crowd that came at once does not keep
-                // those who come after it from everything.
+                // Mostly the newest, and now and then the one that has waited longest, so that a crowd that came at
+                // once does not shut out all later ones.
                 let is_oldest = fed.is_multiple_of(FED_FOR_AN_OLD_ONE);
                 let next = if is_oldest { connections.pop_front() } else { connections.pop_back() };
                 let Some((index, generation)) = next else { break };
@@ -148,7 +148,7 @@ impl Door {
                 };
                 connection.is_queued_for_memory = false;
                 if !connection.may_be_fed() {
-                    // It comes again when it is its turn.
+                    // It will ask again when its turn comes.
                     self.connections[index] = Some(connection);
                     self.enqueue(index);
                     continue;
@@ -178,7 +178,7 @@ impl Door {
         }
     }
 
-    /// Closes connections that do not move, here and at other threads.
+    /// Closes stalled connections, here and at the other threads.
     fn make_room(&mut self) {
         if self.now_ns < self.hunger.next_look_ns {
             return;
@@ -189,8 +189,8 @@ impl Door {
         }
     }
 
-    /// Closes connections that have not moved for a while, those first that have not for longest, until half of the memory of those of
-    /// which nobody knows whether they move is free.
+    /// Closes stalled connections, the longest stalled first, until half of the memory for unproven connections is
+    /// free.
     pub(super) fn shed(&mut self) {
         if self.now_ns < self.hunger.next_look_ns {
             return;
@@ -208,7 +208,7 @@ impl Door {
                 break;
             }
             let Some(mut connection) = self.connections[index].take() else { continue };
-            // The kernel tells late that it would take more.
+            // The kernel is late to report that it would accept more, so try once more.
             let before = connection.moved_ns;
             while connection.blocked && self.send(index, &mut connection).is_ok_and(|sent| sent > 0) {}
             if connection.moved_ns != before {
@@ -221,14 +221,14 @@ impl Door {
             self.close(index, connection);
         }
         if !self.hunger.queues[Claim::New as usize].connections.is_empty() {
-            // What is kept for later is of more use to them.
+            // Waiting connections need the memory more than the pool does.
             self.pool.clear();
         }
         self.turn_away(before_ns);
     }
 
-    /// Closes connections that wait for memory since `before_ns`, and of which nobody knows whether they will move, while those that wait
-    /// have too much themselves, or even what is kept for connections that have moved is in use. They would all wait for each other.
+    /// Closes unproven connections that have waited for memory since `before_ns`, as long as waiting ones hold too much
+    /// memory themselves, or even the reserve for proven ones is in use. Otherwise they would all wait for each other.
     fn turn_away(&mut self, before_ns: u64) {
         let queue = Claim::New as usize;
         let Waiting { connections, .. } = &self.hunger.queues[queue];

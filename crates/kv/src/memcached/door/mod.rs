@@ -26,44 +26,47 @@ use memory::Hunger;
 use others::{Other, Requests};
 use sinew_door::{Listener, OWNER_ONLY};
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const READ_LEN: usize = 64 << 10;
-/// Messages of other threads that are taken in one turn.
+/// Messages of other threads taken in one turn.
 const MESSAGES_PER_TURN: usize = 256;
-/// Events that are taken from the system at once.
+/// Events taken from the system at once.
 const EVENTS: usize = 1024;
-/// Turns beside something else between two looks at the sockets, while those have nothing.
+/// Calls of [`Door::turn_beside`] between two looks at the sockets, while these are idle.
 const TURNS_BETWEEN_LOOKS: u32 = 32;
-/// When there was no descriptor for a connection, it is tried again after so long at the latest.
+/// Longest wait, in nanoseconds, before accepting is tried again after descriptors ran out.
 const TRY_AGAIN_NS: u64 = 1_000_000_000;
-/// While connections wait for memory, it is looked for that often: other threads do not tell when they give some back.
+/// Interval at which a door looks for memory while connections wait for it: other threads do not announce that they
+/// have freed some.
 const LOOK_FOR_MEMORY: Duration = Duration::from_millis(10);
-/// What each thread keeps of buffers that nobody needs, and of what threads hand each other: one part in so many of all memory.
+/// Divisor of the connection memory that gives what each thread keeps of free buffers, and again of free batches.
 const KEPT_PART: usize = 8;
 
 const WAKER: Token = Token(0);
 const LISTENER: Token = Token(1);
-/// Tokens of connections begin here.
+/// First token of a connection.
 const CONNECTIONS: usize = 2;
 
-/// What the doors of a server allow.
+/// Limits and settings of a server's doors.
 #[derive(Clone, Debug)]
 pub struct DoorConfig {
-    /// Connections, over all threads. Further ones hear `ERROR Too many open connections`.
+    /// Connections over all threads. Further ones receive `ERROR Too many open connections`.
     pub connections_max: usize,
-    /// Bytes that the buffers of all connections may take: what clients have not sent to the end, and what they have not read. When
-    /// there are more, whoever wants some waits, and connections are closed that have not moved for a second: those first of which
-    /// the kernel has taken no byte, or which have sent none of what they owe, for longest. It is four of the longest items at least.
+    /// Bytes for the buffers of all connections: commands not yet complete, and answers not yet read. When they run
+    /// out, a connection that needs more waits, and connections that have stalled for a second are closed, the longest
+    /// stalled first: those for which the kernel accepts no more of their answers, or which have sent no more of an
+    /// incomplete command. The least is four times the longest item.
     pub connection_memory: usize,
-    /// The longest item, as memcached counts it: key, value, and about 60 bytes more. No more than the table takes.
+    /// Longest item in bytes, as memcached counts it: key, value, and about 60 bytes more. No more than the table
+    /// allows.
     pub item_len_max: usize,
-    /// Seconds after which a connection is closed that says nothing; never when 0.
+    /// Seconds after which a silent connection is closed; 0 means never.
     pub idle_timeout_s: u32,
-    /// The mode of a Unix socket.
+    /// Permissions of a Unix socket.
     pub socket_mode: u32,
-    /// Whether items make way for new ones: `stats settings` tells.
+    /// Whether items are evicted to make room for new ones, for `stats settings`.
     pub evicts: bool,
-    /// The processor time that this process has used, for itself and in the system: `stats` tells.
+    /// Returns the processor time that this process has used, in user and in system mode, for `stats`.
     pub cpu_times: fn() -> [Duration; 2],
 }
 
@@ -82,28 +85,28 @@ impl Default for DoorConfig {
 }
 
 impl DoorConfig {
-    /// The least memory for the connections of clients that store and read items of such a length.
+    /// The least memory for connections whose clients store and read items of this length, in bytes.
     pub fn connection_memory_min(item_len_max: usize) -> usize {
         item_len_max.saturating_mul(4)
     }
 }
 
-/// The door of one thread, which owns a partition of the keys: holds connections, and serves them whenever it is
-/// [turned](Door::turn). A command for a key of another partition is handed over to the door of that one.
+/// The door of one thread, which owns a partition of the keys. It holds connections, and serves them whenever it is
+/// [turned](Door::turn). It hands a command for a key of another partition over to that partition's door.
 pub struct Door {
     poll: Poll,
     events: Events,
-    /// The events were not looked at yet.
+    /// The events have not been processed yet.
     polled: bool,
     listener: Option<Listener>,
     accepting: bool,
-    /// There was no descriptor for a connection.
+    /// Accepting failed for lack of a descriptor.
     accepts_later: bool,
     service: Service,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
     generation: u64,
-    /// Connections with something to do.
+    /// Connections to be served.
     queue: VecDeque<usize>,
     input: Box<[u8]>,
     out: Vec<u8>,
@@ -111,25 +114,25 @@ pub struct Door {
     batches: Batches,
     hunger: Hunger,
     inbox: Inbox,
-    /// Requests of other threads that are not answered yet.
+    /// Requests of other threads that have not been answered yet.
     requests: VecDeque<Requests>,
     others: Vec<Other>,
     next_thread: usize,
     now_ns: u64,
     ticked_s: u32,
-    /// Of the sockets together.
+    /// Descriptor of the poll, and thus of all sockets together.
     descriptor: Descriptor,
-    /// Turns beside something else since there was anything to do.
+    /// Calls of [`Door::turn_beside`] since anything happened.
     idle_turns: u32,
 }
 
 impl Door {
-    /// A door for each partition, in their order; all of them share the connections that come in at `listener`. The clock that the
-    /// doors are handed was 0 at `epoch_unix_s`, in seconds of Unix time.
+    /// Opens one door for each partition, in their order; they share the connections that arrive at `listener`.
+    /// `epoch_unix_s` is the Unix time, in seconds, at which the clock passed to the doors was 0.
     ///
     /// # Errors
     ///
-    /// What the system says when it has no descriptors, or when the socket cannot have its mode.
+    /// An error of the system if it has no more descriptors, or if the socket's permissions cannot be set.
     pub fn open(
         listener: Listener,
         partitions: &Partitions,
@@ -198,32 +201,32 @@ impl Door {
         Ok(doors)
     }
 
-    /// Which partition's it is.
+    /// The partition that this door owns.
     pub fn partition(&self) -> usize {
         self.service.partition
     }
 
-    /// Where clients come in, if it is at this one.
+    /// Address of the listener, if this door has it.
     pub fn address(&self) -> Option<&str> {
         self.listener.as_ref().map(Listener::address)
     }
 
-    /// What each thread counted.
+    /// The counters of each thread.
     pub fn counters(&self) -> &[Counters] {
         &self.service.shared.counters
     }
 
-    /// The memory of all connections.
+    /// The budget of all connections.
     pub fn budget(&self) -> &Budget {
         &self.service.shared.budget
     }
 
-    /// What ends a [wait](Door::wait).
+    /// A waker that ends a [wait](Door::wait).
     pub fn waker(&self) -> Waker {
         self.inbox.waker()
     }
 
-    /// Does what there is to do, without waiting for more; returns whether there was anything. `cache` is the partition's table, and
+    /// Does all pending work without waiting; returns whether there was any. `cache` is the partition's table, and
     /// `now_ns` the time.
     pub fn turn(&mut self, cache: &mut Cache, now_ns: u64) -> bool {
         let now_s = seconds_of(now_ns);
@@ -260,7 +263,7 @@ impl Door {
         found
     }
 
-    /// Once in a second.
+    /// Periodic work, done once a second.
     fn tick(&mut self, cache: &mut Cache, now_s: u32) {
         self.accepting |= std::mem::take(&mut self.accepts_later);
         self.service.tick(cache, now_s);
@@ -270,8 +273,9 @@ impl Door {
         self.close_idle(now_s);
     }
 
-    /// As [`Door::turn`], on a thread that does other things as well: while there is nothing to do here, most of these turns cost hardly
-    /// anything, since they do not ask the system. What comes is seen some turns later, or when the thread has slept on this door.
+    /// As [`Door::turn`], for a thread that does other things as well: while the door is idle, most calls cost next to
+    /// nothing, since they make no system call. New input is seen a few turns later, or at once after the thread has
+    /// slept on this door.
     pub fn turn_beside(&mut self, cache: &mut Cache, now_ns: u64) -> bool {
         let is_due = self.idle_turns.is_multiple_of(TURNS_BETWEEN_LOOKS) || seconds_of(now_ns) != self.ticked_s;
         if !is_due && !self.inbox.has_messages() {
@@ -283,7 +287,7 @@ impl Door {
         found
     }
 
-    /// Whether there is something to do that no socket tells of.
+    /// Whether there is work that no socket will announce.
     fn is_busy(&self) -> bool {
         self.polled
             || self.accepting
@@ -292,7 +296,7 @@ impl Door {
             || self.others.iter().any(Other::has_unsent)
     }
 
-    /// Waits until there is something to do, at most for so long.
+    /// Waits until there is work, for at most `timeout`.
     pub fn wait(&mut self, timeout: Duration) {
         let timeout = if self.hunger.is_any() { timeout.min(LOOK_FOR_MEMORY) } else { timeout };
         let timeout = if self.is_busy() || self.inbox.go_to_sleep() { Duration::ZERO } else { timeout };
@@ -302,7 +306,7 @@ impl Door {
     }
 
     fn poll_for(&mut self, timeout: Option<Duration>) {
-        // It fails when a signal comes, and then there are no events.
+        // It fails when a signal arrives; then there are no events.
         if self.poll.poll(&mut self.events, timeout).is_err() {
             self.events.clear();
         }
@@ -332,7 +336,7 @@ impl Door {
     }
 }
 
-/// A door beside other things that its thread sleeps on, such as an endpoint.
+/// Lets a thread sleep on a door together with other things, such as an endpoint.
 impl Readiness for Door {
     fn descriptor(&self) -> Option<Descriptor> {
         Some(self.descriptor.clone())
@@ -343,7 +347,7 @@ impl Readiness for Door {
             self.inbox.be_awake();
             return Ok(Armed::Ready);
         }
-        // The sockets tell by themselves.
+        // The descriptor announces the sockets.
         let until_ns = |in_ns| Some(now_ns.saturating_add(in_ns));
         Ok(Armed::Sleep {
             until_ns: match self.accepts_later {
@@ -356,7 +360,7 @@ impl Readiness for Door {
 
     fn disarm(&mut self) -> bool {
         self.inbox.be_awake();
-        // The next turn looks at the sockets.
+        // Makes the next turn look at the sockets.
         self.idle_turns = 0;
         false
     }

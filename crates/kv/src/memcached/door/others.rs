@@ -1,4 +1,4 @@
-//! Commands for keys that other threads own, and other threads' for keys that this one owns.
+//! Commands for keys that other threads own, and commands of other threads for keys that this one owns.
 
 use std::collections::VecDeque;
 
@@ -9,34 +9,36 @@ use super::super::hand_over::{Batch, Entry, Mailbox, Message, Wants};
 use super::super::protocol::{HandOver, Session};
 use super::Door;
 
-/// Requests that are handed over at once.
+/// Requests handed over in one batch.
 const BATCH_LEN: usize = 1024;
-/// Bytes of answers that may wait at another thread before further ones are made: this part of the memory of connections.
+/// Divisor of the connection memory: while more bytes than that, or than `UNREAD_MAX`, wait unread at another thread, it
+/// gets no further answers.
 const UNREAD_PART: usize = 16;
 const UNREAD_MAX: usize = 16 << 20;
-/// Bytes of long values that a thread may have on the way to others: as much, but one in any case.
+/// Divisor of the connection memory that bounds the bytes of long values on their way to other threads; one value is
+/// always allowed.
 const ASKED_PART: usize = 16;
 
-/// Longer buffers are not kept with a batch, but with others of their length.
+/// Longest buffer that stays with its batch, in bytes; longer ones go to the pool.
 const KEPT_LEN_MAX: usize = 6 * LONG;
-/// Bytes of an answer beside its value, at most.
+/// Most bytes of an answer besides its value.
 const ANSWER_HEAD_LEN: usize = 1024;
 
 /// Another thread.
 pub(super) struct Other {
     pub mailbox: Mailbox,
-    /// What is being put together.
+    /// The batch being filled.
     requests: Batch,
-    /// What there was no room for.
+    /// Messages for which the mailbox had no room.
     pub unsent: VecDeque<Message>,
-    /// Bytes of long values that it was handed, and has not answered.
+    /// Bytes of long values that were handed over and have not been answered.
     asked: usize,
 }
 
-/// Requests of another thread, of which some are answered.
+/// A batch of another thread's requests, partly answered.
 pub(super) struct Requests {
     batch: Batch,
-    /// The next one, and where it begins.
+    /// Index of the next request, and its offset in the batch.
     next: usize,
     at: usize,
 }
@@ -52,13 +54,14 @@ impl Other {
 }
 
 impl Door {
-    /// Whether so many long values are on the way to other threads that one more has to wait.
+    /// Whether so much is on its way to other threads that a request of `len` bytes has to wait.
     pub(super) fn has_asked_much(&self, len: usize) -> bool {
         let asked: usize = self.others.iter().map(|other| other.asked).sum();
         len > LONG && asked > 0 && asked + len > self.service.shared.budget.max() / ASKED_PART
     }
 
-    /// Hands a request over: `given`, or, where there is none, the service's.
+    /// Hands a request over: `given`, or [`Service::request`](super::super::protocol::Service::request) if `given` is
+    /// empty.
     pub(super) fn ask(&mut self, index: usize, connection: &mut Connection, whom: HandOver, given: &[u8]) {
         let threads = self.others.len();
         let mine = self.service.partition;
@@ -103,7 +106,7 @@ impl Door {
         }
     }
 
-    /// Asks once more, alone, with a buffer for the answer.
+    /// Hands a request over again, in a batch of its own, with a buffer for the answer.
     pub(super) fn ask_again(&mut self, entry: Entry, room: usize, request: &[u8]) {
         self.send_to(entry.owner);
         let requests = &mut self.others[entry.owner].requests;
@@ -113,7 +116,7 @@ impl Door {
         self.send_to(entry.owner);
     }
 
-    /// Sends another thread what there is for it.
+    /// Sends another thread the current batch and all unsent messages.
     pub(super) fn send_to(&mut self, other: usize) {
         if !self.others[other].requests.entries.is_empty() {
             let fresh = self.batches.take(self.service.partition);
@@ -154,7 +157,7 @@ impl Door {
                 let unread_max = self.unread_max();
                 let maker = &mut self.others[batch.from];
                 let empty = Message::Empty(batch);
-                // One that sleeps is not woken for it, and what lies there keeps no answers from being made.
+                // An empty batch wakes nobody, and must not take up the room that answers need.
                 if maker.mailbox.unread() + empty.len() <= unread_max / 2 {
                     maker.unsent.push_back(empty);
                 }
@@ -164,7 +167,7 @@ impl Door {
         }
     }
 
-    /// Keeps a batch to be used again, without what a long value has made long.
+    /// Keeps a batch for reuse, except for buffers that a long value has made long.
     fn keep(&mut self, mut batch: Batch) {
         for buffer in [&mut batch.requests, &mut batch.answers] {
             if buffer.capacity() > KEPT_LEN_MAX {
@@ -208,7 +211,7 @@ impl Door {
         self.enqueue(index);
     }
 
-    /// Answers what other threads have handed over, as far as they take the answers; returns whether there was anything.
+    /// Answers the requests of other threads, as far as they accept the answers; returns whether there were any.
     pub(super) fn answer_others(&mut self, cache: &mut Cache, now_s: u32) -> bool {
         let mut found = false;
         let unread_max = self.unread_max();
@@ -237,7 +240,7 @@ impl Door {
         found
     }
 
-    /// Answers some requests of a batch, up to a long one, whose answer goes alone. Returns the first of them.
+    /// Answers requests of a batch, up to a long answer, which is sent alone. Returns the index of the first.
     fn answer_some(&mut self, requests: &mut Requests, cache: &mut Cache, now_s: u32) -> usize {
         let Requests { batch, next, at } = requests;
         let first = *next;
@@ -277,7 +280,7 @@ impl Door {
     }
 }
 
-/// What another thread has answered.
+/// An answer from another thread.
 enum Answer<'a> {
     Part(&'a [u8]),
     /// In a buffer of its own.

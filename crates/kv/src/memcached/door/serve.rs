@@ -1,4 +1,4 @@
-//! One connection's turn: what it said is read and carried out, and the answers are sent.
+//! Serving one connection: reading and executing its commands, and sending the answers.
 
 use std::io::{self, ErrorKind};
 
@@ -11,15 +11,15 @@ use super::super::protocol::Then;
 use super::{CONNECTIONS, Door, READ_LEN};
 use sinew_door::Stream;
 
-/// Bytes of a connection that are moved before the others have their turn.
+/// Bytes moved for one connection before the others have their turn.
 const LEN_PER_TURN: usize = 512 << 10;
-/// Bytes that are read at once of a connection that has not proven to move, while there is little memory.
+/// Bytes read at once for an unproven connection while memory is scarce.
 const READ_LEN_WHEN_SHORT: usize = 4 << 10;
-/// Reads and stretches of commands before the others have their turn.
+/// Reads and runs of commands for one connection before the others have their turn.
 const STEPS_PER_TURN: usize = 8;
 
 impl Door {
-    /// Has a connection be served.
+    /// Queues a connection to be served.
     pub(super) fn enqueue(&mut self, index: usize) {
         if let Some(Some(connection)) = self.connections.get_mut(index)
             && !std::mem::replace(&mut connection.queued, true)
@@ -28,7 +28,7 @@ impl Door {
         }
     }
 
-    /// Serves a connection for a while.
+    /// Serves a connection for one turn.
     pub(super) fn serve(&mut self, index: usize, cache: &mut Cache, now_s: u32) {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
         connection.queued = false;
@@ -44,7 +44,7 @@ impl Door {
         }
     }
 
-    /// Returns whether there is more to do at once; an error ends the connection.
+    /// Serves a connection; returns whether there is more to do at once. An error ends the connection.
     fn serve_one(
         &mut self,
         index: usize,
@@ -85,7 +85,7 @@ impl Door {
                     input.drain(..done);
                     connection.input = input;
                 } else {
-                    // Another was given to it.
+                    // It was given another buffer meanwhile.
                     connection.input.extend_from_slice(&input[done..]);
                     self.pool.give(input);
                 }
@@ -112,22 +112,22 @@ impl Door {
         Ok(goes_on)
     }
 
-    /// Reads, and carries out what was read.
+    /// Reads from the socket, and executes what was read.
     fn read(&mut self, index: usize, connection: &mut Connection, cache: &mut Cache, now_s: u32) -> io::Result<usize> {
         let direct = connection.input.is_empty() && connection.input.capacity() < LONG;
         let mut input = std::mem::take(&mut self.input);
         let result = if direct {
-            // What is read has to be kept, if it begins a long value and there is no room for that.
+            // Input that begins a long value is kept even before there is room for the value, so read little of it.
             let budget = &self.service.shared.budget;
             let is_short = connection.claim() == Claim::New && budget.used() > budget.waiting_max();
             let room = if is_short { READ_LEN_WHEN_SHORT } else { input.len() };
             read_some(connection, room, |stream| stream.read(&mut input[..room]))
         } else {
-            // To the rest of a command, for as much of it as is missing.
+            // Append the rest of an incomplete command, reading as much as is missing.
             let start = connection.input.len();
             let missing = connection.wants.saturating_sub(start);
             let room = connection.input.capacity() - start;
-            // It does not grow where it has room for all that is missing.
+            // A buffer with room for all that is missing is not grown.
             let most = if room > 0 && room >= missing { room } else { usize::MAX };
             let missing = missing.clamp(READ_LEN / 4, 4 * READ_LEN).min(most);
             let mut rest = std::mem::take(&mut connection.input);
@@ -155,7 +155,7 @@ impl Door {
             {
                 let rest = &input[done..read];
                 if connection.input.capacity() < rest.len() {
-                    // Nothing is added to it until there is memory for all of the command.
+                    // Nothing is appended before there is memory for the whole command.
                     let is_whole = !connection.starving.is_empty() || self.service.shared.budget.is_short();
                     let longer = match is_whole {
                         true => self.pool.take_short(rest.len()),
@@ -170,7 +170,7 @@ impl Door {
         Ok(read)
     }
 
-    /// Carries out what there is of `input`; returns how much of it is done with.
+    /// Executes the commands in `input`; returns the bytes consumed.
     fn carry_out(
         &mut self,
         index: usize,
@@ -239,19 +239,19 @@ impl Door {
         }
     }
 
-    /// Sends what there is of an answer, unless others come before it, as far as that goes at once; returns how much.
+    /// Sends an answer at once, unless earlier ones are still to be sent; returns the bytes that the kernel took.
     fn say(&mut self, connection: &mut Connection, answer: &[u8]) -> usize {
         if answer.is_empty() || !connection.is_drained() || connection.blocked {
             return 0;
         }
-        // An error will be told again.
+        // An error will show again on the next write.
         let sent = connection.stream.write(answer).unwrap_or(0);
         connection.note_taken(sent, self.now_ns);
         self.service.count().bytes_written.add(sent as u64);
         sent
     }
 
-    /// Sends what is kept, as far as one turn goes; returns how much.
+    /// Sends buffered output, as much as one turn allows; returns the bytes sent.
     pub(super) fn send(&mut self, index: usize, connection: &mut Connection) -> io::Result<usize> {
         if connection.out.is_empty() {
             return Ok(0);
@@ -276,7 +276,7 @@ impl Door {
     }
 }
 
-/// Reads once; notes when there is nothing more to read. Returns how much was read.
+/// Reads once, and notes when there is nothing more to read. Returns the bytes read.
 fn read_some(
     connection: &mut Connection,
     room: usize,
@@ -289,7 +289,8 @@ fn read_some(
             Ok(0)
         }
         Ok(len) => {
-            // Less than there was room for is all there is: more would be told as an event. That there will be no more was told.
+            // A short read means that there is no more for now; an event would announce more. The end of the stream has
+            // been announced already.
             connection.readable = len == room || connection.hung_up;
             Ok(len)
         }

@@ -1,10 +1,10 @@
-//! Keys in base64, as memcached reads and writes them: it skips what is not of the alphabet.
+//! Keys in base64, as memcached reads and writes them: characters outside the alphabet are skipped.
 
 use arrayvec::ArrayVec;
 
-/// Longest key, in bytes, as it stands in a command.
+/// Longest key in a command, in bytes.
 pub const KEY_LEN_MAX: usize = 250;
-/// Longest key that comes out of one in base64.
+/// Longest key decoded from base64, in bytes.
 const DECODED_LEN_MAX: usize = KEY_LEN_MAX / 4 * 3;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -21,7 +21,7 @@ fn sextet(byte: u8) -> Option<u8> {
     })
 }
 
-/// The bytes that `text`, of at most [`KEY_LEN_MAX`], stands for; none when it stands for none.
+/// Decodes `text`, which has at most [`KEY_LEN_MAX`] bytes; `None` if it is not valid.
 pub fn decode(text: &[u8]) -> Option<ArrayVec<u8, DECODED_LEN_MAX>> {
     let known = || text.iter().filter_map(|byte| Some((*byte, sextet(*byte)?)));
     if text.len() > KEY_LEN_MAX || known().count() % 4 != 0 {

@@ -1,4 +1,4 @@
-//! The commands that are words.
+//! The classic commands, which are words.
 
 use sinew_mem::atomic::Ordering;
 use sinew_store::cache::{ModifyError, Put, When};
@@ -10,7 +10,7 @@ use super::service::{Stored, Work, set_fetched};
 use super::session::{HandOver, Keys, Step, are_keys};
 use super::tokens::{Words, first_words};
 
-/// The version that clients are told: the protocol is that of this memcached.
+/// Version reported to clients: the protocol is that of this memcached.
 pub const VERSION: &str = "1.6.18";
 
 pub(super) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
@@ -23,7 +23,7 @@ const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 
 const DONE: Step = Step::Done(0);
 
-/// A command that stores the data behind it.
+/// Commands that store the data that follows them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Store {
     Set,
@@ -34,9 +34,9 @@ enum Store {
     Cas,
 }
 
-/// What was counted up or down.
+/// Result of an increment or decrement.
 pub(super) enum Counted {
-    /// To this, in an item of this version.
+    /// The new number, and the item's version.
     To(u64, u64),
     Changed,
     Absent,
@@ -45,7 +45,7 @@ pub(super) enum Counted {
 }
 
 impl<'i> Work<'_, 'i> {
-    /// Carries out a line, behind which is `data`.
+    /// Executes a line, which is followed by `data`.
     pub fn line(&mut self, line: &'i [u8], data: &'i [u8]) -> Step {
         if line.starts_with(b"get ") {
             return self.list(line, 4, Keys { versions: false, touch: None });
@@ -83,7 +83,7 @@ impl<'i> Work<'_, 'i> {
             },
             (b"quit", _) => Step::Close,
             (b"shutdown", _) => self.told("ERROR: shutdown not enabled"),
-            // A web browser, or one who makes it talk to us.
+            // A web browser, or someone who makes one talk to us.
             _ if words.last().is_some_and(|word| word.starts_with(b"HTTP/")) && is_unknown(command) => Step::Close,
             _ => self.error(),
         }
@@ -98,7 +98,7 @@ impl<'i> Work<'_, 'i> {
         DONE
     }
 
-    /// Says `text`, unless the client wants no reply.
+    /// Answers `text`, unless the client wants no reply.
     fn reply(&mut self, words: &Words<'_>, text: &str) -> Step {
         if !no_reply(words) {
             self.say(text);
@@ -106,7 +106,7 @@ impl<'i> Work<'_, 'i> {
         DONE
     }
 
-    /// A list of keys, from `from` on.
+    /// A list of keys, from offset `from` of the line.
     fn list(&mut self, line: &'i [u8], from: usize, keys: Keys) -> Step {
         let list = &line[from..];
         if !are_keys(list) {
@@ -118,7 +118,7 @@ impl<'i> Work<'_, 'i> {
         Step::Keys(from, keys)
     }
 
-    /// A list of keys, from one of the words on.
+    /// A list of keys, from the word with index `first`.
     fn words(&mut self, line: &'i [u8], words: &Words<'i>, first: usize, versions: bool, touch: Option<i32>) -> Step {
         let from = words.get(first).map_or(line.len(), |word| word.as_ptr() as usize - line.as_ptr() as usize);
         self.list(line, from, Keys { versions, touch })
@@ -138,7 +138,7 @@ impl<'i> Work<'_, 'i> {
         if self.is_too_large(key.len(), len, flags) {
             self.service.count().store_too_large.add(1);
             self.reply(words, TOO_LARGE);
-            // What is there is old, and is not to pass for what the client wanted to store.
+            // The old value is stale, and must not pass for the one that the client wanted to store.
             return if how == Store::Set { self.forget(key, whole) } else { Step::Swallow(whole) };
         }
         if data.len() < whole {
@@ -165,7 +165,7 @@ impl<'i> Work<'_, 'i> {
             Store::Prepend => self.extend(&key, value, false, None),
         };
         if how == Store::Set && stored == Stored::NoMemory {
-            // As with one that is too large.
+            // As for a value that is too large.
             self.cache.delete(&key, self.now_s);
         }
         self.reply(
@@ -181,7 +181,7 @@ impl<'i> Work<'_, 'i> {
         Step::Done(whole)
     }
 
-    /// Deletes the item of a value that failed, and drops the value.
+    /// Deletes the item whose new value was refused, and drops that value.
     pub fn forget(&mut self, key: &[u8], data_len: usize) -> Step {
         if let Some(owner) = self.elsewhere(key) {
             let request = &mut self.service.request;
@@ -221,7 +221,7 @@ impl<'i> Work<'_, 'i> {
         }
     }
 
-    /// Adds to the number that a value is, or takes from it.
+    /// Adds to the number that a value holds, or subtracts from it.
     pub fn add(&mut self, key: &[u8], delta: u64, up: bool, version: Option<u64>) -> Counted {
         let key = self.cache.hasher().key(key);
         let count = self.service.count();
@@ -245,7 +245,7 @@ impl<'i> Work<'_, 'i> {
         let number = if up { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(number).as_bytes();
-        // A shorter number leaves the value as long as it is.
+        // A shorter number is padded, and leaves the value as long as it was.
         let in_place = digits.len() <= value.len();
         let changed = self.cache.modify(&key, self.now_s, |value| {
             value.fill(b' ');
@@ -318,7 +318,7 @@ impl<'i> Work<'_, 'i> {
                 None => return self.reply(words, BAD_EXPTIME),
             }
         }
-        // A delay of one second ends with the second that has begun.
+        // A delay of one second ends with the current second.
         let at_s = if exptime > 0 { self.service.expires_s(exptime, self.now_s) - 1 } else { self.now_s };
         self.service.flush(self.cache, at_s, self.now_s);
         self.reply(words, "OK");
@@ -327,7 +327,7 @@ impl<'i> Work<'_, 'i> {
 }
 
 impl Work<'_, '_> {
-    /// How much memory the tables of all threads may take, in megabytes.
+    /// Limits the memory of all threads' tables together, in megabytes.
     fn limit_memory(&mut self, words: &Words<'_>) -> Step {
         let Some(megabytes) = parse_u32(words[1]) else { return self.error() };
         if megabytes < MEMORY_MB_MIN {
@@ -343,17 +343,17 @@ impl Work<'_, '_> {
     }
 }
 
-/// The least that the tables can be limited to.
+/// Lowest limit for the tables' memory, in megabytes.
 const MEMORY_MB_MIN: u32 = 8;
 
-/// Longest data that a command may announce.
+/// Longest data that a command may announce, in bytes.
 const LEN_MAX: i32 = i32::MAX - 2;
 
 fn no_reply(words: &Words<'_>) -> bool {
     words.last().is_some_and(|word| *word == b"noreply")
 }
 
-/// Whether it is no command, whatever stands behind it.
+/// Whether no command begins like this, whatever follows it.
 fn is_unknown(command: &[u8]) -> bool {
     !matches!(command.first(), Some(b'g' | b's' | b'a' | b'c' | b'i' | b'd' | b't'))
         && ![&b"replace"[..], b"prepend", b"bget", b"flush_all", b"verbosity"].contains(&command)

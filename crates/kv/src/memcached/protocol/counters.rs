@@ -1,34 +1,34 @@
-//! What a door counts, and how `stats` tells it.
+//! Counters of a door, as `stats` shows them.
 
 use sinew_mem::atomic::{AtomicU64, Ordering};
 
-/// A number that one thread changes and others may read.
+/// A counter that one thread changes and others may read.
 #[derive(Debug, Default)]
 pub struct Counter {
     value: AtomicU64,
-    /// What it was when it was reset.
+    /// Value at the last reset.
     base: AtomicU64,
 }
 
 impl Counter {
-    /// Its value.
+    /// Value since the last reset.
     pub fn get(&self) -> u64 {
         self.value.load(Ordering::Relaxed).wrapping_sub(self.base.load(Ordering::Relaxed))
     }
 
-    /// Its thread alone calls it.
+    /// Sets the value. Only the owning thread may call it.
     #[inline(always)]
     pub(crate) fn set(&self, value: u64) {
         self.value.store(value, Ordering::Relaxed);
     }
 
-    /// Its thread alone calls it: no other's change is lost then.
+    /// Adds to the value. Only the owning thread may call it, so that no change is lost.
     #[inline(always)]
     pub(crate) fn add(&self, more: u64) {
         self.set(self.value.load(Ordering::Relaxed).wrapping_add(more));
     }
 
-    /// Has it be 0, for whichever thread.
+    /// Resets the counter to 0; any thread may call it.
     fn reset(&self) {
         self.base.store(self.value.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -36,14 +36,14 @@ impl Counter {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What one thread has done for memcached clients.
+        /// Counters of one thread's work for memcached clients.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
         }
 
         impl Counters {
-            /// All of them, with the names that `stats` has for them.
+            /// All counters, with their names in `stats`.
             pub fn all(&self) -> impl Iterator<Item = (&'static str, &Counter)> {
                 [$((stringify!($name), &self.$name),)*].into_iter()
             }
@@ -52,99 +52,100 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that are open.
+    /// Open connections.
     curr_connections,
-    /// Connections that were accepted.
+    /// Connections accepted.
     total_connections,
-    /// Connections that were closed at once, since there were too many.
+    /// Connections rejected because there were too many.
     rejected_connections,
-    /// How often there was no descriptor for a connection: it waits until another is closed.
+    /// Times that there was no descriptor for a connection, which then waits until another is closed.
     listen_disabled_num,
-    /// Whether connections are accepted: 0 while there is no descriptor for another, and at threads that accept none.
+    /// 1 while connections are accepted; 0 while there is no descriptor for another, and at threads without the
+    /// listener.
     accepting_conns,
-    /// How often a connection had more to do, and others had their turn first.
+    /// Times that a connection with more to do yielded to others.
     conn_yields,
-    /// Connections that were closed since they had said nothing for too long.
+    /// Connections closed because they were silent for too long.
     idle_kicks,
-    /// Connections that were closed since they had not moved for longest when there was no memory for others.
+    /// Connections closed to free memory, because they were the longest stalled.
     stalled_kicks,
-    /// How often a connection had to wait for memory.
+    /// Times that a connection had to wait for memory.
     memory_waits,
-    /// Keys that were asked for.
+    /// Keys asked for.
     cmd_get,
-    /// Values that were to be stored.
+    /// Values to store.
     cmd_set,
-    /// `flush_all`.
+    /// `flush_all` commands.
     cmd_flush,
-    /// Keys that were touched.
+    /// Keys to touch.
     cmd_touch,
-    /// Meta commands other than those to get, store, delete and count.
+    /// Meta commands other than get, set, delete and arithmetic.
     cmd_meta,
-    /// Keys that had an item.
+    /// Keys asked for that had an item.
     get_hits,
-    /// Keys that had none.
+    /// Keys asked for that had none.
     get_misses,
-    /// Keys that had an item whose time was over.
+    /// Keys asked for whose item had expired.
     get_expired,
-    /// Keys that had an item that was flushed.
+    /// Keys asked for whose item had been flushed.
     get_flushed,
-    /// Items that were deleted.
+    /// Items deleted.
     delete_hits,
     /// Keys to delete that had no item.
     delete_misses,
-    /// Numbers that were increased.
+    /// Keys to increment that had an item.
     incr_hits,
-    /// Keys to increase that had no item.
+    /// Keys to increment that had no item.
     incr_misses,
-    /// Numbers that were decreased.
+    /// Keys to decrement that had an item.
     decr_hits,
-    /// Keys to decrease that had no item.
+    /// Keys to decrement that had no item.
     decr_misses,
-    /// Values that were stored because nobody had changed them.
+    /// Values stored by compare-and-swap.
     cas_hits,
     /// Keys to compare and swap that had no item.
     cas_misses,
-    /// Values that were not stored because somebody had changed them.
+    /// Values not stored because the item had changed.
     cas_badval,
     /// Keys to touch that had an item.
     touch_hits,
     /// Keys to touch that had none.
     touch_misses,
-    /// Values that were too long.
+    /// Values refused because they were too long.
     store_too_large,
-    /// Values for which there was no memory.
+    /// Values not stored for lack of memory.
     store_no_memory,
-    /// Bytes that came in.
+    /// Bytes received.
     bytes_read,
-    /// Bytes that went out.
+    /// Bytes sent.
     bytes_written,
-    /// Commands that went to the thread that owns their key.
+    /// Commands handed over to the thread that owns their key.
     handed_over,
-    /// Items there are.
+    /// Items in the table.
     curr_items,
-    /// Items that were stored.
+    /// Items stored so far.
     total_items,
-    /// Items that gave their place to others.
+    /// Items evicted.
     evictions,
-    /// Those of them that nobody had asked for.
+    /// Evicted items that had never been fetched.
     evicted_unfetched,
-    /// Items that were over when somebody came across them.
+    /// Expired items that were found and removed.
     reclaimed,
-    /// Those of them that nobody had asked for.
+    /// Removed expired items that had never been fetched.
     expired_unfetched,
     /// Bytes of items.
     bytes,
-    /// Bytes there are for items.
+    /// Bytes available for items.
     limit_maxbytes,
     /// Bytes of the index that leads to the items.
     hash_bytes,
 }
 
-/// Of those, what is a state, which `stats reset` leaves alone.
+/// The counters that are states, which `stats reset` leaves alone.
 const STATES: &[&str] = &["curr_connections", "accepting_conns", "curr_items", "bytes", "limit_maxbytes", "hash_bytes"];
 
 impl Counters {
-    /// Sets to zero what counts events.
+    /// Resets the counters of events.
     pub fn reset(&self) {
         self.all().filter(|(name, _)| !STATES.contains(name)).for_each(|(_, counter)| counter.reset());
     }

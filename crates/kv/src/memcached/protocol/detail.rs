@@ -1,4 +1,4 @@
-//! `stats detail`: what was done with keys of the same beginning.
+//! `stats detail`: counts of operations by key prefix.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use sinew_mem::atomic::{AtomicBool, Ordering};
 
 use super::numbers::push_number;
 
-/// What ends the beginning of a key.
+/// Delimiter that ends the prefix of a key.
 const DELIMITER: u8 = b':';
-/// Beginnings that a thread counts; keys with others are left out.
+/// Prefixes that a thread counts; keys with further ones are left out.
 const PREFIXES_MAX: usize = 1000;
 
-/// What happened to keys with one beginning.
+/// Counts of operations on keys with one prefix.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
     gets: u64,
@@ -21,24 +21,24 @@ struct Uses {
     deletes: u64,
 }
 
-/// What is done with a key.
+/// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// It was asked for, and there was an item.
+    /// A get that found an item.
     Hit,
-    /// It was asked for, and there was none.
+    /// A get that found none.
     Miss,
-    /// A value was to be stored.
+    /// An attempt to store a value.
     Set,
-    /// It was to be deleted.
+    /// An attempt to delete the item.
     Delete,
 }
 
-/// What the threads of a server count by prefixes, while they are asked to.
+/// Counts by prefix of all threads of a server, while switched on.
 #[derive(Debug)]
 pub struct Detail {
     is_on: AtomicBool,
-    /// Of each thread, which only meets another there when somebody wants to know.
+    /// By thread. A thread shares its lock with others only when the counts are read or reset.
     threads: Box<[Mutex<Prefixes>]>,
 }
 
@@ -49,7 +49,7 @@ fn lock(prefixes: &Mutex<Prefixes>) -> MutexGuard<'_, Prefixes> {
 }
 
 impl Detail {
-    /// Of so many threads, off at first.
+    /// Counts for `threads` threads, switched off at first.
     pub fn new(threads: usize) -> Self {
         Self { is_on: AtomicBool::new(false), threads: (0..threads).map(|_| Mutex::default()).collect() }
     }
@@ -60,17 +60,17 @@ impl Detail {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Begins or ends to count.
+    /// Starts or stops counting.
     pub fn switch(&self, on: bool) {
         self.is_on.store(on, Ordering::Relaxed);
     }
 
-    /// Forgets what was counted.
+    /// Resets all counts.
     pub fn reset(&self) {
         self.threads.iter().for_each(|prefixes| lock(prefixes).clear());
     }
 
-    /// Counts for `thread` what was done with `key`.
+    /// Counts an operation on `key` for `thread`.
     pub fn count(&self, thread: usize, key: &[u8], what: Use) {
         let Some(end) = memchr::memchr(DELIMITER, key) else { return };
         let prefix = &key[..end];
@@ -88,7 +88,7 @@ impl Detail {
         uses.deletes += u64::from(what == Use::Delete);
     }
 
-    /// Appends what all threads counted.
+    /// Appends the sums over all threads.
     pub fn dump(&self, out: &mut Vec<u8>) {
         let mut all = Prefixes::new();
         for prefixes in &self.threads {

@@ -1,4 +1,4 @@
-//! The meta commands: two letters, a key, and flags of a letter each.
+//! The meta commands: two letters, a key, and flags of one letter each.
 
 use arrayvec::ArrayVec;
 use sinew_store::cache::{Item, Put, When};
@@ -10,9 +10,9 @@ use super::service::{Stored, Work, mark, set_fetched};
 use super::session::{HandOver, Step};
 use super::tokens::Words;
 
-/// Words that a meta command may have.
+/// Most words of a meta command.
 const WORDS_MAX: usize = 19;
-/// Longest opaque token, with its letter.
+/// Longest opaque token with its letter, in bytes.
 const OPAQUE_LEN_MAX: usize = 32;
 
 const LONG_OPAQUE: &str = "CLIENT_ERROR opaque token too long";
@@ -21,7 +21,7 @@ const BAD_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag";
 
 const DONE: Step = Step::Done(0);
 
-/// What the flags of a command say.
+/// The flags of a command, decoded.
 #[derive(Default)]
 struct Flags {
     in_base64: bool,
@@ -40,11 +40,11 @@ struct Flags {
 }
 
 impl Flags {
-    /// What the flags say, and the key that `word` stands for.
+    /// Decodes the flags, and the key in `word`.
     fn read(word: &[u8], flags: &[&[u8]]) -> Result<(Self, KeyBytes), &'static str> {
         let mut read = Self { delta: 1, ..Self::default() };
         let mut key: KeyBytes = word.iter().copied().collect();
-        // What is wrong last is told.
+        // Of several errors, the last one is reported.
         let mut error = BAD_FORMAT;
         let mut failed = false;
         let mut seen = [false; 127];
@@ -104,7 +104,7 @@ impl Flags {
     }
 }
 
-/// A key as it is stored.
+/// A key as it is stored, after decoding.
 type KeyBytes = ArrayVec<u8, KEY_LEN_MAX>;
 
 fn has_long_opaque(flags: &[&[u8]]) -> bool {
@@ -177,7 +177,7 @@ impl<'i> Work<'_, 'i> {
                 self.out.extend_from_slice(b"ME ");
                 push_key(self.out, &key, item.marks() & mark::KEY_IN_BASE64 != 0);
                 let ends = if item.expires_s() == 0 { -1 } else { i64::from(item.expires_s()) - i64::from(self.now_s) };
-                // When it was used last nobody knows; there are no classes, and no header but memcached's to be counted.
+                // The time of last use is not known, there are no classes, and no header is counted in the size.
                 let fetched = if item.marks() & mark::FETCHED == 0 { "no" } else { "yes" };
                 let (version, len) = (item.version(), key.len() + item.value_len());
                 self.say(&format!(" exp={ends} la=0 cas={version} fetch={fetched} cls=1 size={len}"));
@@ -209,7 +209,7 @@ impl<'i> Work<'_, 'i> {
         {
             let expires_s = self.service.expires_s(exptime, self.now_s);
             created = self.cache.put(&cached, b"", &Put { expires_s, ..Put::default() }, self.now_s).is_ok();
-            // Though it may be over at once.
+            // Even if it expires at once.
             item = if created { self.cache.peek(&cached, 0) } else { None };
         }
         let touches = read.exptime.is_some();
@@ -225,7 +225,7 @@ impl<'i> Work<'_, 'i> {
         };
         if touches { &count.touch_hits } else { &count.get_hits }.add(1);
         let marks = item.marks();
-        // A new one ends when it comes to the flag that says so.
+        // A new item gets its expiry only when the loop reaches the flag that sets it.
         let mut expires_s = if created { 0 } else { item.expires_s() };
         let mut won = created;
         let out = &mut *self.out;
@@ -247,7 +247,7 @@ impl<'i> Work<'_, 'i> {
                 b't' => push_time_to_live(out, expires_s, self.now_s),
                 b'c' => push_flag(out, b'c', item.version()),
                 b'f' => push_flag(out, b'f', item.flags()),
-                // Nobody knows when it was used last.
+                // The time of last use is not known.
                 b'l' => push_flag(out, b'l', 0u8),
                 b'h' => push_flag(out, b'h', marks & mark::FETCHED),
                 b'O' => push_word(out, flag),
@@ -275,7 +275,7 @@ impl<'i> Work<'_, 'i> {
             set_fetched_too(&item, won);
         }
         if expires_s != item.expires_s() {
-            // It is there: what a table without memory cannot do is left undone.
+            // The item exists; if the table has no memory to touch it, the touch is skipped.
             let _ = self.cache.touch(&cached, None, Some(expires_s), self.now_s);
         }
         DONE
@@ -350,7 +350,7 @@ impl<'i> Work<'_, 'i> {
         Step::Done(whole)
     }
 
-    /// Stores what `ms` says; returns what the key was marked with, too.
+    /// Stores the value of an `ms`; also returns the marks that the key's encoding gives.
     fn meta_store(&mut self, key: &[u8], value: &[u8], read: &Flags) -> (Stored, u8) {
         let cached = self.cache.hasher().key(key);
         let key_marks = if read.in_base64 { mark::KEY_IN_BASE64 } else { 0 };
@@ -373,7 +373,7 @@ impl<'i> Work<'_, 'i> {
             && let Some(item) = self.cache.peek(&cached, self.now_s)
             && version < item.version()
         {
-            // Older than what is there, and better than nothing until somebody has made it anew.
+            // Older than the stored value, but better than nothing until a client has recreated it.
             put = Put { when: When::Version(item.version()), expires_s: item.expires_s(), ..put };
             marks |= mark::STALE | item.marks() & mark::TOKEN_SENT;
         }
@@ -401,7 +401,7 @@ impl<'i> Work<'_, 'i> {
             }
             Some(item) if read.stale => {
                 item.mark(item.marks() & !mark::TOKEN_SENT | mark::STALE);
-                // Nobody who has the version of now is to store by it.
+                // The version must change, so that no client that knows the current one can store by it.
                 let _ = self.cache.modify(&cached, self.now_s, |_| Ok::<(), std::convert::Infallible>(()));
                 if let Some(exptime) = read.exptime {
                     let expires_s = self.service.expires_s(exptime, self.now_s);
@@ -507,12 +507,12 @@ impl<'i> Work<'_, 'i> {
     }
 }
 
-/// Longest data that `ms` may announce.
+/// Longest data that `ms` may announce, in bytes.
 const META_LEN_MAX: i32 = i32::MAX - 2;
 
 fn set_fetched_too(item: &Item<'_>, won: bool) {
     if won {
-        // Its marks are newer than what was read of it.
+        // The item's marks have changed since they were read.
         item.mark(item.marks() | mark::TOKEN_SENT | mark::FETCHED);
     } else {
         set_fetched(item);

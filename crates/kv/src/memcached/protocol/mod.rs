@@ -1,15 +1,16 @@
-//! memcached's text protocol, with its meta commands: what a client says goes in as bytes, and the answers come out as bytes.
+//! memcached's text protocol, with its meta commands: commands go in as bytes, and answers come out as bytes.
 //!
-//! A [`Session`] is one client's conversation, a [`Service`] what the thread that holds it has beside its table. The answers are
-//! those of memcached 1.6.18, byte for byte, with these exceptions:
+//! A [`Session`] is the conversation with one client; a [`Service`] is all that the session's thread has besides its
+//! table. The answers are those of memcached 1.6.18, byte for byte, with these exceptions:
 //!
-//! - An error in a list of keys takes back the answer to that command, not those to others before it; in a list of more than 64 KB it
-//!   takes back nothing, since such a list is answered as it comes.
-//! - `flush_all` with a delay spares what is stored in the second in which it is due, which memcached forgets as well.
-//! - When an item was used last is not known: `mg`'s `l` and `me`'s `la` are 0.
-//! - What concerns memcached's own workings is not there: slabs, its LRU, its log; `stats` counts what there is to be counted here.
-//! - `cache_memlimit` lowers the limit, and raises it again up to what the server was started with or reserved.
-//! - The binary protocol is not spoken: whoever begins with it is hung up on.
+//! - An error in a list of keys takes back the answer to that command, but not those to earlier ones; in a list of more
+//!   than 64 KB it takes back nothing, since such a list is answered as it arrives.
+//! - `flush_all` with a delay spares items stored in the second in which it is due, which memcached flushes as well.
+//! - The time of an item's last use is not recorded: `mg`'s `l` and `me`'s `la` are 0.
+//! - Memcached's own inner workings are missing: slabs, its LRU, its log. `stats` shows the counters of this server.
+//! - `cache_memlimit` lowers the limit, and raises it again up to the memory that the server was started with or has
+//!   reserved.
+//! - The binary protocol is not supported: a client that begins with it is disconnected.
 
 mod base64;
 mod commands;

@@ -1,6 +1,6 @@
-//! Numbers as memcached reads them: with C's `strtol` and its kin, what follows a white space ignored.
+//! Numbers as memcached reads them: by the rules of C's `strtol` and its kin, ignoring everything after white space.
 
-/// What `strtoull` makes of the beginning of `text`: the magnitude, and whether a minus stood before it.
+/// Returns the result of `strtoull` for the beginning of `text`: the magnitude, and whether it has a minus sign.
 fn magnitude(text: &[u8]) -> Option<(u64, bool)> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let mut rest = &text[text.iter().take_while(|byte| is_space(byte)).count()..];
@@ -18,7 +18,7 @@ fn magnitude(text: &[u8]) -> Option<(u64, bool)> {
     Some((number, negative))
 }
 
-/// An unsigned number; a minus makes it wrap around, as long as what comes of it does not look negative.
+/// Reads an unsigned number. A minus sign makes it wrap around; the result is refused if it then looks negative.
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
     let (number, negative) = magnitude(text)?;
     let number = if negative { number.wrapping_neg() } else { number };
@@ -26,12 +26,12 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     (!looks_negative).then_some(number)
 }
 
-/// The lower half of [`parse_u64`].
+/// The lower 32 bits of [`parse_u64`].
 pub fn parse_u32(text: &[u8]) -> Option<u32> {
     parse_u64(text).map(|number| number as u32)
 }
 
-/// The lower half of a signed number.
+/// Reads a signed number, and returns its lower 32 bits.
 pub fn parse_i32(text: &[u8]) -> Option<i32> {
     let (number, negative) = magnitude(text)?;
     let signed = if negative { 0i64.checked_sub_unsigned(number) } else { i64::try_from(number).ok() };

@@ -1,4 +1,4 @@
-//! What a thread has to carry out commands with.
+//! The service: what a thread needs, besides its table, to execute commands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use super::tokens::Lookahead;
 use crate::Partitions;
 use crate::memcached::budget::Budget;
 
-/// What a client may ask for at most.
+/// Limits for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of an item as memcached counts them: key, value, and 59 to 63 more. Longer ones are refused.
+    /// Longest item in bytes, as memcached counts it: key, value, and 59 to 63 more. Longer ones are refused.
     pub item_len_max: usize,
-    /// Bytes of output from which on nothing more is done until it is sent.
+    /// Bytes of output from which on no more commands are executed until it is sent.
     pub out_len_max: usize,
-    /// The longest value that is put into the output without asking: for a longer one there has to be room
-    /// ([`Then::Room`](super::Then::Room)), which whoever runs the session grants by raising this limit for the next run.
+    /// Longest value, in bytes, that is put into the output without asking. A longer one needs room
+    /// ([`Then::Room`](super::Then::Room)), which the caller grants by raising this limit for the next run.
     pub answer_len_max: usize,
-    /// Bytes of a line, which can be that long only if it is a list of keys, that are looked at as a whole. A longer list is answered
-    /// as it comes: an error in it does not take back what was answered before.
+    /// Longest line, in bytes, that is checked as a whole; only a list of keys can be that long. A longer list is
+    /// answered as it arrives: an error in it does not take back earlier answers.
     pub line_len_max: usize,
 }
 
@@ -35,20 +35,20 @@ impl Default for Limits {
     }
 }
 
-/// What `stats` tells of the server around the protocol. The default is one that tells nothing.
+/// Description of the server, for `stats`. The default describes nothing.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// Connections that there can be.
+    /// Most connections.
     pub connections_max: usize,
-    /// Seconds after which a connection that says nothing is closed; never when 0.
+    /// Seconds after which a silent connection is closed; 0 means never.
     pub idle_timeout_s: u32,
-    /// Where clients come in: `HOST:PORT`, or `unix:PATH`.
+    /// Address of the listener: `HOST:PORT`, or `unix:PATH`.
     pub address: String,
-    /// The mode of a Unix socket.
+    /// Permissions of a Unix socket.
     pub socket_mode: u32,
-    /// Whether items make way for new ones.
+    /// Whether items are evicted to make room for new ones.
     pub evicts: bool,
-    /// The processor time that the process has used, for itself and in the system.
+    /// Returns the processor time that the process has used, in user and in system mode.
     pub cpu_times: fn() -> [Duration; 2],
 }
 
@@ -65,25 +65,25 @@ impl Default for About {
     }
 }
 
-/// What the threads of a server share.
+/// State that the threads of a server share.
 #[derive(Debug)]
 pub struct Shared {
-    /// What each of them counted, in the order of their partitions.
+    /// The counters of each thread, by partition.
     pub counters: Box<[Counters]>,
-    /// What they counted of keys with the same beginning.
+    /// The counts by key prefix.
     pub detail: Detail,
-    /// The memory of their connections.
+    /// The memory for connections.
     pub budget: Budget,
-    /// Connections that are open.
+    /// Open connections.
     pub connections: AtomicUsize,
-    /// What `verbosity` said last.
+    /// The level that the last `verbosity` command set.
     pub verbosity: AtomicU32,
-    /// What is told of the server.
+    /// Description of the server.
     pub about: About,
 }
 
 impl Shared {
-    /// Of so many threads.
+    /// Shared state of `threads` threads.
     pub fn new(threads: usize, budget: Budget, about: About) -> Self {
         Self {
             counters: (0..threads).map(|_| Counters::default()).collect(),
@@ -96,57 +96,57 @@ impl Shared {
     }
 }
 
-/// Exptimes above this are Unix time, and those up to it count from now: 30 days.
+/// Longest relative exptime, in seconds: 30 days. Larger ones are Unix time.
 const RELATIVE_MAX_S: i32 = 60 * 60 * 24 * 30;
-/// An end that is over: the clock begins with 1.
+/// An expiry that has passed: the clock begins with 1.
 const OVER: u32 = 1;
 
-/// What an item is marked with.
+/// Marks of items.
 pub(super) mod mark {
-    /// It was asked for.
+    /// The item was fetched.
     pub const FETCHED: u8 = sinew_store::cache::FETCHED;
-    /// A client was told that it is the one to make the value anew.
+    /// A client was told to recreate the value.
     pub const TOKEN_SENT: u8 = 2;
-    /// The value is old, and to be made anew.
+    /// The value is stale and should be recreated.
     pub const STALE: u8 = 4;
-    /// The key came in base64, and is to be shown in it.
+    /// The key was given in base64, and is shown in base64.
     pub const KEY_IN_BASE64: u8 = 8;
 }
 
-/// What one thread has to serve memcached clients: all but the table.
+/// All that a thread needs to serve memcached clients, except for the table.
 #[derive(Debug)]
 pub struct Service {
-    /// What clients may ask for.
+    /// Limits for clients.
     pub limits: Limits,
-    /// The partitions of the keys.
+    /// The mapping from keys to partitions.
     pub partitions: Partitions,
-    /// Which of them this thread owns.
+    /// The partition that this thread owns.
     pub partition: usize,
-    /// Unix time when the clock that is handed in was 0.
+    /// Unix time at which the clock passed in was 0, in seconds.
     pub epoch_unix_s: u64,
-    /// Unix time when the server began.
+    /// Unix time at which the server started, in seconds.
     pub began_unix_s: u64,
-    /// What this thread has in common with the others.
+    /// State shared with the other threads.
     pub shared: Arc<Shared>,
-    /// A request that is to be answered [elsewhere](super::Then::HandOver).
+    /// A request to be answered [elsewhere](super::Then::HandOver).
     pub request: Vec<u8>,
-    /// When everything is to be forgotten.
+    /// Time at which all items are to be flushed.
     flush_at_s: Option<u32>,
     pub(super) scratch: Vec<u8>,
 }
 
 impl Service {
-    /// For a thread that owns all keys.
+    /// The service of a thread that owns all keys.
     pub fn alone(epoch_unix_s: u64) -> Self {
         let shared = Shared::new(1, Budget::new(0), About::default());
         Self::new(Partitions::new(1), 0, epoch_unix_s, Arc::new(shared))
     }
 
-    /// For the thread that owns `partition`.
+    /// The service of the thread that owns `partition`.
     ///
     /// # Panics
     ///
-    /// When `shared` is not of as many threads as there are partitions.
+    /// When `shared` was not made for as many threads as there are partitions.
     pub fn new(partitions: Partitions, partition: usize, epoch_unix_s: u64, shared: Arc<Shared>) -> Self {
         let threads = shared.counters.len();
         assert!(threads == partitions.count() && partition < threads, "each partition has its counters");
@@ -163,13 +163,13 @@ impl Service {
         }
     }
 
-    /// What this thread counted.
+    /// The counters of this thread.
     #[inline(always)]
     pub fn count(&self) -> &Counters {
         &self.shared.counters[self.partition]
     }
 
-    /// Does what is due by now: `flush_all` can be asked for ahead. To be called whenever the clock has moved on.
+    /// Executes a delayed `flush_all` that is due. Call it whenever the clock has advanced.
     pub fn tick(&mut self, cache: &mut Cache, now_s: u32) {
         if self.flush_at_s.is_some_and(|at_s| at_s <= now_s) {
             self.flush_at_s = None;
@@ -182,7 +182,7 @@ impl Service {
         self.tick(cache, now_s);
     }
 
-    /// What others are to know of the table.
+    /// Publishes the table's counters for other threads to read.
     pub fn publish(&self, cache: &Cache) {
         let stats = cache.stats();
         let count = self.count();
@@ -197,7 +197,7 @@ impl Service {
         count.hash_bytes.set(stats.index_bytes as u64);
     }
 
-    /// When an item ends for which a client gave `exptime`.
+    /// Converts a client's `exptime` into the time of expiry by our clock.
     pub(super) fn expires_s(&self, exptime: i32, now_s: u32) -> u32 {
         match exptime {
             0 => 0,
@@ -208,29 +208,29 @@ impl Service {
     }
 }
 
-/// How a value was stored, or why not.
+/// Result of storing a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// With this version.
+    /// Stored; the new version.
     Yes(u64),
     Exists,
     NotFound,
-    /// Its condition is not met.
+    /// The condition does not hold.
     Unmet,
-    /// There is no memory.
+    /// There is no memory for it.
     NoMemory,
 }
 
-/// One stretch of carrying out commands.
+/// One run of executing commands.
 pub(super) struct Work<'w, 'i> {
     pub service: &'w mut Service,
     pub cache: &'w mut Cache,
     pub now_s: u32,
     pub out: &'w mut Vec<u8>,
     pub ahead: Lookahead<'i>,
-    /// For another thread, which has counted what concerns no key.
+    /// The command comes from another thread, which has counted commands that concern no key.
     pub is_handed_over: bool,
-    /// What is done with keys is to be counted by prefixes.
+    /// Operations are counted by key prefix.
     pub has_detail: bool,
 }
 
@@ -244,13 +244,13 @@ impl<'w, 'i> Work<'w, 'i> {
         &self.service.limits
     }
 
-    /// Whether there is so much output that the rest has to wait.
+    /// Whether the output is full, so that the rest of the input has to wait.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.out.len() >= self.limits().out_len_max
     }
 
-    /// The partition of `key`, if it is another's.
+    /// The partition of `key`, if this thread does not own it.
     #[inline(always)]
     pub fn elsewhere(&self, key: &[u8]) -> Option<usize> {
         let owner = self.service.partitions.of(key);
@@ -264,16 +264,16 @@ impl<'w, 'i> Work<'w, 'i> {
 
     /// Whether an item is longer than clients may store.
     pub fn is_too_large(&self, key_len: usize, value_len: usize, flags: u32) -> bool {
-        // memcached's header, its version, the end of the key and that of the value.
+        // memcached's header, the version, and the terminators of key and value.
         let around = 48 + 8 + 1 + 2 + if flags == 0 { 0 } else { 4 };
         around + key_len + value_len > self.limits().item_len_max
     }
 
-    /// Answers with the item of one key of a list, if there is one.
+    /// Appends the item of one key of a list, if there is one.
     ///
     /// # Errors
     ///
-    /// The room that the answer needs; nothing was done then.
+    /// The room that the answer needs; then nothing was done.
     #[inline(always)]
     pub fn get(&mut self, bytes: &'i [u8], keys: Keys) -> Result<(), usize> {
         let key = self.ahead.key(self.cache, bytes);
@@ -294,7 +294,7 @@ impl<'w, 'i> Work<'w, 'i> {
             if hit { &count.touch_hits } else { &count.touch_misses }.add(1);
             if hit {
                 let expires_s = self.service.expires_s(exptime, self.now_s);
-                // It is there: what a table without memory cannot do is left undone.
+                // The item exists; if the table has no memory to touch it, the touch is skipped.
                 let _ = self.cache.touch(&key, None, Some(expires_s), self.now_s);
             }
         } else {
@@ -307,7 +307,7 @@ impl<'w, 'i> Work<'w, 'i> {
         Ok(())
     }
 
-    /// Of a key that was asked for and has no item: why it has none any more.
+    /// Counts the reason why a key asked for has lost its item, if it has.
     pub fn count_lost(&mut self, key: &Key<'_>) {
         match self.cache.forget_lost(key, self.now_s) {
             None => {}
@@ -316,7 +316,7 @@ impl<'w, 'i> Work<'w, 'i> {
         }
     }
 
-    /// Counts by its prefix what is done with a key, while that is asked for.
+    /// Counts an operation by its key's prefix, while this is switched on.
     #[inline(always)]
     pub fn count_use(&self, key: &[u8], what: Use) {
         if self.has_detail {
@@ -348,7 +348,7 @@ impl<'w, 'i> Work<'w, 'i> {
         stored
     }
 
-    /// Puts `more` behind or before the value of an item, if that is of `version`, where one is given.
+    /// Appends `more` to the value of an item, or prepends it; if `version` is given, the item must have it.
     pub fn extend(&mut self, key: &Key<'_>, more: &[u8], behind: bool, version: Option<u64>) -> Stored {
         self.service.count().cmd_set.add(1);
         let Some(item) = self.cache.peek(key, self.now_s) else { return Stored::Unmet };
@@ -365,7 +365,7 @@ impl<'w, 'i> Work<'w, 'i> {
         });
         match changed {
             Ok(version) => {
-                // A new item, for memcached.
+                // To memcached this is a new item.
                 self.mark(key, 0);
                 Stored::Yes(version)
             }
@@ -381,7 +381,7 @@ impl<'w, 'i> Work<'w, 'i> {
     }
 }
 
-/// Remembers that an item was asked for.
+/// Marks an item as fetched.
 #[inline(always)]
 pub(super) fn set_fetched(item: &Item<'_>) {
     if item.marks() & mark::FETCHED == 0 {

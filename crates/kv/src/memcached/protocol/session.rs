@@ -1,4 +1,4 @@
-//! What one client has said, carried out command by command.
+//! Executing one client's input, command by command.
 
 use sinew_store::cache::Cache;
 
@@ -8,71 +8,71 @@ use super::numbers::push_number;
 use super::service::{Service, Work};
 use super::tokens::{rest_of_said, said, words};
 
-/// From this length on, what goes on without a line feed can only be a list of keys.
+/// Length above which a line without a line feed can only be a list of keys.
 const COMMAND_LEN_MAX: usize = 2048;
-/// Bytes of a line that is too long to be kept in which there is a whole key, or else a key that is too long.
+/// Bytes of an overlong line that are sure to hold a whole key, or else a key that is too long.
 const PIECE_LEN_MIN: usize = 4096;
-/// What memcached's binary protocol begins with, and no command does.
+/// First byte of memcached's binary protocol, with which no text command begins.
 const BINARY: u8 = 0x80;
 
-/// Where a client's conversation stands. Its input is a buffer that the caller keeps and appends to.
+/// State of a client's conversation. The caller keeps the input in a buffer and appends to it.
 #[derive(Debug, Default)]
 pub struct Session {
-    /// Bytes to come that nobody wants: the data of a command that failed.
+    /// Bytes of coming input to drop: the data of a command that failed.
     swallow: usize,
-    /// The input is the rest of a list of keys.
+    /// The input is the rest of this list of keys.
     list: Option<List>,
-    /// The list of keys goes on behind that: its line is too long to be kept until it ends.
+    /// The list of keys goes on behind the current piece: its line is too long to be kept whole.
     open: Option<Keys>,
-    /// The rest of a line is to come that nobody wants.
+    /// The rest of the current line is dropped.
     skips_line: bool,
-    /// Bytes that the input must have before there is anything to do.
+    /// Bytes of input needed before there is anything to do.
     need: usize,
-    /// Bytes of the input in which there is no line feed.
+    /// Bytes of the input already searched for a line feed.
     searched: usize,
-    /// The client has said something, and thereby which protocol it speaks.
+    /// The client has sent its first byte, which determines the protocol.
     begun: bool,
-    /// It is no client, but another thread that hands a request over.
+    /// The input is a request handed over by another thread, not by a client.
     is_handed_over: bool,
 }
 
-/// A list of keys that is being gone through. Its line is not searched for its end again and again.
+/// A list of keys in progress. Its length is kept, so that the line's end is not searched for again and again.
 #[derive(Clone, Copy, Debug)]
 struct List {
     keys: Keys,
-    /// Bytes of keys to come.
+    /// Bytes of keys left.
     len: usize,
-    /// Bytes of the line, with its end.
+    /// Bytes of the line left, including its end.
     line_len: usize,
-    /// It is the end of the line.
+    /// The list ends with the line; otherwise it is one piece of the line.
     is_last: bool,
 }
 
 impl List {
-    /// What is left after so many bytes.
+    /// The list without its first `gone` bytes.
     fn after(self, gone: usize) -> Self {
         Self { len: self.len - gone, line_len: self.line_len - gone, ..self }
     }
 }
 
-/// What is wanted of each key of a list.
+/// What a command wants of each key of a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
-    /// Versions, too.
+    /// The command also wants versions.
     pub versions: bool,
-    /// When the items are to end, as the client gave it.
+    /// New expiry of the items, as the client gave it.
     pub touch: Option<i32>,
 }
 
-/// How far a session came.
+/// Result of running a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// Bytes of the input that are done with: what follows them must stand in the next input again.
+    /// Bytes of the input that were consumed; the rest must be at the front of the next input.
     pub consumed: usize,
-    /// What to do next.
+    /// The next step for the caller.
     pub then: Then,
-    /// Of a [`Then::HandOver`]: bytes of the input, the last ones of those that are done with, that are the request. 0 where
-    /// [`Service::request`] is.
+    /// For a [`Then::HandOver`]: length of the request, which is the last part of the consumed input. 0 if the request
+    /// is in [`Service::request`].
     pub request_len: usize,
 }
 
@@ -82,55 +82,55 @@ impl Ran {
     }
 }
 
-/// What a session needs.
+/// The next step that a session needs from its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// More input: at least so many bytes in all.
+    /// Provide more input: at least this many bytes in all.
     Input(usize),
-    /// That its output is sent: there is too much of it to go on, or others are to have their turn.
+    /// Send the output: there is too much of it to go on, or others should have their turn.
     Output,
-    /// Room for an answer of so many bytes more: see [`Limits::answer_len_max`](super::Limits::answer_len_max).
+    /// Grant room for an answer of this many bytes: see [`Limits::answer_len_max`](super::Limits::answer_len_max).
     Room(usize),
-    /// That a request ([`Ran::request_len`]) is answered elsewhere, and the answer put behind the output so far.
+    /// Have the request ([`Ran::request_len`]) answered elsewhere, and append the answer to the output so far.
     HandOver(HandOver),
-    /// That the connection is closed, once the output is sent.
+    /// Close the connection once the output is sent.
     Close,
 }
 
-/// Who is to answer a request.
+/// The threads that are to execute a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOver {
     /// The owner of this partition.
     To(usize),
-    /// The owner of this partition, for a key of a list: the answer is to have no `END`.
+    /// The owner of this partition, for one key of a list: the answer should have no `END`.
     KeyTo(usize),
-    /// Everybody else as well; the answer itself is in the output already, and theirs are for nobody.
+    /// All other threads as well; the answer is in the output already, and theirs are dropped.
     ToOthers,
 }
 
-/// What came of a line.
+/// Result of executing a line.
 pub(super) enum Step {
-    /// It is done, with so many bytes of data behind it.
+    /// The command is done, and used this many bytes of data.
     Done(usize),
-    /// It failed, and so many bytes of data behind it are to be dropped.
+    /// The command failed, and this many bytes of data must be dropped.
     Swallow(usize),
-    /// It needs so many bytes of data behind it.
+    /// The command needs this many bytes of data.
     Data(usize),
-    /// From here on it is a list of keys.
+    /// From this offset on, the line is a list of keys.
     Keys(usize, Keys),
-    /// It goes elsewhere, with so many bytes of data.
+    /// The command is handed over, with this many bytes of data.
     HandOver(HandOver, usize),
-    /// Another request goes elsewhere in its place, and so many bytes of data are to be dropped.
+    /// Another request is handed over in its place, and this many bytes of data must be dropped.
     Instead(HandOver, usize),
-    /// Nothing is done until there is room for an answer of so many bytes.
+    /// Nothing was done: the answer needs room for this many bytes.
     Room(usize),
     Close,
 }
 
 impl Session {
-    /// Carries out what `input` holds, and appends the answers to `out`.
+    /// Executes the commands in `input`, and appends the answers to `out`.
     ///
-    /// Commands for keys of other partitions than `service`'s are not carried out: [`Then::HandOver`].
+    /// Commands for keys of other partitions than `service`'s are not executed: see [`Then::HandOver`].
     pub fn run(
         &mut self,
         service: &mut Service,
@@ -233,28 +233,27 @@ impl Session {
         }
     }
 
-    /// Bytes that the input will have once the data of the command that it begins with is there: 0 while there is none.
+    /// Length that the input will have once the data of its first command is complete; 0 if it awaits no data.
     pub fn awaited_len(&self) -> usize {
         self.need
     }
 
-    /// Takes the next keys of a line that is too long to be kept. Returns how much of the input is done with, or else how much of it is
-    /// needed.
+    /// Takes the next keys of an overlong line. Returns the bytes consumed, or else the bytes of input that are needed.
     fn piece(&mut self, work: &mut Work<'_, '_>, keys: Keys, rest: &[u8]) -> Result<usize, usize> {
         let end = memchr::memchr(b'\n', &rest[self.searched..]).map(|end| end + self.searched);
         let line_len = match end {
             Some(end) => end + 1,
             None if rest.len() < PIECE_LEN_MIN => {
                 self.searched = rest.len();
-                // Its end may come before there is so much.
+                // The line may end before that.
                 return Err(rest.len() + 1);
             }
-            // Up to the last key that is whole.
+            // Up to the last whole key.
             None => memchr::memrchr(b' ', rest).map_or(0, |space| space + 1),
         };
         self.searched = 0;
         let said = rest_of_said(&rest[..end.unwrap_or(line_len)]);
-        // As a zero byte does.
+        // A zero byte ends the list, as the end of the line does.
         let is_last = end.is_some() || said.len() < line_len && rest[said.len()] == 0;
         self.open = (!is_last).then_some(keys);
         self.skips_line = is_last && end.is_none();
@@ -268,7 +267,7 @@ impl Session {
         Ok(0)
     }
 
-    /// Goes through a list of keys. Returns how much of it is done with, and what is needed, if anything.
+    /// Continues a list of keys. Returns the bytes consumed, and what is needed from the caller, if anything.
     fn go_on<'i>(&mut self, work: &mut Work<'_, 'i>, list: List, rest: &'i [u8]) -> (usize, Option<Then>) {
         for key in words(&rest[..list.len]) {
             let at = key.as_ptr() as usize - rest.as_ptr() as usize;
@@ -294,12 +293,12 @@ impl Session {
         (list.line_len, None)
     }
 
-    /// Answers one request that another thread was asked and that is this one's to answer.
+    /// Answers one request that another thread has handed over.
     ///
     /// # Errors
     ///
-    /// The room that the answer needs, when that is more than [`Limits::answer_len_max`](super::Limits::answer_len_max). Nothing was
-    /// done then.
+    /// The room that the answer needs, when that is more than
+    /// [`Limits::answer_len_max`](super::Limits::answer_len_max); then nothing was done.
     pub fn answer(
         service: &mut Service,
         cache: &mut Cache,
@@ -319,8 +318,8 @@ impl Session {
     }
 }
 
-/// Where the keys begin of a line that has not ended and is longer than any command, and what is wanted of them; none when it is no
-/// list of keys.
+/// Finds the keys of an unfinished line that is longer than any command: their offset, and what is wanted of them.
+/// `None` if the line is not a list of keys.
 fn list_without_end(rest: &[u8]) -> Option<(usize, Keys)> {
     let spaces = rest.iter().take_while(|byte| **byte == b' ').count();
     let versions = match &rest[spaces..] {
@@ -331,13 +330,13 @@ fn list_without_end(rest: &[u8]) -> Option<(usize, Keys)> {
     (spaces <= 100).then_some((spaces + 4 + usize::from(versions), Keys { versions, touch: None }))
 }
 
-/// Whether all of a list of keys are short enough.
+/// Whether all keys of a list are short enough.
 pub(super) fn are_keys(list: &[u8]) -> bool {
-    // Of a list that is no longer than a key may be, no key is.
+    // In a list no longer than the longest key, every key is short enough.
     list.len() <= KEY_LEN_MAX || words(list).all(|key| key.len() <= KEY_LEN_MAX)
 }
 
-/// What asks for one key of a list.
+/// Writes a request for one key of a list.
 fn request_one(request: &mut Vec<u8>, keys: Keys, key: &[u8]) {
     request.clear();
     request.extend_from_slice(if keys.touch.is_some() { b"gat" } else { b"get" });

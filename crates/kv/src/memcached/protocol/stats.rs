@@ -1,4 +1,4 @@
-//! `stats`.
+//! The `stats` command.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ impl Work<'_, '_> {
         self.say("END");
     }
 
-    /// Over all threads.
+    /// Sum of a counter over all threads.
     fn sum(&self, name: &str) -> u64 {
         let all = self.service.shared.counters.iter().flat_map(Counters::all);
         all.filter(|(other, _)| *other == name).fold(0, |sum, (_, counter)| sum.wrapping_add(counter.get()))
@@ -135,7 +135,7 @@ impl Work<'_, '_> {
     }
 }
 
-/// As `getrusage` is told of.
+/// Formats a time as memcached formats that of `getrusage`.
 fn seconds(time: Duration) -> String {
     format!("{}.{:06}", time.as_secs(), time.subsec_micros())
 }

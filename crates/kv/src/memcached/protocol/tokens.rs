@@ -1,4 +1,4 @@
-//! Commands cut into words, and the keys of those to come.
+//! Splitting commands into words, and prefetching the keys of those to come.
 
 use arrayvec::ArrayVec;
 use sinew_store::cache::{Cache, Key};
@@ -6,44 +6,44 @@ use sinew_store::cache::{Cache, Key};
 use super::base64::KEY_LEN_MAX;
 use super::numbers::parse_i32;
 
-/// Words of a command that are looked at; only lists of keys go on behind them.
+/// Most words of a command that are looked at; only lists of keys are longer.
 const WORDS_MAX: usize = 23;
 
 /// The words of a command.
 pub type Words<'i> = ArrayVec<&'i [u8], WORDS_MAX>;
 
-/// The words of `line`: what stands between spaces.
+/// Splits a line at spaces.
 #[inline(always)]
 pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
 }
 
-/// The first of the words of `line`.
+/// Returns the first [`WORDS_MAX`] words of `line`.
 pub fn first_words(line: &[u8]) -> Words<'_> {
     words(line).take(WORDS_MAX).collect()
 }
 
-/// What a line says, of which `raw` is all before the line feed: without a carriage return, and up to a zero byte, where C
-/// ends strings.
+/// Returns the text of a line; `raw` is everything before the line feed. Strips the carriage return, and stops at a
+/// zero byte, where C ends strings.
 #[inline(always)]
 pub fn said(raw: &[u8]) -> &[u8] {
-    // A carriage return alone stands for itself.
+    // A lone carriage return is part of the text.
     if raw.len() > 1 { rest_of_said(raw) } else { raw }
 }
 
-/// As [`said`], for a part of a line that is not its beginning.
+/// As [`said`], for a part of a line that is not at its beginning.
 #[inline(always)]
 pub fn rest_of_said(raw: &[u8]) -> &[u8] {
     let line = raw.strip_suffix(b"\r").unwrap_or(raw);
     memchr::memchr(0, line).map_or(line, |end| &line[..end])
 }
 
-/// Commands whose cache misses overlap.
+/// Commands whose cache misses can overlap.
 const AHEAD: usize = 32;
-/// Bytes of a list that hold so many keys.
+/// Length of a list that surely holds [`AHEAD`] whole keys, in bytes.
 const LIST_LEN: usize = AHEAD * (KEY_LEN_MAX + 1);
 
-/// Keys of the commands to come, hashed, and asked for from memory: a hint, which nothing depends on.
+/// Hashed keys of the commands to come, whose memory has been prefetched. They are a hint that nothing depends on.
 #[derive(Default)]
 pub struct Lookahead<'i> {
     keys: ArrayVec<Key<'i>, AHEAD>,
@@ -51,7 +51,7 @@ pub struct Lookahead<'i> {
 }
 
 impl<'i> Lookahead<'i> {
-    /// The key `bytes`, which lie in the input.
+    /// Returns the key `bytes`, which must be a part of the input.
     #[inline(always)]
     pub fn key(&mut self, cache: &Cache, bytes: &'i [u8]) -> Key<'i> {
         self.pass(bytes);
@@ -64,7 +64,7 @@ impl<'i> Lookahead<'i> {
         }
     }
 
-    /// Forgets what lies before `rest`.
+    /// Drops the keys before `rest`.
     #[inline(always)]
     fn pass(&mut self, rest: &'i [u8]) {
         while self.keys.get(self.next).is_some_and(|key| key.bytes().as_ptr() < rest.as_ptr()) {
@@ -72,7 +72,8 @@ impl<'i> Lookahead<'i> {
         }
     }
 
-    /// Looks at what begins with `rest`, which are further keys of a command or commands, unless it did already.
+    /// Prefetches for `rest`, which begins with further keys of a command, or with commands, unless it has already been
+    /// done.
     #[inline(always)]
     pub fn look(&mut self, cache: &Cache, rest: &'i [u8], are_keys: bool) {
         self.pass(rest);
@@ -85,7 +86,7 @@ impl<'i> Lookahead<'i> {
         self.keys.clear();
         self.next = 0;
         loop {
-            // A list is looked at in pieces, since it can be long.
+            // A list is processed in pieces, since it can be long.
             let piece = if are_keys { &rest[..rest.len().min(LIST_LEN)] } else { rest };
             let end = match memchr::memchr(b'\n', piece) {
                 None if !are_keys => break,
@@ -113,14 +114,14 @@ impl<'i> Lookahead<'i> {
             }
             rest = &rest[skip..];
         }
-        // One alone is needed at once.
+        // A single key is needed at once, so prefetching gains nothing.
         if self.keys.len() > 1 {
             self.keys.iter().for_each(|key| cache.prefetch_bucket(key));
             self.keys.iter_mut().for_each(|key| cache.prefetch_item(key));
         }
     }
 
-    /// Adds those for which there is room: the others are looked at later.
+    /// Adds as many keys as there is room for; the others are prefetched later.
     #[inline(always)]
     fn add_all(&mut self, cache: &Cache, keys: impl Iterator<Item = &'i [u8]>) {
         for key in keys.filter(|key| key.len() <= KEY_LEN_MAX) {

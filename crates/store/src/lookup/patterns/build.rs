@@ -1,4 +1,5 @@
-//! From patterns to a table: a trie, where each state falls back to, and all next states.
+//! Building the table of an automaton from patterns: a trie, the state that each state falls back to, and all next
+//! states.
 
 use std::collections::VecDeque;
 
@@ -8,16 +9,16 @@ const NONE: u32 = u32::MAX;
 
 /// A state of the trie.
 struct Node {
-    /// First of the states that go on from it, and the next of those that go on from the one before: a list, which takes little memory.
+    /// First child, and next sibling: a linked list of children, which takes little memory.
     child: u32,
     sibling: u32,
-    /// The byte that leads to it.
+    /// The byte that leads to this state.
     byte: u8,
-    /// The state of the longest end of its text that is another state's text.
+    /// The state for the longest proper suffix of this state's text.
     fall: u32,
-    /// The patterns whose text it is.
+    /// The patterns that are this state's text.
     own: Vec<u32>,
-    /// Patterns that end in it, with those of the states that it falls back to.
+    /// Number of patterns that end in this state, including those of the states that it falls back to.
     count: u32,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn automaton(patterns: Vec<Pattern>) -> Result<Automaton, PatternErro
         trie.insert(&pattern.bytes, at as u32)?;
     }
     let order = fall_back(&mut trie);
-    // Those that end no pattern first, each in the order of their depth.
+    // States that end no pattern come first, then the others, both by depth.
     let (plain, ending): (Vec<u32>, Vec<u32>) = order.iter().partition(|state| trie.0[**state as usize].count == 0);
     let mut number = vec![0; trie.0.len()];
     plain.iter().chain(&ending).enumerate().for_each(|(new, old)| number[*old as usize] = new);
@@ -87,7 +88,7 @@ pub(super) fn automaton(patterns: Vec<Pattern>) -> Result<Automaton, PatternErro
     Ok(Automaton { table, ends, outputs, patterns })
 }
 
-/// Says where each state falls back to; returns all in the order of their depth.
+/// Computes the state that each state falls back to; returns all states by depth.
 fn fall_back(trie: &mut Trie) -> Vec<u32> {
     let mut order = Vec::with_capacity(trie.0.len());
     let mut queue = VecDeque::from([0]);
@@ -120,7 +121,7 @@ fn rows<S: State>(trie: &Trie, order: &[u32], number: &[usize], plain: usize) ->
     rows.resize(order.len(), [S::default(); 256]);
     for state in order {
         let node = &trie.0[*state as usize];
-        // A state goes where the one that it falls back to goes, which was filled before.
+        // By default a state goes where its fall-back state goes, whose row has been filled already.
         let mut row = if *state == 0 { [S::default(); 256] } else { rows[number[node.fall as usize]] };
         for child in trie.children(*state) {
             let (byte, next) = (trie.0[child as usize].byte, S::of(number[child as usize]));

@@ -1,8 +1,8 @@
-//! Walks texts through automata: one alone, or several in turn.
+//! Walking texts through automata, one alone or several in turn.
 
 use super::{Automaton, Hit, Job, Rows, State, Table};
 
-/// Texts that are walked at once.
+/// Texts walked at once.
 pub const LANES: usize = 8;
 
 pub(super) fn plain(automaton: &Automaton, text: &[u8], mut found: impl FnMut(Hit)) {
@@ -30,17 +30,18 @@ fn walk<S: State>(
     }
 }
 
-/// Finds all patterns in all texts, [`LANES`] at a time, and hands each hit on with its text's number. Hits in one text come in the order of their ends; the texts'
-/// come in any order. Texts of narrow automata come before those of wide ones.
+/// Finds all patterns in all texts, [`LANES`] texts at a time, and passes each hit to `found` with the number of its
+/// text. Hits in one text come in the order of their ends; the texts come in any order. Texts of narrow automata come
+/// before those of wide ones.
 pub fn scan_all(jobs: &[Job<'_>], found: impl FnMut(usize, Hit)) {
     scan_in_order(jobs, 0..jobs.len(), found);
 }
 
-/// As [`scan_all`], of the texts with these numbers, in this order.
+/// As [`scan_all`], for the texts with these numbers, in this order.
 ///
 /// # Panics
 ///
-/// When there is no such text.
+/// When a number is not that of a job.
 pub fn scan_in_order(jobs: &[Job<'_>], order: impl IntoIterator<Item = usize>, mut found: impl FnMut(usize, Hit)) {
     let mut wide = Vec::new();
     let mut narrow = order.into_iter().filter_map(|number| {
@@ -57,7 +58,7 @@ pub fn scan_in_order(jobs: &[Job<'_>], order: impl IntoIterator<Item = usize>, m
     interchanged(&mut wide.into_iter(), &mut found);
 }
 
-/// A text under way.
+/// A text in progress.
 #[derive(Clone, Copy)]
 struct Lane<'a, S> {
     number: usize,
@@ -78,7 +79,7 @@ impl<S: State> Lane<'_, S> {
     }
 }
 
-/// Walks texts, with as many at once as there are.
+/// Walks texts, as many at once as there are lanes.
 fn interchanged<'a, S: State>(texts: &mut impl Iterator<Item = Lane<'a, S>>, found: &mut impl FnMut(usize, Hit)) {
     let Some(first) = texts.next() else { return };
     let mut lanes = [first; LANES];
@@ -89,7 +90,7 @@ fn interchanged<'a, S: State>(texts: &mut impl Iterator<Item = Lane<'a, S>>, fou
     }
     while count == LANES {
         step(&mut lanes, found);
-        // Those that are over make room for the next.
+        // Finished texts make room for the next.
         let mut at = 0;
         while at < count {
             if lanes[at].left() > 0 {
@@ -102,7 +103,7 @@ fn interchanged<'a, S: State>(texts: &mut impl Iterator<Item = Lane<'a, S>>, fou
             }
         }
     }
-    // The last ones: as far as the shortest of four goes together.
+    // The last texts: in fours, together up to the end of the shortest, and then one by one.
     for lanes in lanes[..count].chunks_mut(4) {
         if let Some(four) = lanes.first_chunk_mut::<4>() {
             step(four, found);
@@ -111,7 +112,7 @@ fn interchanged<'a, S: State>(texts: &mut impl Iterator<Item = Lane<'a, S>>, fou
     }
 }
 
-/// Takes all lanes as far as the shortest goes, a byte of each in turn.
+/// Advances all lanes to the end of the shortest, one byte of each in turn.
 #[inline]
 fn step<S: State, const N: usize>(lanes: &mut [Lane<'_, S>; N], found: &mut impl FnMut(usize, Hit)) {
     let steps = lanes.iter().map(Lane::left).min().unwrap_or(0);
