@@ -139,7 +139,7 @@ impl Args {
         let listener = Listener::bind(&self.at).with_context(listening)?;
         if listener.is_open_to_others() && !self.open {
             let text = format!(
-                "--at {}: other hosts reach this address and could read and write all of the device, since NBD has no key; add --open if they may",
+                "--at {}: other hosts reach this address and could read and write all of the device, since NBD has no key; say --open if they may",
                 self.at
             );
             return Err(Usage(text).into());

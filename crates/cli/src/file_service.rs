@@ -290,10 +290,10 @@ impl Health {
             _ if before == degraded => {}
             (0, 0) => output::note("all files have all their copies"),
             (lacking, 0) => {
-                output::note(format_args!("{lacking} segments lack a copy, and get a new one where donors have room"))
+                output::note(format_args!("{lacking} segments lack a copy, which is made anew where donors have room"))
             }
             (_, lost) => output::note(format_args!(
-                "{lost} segments have no copy left at any donor: files that lie there cannot be read"
+                "{lost} segments are at no donor any more: files that lie there cannot be read"
             )),
         }
         self.last = Some((degraded, ready));

@@ -157,7 +157,7 @@ mod tests {
         (bad.pages, bad.torn) = (7, 3);
         let text = as_text(&bad, "shm://a: it is dead");
         let marked: Vec<&str> = text.lines().filter(|line| line.trim_end().ends_with("wrong")).collect();
-        assert!(marked.len() == 1 && marked[0].contains("another checksum"), "{text}");
+        assert!(marked.len() == 1 && marked[0].contains("does not match its checksum"), "{text}");
         assert!(text.contains("Gone: shm://a: it is dead.") && text.ends_with("Something is wrong."), "{text}");
         let json = as_json("v", &bad, "x");
         assert_eq!((&json["torn"], &json["clean"], &json["gone"]), (&3.into(), &false.into(), &"x".into()));

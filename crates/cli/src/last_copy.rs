@@ -78,7 +78,7 @@ impl<D: Donors> OfVolume<D> for LastCopy<Volume<D>, HostClock> {
 
     fn look(&self, told: &mut Told) {
         if self.is_complete() && !std::mem::replace(&mut told.is_complete, true) {
-            output::complain("the last copy is complete: it has all of the volume");
+            output::complain("the last copy has all of the volume");
         }
         if self.stats().reads > 0 && !std::mem::replace(&mut told.is_read, true) {
             output::complain("the donors have lost data: it is read from the last copy");

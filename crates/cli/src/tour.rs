@@ -320,7 +320,7 @@ impl Seen {
 }
 
 const MEANING: &str = "Every answer, value and number was checked. A limit is what this machine allows for the same bytes with nothing above; \
-                       a baseline is another way to do as much, which ours may beat.";
+                       a baseline is something else that does as much, which ours may beat.";
 
 const NEXT: &str = "
 Next:

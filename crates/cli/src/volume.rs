@@ -158,7 +158,7 @@ fn make<D: Donors>(
     let name = &args.volume;
     ensure!(
         silent.is_empty(),
-        "no donor that answers knows the volume \"{name}\", and it can only be made when all of them answer: {}",
+        "no donor that answers knows the volume \"{name}\", and it is made only when all of them answer: {}",
         silent.join("; ")
     );
     let size = new.size.with_context(|| format!("no donor knows the volume \"{name}\": --size BYTES makes it"))?;

@@ -84,7 +84,7 @@ impl Args {
         }
         let own = self.peers.iter().find(|(name, _)| *name == self.name);
         let (_, address) =
-            own.with_context(|| format!("--name {0}: --peers does not have its address; add {0}=URL", self.name))?;
+            own.with_context(|| format!("--name {0}: --peers does not say where it is; add {0}=URL", self.name))?;
         Ok(address)
     }
 

@@ -207,7 +207,7 @@ pub fn check_ours(device: &Path) -> anyhow::Result<()> {
         match note {
             Some(ours) if ours == found => Ok(()),
             Some(ours) => {
-                bail!("{shown} is over {found} now, but sinew swap on had set it up over {ours}: it stays")
+                bail!("{shown} is over {found} by now, and sinew swap on had set it up over {ours}: it stays")
             }
             None => bail!(
                 "{shown} is over {found}, and sinew swap on has not set it up: it stays; whoever did can release it with losetup -d {shown}"
