@@ -337,9 +337,7 @@ fn attach_nbd(server: &[&str], name: &str) -> anyhow::Result<Attached> {
     write_note(&device, &backend)?;
     // On kernels that do not name the process, the device is recognised by its name alone.
     match nbd_client(&device) {
-        Some(client) => {
-            std::fs::write(client_path(&device), client).context("noting which process connected the device")?
-        }
+        Some(client) => std::fs::write(client_path(&device), client).context("noting the connecting process")?,
         None => drop(std::fs::remove_file(client_path(&device))),
     }
     Ok(attached)
