@@ -21,7 +21,7 @@ pub struct Reload<T> {
     coming: Option<mpsc::Receiver<anyhow::Result<T>>>,
     /// Another reload was requested meanwhile.
     again: bool,
-    /// Tables swapped in.
+    /// Tables swapped in, and files refused.
     pub taken: u64,
     pub refused: u64,
 }
