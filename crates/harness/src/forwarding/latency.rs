@@ -255,6 +255,6 @@ mod tests {
         assert!(found.at.is_empty() && found.peak.mops > 0.0);
         let mut wrong = echo(1000).unwrap();
         wrong.expected.iter_mut().for_each(|fate| *fate = Fate::Drop);
-        assert!(wrong.latencies(None, Form::Plain, &[], SHORT).unwrap_err().to_string().contains("elsewhere"));
+        assert!(wrong.latencies(None, Form::Plain, &[], SHORT).unwrap_err().to_string().contains("did not go where"));
     }
 }
