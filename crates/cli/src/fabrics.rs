@@ -160,8 +160,8 @@ pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
     }
 }
 
-/// The address of the `index`th server thread: `shm://name`, `shm://name.1`, ...; `udp://host:7000`, `udp://host:7001`, ...
-/// `ibverbs://` and `xdp://` likewise.
+/// The address of the `index`th server thread: `shm://name`, `shm://name.1`, ...; `udp://host:7000`, `udp://host:7001`,
+/// ... `ibverbs://` and `xdp://` likewise.
 pub fn nth_address(address: &str, index: usize) -> anyhow::Result<String> {
     let parsed: Address = address.parse()?;
     let (place, options) = address.split_at(address.find('?').unwrap_or(address.len()));

@@ -2,19 +2,22 @@
 //! The `sinew` command, as a library, so that tests can build a program of their own from it.
 //!
 //! - `tour`: `sinew` alone.
-//! - `rpc`: `sinew rpc bench`; `serve`: `sinew rpc serve`; `echo`: client threads that other benchmarks compare with, too.
+//! - `rpc`: `sinew rpc bench`; `serve`: `sinew rpc serve`; `echo`: client threads that other benchmarks compare with,
+//!   too.
 //! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`: benchmarks, and the services that they measure.
 //! - `herd`: servers and clients of calls over verbs, and how clients are admitted.
 //! - `sim`: `sinew sim`; `lab`: `sinew lab`.
-//! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: other hosts'
-//!   memory, and volumes in it; `socket_args`: addresses for clients of foreign protocols.
+//! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: other
+//!   hosts' memory, and volumes in it; `socket_args`: addresses for clients of foreign protocols.
 //! - `file_service`: `sinew serve files`; `mount`: `sinew mount`; `files`: `sinew files`; `fsck`: `sinew fsck`;
 //!   `swap`: `sinew swap`; `paging`: `--for-paging`.
 //! - `index`: `sinew index`; `interleave`: `sinew interleave`; `forward`: `sinew forward`.
-//! - `limits`: `sinew limits`; `measure`: what all benchmarks share on the command line. The harness does the measuring.
+//! - `limits`: `sinew limits`; `measure`: what all benchmarks share on the command line. The harness does the
+//!   measuring.
 //! - `advice`: names the command that would start a missing server.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
-//! - `infile`: files that options name; `outfile`: the file of `--out`; `interrupted`: Ctrl-C, for commands without clean-up.
+//! - `infile`: files that options name; `outfile`: the file of `--out`; `interrupted`: Ctrl-C, for commands without
+//!   clean-up.
 //! - `table`: tables that fit a terminal.
 //! - `output`: the only place that writes to standard output and standard error.
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //!
-//! `sinew verbs`: SEND, WRITE, READ and atomics, measured as perftest and the tools of atc16 do, beside the machine's own limit in
-//! the same run.
+//! `sinew verbs`: SEND, WRITE, READ and atomics, measured as perftest and the tools of atc16 do, beside the machine's
+//! own limit in the same run.
 //!
 //! - `args` makes a plan, on which both sides agree over the rendezvous (`control`).
 //! - `serve` starts a thread for each server thread of the plan, `run` a driver of the harness for each client thread.

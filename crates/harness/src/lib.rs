@@ -1,16 +1,17 @@
 //!
 //! How Sinew measures.
 //!
-//! A figure is compared with something: the machine's own limit, a baseline, a peer. [`run`] measures the sides by turns, in
-//! slices, and meanwhile observes the [surroundings]: the share of the processors that others used, and how far apart the cores
-//! are. The result is a [`Figure`], which knows whether it is [valid](validity). It has one text for people and one schema for
-//! programs.
+//! A figure is compared with something: the machine's own limit, a baseline, a peer. [`run`] measures the sides by
+//! turns, in slices, and meanwhile observes the [surroundings]: the share of the processors that others used, and how
+//! far apart the cores are. The result is a [`Figure`], which knows whether it is [valid](validity). It has one text
+//! for people and one schema for programs.
 //!
-//! - [`machine`]: processors, and threads that are pinned to them; [`limits`]: what the machine allows with nothing above.
+//! - [`machine`]: processors, and threads that are pinned to them; [`limits`]: what the machine allows with nothing
+//!   above.
 //! - [`crew`]: client threads, which obey orders; [`load`]: their work, as state machines that their owner turns;
 //!   [`drivers`]: both together.
-//! - [`lookups`]: lookups in large tables on one thread, plain and interleaved; [`forwarding`]: frames through applications
-//!   that do such lookups; [`patterns`]: searches in payloads.
+//! - [`lookups`]: lookups in large tables on one thread, plain and interleaved; [`forwarding`]: frames through
+//!   applications that do such lookups; [`patterns`]: searches in payloads.
 //! - [`pattern`] and [`workload`]: contents of messages, and requests of stores' clients.
 //! - [`threshold`] and [`reference`](mod@reference): what a figure is judged by.
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! The fast path: many calls in flight, buffers allocated once and moved in and out, one burst for each turn of the loop.
+//! The fast path: many calls in flight, buffers allocated once and moved in and out, one burst for each turn of the
+//! loop.
 //!
 //! The fabric is fixed when the program is compiled: `sinew::rpc::Rpc` over shared memory between two threads.
 

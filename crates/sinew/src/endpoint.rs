@@ -47,7 +47,8 @@ pub const FABRICS: &[&str] = &[
 ///
 /// # Errors
 ///
-/// [`Error::System`] when the system has no randomness; [`PortError::PacketsTooSmall`] when no session could open over the port.
+/// [`Error::System`] when the system has no randomness; [`PortError::PacketsTooSmall`] when no session could open over
+/// the port.
 pub fn endpoint<P: PacketPort>(nexus: &Nexus, port: P) -> Result<sinew_rpc::Rpc<P, HostClock>> {
     numbered(nexus, 0, port)
 }
@@ -116,29 +117,31 @@ mod serving;
 mod sleeping;
 
 ///
-/// An endpoint on a fabric that its address chooses: sessions, and the loop that serves and calls. It belongs to the thread that
-/// made it.
+/// An endpoint on a fabric that its address chooses: sessions, and the loop that serves and calls. It belongs to the
+/// thread that made it.
 ///
-/// It has the methods of [`sinew_rpc::Rpc`], where they are documented in full; each one chooses between the enabled fabrics
-/// once. It implements [`Endpoint`], which libraries take. Its methods by purpose:
+/// It has the methods of [`sinew_rpc::Rpc`], where they are documented in full; each one chooses between the enabled
+/// fabrics once. It implements [`Endpoint`], which libraries take. Its methods by purpose:
 ///
-/// - **open an endpoint**: [`Self::open`] for a client, [`Self::open_with`] with handlers, limits, or both; [`Self::over`] a
-///   port that belongs to no fabric of this build.
-/// - **open sessions**: [`Self::connect`] waits, [`Self::begin_connect`] does not; [`Self::poll_event`] tells what became of
-///   them; [`Self::disconnect`] ends them.
+/// - **open an endpoint**: [`Self::open`] for a client, [`Self::open_with`] with handlers, limits, or both;
+///   [`Self::over`] a port that belongs to no fabric of this build.
+/// - **open sessions**: [`Self::connect`] waits, [`Self::begin_connect`] does not; [`Self::poll_event`] tells what
+///   became of them; [`Self::disconnect`] ends them.
 /// - **call, the quick way**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
 ///   [`Self::poll_completion`] hands them back.
 /// - **call, the simple way**: [`Self::call`].
-/// - **know one's clients**: [`Self::poll_client_event`] tells who comes and goes, [`Self::session_to`] how to call them.
-/// - **limit calls in time, and separate users**: [`CallOptions`] have a deadline and a lane; [`Self::cancel`] ends a call by
-///   its id; [`Self::open_lane`] gives a library completions and events of its own.
+/// - **know one's clients**: [`Self::poll_client_event`] tells who comes and goes, [`Self::session_to`] how to call
+///   them.
+/// - **limit calls in time, and separate users**: [`CallOptions`] have a deadline and a lane; [`Self::cancel`] ends a
+///   call by its id; [`Self::open_lane`] gives a library completions and events of its own.
 /// - **keep many calls in flight**: a [`Channel`](crate::Channel) spreads them over as many sessions as they need.
-/// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`] sleeps.
+/// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`]
+///   sleeps.
 /// - **sleep on several things**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what;
 ///   [`Self::rest_beside`] does both.
-/// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
-///   [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] returns them one by one. A server turns its
-///   endpoints itself, or has [a program](crate::Program) do it.
+/// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this
+///   endpoint; [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] returns them one by one. A
+///   server turns its endpoints itself, or has [a program](crate::Program) do it.
 /// - **be reached from other threads**: [`Self::remote_handle`] takes their closures and calls.
 /// - **be observed**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
 ///
@@ -384,8 +387,8 @@ impl Rpc {
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`]: no such server, one on another fabric than this endpoint, no answer, refused, or a limit of this endpoint;
-    /// [`Error::UnknownFabric`].
+    /// [`Error::Connect`]: no such server, one on another fabric than this endpoint, no answer, refused, or a limit of
+    /// this endpoint; [`Error::UnknownFabric`].
     pub fn connect(&mut self, address: &str) -> Result<SessionId> {
         self.connect_with(address, ConnectOptions::new())
     }

@@ -63,7 +63,8 @@ pub enum Error {
     /// A server without an address.
     #[error("nowhere to serve: give at least one address, for example shm://name or udp://0.0.0.0:7000")]
     Nowhere,
-    /// The program of a server's endpoint ended with an error, and the server with it: see [`Server::program`](crate::Server::program).
+    /// The program of a server's endpoint ended with an error, and the server with it: see
+    /// [`Server::program`](crate::Server::program).
     #[error("the program that served {address} ended with an error: {source}")]
     Program {
         /// Address that it served.

@@ -41,9 +41,9 @@
 //!
 //! # From the first service to the fast path
 //!
-//! [`Rpc::call`] waits for each answer. The fast path allocates buffers once ([`Rpc::alloc`]), moves them into many calls
-//! ([`Rpc::enqueue_request`]), turns the loop ([`Rpc::turn`]) and takes them back ([`Rpc::poll_completion`]). The service does not
-//! change. The example `fast_echo` shows it.
+//! [`Rpc::call`] waits for each answer. The fast path allocates buffers once ([`Rpc::alloc`]), moves them into many
+//! calls ([`Rpc::enqueue_request`]), turns the loop ([`Rpc::turn`]) and takes them back ([`Rpc::poll_completion`]). The
+//! service does not change. The example `fast_echo` shows it.
 //!
 //! [`Rpc`] chooses between fabrics at run time, once in each method. If the fabric is known when the program is
 //! written, make an [`rpc::Rpc`] over its port with [`endpoint`]: it has the same methods, resolved at compile time.
@@ -63,15 +63,15 @@
 //! - [`fabric`]: addresses, ports, and what it takes to write one.
 //! - [`mem`]: message buffers.
 //! - [`kv`]: key-value services, over the tables of [`store`].
-//! - [`remote_memory`]: other hosts' memory; [`remote_block`]: that memory as a block device; [`far_memory`]: as vectors and
-//!   mappings.
+//! - [`remote_memory`]: other hosts' memory; [`remote_block`]: that memory as a block device; [`far_memory`]: as
+//!   vectors and mappings.
 //! - [`forward`]: a router, a switch, and other forwarders of Ethernet frames.
 //! - [`replica`]: replicated state, and a key-value store of it.
 //! - [`sequencer`]: unique, increasing numbers.
 //! - [`host`]: the real clock, randomness, threads.
 //! - [`herd`]: calls over verbs, with requests by WRITE and answers by datagram.
-//! - `shm`, `udp`, `ibverbs`: the fabrics, with a feature each. `ibverbs` is RDMA devices, soft-RoCE included; their library is
-//!   opened on first use. `ibverbs` and `shm::verbs` can also be used as verbs, without the RPC layer.
+//! - `shm`, `udp`, `ibverbs`: the fabrics, with a feature each. `ibverbs` is RDMA devices, soft-RoCE included; their
+//!   library is opened on first use. `ibverbs` and `shm::verbs` can also be used as verbs, without the RPC layer.
 #![forbid(unsafe_code)]
 
 #[cfg(not(any(feature = "ibverbs", feature = "shm", feature = "udp", feature = "xdp")))]

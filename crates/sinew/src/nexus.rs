@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 /// Jobs that may wait for a worker before further requests are answered `busy`.
 const WORKER_QUEUE: usize = 16 << 10;
 
-/// The handlers of a process and the limits of its endpoints: [`sinew_rpc::Nexus`] with this machine's threads. Cheap to
-/// clone, `Send`.
+/// The handlers of a process and the limits of its endpoints: [`sinew_rpc::Nexus`] with this machine's threads. Cheap
+/// to clone, `Send`.
 #[derive(Clone)]
 pub struct Nexus(sinew_rpc::Nexus);
 
@@ -114,7 +114,8 @@ impl NexusBuilder {
     /// });
     /// ```
     ///
-    /// For handlers that share their state with the program that turns the endpoint, see [`Server::program`](crate::Server::program).
+    /// For handlers that share their state with the program that turns the endpoint, see
+    /// [`Server::program`](crate::Server::program).
     #[must_use]
     pub fn handle_with<H>(
         mut self,

@@ -12,7 +12,8 @@ impl Rpc {
     ///
     /// # Errors
     ///
-    /// [`Error::Nexus`](crate::Error::Nexus) when the type has a handler already, here or in the [`Nexus`](crate::Nexus).
+    /// [`Error::Nexus`](crate::Error::Nexus) when the type has a handler already, here or in the
+    /// [`Nexus`](crate::Nexus).
     pub fn handle(&mut self, request_type: RequestType, handler: impl FnMut(Call<'_>) + 'static) -> Result<()> {
         Ok(
             each!(&mut self.endpoint, rpc => rpc.handle(request_type, handler), other => other.handle(request_type, Box::new(handler)))?,

@@ -23,7 +23,8 @@ enum Step {
 pub struct Fresh {
     exchange: Exchange,
     step: Step,
-    /// Buffers for the word that says what was written, and for the READ that is timed. Each is away while a READ fills it.
+    /// Buffers for the word that says what was written, and for the READ that is timed. Each is away while a READ fills
+    /// it.
     word: Option<MessageBuffer>,
     target: Option<MessageBuffer>,
 }
