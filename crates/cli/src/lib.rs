@@ -1,4 +1,3 @@
-//!
 //! The `sinew` command, as a library, so that tests can build a program of their own from it.
 //!
 //! - `tour`: `sinew` alone.

@@ -1,4 +1,3 @@
-//!
 //! `sinew serve memory` and `sinew memory`: donors, and the cost of going to them.
 //!
 //! - `reach` has the options that donors and their users share.

@@ -1,4 +1,3 @@
-//!
 //! `sinew verbs`: SEND, WRITE, READ and atomics, measured as perftest and the tools of atc16 do, beside the machine's
 //! own limit in the same run.
 //!

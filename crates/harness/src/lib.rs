@@ -1,4 +1,3 @@
-//!
 //! How Sinew measures.
 //!
 //! A figure is compared with something: the machine's own limit, a baseline, a peer. [`run`] measures the sides by

@@ -32,7 +32,6 @@ pub const FABRICS: &[&str] = &[
     "xdp",
 ];
 
-///
 /// An endpoint of `nexus` on `port`, with the machine's clock and randomness.
 ///
 /// ```
@@ -116,7 +115,6 @@ mod faces;
 mod serving;
 mod sleeping;
 
-///
 /// An endpoint on a fabric that its address chooses: sessions, and the loop that serves and calls. It belongs to the
 /// thread that made it.
 ///

@@ -57,7 +57,6 @@
 //!
 //! # Where things are
 //!
-//!
 //! - [`Nexus`], [`Server`], [`Rpc`], [`Error`]: this crate.
 //! - [`rpc`]: calls, sessions, limits, errors.
 //! - [`fabric`]: addresses, ports, and what it takes to write one.
