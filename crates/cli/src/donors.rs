@@ -18,7 +18,7 @@ use crate::fabrics::{self, Fabric, Purpose};
 use crate::memory::reach::{By, ByArgs, KeyArgs, is_of_this_host};
 use crate::verbs::{Carried, Job};
 
-/// How donors are reached.
+/// Options that say how to reach donors.
 #[derive(clap::Args, Clone, Debug)]
 pub struct DonorArgs {
     #[command(flatten)]

@@ -18,7 +18,7 @@ use crate::advice;
 use crate::endpoint_args::LimitArgs;
 use crate::fabrics::{self, Fabric};
 
-/// What the client threads do.
+/// Work of the client threads.
 #[derive(Clone, Debug)]
 pub struct EchoPlan {
     pub fabric: Fabric,

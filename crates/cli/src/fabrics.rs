@@ -14,7 +14,7 @@ use sinew::xdp::{XdpAddress, XdpOptions};
 use crate::endpoint_args::LimitArgs;
 use crate::own_pair;
 
-/// What carries the calls.
+/// Fabric that carries calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fabric {
     /// Shared memory between processes
@@ -106,7 +106,7 @@ pub fn of_clients(fabric: Option<Fabric>, address: Option<&str>, threads: usize)
     Ok(of_address)
 }
 
-/// What an address is used for.
+/// Use of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A server listens there.

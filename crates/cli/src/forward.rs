@@ -38,14 +38,14 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     }
 }
 
-/// How keys are looked up.
+/// Form in which keys are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FormName {
     /// One after the other
     Plain,
-    /// By the interleaver
+    /// Many at a time, by the interleaver
     Interleaved,
-    /// With group prefetching written by hand
+    /// Many at a time, with group prefetching written by hand
     Grouped,
 }
 

@@ -211,7 +211,7 @@ enum RpcCommand {
     Bench(Box<rpc::Command>),
 }
 
-/// How a command ended, other than by an error. Of several outcomes, the greatest is the one to report.
+/// Outcome of a command, other than an error. Of several outcomes, the greatest is the one to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Done,

@@ -17,7 +17,7 @@ use crate::Outcome;
 /// Default address of `sinew serve sequencer` and `sinew seq next`.
 const ADDRESS: &str = "shm://sequencer";
 
-/// How numbers are handed out.
+/// Design of a sequencer: the way in which numbers are handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Design {
     /// Remote procedure calls, on any fabric: the design for everyday use

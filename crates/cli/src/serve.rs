@@ -66,7 +66,7 @@ pub struct ThreadArgs {
     tells: TellArgs,
 }
 
-/// How a server reports, and to whom.
+/// Form of a server's reports, and their reader.
 #[derive(clap::Args)]
 pub struct TellArgs {
     /// Print JSON objects, one on each line: its addresses, and at its end what it did

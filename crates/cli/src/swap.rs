@@ -66,7 +66,7 @@ pub struct On {
 /// `sinew swap off`.
 #[derive(clap::Args)]
 pub struct Off {
-    /// What `sinew swap on` was given, or the device that it named
+    /// Argument of `sinew swap on`, or the device that it named
     what: String,
     /// Remove the file, too
     #[arg(long)]

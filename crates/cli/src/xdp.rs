@@ -50,7 +50,7 @@ pub enum Command {
     Bench(Args),
 }
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
     Rate,
@@ -64,7 +64,7 @@ enum Kind {
 /// Options of `sinew xdp bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to measure [default: all]
+    /// Measurements to make [default: all]
     #[arg(value_enum)]
     kinds: Vec<Kind>,
     #[command(flatten)]

@@ -16,7 +16,7 @@ const TENDING: Duration = Duration::from_millis(200);
 /// Time that a member has to answer, beyond that of its order.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a thread of a crew works with.
+/// Work of a thread of a crew.
 pub trait Member {
     /// Orders that it can be given.
     type Order;

@@ -74,7 +74,7 @@ impl Comparison {
     }
 }
 
-/// What a figure is compared with, and the value of that.
+/// Comparison of a figure, and its value.
 #[derive(Clone, Debug)]
 pub struct Beside {
     /// Kind of comparison.
@@ -102,7 +102,7 @@ pub struct Figure {
     pub unit: Unit,
     /// Slices of it.
     pub slices: Vec<f64>,
-    /// What it is compared with, if anything.
+    /// Comparison, if there is one.
     pub beside: Option<Beside>,
     /// Latency of single requests in ns, or a sample of them.
     pub latency: Option<Histogram<u64>>,

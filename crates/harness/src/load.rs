@@ -32,7 +32,7 @@ const TURNS_PER_LOOK: u32 = 16;
 /// Result of a driver's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It did something.
+    /// It has done something.
     Busy,
     /// It is waiting for answers.
     Idle,

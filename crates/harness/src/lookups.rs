@@ -30,9 +30,9 @@ const STRETCH: usize = 4096;
 pub enum Form {
     /// One after the other.
     Plain,
-    /// By the interleaver.
+    /// Many at a time, by the interleaver.
     Interleaved,
-    /// With group prefetching by hand.
+    /// Many at a time, with group prefetching by hand.
     Grouped,
 }
 
@@ -43,7 +43,7 @@ impl Form {
 
 /// A table, and keys that are looked up in it.
 pub trait Lookups {
-    /// What is looked up.
+    /// Key of a lookup.
     type Key: Copy;
     /// Result of a lookup.
     type Found: Copy + PartialEq + Default;

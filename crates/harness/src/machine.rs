@@ -84,7 +84,7 @@ pub fn pin(cpu: Option<usize>) -> anyhow::Result<()> {
     }
 }
 
-/// How a thread waits for another: it spins if they have processors of their own, and otherwise yields.
+/// Wait of one thread for another: it spins if they have processors of their own, and otherwise yields.
 #[derive(Clone, Copy)]
 pub struct Idle {
     yields: bool,

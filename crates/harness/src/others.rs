@@ -16,7 +16,7 @@ use crate::machine;
 pub const TOO_MUCH: f64 = 0.05;
 /// Ticks of the kernel's counters from which even a small share of others can be told.
 const TICKS_MIN: u64 = 100;
-/// With fewer ticks in total, rounding alone never makes this many ticks of others.
+/// Ticks of others that rounding alone never makes when there are fewer ticks in total.
 const TICKS_OF_OTHERS_MIN: u64 = 10;
 
 /// Watches processors from its creation on.

@@ -56,7 +56,7 @@ impl Sizes {
 pub struct Patterns {
     filter: Filter,
     crates: Vec<AhoCorasick>,
-    /// For hits of the crate's automata, by group and pattern: the pattern's bytes, if case counts.
+    /// Bytes of each pattern whose case counts, by group and pattern, to check hits of the crate's automata.
     exact: Vec<Vec<Option<Box<[u8]>>>>,
     payloads: Vec<(u32, Vec<u8>)>,
     hits: Vec<u32>,

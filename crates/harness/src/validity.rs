@@ -55,7 +55,7 @@ fn halves(measured: &Measured, side: usize) -> [Vec<f64>; 2] {
     [first, second].map(|half| half.iter().filter_map(|round| round.values[side]).collect())
 }
 
-/// What is wrong with a side's slices: `None` if their halves agree.
+/// Fault of a side's slices: `None` if their halves agree.
 pub fn unsteady(measured: &Measured, side: usize) -> Option<Unsteady> {
     if measured.rounds.iter().all(|round| round.values[side].is_none()) {
         return Some(Unsteady::Nothing);
@@ -82,7 +82,7 @@ pub fn figure(measured: &Measured, side: usize) -> Option<f64> {
     })
 }
 
-/// What is wrong with a side's slices.
+/// Fault of a side's slices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unsteady {
     /// Nothing was received.

@@ -83,7 +83,7 @@ pub enum Error {
     /// The system refused.
     #[error("{doing}: {source}")]
     System {
-        /// What was being done.
+        /// Activity that failed.
         doing: String,
         /// The system's error.
         source: std::io::Error,

@@ -93,7 +93,7 @@ impl<P: Program> AnyProgram for P {
     }
 }
 
-/// How a server goes on after a turn of its [program](Server::program).
+/// Next step of a server after a turn of its [program](Server::program).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Something happened: turn again at once.

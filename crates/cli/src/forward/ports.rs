@@ -79,7 +79,7 @@ impl FromStr for Spec {
     }
 }
 
-/// What carries an interface's frames.
+/// Fabric that carries an interface's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Shm,

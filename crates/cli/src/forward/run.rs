@@ -85,7 +85,7 @@ pub struct Args {
     /// File of routes, stations or names
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
-    /// How the keys of a burst are looked up
+    /// Form in which the keys of a burst are looked up
     #[arg(long, value_enum, default_value = "interleaved")]
     form: FormName,
     /// Stations that a switch has room for
@@ -117,7 +117,7 @@ trait Live: Application + Sized {
     /// Takes a new table, and returns the old one, which takes long to free.
     fn exchange(&mut self, table: Self::Table) -> Self::Table;
 
-    /// What it reports beside its counters.
+    /// Values that it reports beside its counters.
     fn more(&self) -> Vec<(&'static str, u64)>;
 
     /// Takes an interface whose packets turned out to arrive unfinished, if there is one to report.

@@ -8,7 +8,7 @@ use sinew::forward::{Counters, Reason};
 /// Counters of a forwarder and its ports.
 pub struct Counted {
     pub counters: Counters,
-    /// By interface name.
+    /// Counters of ports, by interface name.
     pub ports: Vec<(String, PortStats)>,
     /// Tables swapped in, and files refused, since the start.
     pub reloads: (u64, u64),

@@ -38,7 +38,7 @@ Examples:
   sinew index bench gets --fabric udp --window 512 --batch 32
   sinew index bench scans --scan-share 0.01 --scan-len 128 --window 16";
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
     /// GETs beside echoes
@@ -51,7 +51,7 @@ enum What {
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// What to measure
+    /// Measurement to make
     #[arg(value_enum)]
     what: What,
     /// Fabric that carries the requests
@@ -260,7 +260,7 @@ fn boxed<E: Endpoint + 'static>(
     Ok((Box::new(Index::new(pipeline, HostClock::new(), shape, 1)), wake))
 }
 
-/// What the index is compared with.
+/// Comparison for the index.
 enum Beside {
     Echoes(Echoes),
     /// An index that scans in dispatch.

@@ -14,7 +14,7 @@ use super::ADDRESS;
 use crate::fabrics::{self, Purpose};
 use crate::{Outcome, Usage, advice, interrupted, output};
 
-/// Where the index is.
+/// Place of the index.
 #[derive(clap::Args)]
 pub struct At {
     /// Address of one of the index's threads

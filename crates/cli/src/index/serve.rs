@@ -35,7 +35,7 @@ pub struct Args {
     /// Longest value, in bytes
     #[arg(long, default_value = "1M", value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     value_max: usize,
-    /// Where scans and sums run
+    /// Threads that run scans and sums
     #[arg(long, value_enum, default_value_t = Scans::Workers)]
     scans: Scans,
     /// Worker threads [default: one for each processor]
@@ -44,12 +44,12 @@ pub struct Args {
     workers: Option<u16>,
 }
 
-/// Where scans run.
+/// Threads that run scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scans {
-    /// In worker threads
+    /// Worker threads
     Workers,
-    /// In the server's own threads, between the other requests
+    /// The server's own threads, between the other requests
     Dispatch,
 }
 

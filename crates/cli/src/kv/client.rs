@@ -15,7 +15,7 @@ use sinew_harness::units;
 
 use crate::{Outcome, Usage, advice, interrupted, output};
 
-/// Where the cache is.
+/// Place of the cache.
 #[derive(clap::Args)]
 pub struct At {
     /// Address of the cache's first thread

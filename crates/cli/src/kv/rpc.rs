@@ -124,7 +124,7 @@ pub struct CachePlan<'a> {
     fabric: Fabric,
     workload: Workload,
     shape: Shape,
-    /// As many server threads as client threads.
+    /// Setting for as many server threads as client threads.
     setting: Setting,
     /// `?name=value...`, appended to addresses made here.
     options: String,

@@ -45,7 +45,7 @@ pub struct Args {
     /// Longest value, in bytes [default: 1M, or a thread's share of --memory if that is less]
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     value_max: Option<usize>,
-    /// Which value is evicted for a new one
+    /// Value that is evicted for a new one
     #[arg(long, value_enum, default_value_t = EvictionArg::Unread)]
     eviction: EvictionArg,
     /// Refuse what does not fit, rather than evict

@@ -58,7 +58,7 @@ pub struct Args {
 struct TablePlan {
     workload: Workload,
     value_size: usize,
-    /// In ascending order.
+    /// Batch sizes in ascending order.
     batches: Vec<usize>,
     setting: Setting,
 }

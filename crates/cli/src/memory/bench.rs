@@ -49,7 +49,7 @@ const SIZES: std::ops::RangeInclusive<usize> = 64..=16 << 20;
 const WINDOW_MAX: usize = 4096;
 const THREADS_MAX: usize = 64;
 
-/// What requests do.
+/// Operation of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Op {
     /// Read
@@ -67,7 +67,7 @@ pub enum Order {
     Sequential,
 }
 
-/// What becomes of the requests that have gathered.
+/// Treatment of the requests that have gathered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Batching {
     /// Each is an operation with a doorbell of its own
@@ -132,7 +132,7 @@ fn parse_window(text: &str) -> Result<Window, String> {
 pub struct Args {
     #[command(flatten)]
     device: DeviceArgs,
-    /// What requests do
+    /// Operation of the requests
     #[arg(long, value_enum, default_value = "read")]
     op: Op,
     /// Lengths of a request, in bytes; one result for each
@@ -148,7 +148,7 @@ pub struct Args {
     /// Places of requests
     #[arg(long, value_enum, default_value = "random")]
     order: Order,
-    /// What becomes of the requests that have gathered
+    /// Treatment of the requests that have gathered
     #[arg(long, value_enum, default_value = "hybrid")]
     mode: Batching,
     /// Bytes in flight at most, over all threads: a size such as 7M, none, or find

@@ -1,4 +1,4 @@
-//! How the memory of donors is read and written, and the key of a pool: options of donors and of their users.
+//! Options for reading and writing donors' memory, and for the key of a pool, which donors and their users share.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub enum By {
     Rpc,
 }
 
-/// How memory is read and written.
+/// Options that say how to read and write memory.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ByArgs {
     /// Means of reading and writing the memory [default: that of the address; for udp://, rpc]

@@ -13,7 +13,7 @@ use sinew_sim::nic::{Post, Profile, Requests, Source, transport_name, verb_name}
 use crate::Usage;
 use crate::infile::read;
 
-/// How WQEs get to the NIC.
+/// Way in which WQEs get to the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Method {
     /// The core writes them: WQE-by-MMIO, or BlueFlame
@@ -40,7 +40,7 @@ pub struct RequestArgs {
     /// Requests posted together
     #[arg(long, default_value = "1", allow_negative_numbers = true, value_parser = parse_count)]
     batch: usize,
-    /// How they are posted [default: mmio for one, doorbell for several]
+    /// Way in which they are posted [default: mmio for one, doorbell for several]
     #[arg(long, value_enum, ignore_case = true)]
     post: Option<Method>,
     /// Put the payload into the WQE [default where possible]

@@ -25,8 +25,8 @@ const LEAST_DATAGRAM: usize = 256;
 /// Least memory copied at a time when a bandwidth over shared memory is compared: with less, reading the clock would
 /// show.
 const COPY_MIN: usize = 64 << 10;
-/// If no message was received in the time, because something else had the processors, the limit is measured again for
-/// four times as long, up to this.
+/// Longest measurement of a limit. If no message was received in the time, because something else had the processors,
+/// the limit is measured again for four times as long, up to this.
 const LONGEST_TRY: Duration = Duration::from_secs(1);
 
 /// Measures the machine's limit for a plan.

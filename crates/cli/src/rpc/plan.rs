@@ -10,7 +10,7 @@ use crate::echo::EchoPlan;
 use crate::endpoint_args::LimitArgs;
 use crate::fabrics::Fabric;
 
-/// What is measured.
+/// Kind of benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One call at a time.
@@ -126,7 +126,7 @@ impl RpcPlan {
         self.kind == Kind::Bandwidth || self.size == limit_size
     }
 
-    /// What the client threads do.
+    /// Work of the client threads.
     pub fn clients(&self) -> EchoPlan {
         let sink = self.kind == Kind::Bandwidth;
         EchoPlan {

@@ -30,7 +30,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// How numbers are handed out
+    /// Design of the sequencer
     #[arg(long, value_enum, default_value = "rpc")]
     design: Design,
     /// Fabric that carries the calls; designs on verbs need shm or ibverbs

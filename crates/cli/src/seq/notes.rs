@@ -39,9 +39,9 @@ struct State {
     /// The ceiling in the file.
     noted: u64,
     lease: u64,
-    /// When this process last noted a ceiling.
+    /// Time when this process last noted a ceiling.
     renewed: Option<Instant>,
-    /// When a note could not be written, until one is written.
+    /// Time when a note could not be written; cleared once one is written.
     failed: Option<Instant>,
 }
 

@@ -94,8 +94,7 @@ fn boxed(
     Ok((Box::new(Sequencer::new(client, HostClock::new(), window, batch)), ()))
 }
 
-/// What the figure is compared with: the kind of comparison, its description, and a function that measures a slice of
-/// it.
+/// Comparison of a figure: its kind, its description, and a function that measures a slice of it.
 type Beside<'a> = (Comparison, &'static str, Box<dyn FnMut(Duration) -> anyhow::Result<f64> + 'a>);
 
 /// Sides that take turns: a sequencer's clients, the comparison, and the clients once more, for ranges.

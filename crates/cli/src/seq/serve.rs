@@ -38,7 +38,7 @@ pub struct Args {
     /// Address to serve at: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT; for designs on
     /// verbs HOST:PORT, at which clients connect [default: shm://sequencer, 127.0.0.1:0]
     address: Option<String>,
-    /// How numbers are handed out; all designs but rpc are on verbs
+    /// Design of the sequencer; all designs but rpc are on verbs
     #[arg(long, value_enum, default_value = "rpc")]
     design: Design,
     #[command(flatten)]

@@ -19,7 +19,7 @@ const BEGINNING: usize = 128 << 10;
 /// Magic at the end of the first page of swap.
 const SWAP_MAGIC: &[u8] = b"SWAPSPACE2";
 
-/// What becomes swap.
+/// Device or file that becomes swap.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Source {
     /// A block device that is served at a Unix socket.

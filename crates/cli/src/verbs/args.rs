@@ -96,7 +96,7 @@ pub struct Args {
     /// Connect every client thread to every server thread
     #[arg(long, group = "shape")]
     all_to_all: bool,
-    /// How threads wait for completions [default: poll; events with --read-intr]
+    /// Way in which threads wait for completions [default: poll; events with --read-intr]
     #[arg(long, value_enum)]
     wait: Option<Wait>,
     /// The same as --wait events

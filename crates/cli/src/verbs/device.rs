@@ -11,7 +11,7 @@ use sinew_harness::units;
 
 use crate::{Outcome, output};
 
-/// What carries the verbs.
+/// Fabric that carries the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Carried {
     /// Shared memory between processes of one user

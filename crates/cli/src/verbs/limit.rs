@@ -20,10 +20,10 @@ use super::kind::Kind;
 const GROUP: usize = 256;
 /// Length of a packet's header, when a message goes over shared memory, in bytes.
 const PACKET_HEADER: usize = 24;
-/// If no message was received, a limit is measured again for longer, up to this.
+/// Longest measurement of a limit, which is measured again for longer if no message was received.
 const LONGEST_TRY: Duration = Duration::from_secs(1);
 
-/// What a figure is compared with.
+/// Comparison of a figure.
 pub struct Meter {
     /// Description.
     pub what: &'static str,

@@ -25,7 +25,7 @@ pub struct Found {
     pub latency: Histogram<u64>,
 }
 
-/// What was measured, and on what.
+/// Parameters of a measurement.
 pub struct Setup<'a> {
     pub kind: Kind,
     pub plan: &'a VerbsPlan,

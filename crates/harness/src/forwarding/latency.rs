@@ -48,9 +48,9 @@ pub struct AtLoad {
 /// The highest rate, and round trips at parts of it.
 #[derive(Clone, Debug)]
 pub struct Latencies {
-    /// With as many frames in flight as make sense.
+    /// Result with as many frames in flight as make sense.
     pub peak: AtLoad,
-    /// At each part that was asked for.
+    /// Result at each part that was asked for.
     pub at: Vec<AtLoad>,
 }
 

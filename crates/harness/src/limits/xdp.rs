@@ -23,7 +23,7 @@ pub use forward::{Middle, Passed, Passing};
 /// Silence after which frames in flight count as lost.
 const LOST_AFTER: Duration = Duration::from_millis(20);
 
-/// What moves the frames.
+/// Mover of the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mover {
     /// A socket and its rings, and nothing else.

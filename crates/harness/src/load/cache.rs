@@ -14,7 +14,7 @@ const TRACE: usize = 1 << 22;
 /// Batches for each one whose latency is recorded.
 const SAMPLE_EVERY: u64 = 32;
 
-/// What a client keeps in flight.
+/// Load that a client keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Requests in flight.
@@ -44,16 +44,16 @@ pub struct Cache<E: Endpoint, C> {
     value: Vec<u8>,
     /// Tags that are not in flight.
     idle: Vec<u32>,
-    /// By tag.
+    /// Requests in flight, by tag.
     in_flight: Vec<InFlight>,
-    /// By tag, and by place in the request.
+    /// Keys of the requests, by tag, and by place in the request.
     keys: Vec<u32>,
     /// Tags whose value has arrived, and is to be stored anew.
     to_store: Vec<u32>,
     /// Keys still to be stored before the trace begins.
     filling: std::ops::Range<u64>,
     batches: u64,
-    /// When the next request is due, if there is a rate.
+    /// Time when the next request is due, in ns, if there is a rate.
     due_ns: f64,
     span: Span,
     slice: Slice,
@@ -65,7 +65,7 @@ struct InFlight {
     answers: u16,
     /// Whether a PUT of the same key follows.
     stores: bool,
-    /// When it was enqueued, if its latency is recorded; else 0.
+    /// Time when it was enqueued, if its latency is recorded; else 0.
     began_ns: u64,
 }
 

@@ -18,7 +18,7 @@ const SAMPLE_ALL_FROM: usize = 4096;
 /// Most sessions being opened at a time, so that a server's headroom for management packets suffices.
 const CONNECTING_MAX: usize = 12;
 
-/// What a slice keeps in flight.
+/// Load that a slice keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Length of each request in bytes, and of each response to an echo.
@@ -44,7 +44,7 @@ pub struct Echo<E, C> {
     sequence: u64,
     /// Buffers of calls that are not in flight, with their tags.
     idle: Vec<(usize, MessageBuffer, MessageBuffer)>,
-    /// By tag.
+    /// Calls in flight, by tag.
     in_flight: Vec<InFlight>,
     batches: u64,
     span: Span,
@@ -54,7 +54,7 @@ pub struct Echo<E, C> {
 #[derive(Clone, Copy, Default)]
 struct InFlight {
     sequence: u64,
-    /// When it was enqueued, if its latency is recorded; else 0.
+    /// Time when it was enqueued, if its latency is recorded; else 0.
     began_ns: u64,
 }
 
@@ -177,7 +177,7 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         }
     }
 
-    /// Why a call was refused: if its session was lost while nothing was in flight, the reason for that.
+    /// Reason for a refused call. If its session was lost while nothing was in flight, that is the reason.
     #[cold]
     fn why_refused(&mut self, error: EnqueueError) -> anyhow::Error {
         while let Some(event) = self.rpc.poll_event() {

@@ -21,7 +21,7 @@ const PARTS: u32 = 10_000;
 /// Odd factor that spreads numbers over all keys, and gives each number a key of its own.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a client keeps in flight.
+/// Load that a client keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Requests in flight.
@@ -86,7 +86,7 @@ pub struct Index<E: Endpoint, C> {
     scans: u32,
     /// Tags that are not in flight.
     idle: Vec<u32>,
-    /// By tag.
+    /// Requests in flight, by tag.
     in_flight: Vec<InFlight>,
     /// Keys still to be stored before the load begins.
     filling: Range<u64>,

@@ -47,7 +47,7 @@ impl Wire {
     }
 }
 
-/// What a client asks, and how.
+/// Load that a client makes.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Connections of the client.
@@ -83,7 +83,7 @@ struct Pending {
     /// Number of its keys.
     keys: usize,
     is_get: bool,
-    /// When it was sent or was due, if its latency is recorded.
+    /// Time when it was sent or was due, if its latency is recorded.
     began_ns: Option<u64>,
 }
 

@@ -41,7 +41,7 @@ fn is_right(bytes: &[u8], at: u64, all: bool) -> bool {
     bytes[..WORD] == word(at) && bytes[last..] == word(at + last as u64)
 }
 
-/// What carries the requests.
+/// Carrier of the requests.
 pub trait Carrier {
     /// Begins a read.
     ///

@@ -16,7 +16,7 @@ use super::{Load, Slice, Span, State};
 /// Key that is read. It is stored before anything else.
 const READ_KEY: &[u8] = b"bench";
 
-/// What a client keeps in flight.
+/// Load that a client keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Requests in flight.
@@ -60,7 +60,7 @@ pub struct Replica<E: Endpoint, C> {
     revision: u64,
     /// Tags that are not in flight.
     idle: Vec<u64>,
-    /// By tag.
+    /// Requests in flight, by tag.
     in_flight: Vec<InFlight>,
     bytes: Vec<u8>,
     span: Span,

@@ -89,7 +89,7 @@ impl Seen {
 struct Flight {
     /// One more than the greatest number of any call that was over when this one began.
     floor: u64,
-    /// When it began, if its latency is recorded; else 0.
+    /// Time when it began, if its latency is recorded; else 0.
     began_ns: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct Sequencer<C: Client, K> {
     client: C,
     batch: usize,
     clock: K,
-    /// By tag.
+    /// Calls in flight, by tag.
     flights: Vec<Flight>,
     /// Tags of calls that are not in flight.
     free: Vec<u32>,

@@ -151,7 +151,7 @@ pub struct Store<A, C> {
     /// Keys that are asked for once before the trace begins, so that the client knows where all of them are, as in
     /// atc16.
     learning: std::ops::Range<u64>,
-    /// When the answers were asked for whose latency is recorded.
+    /// Times when the requests were made whose latency is recorded, in ns.
     sampled: Vec<u64>,
     answers: u64,
     contended: u64,

@@ -41,6 +41,6 @@ pub enum Word {
     Check(Vec<u64>),
     /// The server's findings.
     Found(Findings),
-    /// Why the server cannot go on.
+    /// The server cannot go on, for this reason.
     Error(String),
 }

@@ -72,7 +72,7 @@ impl Rpc {
     }
 }
 
-/// For a thread that sleeps on an endpoint beside other things. Deadlines are on the caller's clock.
+/// Lets a thread sleep on an endpoint beside other things. Deadlines are on the caller's clock.
 impl Readiness for Rpc {
     fn descriptor(&self) -> Option<Descriptor> {
         self.descriptor()

@@ -26,12 +26,12 @@ Examples:
   sinew serve herd 127.0.0.1:7200 --keys 1M
   sinew kv bench herd-opt --keys 1M --address 127.0.0.1:7200";
 
-/// How workers serve requests.
+/// Way in which workers serve requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Schedule {
-    /// In a pipeline, with a doorbell for each answer (sigcomm14)
+    /// A pipeline, with a doorbell for each answer (sigcomm14)
     Herd,
-    /// In batches, with one doorbell each and several queue pairs (atc16)
+    /// Batches, with one doorbell each and several queue pairs (atc16)
     HerdOpt,
 }
 
@@ -95,7 +95,7 @@ pub struct Args {
     /// Address at which clients ask to be admitted; port 0 means any free port
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:0", value_parser = parse_address)]
     at: String,
-    /// How workers serve requests
+    /// Way in which workers serve requests
     #[arg(long, value_enum, default_value = "herd-opt")]
     design: Schedule,
     #[command(flatten)]

@@ -27,7 +27,7 @@ const LOST_AFTER: Duration = Duration::from_millis(20);
 /// Bytes of the IPv4 and UDP headers before the payload.
 const HEADERS_LEN: usize = 28;
 
-/// What forwards between the hosts.
+/// Forwarder between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Middle {
     /// The router of `sinew forward run`, on frame ports.

@@ -19,13 +19,13 @@ struct Slot {
     next: u64,
     /// Whether that message is in flight.
     is_asked: bool,
-    /// When it began, if its latency is recorded; else 0.
+    /// Time when it began, if its latency is recorded; else 0.
     began_ns: u64,
 }
 
 pub struct Echoes {
     form: Form,
-    /// By link and slot.
+    /// Slots, by link and slot number.
     slots: Vec<Slot>,
     /// Slots whose next message waits for room in the queue.
     waiting: VecDeque<usize>,

@@ -62,7 +62,7 @@ impl Carrier {
     }
 }
 
-/// How a thread waits for completions.
+/// Way in which a thread waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
@@ -143,7 +143,7 @@ pub struct VerbsPlan {
     pub threads: usize,
     /// Connections between the threads.
     pub shape: Shape,
-    /// How the threads wait.
+    /// Way in which the threads wait.
     pub wait: Wait,
     /// Processors of the server's threads.
     #[serde(rename = "server_cpus")]
@@ -318,7 +318,7 @@ impl VerbsPlan {
         }
     }
 
-    /// For each thread of a side, the indices of its links in [`Self::links`].
+    /// Indices of the links in [`Self::links`], for each thread of a side.
     pub fn links_of(&self, side: Side) -> Vec<Vec<usize>> {
         let (links, (clients, servers)) = (self.links(), self.sides());
         let thread = |&(client, server): &(usize, usize)| if side == Side::Client { client } else { server };

@@ -27,7 +27,7 @@ pub struct Requester<D: Device, C> {
     does: Does,
     rig: Rig<D>,
     clock: C,
-    /// When something last arrived.
+    /// Time when something last arrived, in ns.
     heard_ns: u64,
     span: Span,
     slice: Slice,

@@ -25,7 +25,7 @@ pub struct Stream {
     targets: Vec<MessageBuffer>,
     /// Whether each request is timed.
     times: bool,
-    /// When the request in flight began, which is when the one before it ended.
+    /// Time when the request in flight began, which is when the one before it ended.
     began_ns: Option<u64>,
 }
 
