@@ -11,7 +11,7 @@ const HEAD: usize = 32;
 const STAMP_EVERY: usize = 16 << 10;
 /// Bytes from one checked word of the body to the next.
 const CHECK_EVERY: usize = 4 << 10;
-/// Messages for each one that is checked byte for byte.
+/// Interval of full checks: one message in this many is checked byte for byte.
 pub const FULL_CHECK_EVERY: u64 = 64;
 
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -15,7 +15,7 @@ use sinew_harness::machine::{Pair, two_threads};
 
 /// Completions taken, and answers sent, at a time.
 const BURST: usize = 64;
-/// One message in this many is signaled.
+/// Signaling interval: one message in this many is signaled.
 const SIGNAL_EVERY: usize = 64;
 /// Turns between two looks at the clock.
 const TURNS_PER_LOOK: u32 = 64;

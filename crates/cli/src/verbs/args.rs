@@ -78,7 +78,7 @@ pub struct Args {
     /// Requests in flight on each queue pair [default: 128; 1 for echo]
     #[arg(long, visible_alias = "tx-depth", allow_negative_numbers = true)]
     window: Option<usize>,
-    /// Requests for each signaled one [default: 64, or the window; for long echoes fewer]
+    /// Signaling interval: one request in this many is signaled [default: 64, or the window; for long echoes fewer]
     #[arg(long, visible_alias = "cq-mod", allow_negative_numbers = true)]
     signal: Option<usize>,
     /// Queue pairs between two threads

@@ -11,7 +11,7 @@ use crate::workload::{self, KEY_LEN, Request, Sizes, Workload, check_value, fill
 
 /// Requests drawn in advance.
 const TRACE: usize = 1 << 22;
-/// Batches for each one whose latency is recorded.
+/// Sampling interval: the latency of one batch in this many is recorded.
 const SAMPLE_EVERY: u64 = 32;
 
 /// Load that a client keeps in flight.

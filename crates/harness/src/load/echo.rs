@@ -10,8 +10,8 @@ use super::{Drive, Load, Slice, Span, State};
 use crate::service::{self, Verdict};
 use crate::{pattern, units};
 
-/// Batches for each one whose latency is recorded, beginning with the first. Reading the clock for every batch would be
-/// most of what is measured.
+/// Sampling interval: the latency of one batch in this many is recorded, beginning with the first. Reading the clock
+/// for every batch would be most of what is measured.
 const SAMPLE_EVERY: u64 = 32;
 /// Size from which all latencies are recorded: moving such a message takes far longer than reading the clock.
 const SAMPLE_ALL_FROM: usize = 4096;
@@ -118,7 +118,7 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
 
     #[inline]
     fn random_session(&mut self) -> SessionId {
-        // xorshift64. Each call has a session of its own, as with a client of many servers.
+        // xorshift64. A session is chosen for each call, as by a client of many servers.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

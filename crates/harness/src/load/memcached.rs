@@ -20,7 +20,7 @@ const TRACE: usize = 1 << 20;
 pub const KEY_LEN: usize = 16;
 /// Bytes read at once.
 const READ_LEN: usize = 64 << 10;
-/// Batches for each one whose latency is recorded.
+/// Sampling interval: the latency of one batch in this many is recorded.
 const SAMPLE_EVERY: u64 = 8;
 /// Longest silence of a server, in ns.
 const SILENCE_MAX_NS: u64 = 10_000_000_000;

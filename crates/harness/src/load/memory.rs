@@ -13,7 +13,7 @@ use sinew::remote_memory::store::{self, Store};
 
 use super::{Load, Slice, Span, State};
 
-/// Reads for each one that is checked word by word.
+/// Interval of full checks: one read in this many is checked word by word.
 pub const CHECK_EVERY: u64 = 64;
 /// Length of a word, in bytes.
 const WORD: usize = 8;

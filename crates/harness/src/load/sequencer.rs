@@ -6,7 +6,7 @@ use sinew::sequencer::{CallError, Client, Numbers};
 
 use super::{Drive, Load, Slice, Span, State};
 
-/// Batches for each one whose latency is recorded.
+/// Sampling interval: the latency of one batch in this many is recorded.
 const SAMPLE_EVERY: u64 = 32;
 /// Time after which an answer will not come any more, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;

@@ -12,7 +12,7 @@ use crate::workload::{Request, Workload, check_value, fill_value, key_bytes};
 
 /// Requests drawn in advance.
 const TRACE: usize = 1 << 20;
-/// Answers for each one whose latency is recorded.
+/// Sampling interval: the latency of one answer in this many is recorded.
 const SAMPLE_EVERY: u64 = 8;
 
 /// A client of a store.

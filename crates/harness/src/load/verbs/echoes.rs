@@ -10,7 +10,7 @@ use super::link::{Rig, Turned, Way, is_arrival, link_of};
 use super::plan::Form;
 use crate::load::Slice;
 
-/// Echoes for each one whose latency is recorded, if several are in flight.
+/// Sampling interval: the latency of one echo in this many is recorded, if several are in flight.
 const SAMPLE_EVERY: u64 = 32;
 
 #[derive(Clone, Copy)]

@@ -127,7 +127,7 @@ pub struct VerbsPlan {
     pub window: usize,
     /// Requests started together.
     pub doorbell: usize,
-    /// Requests for each signaled one.
+    /// Signaling interval: one request in this many is signaled.
     pub signal: usize,
     /// Whether messages are copied into the requests.
     pub inline: bool,
@@ -169,7 +169,7 @@ pub const POINTER: usize = 8;
 const RECEIVES: std::ops::RangeInclusive<usize> = 64..=512;
 /// Bytes of a queue pair's receives, unless the fewest receives take more.
 const RECEIVE_BYTES: usize = 32 << 20;
-/// Short echoes for each one that is signaled.
+/// Signaling interval of short echoes: one in this many is signaled.
 const ECHO_SIGNAL: usize = 64;
 
 impl VerbsPlan {
@@ -270,8 +270,7 @@ impl VerbsPlan {
         }
     }
 
-    /// Default number of echoes of `size` bytes for each one that is signaled. The sources of the others are kept until
-    /// then.
+    /// Default signaling interval for echoes of `size` bytes. The sources of the unsignaled ones are kept until then.
     pub fn echo_signal(size: usize, inline: bool) -> usize {
         if inline { ECHO_SIGNAL } else { (RECEIVE_BYTES / size.max(1)).clamp(1, ECHO_SIGNAL) }
     }
