@@ -33,8 +33,8 @@ it is a volume in their memory, with --copies of every page at different donors.
 the next server that opens the volume by its name finds it again. A volume that does not exist yet is created, with --size. It has one writer:
 a new server waits until the last one has been silent for three seconds, and is refused while that one lives, unless --force takes the volume from it.
 What a replaced writer still writes never appears.
-With --last-copy FILE a file of this host holds the whole volume as well: the device's bytes, and a trailer of 4 KB. What no donor has any more is read from
-the file; writes to it fail. This costs the volume's size on disk, a second write of all data, and a sync of the file with each flush. A write is
+With --last-copy FILE a file of this host holds the whole volume as well: the device's bytes, and a trailer of 4 KB. Data that no donor has any more is read from
+the file; writes of such data fail. This costs the volume's size on disk, a second write of all data, and a sync of the file with each flush. A write is
 done once the donors and the file's cache have it; a flush is done once the donors have flushed and the file has then been synced. A server that starts copies the file
 anew from the donors, and reads nothing that the file held before. The file belongs to one volume, by a random number that the volume got when it was created: the file of another
 volume, even one of the same name, is refused and left as it is, and so is anything that is not a regular file. When too few donors answer for ten seconds, the volume ends. From then on

@@ -34,7 +34,7 @@ const AFTER_HELP: &str = "\
 This program keeps the files' names, sizes and attributes, with --data also in a directory of this host. The files' contents lie in donors'
 memory, with --copies of each page at different donors. Clients (`sinew mount`) read and write them there by themselves.
 
-What a client has flushed (close, fsync) survives the client, and the death of all donors but one that hold its copies. With --data it also survives this program
+What a client has flushed (close, fsync) survives the client, and the loss of all but one of the donors that hold its copies. With --data it also survives this program
 as long as the donors go on: stop it, start it again with the same --data and donors, and clients go on. Without --data the file system is lost with the program.
 
 With --memory the program lends memory itself, as a donor at the next address (NAME.1, or the next port). That memory is lost with the

@@ -33,6 +33,7 @@ Starts servers, each in a process of its own, and fills them with keys and value
   scans  The same, with scans mixed in that sum their values (--scan-share of the requests, --scan-len keys each), at one server that scans in a worker
          and one that scans in dispatch. The figure is the 99th percentile of the GETs with scans in the worker; beside it stands
          the same with scans in dispatch.
+
 Examples:
   sinew index bench gets
   sinew index bench gets --fabric udp --window 512 --batch 32

@@ -18,7 +18,7 @@ may come twice, to any client, and each must be greater than those of the calls 
 The comparison, measured by turns with it:
   rpc       baseline: echoes by RPC of 16 bytes, with the same window and batch
   spec-s0   baseline: empty datagrams that a thread sends back, same window
-  herd-opt  baseline: --design herd, calls one by one on one queue pair
+  herd-opt  baseline: --design herd, calls one at a time on one queue pair
   herd, atomics  none
 
 Examples:

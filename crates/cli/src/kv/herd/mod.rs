@@ -32,6 +32,7 @@ Starts a server process that stores all keys (or uses --address HOST:PORT of a `
 --window, --keys and --value-size). --threads threads with --clients clients each keep their windows full of requests, and check every
 answer. The baseline, measured by turns, is the rate of `sinew verbs echo --form ws`: messages of an item's size that are written to
 a server and sent straight back. Latencies run from the request to its answer, including the wait in the window.
+
 Examples:
   sinew kv bench herd-opt --keys 8M --json
   sinew kv bench herd --window 4 --clients 2";
