@@ -233,7 +233,7 @@ fn wrong_usage_is_told_before_anything_starts() {
     for (args, why) in [
         (&["--memory", "1M", "--at", "nowhere"][..], "the port is missing"),
         (&["--memory", "1M", "--at", "unix:"], "the path of the socket is missing"),
-        (&["--memory", "4", "--at", "127.0.0.1:0"], "a device has 4 KB at least"),
+        (&["--memory", "4", "--at", "127.0.0.1:0"], "the smallest device has 4 KB"),
         (&["--memory", "1M", "--at", "127.0.0.1:0", "--socket-mode", "700"], "is for a Unix socket"),
         (&["--at", "127.0.0.1:0"], "--memory"),
     ] {

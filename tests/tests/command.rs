@@ -457,9 +457,9 @@ fn a_file_that_is_no_text_file_of_sense_is_refused_at_once() {
     assert!(made.success());
     let of = |path: &std::path::Path| path.display().to_string();
     for (file, problem) in [
-        (of(&fifo), "it is no regular file"),
-        (of(&folder.0), "it is no regular file"),
-        ("/dev/zero".to_owned(), "it is no regular file"),
+        (of(&fifo), "not a regular file"),
+        (of(&folder.0), "not a regular file"),
+        ("/dev/zero".to_owned(), "not a regular file"),
         (of(&large), "it has more than 16 MB"),
         (of(&latin), "line 2: this is no text in UTF-8"),
     ] {

@@ -243,11 +243,11 @@ fn what_cannot_be_is_wrong_usage() {
     std::fs::write(&table, "10.0.0.0/8 via 10.2.0.9\n").unwrap();
     let with_table = format!("--interface a=shm://{},ip=10.1.0.1/24 --table {}", unique("wrong"), table.display());
     for (args, problem) in [
-        ("--interface a=shm://x", "a router has addresses"),
+        ("--interface a=shm://x", "a router needs addresses"),
         ("--interface a=shm://x,ip=10.0.0.1/24 --interface a=shm://y", "two interfaces are called a"),
         ("--interface a=pigeon://x", "carries no frames"),
         ("--as switch --interface a=shm://x,ip=10.0.0.1/24", "ip= is for routers"),
-        ("--as names --interface a=shm://x", "wants a --table"),
+        ("--as names --interface a=shm://x", "needs a --table"),
         (&with_table, "table: line 1: the next hop 10.2.0.9 is on no network of any interface"),
     ] {
         let said = complaint(&format!("forward run {args}"));

@@ -560,7 +560,7 @@ fn what_makes_no_sequencer_is_told_at_once() {
     let notes = folder.0.join("notes");
     std::fs::write(&notes, "7").unwrap();
     let output = run(sinew(&["serve", "sequencer", "shm://nobody", "--notes"]).arg(&notes));
-    assert!(text(&output.stderr).contains("no note of a sequencer"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("is not a note of a sequencer"), "{}", text(&output.stderr));
     let nobody = format!("shm://{}", unique("nobody"));
     let output = run(&mut sinew(&["seq", "next", "--address", &nobody]));
     assert_eq!(output.status.code(), Some(1));

@@ -213,8 +213,8 @@ fn who_comes_for_something_else_is_told_what_there_is() {
     let at_cache = ["--address", &cache.address, "--seconds", "0.1"];
     for (command, args, expected) in [
         ("seq", [&["--design", "spec-s0"][..], &at_seq].concat(), "this sequencer's design is herd"),
-        ("seq", [&["--design", "herd"][..], &at_cache].concat(), "is no sequencer on verbs"),
-        ("kv", [&["herd", "--keys", "1K"][..], &at_seq].concat(), "as clients of sequencers speak it"),
+        ("seq", [&["--design", "herd"][..], &at_cache].concat(), "is not a sequencer on verbs"),
+        ("kv", [&["herd", "--keys", "1K"][..], &at_seq].concat(), "is not the JSON of a sequencer's client"),
         ("kv", [&["herd", "--keys", "1K"][..], &at_cache].concat(), "1 worker with a window of 32"),
     ] {
         let output = run(sinew(&[command, "bench"]).args(&args).arg("--no-pin"));

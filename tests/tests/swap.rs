@@ -72,7 +72,7 @@ fn a_file_is_swap_to_a_program_that_needs_it_and_goes_again() {
     use_memory();
     let again = run(&mut sinew(&["swap", "on", file, "--size", "256M"]));
     assert_eq!(again.status.code(), Some(1));
-    assert!(text(&again.stderr).contains("is there already"), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("exists already"), "{}", text(&again.stderr));
     let off = run(&mut sinew(&["swap", "off", file, "--remove"]));
     assert!(off.status.success(), "{}", text(&off.stderr));
     assert!(listed(&device).is_none() && !path.exists());

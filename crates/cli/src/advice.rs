@@ -1,4 +1,4 @@
-//! Which command serves where nobody is found: libraries know of no commands.
+//! Advice for errors that found no server: the command that starts one. Libraries know of no commands.
 
 use anyhow::anyhow;
 use sinew::fabric::PortError;
@@ -8,7 +8,7 @@ use sinew::rpc::ConnectError;
 
 use crate::output;
 
-/// Adds, to an error that nobody serves at `address`, that `command` would; other errors stay as they are.
+/// Adds to an error that nobody serves at `address` that `command` would; leaves other errors as they are.
 pub fn serve_there(error: impl Into<anyhow::Error>, command: &str, address: &str) -> anyhow::Error {
     let error = error.into();
     if !is_nobody_there(&error) {
@@ -17,7 +17,7 @@ pub fn serve_there(error: impl Into<anyhow::Error>, command: &str, address: &str
     anyhow!("{} (`{command} {}` starts one)", output::describe(&error), quoted(address))
 }
 
-/// Whether an error says that nobody serves where somebody was to.
+/// Whether an error says that nobody serves where a server was expected.
 pub fn is_nobody_there(error: &anyhow::Error) -> bool {
     let refused = match (error.downcast_ref(), error.downcast_ref()) {
         (Some(sinew::Error::Connect(error)), _) | (_, Some(cache::Error::Connect(error))) => Some(error),
@@ -35,7 +35,7 @@ pub fn is_nobody_there(error: &anyhow::Error) -> bool {
     )
 }
 
-/// An address as it is typed in a shell.
+/// Address as it is typed in a shell: quoted where needed.
 pub fn quoted(address: &str) -> String {
     if address.contains(['&', '?', ';']) { format!("'{address}'") } else { address.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! `sinew advise`: which design suits a workload on a NIC. What is tried, and how, is `sinew_lab::advise`.
+//! `sinew advise`: which design suits a workload on a NIC. `sinew_lab::advise` decides what is tried, and how.
 
 mod text;
 
@@ -18,13 +18,13 @@ use crate::infile::read;
 use crate::{Outcome, Usage, interrupted, model, output};
 
 const HELP: &str = "\
-The designs that papers know and the workload allows are run on the modelled NIC,
-in virtual time, with settings from coarse to fine, and ranked by what comes of
-it. Nothing is measured; docs/advise.md says what is simulated, and how far it
-can be believed.
+Simulates every design from the papers that the workload allows on the modelled
+NIC, in virtual time, searches their settings from coarse to fine, and ranks them
+by the goal. Nothing is measured; docs/advise.md says what is simulated, and how
+far to trust it.
 
-With --workload, the file says what else the options would; options come before
-it. A file:
+With --workload, a file says what the options would; an option overrides the
+file. A file:
 
   kind = \"cache\"             # or sequencer, locks, reads
   object_bytes = 48
@@ -39,32 +39,32 @@ Examples:
   sinew advise locks --nic cib --server-cpu busy
   sinew advise --workload mine.toml --nic mine-too.toml --json";
 
-/// What is asked for.
+/// Kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum KindArg {
-    /// GETs and PUTs of items by their keys
+    /// GETs and PUTs of items by key
     Cache,
     /// The next number of one counter
     Sequencer,
-    /// One of many locks, taken and given back
+    /// Locks, acquired and released, one of many at a time
     Locks,
-    /// An object whose place is known, or at the end of a chain of pointers
+    /// An object at a known address, or at the end of a chain of pointers
     Reads,
 }
 
-/// What is to be best.
+/// Figure that ranks the designs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum GoalArg {
-    /// How soon one access is over, of a client that makes one at a time
+    /// Mean latency of a client that makes one access at a time
     Latency,
-    /// How many are, of all clients together
+    /// Accesses a second, over all clients
     Throughput,
 }
 
-/// What a processor does beside.
+/// Other load on a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LoadArg {
-    /// Nothing
+    /// None
     Idle,
     /// A program computes all the time on each core
     Busy,
@@ -74,22 +74,23 @@ enum LoadArg {
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// What is asked for
+    /// Kind of workload
     #[arg(value_enum, ignore_case = true, required_unless_present = "workload", conflicts_with = "workload")]
     kind: Option<KindArg>,
-    /// The NIC of all hosts: a name that `sinew model nics` has, or a TOML file
+    /// NIC of all hosts: a name from `sinew model nics`, or a TOML file
     #[arg(long, value_name = "NIC|FILE")]
     nic: String,
-    /// The workload, from a TOML file
+    /// Read the workload from a TOML file
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
-    /// Bytes of an object; of a cache's item, with its key of 16 [default: 48 of a cache, 64 of reads]
+    /// Size of an object, or of a cache's item with its 16-byte key, in bytes [default: 48 for a cache, 64 for reads]
     #[arg(long, alias = "object-bytes", value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     object: Option<usize>,
-    /// Accesses that each need what the one before found; 1 where the place is known [default: 2 of a cache, else 1]
+    /// Dependent accesses, each of which needs what the one before found; 1 if the address is known [default: 2 for a
+    /// cache, else 1]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     accesses: Option<usize>,
-    /// The part of the accesses that change nothing, 0 to 1 [default: 0.95 of a cache, else 1]
+    /// Share of accesses that change nothing, 0 to 1 [default: 0.95 for a cache, else 1]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     read_share: Option<f64>,
     /// Client threads, on other hosts [default: 64]
@@ -98,22 +99,22 @@ pub struct Args {
     /// Locks, one in each record of 4 KB [default: 4096]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     locks: Option<usize>,
-    /// What the clients' processors do beside [default: idle]
+    /// Other load on the clients' processors [default: idle]
     #[arg(long, value_enum, ignore_case = true)]
     client_cpu: Option<LoadArg>,
-    /// What the server's processors do beside [default: idle]
+    /// Other load on the server's processors [default: idle]
     #[arg(long, value_enum, ignore_case = true)]
     server_cpu: Option<LoadArg>,
-    /// What is to be best [default: latency of reads, else throughput]
+    /// Figure that ranks the designs [default: latency for reads, else throughput]
     #[arg(long, value_enum, ignore_case = true)]
     goal: Option<GoalArg>,
-    /// Somebody else READs megabytes at a time from the same server
+    /// Assume that others READ megabytes at a time from the same server
     #[arg(long)]
     bulk: bool,
-    /// The server answers one request at a time: it takes and answers none in batches
+    /// Have the server take and answer one request at a time, never a batch
     #[arg(long)]
     no_batches: bool,
-    /// How long settings are looked for, at most
+    /// Seconds after which the search for better settings ends
     #[arg(long, default_value = "60", value_parser = parse_seconds)]
     seconds: Duration,
     /// Print one JSON object
@@ -174,7 +175,7 @@ impl Args {
     }
 }
 
-/// Looks, and tells.
+/// Searches, and prints the ranking.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     interrupted::ends()?;
     let nic = model::nic(&args.nic)?;
@@ -190,7 +191,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     bar.finish_and_clear();
     ensure!(
         !all.designs.is_empty(),
-        "nothing was over in a simulated time that should do for the workload: look at the times and rates of {}",
+        "no access finished within a simulated time that should suffice for the workload: check the times and rates of {}",
         nic.name
     );
     if args.json {
@@ -234,7 +235,7 @@ fn setup(nic: &Profile, workload: &Workload) -> Value {
     })
 }
 
-/// A design in the schema of all results.
+/// A design, in the schema of all results.
 fn result_of(nic: &Profile, workload: &Workload, is_complete: bool, at: usize, advice: &Advice) -> Figure {
     let outcome = &advice.outcome;
     let (value, unit) = match workload.goal {

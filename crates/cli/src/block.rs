@@ -18,33 +18,33 @@ use crate::socket_args::{self, parse_mode};
 use crate::volume::{self, Health, NewArgs, VolumeArgs};
 use crate::{Outcome, Usage, advice, output, paging};
 
-/// Clients that may wait to be let in.
+/// Clients that may wait for `accept`.
 const BACKLOG: u16 = 128;
-/// The least there is a device of.
+/// Smallest device, in bytes.
 const MEMORY_MIN: usize = 4096;
-/// At the end, what was written last has so long to reach all donors.
+/// Time that the last writes have to reach all donors when the server ends.
 const FLUSH: Duration = Duration::from_secs(10);
 
 const AFTER_HELP: &str = "\
-The protocol is NBD: the kernel's client, qemu, libnbd's and nbdkit's tools and fio can use the device, several at once.
+The protocol is NBD: the kernel's client, qemu, the tools of libnbd and nbdkit, and fio can use the device, several at once.
 
-With --memory the device is this process's memory, and what is written is gone when it ends. With the addresses of donors (`sinew serve memory`)
-it is a volume in their memory, with --copies of everything at different donors: what was written is there as long as one copy of each is, whoever dies, and
-is found again by who opens the volume next under its name. A volume that is not there yet is made, with --size. It has one writer:
-whoever opens it waits until the last one has been silent for three seconds, and is refused while that lives, unless --force takes the volume from it.
-What a writer that was replaced still writes never appears.
-With --last-copy FILE all of it is in a file of this host as well, which is the device's bytes and a trailer of 4 KB: what no donor has any more is read from
-there, while what is written is an error. It costs the volume's size on a disk, a second write of all that is written, and a sync of the file with each flush. A write is
-done when the donors have it and the file's cache does; a flush when the donors have flushed and then the file is synced. When the server begins, the file is copied
-anew from the donors, and nothing that it had before is read. The file belongs to one volume, by a number that the volume got by lot when it was made: the file of another, of
-the same name or not, is refused and stays as it is, and so is what is no regular file. Too few donors that answer end the volume after ten seconds; then the server
-reads its own file as long as they are silent, though another may have taken the volume over there, and no longer: when enough of them answer again, or one says that
-another has it, every request fails until the server is started anew.
+With --memory the device is this process's memory, and its contents are lost when the process ends. With the addresses of donors (`sinew serve memory`)
+it is a volume in their memory, with --copies of every page at different donors. Data survives as long as one of its copies does, whoever else dies, and
+the next server that opens the volume by its name finds it again. A volume that does not exist yet is created, with --size. It has one writer:
+a new server waits until the last one has been silent for three seconds, and is refused while that one lives, unless --force takes the volume from it.
+What a replaced writer still writes never appears.
+With --last-copy FILE a file of this host holds the whole volume as well: the device's bytes, and a trailer of 4 KB. Data that no donor has any more is read from
+the file; writes of such data fail. This costs the volume's size on disk, a second write of all data, and a sync of the file with each flush. A write is
+done once the donors and the file's cache have it; a flush is done once the donors have flushed and the file has then been synced. A server that starts copies the file
+anew from the donors, and reads nothing that the file held before. The file belongs to one volume, by a random number that the volume got when it was created: the file of another
+volume, even one of the same name, is refused and left as it is, and so is anything that is not a regular file. When too few donors answer for ten seconds, the volume ends. From then on
+the server reads its own file as long as the donors stay silent, even though another server may have taken the volume over. Once enough donors answer again, or one says that
+another server has the volume, every request fails until the server is restarted.
 
-Name the donors alike on all hosts: a donor is known by its address as it is written.
+Name the donors alike on all hosts: a donor is known by its address as written.
 
-The device has no key: whoever reaches the server reads and writes all of it. So it listens on this host alone, unless --open says that whoever
-reaches the port may have it. --key-file is the key of the donors.
+The device has no key: whoever reaches the server reads and writes all of it. It therefore listens on this host alone, unless --open lets in whoever
+reaches the port. --key-file is the key of the donors.
 
 JSON: first `serving`, a list of one address; at the end `counters`: what was asked for, by kind, and what was refused or closed, by reason; of a
 volume also `volume`: its status, and what it did; with --last-copy `last_copy`: whether it has everything, why it was given up, how much was read from it and copied to it, and how often it was synced.
@@ -62,10 +62,11 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Donors, where `sinew serve memory` gives memory: the device is a volume there. Three or more survive any one's death
+    /// Donors (`sinew serve memory`) whose memory holds the volume that becomes the device. With three or more, any one
+    /// may die
     #[arg(value_name = "DONOR", conflicts_with = "memory")]
     donors: Vec<String>,
-    /// Bytes of the device, in this process's memory, which is taken as it is written
+    /// Size of a device in this process's own memory, in bytes; memory is taken as it is written
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size,
         required_unless_present = "donors", conflicts_with_all = ["size", "copies", "volume", "force", "fabric", "device", "key_file", "last_copy"])]
     memory: Option<usize>,
@@ -75,25 +76,27 @@ pub struct Args {
     new: NewArgs,
     #[command(flatten)]
     reach: DonorArgs,
-    /// Where clients come in: HOST:PORT or unix:PATH
+    /// Address to listen at: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     at: String,
-    /// What the device is called; clients that ask for none get it, too
+    /// Name of the device; clients that ask for none get it, too
     #[arg(long, default_value = "memory")]
     name: String,
     /// Let other hosts in: whoever reaches the port reads and writes all of the device
     #[arg(long)]
     open: bool,
-    /// A regular file of this host that has all of the volume, too: what no donor has any more is read from it. Costs as much room, a second write of everything, and a sync with each flush
+    /// Keep all of the volume in this regular file as well, and read from it what no donor has any more. Costs as much
+    /// disk, a second write of all data, and a sync with each flush
     #[arg(long, value_name = "FILE", conflicts_with = "for_paging")]
     last_copy: Option<PathBuf>,
-    /// Be fit to be swapped to by this host: memory is locked, and the kernel never ends this process
+    /// Make the device fit for this host's swap: memory is locked, and the kernel never kills this process for want of
+    /// memory
     #[arg(long)]
     for_paging: bool,
-    /// Connections
+    /// Connections at a time
     #[arg(long, value_name = "COUNT", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
-    /// Mode of a Unix socket, in octal: who may connect [default: 700]
+    /// Mode of a Unix socket, in octal, which says who may connect [default: 700]
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     socket_mode: Option<u32>,
     #[command(flatten)]
@@ -109,7 +112,7 @@ impl Args {
         match self.memory {
             Some(memory) => ensure!(
                 memory >= MEMORY_MIN,
-                "--memory {}: a device has {} at least",
+                "--memory {}: the smallest device has {}",
                 units::size(memory),
                 units::size(MEMORY_MIN)
             ),
@@ -130,13 +133,13 @@ impl Args {
     }
 
     fn listen(&self) -> anyhow::Result<Listener> {
-        // With fewer there can be fewer clients.
+        // A lower limit only means fewer clients.
         let _ = raise_descriptor_limit();
         let listening = || format!("listening at {}", self.at);
         let listener = Listener::bind(&self.at).with_context(listening)?;
         if listener.is_open_to_others() && !self.open {
             let text = format!(
-                "--at {}: other hosts reach it, and whoever does reads and writes all of the device, since NBD has no key; say --open if that is meant",
+                "--at {}: other hosts reach this address and could read and write all of the device, since NBD has no key; say --open if they may",
                 self.at
             );
             return Err(Usage(text).into());
@@ -148,7 +151,8 @@ impl Args {
         Ok(listener)
     }
 
-    /// Serves a store until a signal. Now and then `look` is shown it. Returns the server that has ended, and whether it failed, which it has said.
+    /// Serves a store until a signal, and shows it to `look` now and then. Returns the server that has ended, and its
+    /// outcome. A failure has been reported already.
     fn serve<S: Store>(
         &self,
         mut server: Server<S>,
@@ -183,7 +187,7 @@ impl Args {
     }
 }
 
-/// A volume that is served.
+/// A volume to be served.
 struct Serving<'a> {
     args: &'a Args,
     interrupt: Interrupt,
@@ -227,9 +231,12 @@ impl Args {
         })?;
         let counters = server.counters().clone();
         let mut store = server.into_store();
-        // The last copy hears of what was written last as it is flushed, and is made to last when nothing can come any more.
+        // The last copy gets the last writes as they are flushed. It is synced further down, when no more can come.
         if let Err(error) = volume::flush(&mut store, FLUSH) {
-            output::complain(format_args!("ending the volume in order: {}", names.told(output::describe(&error))));
+            output::complain(format_args!(
+                "shutting the volume down cleanly: {}",
+                names.told(output::describe(&error))
+            ));
             outcome = Outcome::Failed;
         }
         health.look(store.volume(), names);
@@ -265,7 +272,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(ended.unwrap_or(Outcome::Failed))
 }
 
-/// What libnbd calls the address.
+/// Address in the form that libnbd takes.
 fn uri(address: &str) -> String {
     match address.strip_prefix("unix:") {
         Some(path) => format!("nbd+unix:///?socket={path}"),

@@ -10,19 +10,19 @@ use crate::endpoint_args::LimitArgs;
 use crate::own_pair;
 use crate::serve::{FAILED, READY, SERVING};
 
-/// How long a server may take to end in order before it is killed.
+/// Time that a server has to shut down cleanly before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A server process. It ends when this is dropped, or with this process, however that ends.
+/// A server process. It ends when this is dropped or when this process ends, for whatever reason.
 pub struct ServerProcess {
     child: Child,
-    /// The server ends when this closes.
+    /// Closing this ends the server.
     stdin: Option<ChildStdin>,
     addresses: Vec<String>,
 }
 
 impl ServerProcess {
-    /// Starts one server with a thread for each processor of `cpus` (`None`: not pinned), and waits until it serves.
+    /// Starts a server with one thread for each entry of `cpus` (`None`: not pinned), and waits until it serves.
     pub fn start(address: &str, cpus: &[Option<usize>], limits: &LimitArgs) -> anyhow::Result<Self> {
         let mut args = vec!["rpc".to_owned(), "serve".to_owned(), address.to_owned()];
         args.extend(limits.to_args(cpus));
@@ -39,9 +39,9 @@ impl ServerProcess {
         let mut child = spawned.with_context(|| format!("starting {} as a server", program.display()))?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();
-        // From here on, dropping ends the process.
+        // From here on, dropping `server` ends the process.
         let mut server = Self { child, stdin, addresses: Vec::new() };
-        for line in BufReader::new(stdout.context("the server's output is not there")?).lines() {
+        for line in BufReader::new(stdout.context("the server's output was not captured")?).lines() {
             let line = line.context("reading what the server says")?;
             if line == READY {
                 return Ok(server);
@@ -53,20 +53,20 @@ impl ServerProcess {
             }
         }
         let status = server.child.wait().context("waiting for the server")?;
-        bail!("the server process `{}` ended at once ({status}); what it said, if anything, is above", args.join(" "))
+        bail!("the server process `{}` ended at once ({status}); its messages, if any, are above", args.join(" "))
     }
 
-    /// Where it serves, one address for each thread.
+    /// Addresses where it serves, one for each thread.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
 
-    /// Where its first thread serves.
+    /// Address where its first thread serves.
     pub fn address(&self) -> anyhow::Result<&str> {
         Ok(self.addresses.first().context("the server did not say where it serves")?)
     }
 
-    /// The number of its process.
+    /// Process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

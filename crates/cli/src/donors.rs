@@ -1,4 +1,4 @@
-//! Donors from the side of who uses them: options that say which, and how they are reached.
+//! Donors as their users see them: options that name them, and ways to reach them.
 
 use anyhow::{Context, ensure};
 use sinew::SharedEndpoint;
@@ -18,7 +18,7 @@ use crate::fabrics::{self, Fabric, Purpose};
 use crate::memory::reach::{By, ByArgs, KeyArgs, is_of_this_host};
 use crate::verbs::{Carried, Job};
 
-/// How donors are reached.
+/// Options that say how to reach donors.
 #[derive(clap::Args, Clone, Debug)]
 pub struct DonorArgs {
     #[command(flatten)]
@@ -27,14 +27,14 @@ pub struct DonorArgs {
     key: KeyArgs,
 }
 
-/// Something to do with donors, whatever reads and writes their memory.
+/// Work to do with donors, whatever means reads and writes their memory.
 pub trait WithDonors {
     type Result;
 
     fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<Self::Result>;
 }
 
-/// What donors are called by people: their addresses.
+/// Names of donors for people: their addresses.
 #[derive(Clone, Debug)]
 pub struct Names(Vec<(DonorId, String)>);
 
@@ -44,25 +44,25 @@ impl Names {
         Self(addresses.iter().map(named).collect())
     }
 
-    /// What is said of donors, with their addresses in place of their numbers.
+    /// Replaces donors' numbers in a message by their addresses.
     pub fn told(&self, text: impl ToString) -> String {
         let put = |text: String, (id, name): &(DonorId, String)| text.replace(&format!("donor {:016x}", id.0), name);
         self.0.iter().fold(text.to_string(), put)
     }
 
-    /// Their addresses, in their order.
+    /// Addresses, in the order in which they were given.
     pub fn all(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(_, name)| name.as_str())
     }
 
-    /// How many there are.
+    /// Number of donors.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 }
 
 impl DonorArgs {
-    /// What reads and writes their memory.
+    /// Means by which their memory is read and written.
     pub fn by(&self) -> &ByArgs {
         &self.by
     }
@@ -77,31 +77,31 @@ impl DonorArgs {
         self.key.key_file.is_some()
     }
 
-    /// Whether only programs of this host reach an address, and memory that is given there.
+    /// Whether only programs of this host reach an address and the memory lent there.
     pub fn is_near(&self, address: &str) -> bool {
         is_of_this_host(address) && self.by.by(address) != By::Ibverbs
     }
 
-    /// Whether they make sense for donors at these addresses, whatever the machine.
+    /// Checks these options for donors at `addresses`, as far as that needs no look at the machine.
     pub fn check(&self, addresses: &[String]) -> anyhow::Result<()> {
-        let first = addresses.first().context("name donors: where `sinew serve memory` gives memory")?;
+        let first = addresses.first().context("name donors: addresses where `sinew serve memory` runs")?;
         ensure!(addresses.len() <= DONORS_MAX, "{} donors: a volume has up to {DONORS_MAX}", addresses.len());
         let fabric = fabrics::check(first, Purpose::Call)?;
         for (index, address) in addresses.iter().enumerate() {
             ensure!(
                 fabrics::check(address, Purpose::Call)? == fabric,
-                "{first} and {address}: all donors of a volume are on one fabric"
+                "{first} and {address}: the donors of a volume must be on one fabric"
             );
             ensure!(!addresses[..index].contains(address), "{address} is named twice");
         }
         self.by.check(first)
     }
 
-    /// Does something with the donors at these addresses. Buffers come from an arena of `arena_len` bytes.
+    /// Runs `job` with the donors at these addresses. Buffers come from an arena of `arena_len` bytes.
     pub fn run<J: WithDonors>(&self, addresses: &[String], arena_len: usize, job: J) -> anyhow::Result<J::Result> {
         self.check(addresses)?;
         let parsed = addresses.iter().map(|address| Ok(address.parse()?)).collect::<anyhow::Result<Vec<Address>>>()?;
-        let fabric = Fabric::of(&parsed[0]).context("an address of another fabric")?;
+        let fabric = Fabric::of(&parsed[0]).context("an address of an unknown fabric")?;
         let options = match self.by.device() {
             Some(device) if fabric == Fabric::Ibverbs => format!("?device={device}"),
             _ => String::new(),
@@ -146,17 +146,17 @@ impl<J: WithDonors> Job for Reaching<J> {
     }
 }
 
-/// Turns something that has donors until it comes to something, and sleeps where there is nothing to do.
+/// Calls `turn` until it returns a result, and sleeps while there is nothing to do.
 ///
 /// # Errors
 ///
-/// What `turn` says; [`Interrupted`] after a signal.
+/// Those of `turn`; [`Interrupted`] after a signal.
 pub fn drive<S: Readiness, T>(
     source: &mut S,
     interrupt: Interrupt,
     mut turn: impl FnMut(&mut S) -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
-    /// A signal is seen within this time.
+    /// Longest time until a signal is noticed.
     const LOOK_NS: u64 = 20_000_000;
     let clock = HostClock::new();
     loop {

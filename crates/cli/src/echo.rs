@@ -1,4 +1,5 @@
-//! Client threads that echo over RPC: what `sinew rpc bench` measures, and what services over RPC stand beside.
+//! Client threads that echo over RPC: `sinew rpc bench` measures them, and other services over RPC are compared with
+//! them.
 
 use std::time::Duration;
 
@@ -17,11 +18,11 @@ use crate::advice;
 use crate::endpoint_args::LimitArgs;
 use crate::fabrics::{self, Fabric};
 
-/// What client threads are to do.
+/// Work of the client threads.
 #[derive(Clone, Debug)]
 pub struct EchoPlan {
     pub fabric: Fabric,
-    /// `?name=value...` for addresses made here.
+    /// `?name=value...`, appended to addresses made here.
     pub options: String,
     pub limits: LimitArgs,
     pub shape: Shape,
@@ -32,7 +33,7 @@ pub struct EchoPlan {
 /// Client threads that echo.
 pub struct Echoes(Drivers<dyn Calls>);
 
-/// A thread's driver; Ctrl-C ends a sleep of its loop.
+/// Driver of a thread, whose sleeps Ctrl-C ends.
 fn boxed(
     mut rpc: impl Endpoint + 'static,
     plan: &EchoPlan,
@@ -45,7 +46,7 @@ fn boxed(
 }
 
 impl Echoes {
-    /// Starts a thread on each of the processors, with an address each.
+    /// Starts a thread on each of `cpus`, each with one of `addresses`.
     pub fn start(
         plan: &EchoPlan,
         cpus: &[Option<usize>],
@@ -64,10 +65,10 @@ impl Echoes {
                 FabricEndpoint::Xdp(rpc) => boxed(rpc, &plan, address, interrupt),
                 FabricEndpoint::Other(rpc) => boxed(rpc, &plan, address, interrupt),
             };
-            // The first thread's address was good: this is a server with fewer threads than we.
+            // The first thread found its server, so this server has fewer threads than we.
             member.map_err(|error| match index > 0 && is_nobody_there(&error) {
                 true => anyhow!(
-                    "--threads {0} needs a server with as many, and nobody is at {1}: start it as `sinew rpc serve {2} --threads {0}`",
+                    "--threads {0} needs a server with as many threads, and there is none at {1}: start it with `sinew rpc serve {2} --threads {0}`",
                     addresses.len(),
                     address,
                     addresses[0]
@@ -78,19 +79,20 @@ impl Echoes {
         Drivers::start(cpus, interrupt, make).map(Self)
     }
 
-    /// Measures a slice over so many sessions of each thread.
+    /// Measures one slice, with `sessions` sessions of each thread.
     pub fn slice(&self, sessions: usize, duration: Duration) -> anyhow::Result<Vec<Slice>> {
         self.0.slices(duration, move |_, calls| calls.use_sessions(sessions))
     }
 
-    /// The counters of the first thread's server, and its own.
+    /// Counters of the first thread's server, and of that thread itself.
     pub fn report(&self) -> anyhow::Result<[Value; 2]> {
         let of_first = |index, calls: &mut (dyn Calls + 'static)| (index == 0).then(|| calls.report()).transpose();
         self.0.each(Duration::ZERO, of_first)?.into_iter().flatten().next().context("there is no client thread")
     }
 }
 
-/// Whether an address of a server's further threads leads to nobody: also where a socket says nothing, or was somebody's before.
+/// Whether nobody serves at the address of a further server thread. A silent socket counts too, and so does one that
+/// was another's before.
 fn is_nobody_there(error: &anyhow::Error) -> bool {
     advice::is_nobody_there(error)
         || matches!(

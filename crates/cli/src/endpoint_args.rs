@@ -7,7 +7,7 @@ use sinew_harness::{machine, service};
 /// Limits of endpoints, for servers and clients alike.
 #[derive(clap::Args, Clone, Debug)]
 pub struct LimitArgs {
-    /// Packets that a session may have on their way [default: 32]
+    /// Packets of a session that may be in flight [default: 32]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub credits: Option<u16>,
     /// Calls of a session that can be outstanding (a power of two, at most 64)
@@ -16,37 +16,37 @@ pub struct LimitArgs {
     /// Sleep whenever there is nothing to do, rather than spin for up to 50 us first
     #[arg(long)]
     pub block: bool,
-    /// Silence after which a peer counts as dead, in milliseconds
+    /// Milliseconds of silence after which a peer counts as dead
     #[arg(long, value_name = "MS", default_value_t = 5000, allow_negative_numbers = true,
         value_parser = clap::value_parser!(u64).range(2..=PEER_TIMEOUT_MAX_MS))]
     pub peer_timeout_ms: u64,
 }
 
-/// A day.
+/// One day.
 const PEER_TIMEOUT_MAX_MS: u64 = 86_400_000;
 
-/// The largest test message.
+/// Largest test message, in bytes.
 pub const SIZE_MAX: usize = 16 << 20;
 
 fn parse_slots(text: &str) -> Result<u16, String> {
     let slots = text.parse().ok().filter(|slots: &u16| slots.is_power_of_two() && *slots <= 64);
-    slots.ok_or_else(|| "a power of two from 1 to 64 is needed".to_owned())
+    slots.ok_or_else(|| "must be a power of two from 1 to 64".to_owned())
 }
 
 impl Default for LimitArgs {
-    /// As on a command line that says nothing.
+    /// The command line's defaults.
     fn default() -> Self {
         Self { credits: None, slots: 8, block: false, peer_timeout_ms: 5000 }
     }
 }
 
 impl LimitArgs {
-    /// Packets that a session may have on their way.
+    /// Packets of a session that may be in flight.
     pub fn credits(&self) -> u16 {
         self.credits.unwrap_or(Config::default().credits)
     }
 
-    /// The arguments that give a server process the same limits, and a thread for each of these processors.
+    /// Arguments that give a server process the same limits, and a thread on each of these processors.
     pub fn to_args(&self, cpus: &[Option<usize>]) -> Vec<String> {
         let mut args = Vec::new();
         let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
@@ -65,8 +65,8 @@ impl LimitArgs {
 
     /// The configuration of an endpoint.
     ///
-    /// Receive capacity may be overcommitted: a test server takes whatever sessions a test opens, and what overflows is
-    /// counted and sent again.
+    /// Receive capacity may be overcommitted: a test server accepts as many sessions as a test opens, and packets that
+    /// overflow are counted and retransmitted.
     pub fn config(&self) -> Config {
         let spins = machine::has_two_cpus() && !self.block;
         let peer_timeout_ns = self.peer_timeout_ms * 1_000_000;

@@ -14,7 +14,7 @@ use sinew::xdp::{XdpAddress, XdpOptions};
 use crate::endpoint_args::LimitArgs;
 use crate::own_pair;
 
-/// What carries the calls.
+/// Fabric that carries calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fabric {
     /// Shared memory between processes
@@ -25,12 +25,12 @@ pub enum Fabric {
     Hub,
     /// RDMA devices, soft-RoCE included, through libibverbs
     Ibverbs,
-    /// AF_XDP; where no address is given, over a pair of virtual interfaces that the program makes for itself
+    /// AF_XDP; without an address, over a pair of virtual interfaces that the program makes for itself
     Xdp,
 }
 
 impl Fabric {
-    /// As on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
@@ -41,7 +41,7 @@ impl Fabric {
         }
     }
 
-    /// An address for a server that nobody else has.
+    /// An address for a server of our own, used by nobody else.
     pub fn fresh_address(self, options: &str) -> anyhow::Result<String> {
         Ok(match self {
             Self::Udp | Self::Ibverbs => format!("{}://127.0.0.1:0{options}", self.name()),
@@ -52,7 +52,7 @@ impl Fabric {
         })
     }
 
-    /// The address of an endpoint that only calls a server at `to`; `None`: one at an address that was made here.
+    /// The address of an endpoint that only calls a server at `to`, or, with `None`, a server at a fresh address.
     pub fn client_address(self, options: &str, to: Option<&str>) -> String {
         match self {
             Self::Xdp => format!("xdp://{}{options}", own_pair::client_interface(to)),
@@ -61,7 +61,7 @@ impl Fabric {
         }
     }
 
-    /// The fabric of an address.
+    /// The fabric of an address, or `None` if it has no known scheme.
     pub fn of(address: &Address) -> Option<Self> {
         match address.scheme() {
             "shm" => Some(Self::Shm),
@@ -73,7 +73,7 @@ impl Fabric {
     }
 }
 
-/// An endpoint that calls a server at `to`, on the calling thread; of [`Fabric::Hub`] in this hub.
+/// Opens an endpoint on the calling thread that calls a server at `to`; for [`Fabric::Hub`], in `hub`.
 pub fn open(fabric: Fabric, limits: &LimitArgs, options: &str, to: &str, hub: &Hub) -> anyhow::Result<FabricEndpoint> {
     let nexus = Nexus::builder().config(limits.config()).build()?;
     let own = fabric.client_address(options, Some(to));
@@ -84,7 +84,7 @@ pub fn open(fabric: Fabric, limits: &LimitArgs, options: &str, to: &str, hub: &H
     Ok(own_pair::at_client(to, || Rpc::open_with(&nexus, &own))??.into_endpoint())
 }
 
-/// Options of a fabric as they stand behind an address.
+/// Options of a fabric in the form in which they follow an address.
 pub fn options_of(options: Option<&str>) -> String {
     match options.map(|options| options.trim_start_matches('?')) {
         None | Some("") => String::new(),
@@ -92,7 +92,7 @@ pub fn options_of(options: Option<&str>) -> String {
     }
 }
 
-/// The fabric of a benchmark's clients: that of the address, each of whose threads is looked at, or what was asked for.
+/// The fabric of a benchmark's clients: that of the address, which is checked for each thread, or the one asked for.
 pub fn of_clients(fabric: Option<Fabric>, address: Option<&str>, threads: usize) -> anyhow::Result<Fabric> {
     let Some(address) = address else { return Ok(fabric.unwrap_or(Fabric::Shm)) };
     let mut of_address = check(address, Purpose::Call)?;
@@ -106,18 +106,18 @@ pub fn of_clients(fabric: Option<Fabric>, address: Option<&str>, threads: usize)
     Ok(of_address)
 }
 
-/// What is done at an address.
+/// Use of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A server listens there.
     Serve,
-    /// A server that listens there is called.
+    /// A client calls the server that listens there.
     Call,
     /// Calls go out from there.
     CallFrom,
 }
 
-/// Checks all of an address that can be checked without asking anybody, and returns its fabric.
+/// Checks of an address all that can be checked without asking anybody, and returns its fabric.
 pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
     let parsed: Address = address.parse()?;
     let fabric =
@@ -127,7 +127,7 @@ pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
         let place = XdpAddress::of(&parsed)?;
         ensure!(
             purpose != Purpose::Call || (place.address.is_some() && place.port.is_some_and(|port| port != 0)),
-            "`{address}`: write xdp://INTERFACE/IP:PORT, with this host's interface on the way there, and the address and the port \
+            "`{address}`: write xdp://INTERFACE/IP:PORT, with this host's interface towards the server, and the address and port \
              that the server listens on"
         );
         return Ok(fabric);
@@ -140,7 +140,7 @@ pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
         parsed.host_and_port()?;
         ensure!(
             purpose != Purpose::Serve || fabric == Fabric::Udp || !parsed.rest().is_empty(),
-            "`{address}`: a server needs a place that clients can find: ibverbs://HOST:PORT"
+            "`{address}`: a server needs an address that clients can find: ibverbs://HOST:PORT"
         );
         if purpose == Purpose::Call {
             parsed.host_to_call()?;
@@ -152,16 +152,16 @@ pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
         !named || !parsed.rest().is_empty(),
         "`{address}`: a server needs a name that clients can find: shm://NAME"
     );
-    // A hub takes the names and options of `shm://`, and nothing outside this process.
+    // A hub takes the names and options of `shm://`, and touches nothing outside this process.
     match Hub::new().port(address.trim_start_matches("shm://")) {
-        // What the system refuses now is no fault of the address.
+        // What the system refuses at this moment is no fault of the address.
         Ok(_) | Err(PortError::System { .. }) => Ok(fabric),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The address of the `index`th server thread: `shm://name`, `shm://name.1`, ...; `udp://host:7000`, `udp://host:7001`, ...
-/// `ibverbs://` and `xdp://` likewise.
+/// The address of the `index`th server thread: `shm://name`, `shm://name.1`, ...; `udp://host:7000`, `udp://host:7001`,
+/// ... `ibverbs://` and `xdp://` likewise.
 pub fn nth_address(address: &str, index: usize) -> anyhow::Result<String> {
     let parsed: Address = address.parse()?;
     let (place, options) = address.split_at(address.find('?').unwrap_or(address.len()));
@@ -172,7 +172,7 @@ pub fn nth_address(address: &str, index: usize) -> anyhow::Result<String> {
         return Ok(format!("{place}.{index}{options}"));
     }
     match parsed.host_and_port()?.1 {
-        // The system chooses one for each.
+        // The system chooses a port for each thread.
         None | Some(0) => Ok(address.to_owned()),
         Some(port) => {
             let nth = u16::try_from(index).ok().and_then(|index| port.checked_add(index));

@@ -1,4 +1,4 @@
-//! `sinew serve files`.
+//! `sinew serve files`: the service of a file system whose pages lie in donors' memory.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -25,25 +25,25 @@ use crate::memory;
 use crate::serve::{TellArgs, begin};
 use crate::{Outcome, Usage, advice, output};
 
-/// Bytes of buffers: for copies that are made anew.
+/// Memory for buffers in which lost copies are made anew, in bytes.
 const ARENA: usize = 8 << 20;
-/// What is due by the clock is looked for so often, at least.
+/// Longest sleep before timers are looked at again.
 const LOOK_NS: u64 = 10_000_000;
 
 const AFTER_HELP: &str = "\
-Names, sizes and attributes of the files lie in this program, and, with --data, in a directory of this host; what is in the files lies in donors'
-memory, with --copies of each page at different ones. Clients (`sinew mount`) read and write it there by themselves.
+This program keeps the files' names, sizes and attributes, with --data also in a directory of this host. The files' contents lie in donors'
+memory, with --copies of each page at different donors. Clients (`sinew mount`) read and write them there by themselves.
 
-What a client has flushed (close, fsync) outlives clients, and as many donors as there are copies, less one; with --data it outlives this program,
-too, as long as the donors go on: stop it, start it again with the same --data and donors, and clients go on. Without --data the file system is gone with the program.
+What a client has flushed (close, fsync) survives the client, and the loss of all but one of the donors that hold its copies. With --data it also survives this program
+as long as the donors go on: stop it, start it again with the same --data and donors, and clients go on. Without --data the file system is lost with the program.
 
-With --memory the program gives memory itself, as a donor at the next address (NAME.1, or the next port). That memory is gone with the
-program: what lies there alone, with --copies 1 or too few other donors, is lost then.
+With --memory the program lends memory itself, as a donor at the next address (NAME.1, or the next port). That memory is lost with the
+program, and with it all that has no copy elsewhere because of --copies 1 or too few other donors.
 
-Beyond shared memory and this host, clients and donors have to have the key of --key-file; or, with --open, clients may be anybody. All clients with the key are
-trusted: they read and write the donors' memory themselves, and say whose requests they make.
+Beyond shared memory and this host, clients and donors need the key in --key-file; with --open, anybody may be a client. All clients with the key are
+trusted: they read and write the donors' memory themselves, and say on whose behalf they make a request.
 
-JSON: first `serving`, a list of one address; at the end `counters`: what was asked for, changed, lost and made anew.
+JSON: first `serving`, a list of one address; at the end `counters`: requests, changes, and copies lost and made anew.
 
 Examples:
   sinew serve files shm://files --memory 1G
@@ -54,29 +54,30 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where clients come: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
+    /// Address for clients: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     address: String,
-    /// Bytes to give as a donor, in this process's memory
+    /// Bytes of this process's own memory to lend as a donor
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     memory: Option<usize>,
-    /// A donor, where `sinew serve memory` gives memory; several times
+    /// Address of a donor (`sinew serve memory`); may be given several times
     #[arg(long = "donor", value_name = "ADDRESS", required_unless_present = "memory")]
     donors: Vec<String>,
-    /// Copies of each page, at different donors [default: 2, or 1 where one donor is all there is]
+    /// Copies of each page, at different donors [default: 2, or 1 if there is only one donor]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=8))]
     copies: Option<u8>,
-    /// Files, directories and links that there may be at a time: each takes some of this program's memory, 500 bytes and its name
+    /// Files, directories and links that may exist at a time; each takes 500 bytes and its name of this program's
+    /// memory
     #[arg(long, value_name = "COUNT", default_value_t = FilesConfig::default().inodes_max, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     inodes: u64,
-    /// Bytes that all extended attributes of all files may have together
+    /// Bytes that the extended attributes of all files may take together
     #[arg(long, value_name = "BYTES", default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
     attributes: usize,
-    /// A directory for names and attributes, which nothing else uses
+    /// Directory for names and attributes, used by nothing else
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
     #[command(flatten)]
     reach: DonorArgs,
-    /// Let anybody in who reaches the address
+    /// Let in anybody who reaches the address
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]
@@ -93,21 +94,21 @@ impl Args {
             memory::serve::check_len(bytes)?;
             ensure!(
                 !["://0.0.0.0", "://[::]"].iter().any(|any| self.address.contains(any)),
-                "{}: with --memory, the address has to be one that clients reach the memory at: name the host's own",
+                "{}: with --memory, clients must be able to reach the memory at this address: give one of the host's own",
                 self.address
             );
         }
         let is_near = self.reach.is_near(&self.address);
         ensure!(
             is_near || self.open || self.reach.has_key(),
-            "{}: others than programs of this host reach it, and would read and write all files. Give them a key \
+            "{}: hosts other than this one reach it, and could read and write all files. Give clients a key \
              (--key-file FILE, the same for clients and donors), or let everybody in (--open)",
             self.address
         );
         let donors = all.len();
         ensure!(
             usize::from(self.copies()) <= donors,
-            "--copies {}: as many donors are wanted, and {donors} {} named; name more with --donor, or say --copies {donors}, which loses \
+            "--copies {}: this takes as many donors, and {donors} {} named; name more with --donor, or say --copies {donors}, which loses \
              files with a donor{}",
             self.copies(),
             if donors == 1 { "is" } else { "are" },
@@ -121,7 +122,7 @@ impl Args {
         self.copies.unwrap_or(if donors > 1 { 2 } else { 1 })
     }
 
-    /// Where this program gives memory, if it does.
+    /// Address at which this program lends memory, if it does.
     fn own_address(&self) -> anyhow::Result<Option<String>> {
         self.memory.map(|_| fabrics::nth_address(&self.address, 1)).transpose()
     }
@@ -131,18 +132,18 @@ impl Args {
         memory::serve::lend(self.reach.by(), &address, bytes, key).map(Some)
     }
 
-    /// Says what would be lost, and with what.
+    /// Warns of what would be lost, and when.
     fn warn(&self) {
         if self.tells.is_child() {
             return;
         }
         if self.copies() == 1 {
-            output::complain("each page has one copy: what lies at a donor is lost with it");
+            output::complain("each page has one copy: when a donor dies, its pages are lost");
         }
         match (&self.data, self.memory) {
             (None, _) => output::complain("no --data: the whole file system is gone when this program ends"),
             (Some(_), Some(_)) if self.donors.len() < usize::from(self.copies()) => output::complain(
-                "--memory: some files have too few copies at other donors; what lies in this program's memory alone is lost when it ends",
+                "--memory: some pages have too few copies at other donors; those only in this program's memory are lost when it ends",
             ),
             _ => {}
         }
@@ -214,7 +215,7 @@ fn now(clock: &HostClock) -> Now {
     Now { ns: clock.now_ns(), time: time_of(SystemTime::now()) }
 }
 
-/// Answers clients until the interrupt. Now and then `look` is shown the service.
+/// Answers clients until the interrupt, and shows the service to `look` now and then.
 fn drive<D: Donors>(
     rpc: &mut Rpc,
     service: &mut Files<D>,
@@ -233,7 +234,7 @@ fn drive<D: Donors>(
             }
             match service.take(call.client(), call.request(), now) {
                 Taken::Answer(answer) => call.reply(&answer),
-                // Where there is no memory for it, the client is told, and sends it again.
+                // Without memory to defer it, the client is told so, and sends it again.
                 Taken::Held(id) => drop(call.defer().map(|call| held.insert(id, call))),
             }
         });
@@ -261,16 +262,16 @@ fn drive<D: Donors>(
     Ok(())
 }
 
-/// How well the files are, as it was said last.
+/// The files' health as last reported.
 #[derive(Default)]
 struct Health {
     last: Option<((usize, usize), (usize, usize))>,
-    /// What donors refused when it was last looked.
+    /// Refusals of donors at the last look.
     refusals: Vec<String>,
 }
 
 impl Health {
-    /// Says what has changed.
+    /// Reports what has changed.
     fn look<D: Donors>(&mut self, service: &Files<D>) {
         let refusals: Vec<String> = service.refusals().map(|(name, why)| format!("{name}: {why}")).collect();
         refusals.iter().filter(|refusal| !self.refusals.contains(refusal)).for_each(output::note);
@@ -278,7 +279,7 @@ impl Health {
         let (degraded, ready) = (service.degraded(), service.donors_ready());
         let is_first = self.last.is_none() && ready.0 < ready.1;
         if self.last == Some((degraded, ready)) || is_first {
-            // Donors have a moment to be found as it begins.
+            // At the start, donors have a moment to be found.
             return;
         }
         if self.last.is_some_and(|(_, before)| before != ready) {
@@ -314,6 +315,6 @@ fn counters(stats: &Stats) -> Map<String, Value> {
 fn sentence(stats: &Stats) -> String {
     let Stats { answered, changes, syncs, lost_copies, repaired, .. } = stats;
     format!(
-        "{answered} requests answered, {changes} changes, made to last {syncs} times; {lost_copies} copies lost, {repaired} made anew"
+        "{answered} requests answered, {changes} changes, {syncs} syncs; {lost_copies} copies lost, {repaired} made anew"
     )
 }

@@ -1,4 +1,4 @@
-//! `sinew files bench`: a mount beside one of plain memory.
+//! `sinew files bench`: measures a mount beside one of plain memory.
 
 mod load;
 
@@ -25,9 +25,9 @@ use crate::{Outcome, Usage, interrupted, output};
 use load::{KINDS, Kind, Load};
 
 const AFTER_HELP: &str = "\
-Two mounts are measured by turns: the file system at ADDRESS, and files in this process's own memory behind the same FUSE front, which is as fast as a mount
-can be here. All is read and written past the kernel's cache (O_DIRECT), one request after the other. Without ADDRESS a service with one copy of
-everything is started for it, which gives its own memory.
+Measures two mounts by turns: the file system at ADDRESS, and files in this process's own memory behind the same FUSE front, which is the fastest that a mount
+can be here. All reads and writes bypass the kernel's cache (O_DIRECT), one request after the other. Without ADDRESS the command starts a service with one copy of
+everything, which lends its own memory.
 
 JSON: `figures`, a list with name, unit, remote, memory (medians of the repetitions), ratio (the median of the ratios within repetitions), ratio_min and ratio_max.
 
@@ -39,19 +39,19 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where the file system's service is [default: one that is started for it]
+    /// Address of the file system's service [default: one that is started for the run]
     address: Option<String>,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
     key: KeyArgs,
-    /// Bytes of the file that is written and read
+    /// Size of the file that is written and read, in bytes
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     size: usize,
     /// Reads of 4 KB in each repetition
     #[arg(long, value_name = "COUNT", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(100..))]
     reads: u32,
-    /// Times that both are measured
+    /// Times that each mount is measured
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     repetitions: u8,
     /// Print one JSON object
@@ -66,12 +66,12 @@ pub enum Command {
     Bench(Args),
 }
 
-/// Bytes of a file at least.
+/// Smallest file, in bytes.
 const SIZE_MIN: usize = 16 << 20;
-/// What a service gives beyond the file: what is written anew lies beside what it replaces.
+/// Memory that a service lends, as a multiple of the file's size: rewritten pages lie beside those that they replace.
 const MEMORY_FACTOR: usize = 3;
 
-/// Does what is asked for.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Bench(args) => {
@@ -88,7 +88,7 @@ impl Args {
         self.address.as_deref().map_or(Ok(()), mount::check_address)
     }
 
-    /// A service of our own, where no address was given.
+    /// Starts a service of our own, if no address was given.
     fn serve(&self) -> anyhow::Result<Option<ServerProcess>> {
         if self.address.is_some() {
             return Ok(None);
@@ -110,7 +110,7 @@ struct Benching<'a> {
     interrupt: Interrupt,
 }
 
-/// What one kind of load came to, over all repetitions.
+/// Results of one kind of load, over all repetitions.
 struct Found {
     kind: &'static Kind,
     remote: Vec<f64>,
@@ -208,7 +208,7 @@ fn at<F: Files>(files: F, point: &Path) -> anyhow::Result<Mount<F>> {
     Mount::new(files, point, &options).map_err(|error| anyhow!(error))
 }
 
-/// A folder for mount points, which goes when this is dropped.
+/// A folder for mount points, removed when dropped.
 struct Folder(std::path::PathBuf);
 
 impl Folder {

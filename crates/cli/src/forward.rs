@@ -1,4 +1,4 @@
-//! `sinew forward`: a router, a switch, and what else forwards frames, on ports and measured without them.
+//! `sinew forward`: forwards frames as a router, a switch or an NDN forwarder, and measures forwarding without ports.
 
 mod bench;
 mod patterns;
@@ -15,13 +15,13 @@ pub use bench::for_tour;
 
 use crate::Outcome;
 
-/// What can be done with forwarders.
+/// The commands about forwarders.
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// Forward frames between interfaces until Ctrl-C
     #[command(after_help = run::HELP)]
     Run(run::Args),
-    /// Measure forwarding in its three forms, without ports
+    /// Measure forwarding with its three forms of lookup, without ports
     #[command(after_help = bench::HELP)]
     Bench(bench::Args),
     /// Measure how fast patterns are found in payloads
@@ -29,7 +29,7 @@ pub enum Command {
     Patterns(patterns::Args),
 }
 
-/// Does what was asked for.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Run(args) => run::run(args),
@@ -38,14 +38,14 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     }
 }
 
-/// How keys are looked up.
+/// Form in which keys are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FormName {
     /// One after the other
     Plain,
-    /// By the interleaver
+    /// Many at a time, by the interleaver
     Interleaved,
-    /// With group prefetching written by hand
+    /// Many at a time, with group prefetching written by hand
     Grouped,
 }
 

@@ -1,4 +1,4 @@
-//! `sinew fsck`: whether what donors hold of a volume is what it should be; `files`: of a file system.
+//! `sinew fsck`: checks what donors hold of a volume; `files` checks a file system.
 
 mod files;
 
@@ -16,13 +16,13 @@ use crate::volume::{self, VolumeArgs};
 use crate::{Outcome, Usage, output, table};
 
 const AFTER_HELP: &str = "\
-All slots of all copies are read, headers and pages, and compared with their checksums, with each other and with what the volume knows. Nothing is repaired:
+Reads all slots of all copies, headers and pages, and compares them with their checksums, with each other and with the volume's own records. Nothing is repaired:
 a server of the volume (`sinew serve block`) makes missing copies anew, and rewrites a page whose copy is bad when it comes across it.
 
-With --files, a file system is checked: what `sinew serve files` keeps in the directory of its --data, by itself, and, where donors are named, every page of
-every copy. Its service has to be stopped.
+With --files, checks a file system: what `sinew serve files` keeps in its --data directory and, if donors are named, every page of
+every copy. Stop its service first.
 
-To check a volume is to open it: a server that has it open loses it, and says so. Stop the server first.
+Checking a volume opens it: a server that has it open loses it, and says so. Stop the server first.
 
 Exit status: 0 when nothing is wrong, 5 when something is, 1 when the volume could not be checked.
 
@@ -37,10 +37,10 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// The donors, named as the server names them
+    /// Donors, named as the server names them
     #[arg(required_unless_present = "files", value_name = "DONOR")]
     donors: Vec<String>,
-    /// Check a file system: the directory that its service has as --data
+    /// Check a file system: the --data directory of its service
     #[arg(long, value_name = "DIRECTORY")]
     files: Option<PathBuf>,
     /// Copies that each page of the file system should have [default: as many as its service was last told to keep]
@@ -55,7 +55,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Checks, and tells what was found.
+/// Runs the check, and reports its findings.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if !args.donors.is_empty() {
         args.reach.check(&args.donors).map_err(Usage::of)?;
@@ -109,16 +109,16 @@ fn progress(is_json: bool, what: &str) -> ProgressBar {
     ProgressBar::new(0).with_style(style.expect("a fixed template")).with_message(what.to_owned())
 }
 
-/// What is counted: as in JSON, what it means, and whether it is wrong.
+/// The counts: JSON name, meaning, value, and whether any but zero is wrong.
 fn counts(report: &CheckReport) -> [(&'static str, &'static str, u64, bool); 10] {
     [
         ("pages", "pages that were written", report.pages, false),
-        ("good", "slots that hold such a page as they should", report.good, false),
-        ("missing", "slots that should, and say something else", report.missing, true),
-        ("torn", "slots whose page has another checksum", report.torn, true),
+        ("good", "slots that hold such a page correctly", report.good, false),
+        ("missing", "slots that should hold one, and do not", report.missing, true),
+        ("torn", "slots whose page does not match its checksum", report.torn, true),
         ("differing", "slots whose page differs from the first copy's", report.differing, true),
-        ("stale", "slots with what is not the volume's any more", report.stale, true),
-        ("garbage", "slots whose header is none", report.garbage, true),
+        ("stale", "slots with data that the volume no longer uses", report.stale, true),
+        ("garbage", "slots with an invalid header", report.garbage, true),
         ("unread", "chunks of a copy that could not be read", report.unread, true),
         ("degraded", "segments with too few copies", report.degraded, true),
         ("lost", "segments without any copy", report.lost, true),
@@ -157,7 +157,7 @@ mod tests {
         (bad.pages, bad.torn) = (7, 3);
         let text = as_text(&bad, "shm://a: it is dead");
         let marked: Vec<&str> = text.lines().filter(|line| line.trim_end().ends_with("wrong")).collect();
-        assert!(marked.len() == 1 && marked[0].contains("another checksum"), "{text}");
+        assert!(marked.len() == 1 && marked[0].contains("does not match its checksum"), "{text}");
         assert!(text.contains("Gone: shm://a: it is dead.") && text.ends_with("Something is wrong."), "{text}");
         let json = as_json("v", &bad, "x");
         assert_eq!((&json["torn"], &json["clean"], &json["gone"]), (&3.into(), &false.into(), &"x".into()));

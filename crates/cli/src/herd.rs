@@ -1,8 +1,8 @@
 //! HERD servers and clients of the command: their threads, their processors, and how clients come and go.
 //!
-//! A client connects over TCP, sends its greeting as one frame and gets its welcome, or what is wrong, as one frame. It is a client for
-//! as long as the connection stands: one that is killed is dismissed as soon as the system closes it. Meanwhile it may send an
-//! empty frame, which is answered with the workers' counters as JSON.
+//! A client connects over TCP, sends its greeting as one frame and receives its welcome, or an error, as one frame. It
+//! stays a client while the connection is open: one that is killed is dismissed as soon as the system closes it.
+//! Meanwhile it may send an empty frame, which is answered with the workers' counters as JSON.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -24,34 +24,35 @@ use sinew_harness::machine::{self, Idle};
 use crate::output;
 
 const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 64 << 10, frame_timeout: Duration::from_secs(10) };
-/// An interrupt, or the end of a connection, is noticed within this time.
+/// Longest time until an interrupt, or the end of a connection, is noticed.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a client tries to reach its server and waits to be admitted.
+/// Time that a client spends to reach its server, and then again to be admitted.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A server answers one after the other: who does not take its answer holds up those that come, and nobody else, for this long.
+/// Limits of a server's answers, which it sends one at a time: a client that does not take its answer delays new
+/// clients, and nobody else, for at most this long.
 const ANSWERING: RendezvousLimits = RendezvousLimits { frame_timeout: Duration::from_millis(500), ..LIMITS };
-/// A worker that found nothing so often naps between its looks.
+/// Turns without work after which a worker naps between polls.
 const IDLE_TURNS: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(100);
-/// Turns between two looks at the interrupt; counters are told as often.
+/// Turns between two looks at the interrupt, at which the counters are published, too.
 const TURNS_PER_LOOK: u32 = 4096;
-/// What a frame to a client begins with.
+/// First byte of a frame that admits a client.
 const WELCOME: u8 = 0;
 const REFUSED: u8 = 1;
 
-/// What a server of the command is to be.
+/// A server to host.
 pub struct Hosting<'a> {
-    /// Where clients come to, over TCP.
+    /// TCP address at which clients ask to be admitted.
     pub at: &'a str,
     pub layout: Layout,
     pub worker: WorkerConfig,
-    /// Of the workers.
+    /// Processors of the workers.
     pub cpus: &'a [Option<usize>],
     pub interrupt: Interrupt,
 }
 
-/// Serves until the interrupt. `make` makes the service of a worker, on its thread; `ready` hears where clients come to, once all
-/// workers are there.
+/// Serves until the interrupt. `make` makes the service of a worker, on its thread. Once all workers run, `ready` is
+/// called with the address for clients.
 pub fn host<D: Device, S: Service>(
     device: &D,
     hosting: &Hosting<'_>,
@@ -59,7 +60,7 @@ pub fn host<D: Device, S: Service>(
     ready: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let Hosting { at, layout, interrupt, .. } = *hosting;
-    // Who does not greet keeps no place from others.
+    // A connection that sends no greeting keeps no place from others.
     let mut lobby = Lobby::new(RendezvousListener::bind(at, ANSWERING)?, LobbyLimits::default());
     let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
     let (mut server, seeds) = Server::new(device, &ServerConfig { layout, seed })?;
@@ -77,7 +78,7 @@ pub fn host<D: Device, S: Service>(
                 }
             });
         }
-        // However this ends, the threads do too.
+        // However `run` ends, the threads end too.
         let run = || -> anyhow::Result<()> {
             for _ in counters {
                 readiness.recv().context("a worker ended at once")??;
@@ -103,7 +104,7 @@ pub fn host<D: Device, S: Service>(
                 }
                 lobby.turned_away().for_each(drop);
             }
-            // One that failed has said why.
+            // A worker that failed has sent its error.
             readiness.try_recv().unwrap_or(Ok(()))
         };
         let result = run();
@@ -112,7 +113,7 @@ pub fn host<D: Device, S: Service>(
     })
 }
 
-/// A worker's thread.
+/// Body of a worker's thread.
 fn work<D: Device, S: Service>(
     seed: WorkerSeed<D>,
     hosting: &Hosting<'_>,
@@ -147,7 +148,7 @@ fn work<D: Device, S: Service>(
     }
 }
 
-/// Takes a client in, or tells why not.
+/// Admits a client, or tells it why not.
 fn admit<D: Device>(
     server: &mut Server<D>,
     mut rendezvous: Rendezvous,
@@ -165,10 +166,10 @@ fn admit<D: Device>(
     id.filter(|_| is_told).map(|id| (rendezvous, id))
 }
 
-/// Tells a client the counters if it asks for them; an error if it has gone, or says anything else.
+/// Sends a client the counters if it asks for them. Fails if it has gone, or sends anything else.
 fn answer(rendezvous: &mut Rendezvous, counters: &[Mutex<WorkerStats>]) -> anyhow::Result<()> {
     if rendezvous.wait(Duration::ZERO)? {
-        ensure!(rendezvous.receive()?.is_empty(), "a client says nothing but its greeting");
+        ensure!(rendezvous.receive()?.is_empty(), "a client sent more than its greeting");
         let stats = counters.iter().map(|counters| *counters.lock().unwrap_or_else(PoisonError::into_inner));
         rendezvous.send(stats_json(&stats.collect::<Vec<_>>()).to_string().as_bytes())?;
     }
@@ -190,18 +191,18 @@ fn stats_json(stats: &[WorkerStats]) -> Value {
     })
 }
 
-/// A client's connection to its server. The client is dismissed when this is dropped.
+/// A client's connection to its server. Dropping it dismisses the client.
 pub struct Admission(Rendezvous);
 
 impl Admission {
-    /// The counters of the server's workers, as they were some milliseconds ago.
+    /// Counters of the server's workers, some milliseconds old.
     pub fn counters(&mut self) -> anyhow::Result<Value> {
         self.0.send(&[])?;
         Ok(serde_json::from_slice(&self.0.receive()?)?)
     }
 }
 
-/// A client, on the calling thread, of the server at `address`.
+/// Joins the server at `address` as a client, on the calling thread.
 pub fn join<D: Device>(
     device: &D,
     domain: &D::Domain,
@@ -211,11 +212,11 @@ pub fn join<D: Device>(
     let (joining, hello) = Client::prepare(device, domain, config)?;
     let mut rendezvous = Rendezvous::connect(address, PATIENCE, LIMITS)?;
     rendezvous.send(&hello.to_bytes())?;
-    ensure!(rendezvous.wait(PATIENCE)?, "the server at {address} does not answer: look whether it is stopped");
+    ensure!(rendezvous.wait(PATIENCE)?, "the server at {address} does not answer: check that it is not suspended");
     let frame = rendezvous.receive()?;
-    let Some((&verdict, rest)) = frame.split_first() else { bail!("the server at {address} answered nothing") };
+    let Some((&verdict, rest)) = frame.split_first() else { bail!("the server at {address} sent an empty answer") };
     if verdict != WELCOME {
-        // It comes from elsewhere: nothing that moves a terminal's cursor.
+        // The text is foreign, so drop control characters, which could move the terminal's cursor.
         let error = String::from_utf8_lossy(rest);
         bail!(
             "the server at {address}: {}",

@@ -1,4 +1,4 @@
-//! `sinew index`: an ordered index.
+//! `sinew index`: asks an ordered index, and measures one.
 
 mod bench;
 mod client;
@@ -8,19 +8,19 @@ use clap::Subcommand;
 
 use crate::Outcome;
 
-/// Where `sinew serve index` serves and `sinew index` asks when no address is given.
+/// Default address of `sinew serve index` and `sinew index`.
 const ADDRESS: &str = "shm://index";
 
-/// What can be done with an index.
+/// The commands about an index.
 #[derive(Subcommand)]
 pub enum Command {
     #[command(flatten)]
     Ask(client::Command),
-    /// Measure an index: its GETs beside echoes, or what scans do to them
+    /// Measure an index: its GETs beside echoes, or the effect of scans on them
     Bench(bench::Args),
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Ask(command) => client::run(command),

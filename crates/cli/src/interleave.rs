@@ -1,4 +1,4 @@
-//! `sinew interleave`: lookups that overlap their cache misses, measured.
+//! `sinew interleave`: measures lookups that overlap their cache misses.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output, table};
 
 const HELP: &str = "\
-One thread looks keys up that were drawn ahead: interleaved, plain, and with group prefetching written by hand, by turns in the same run; every result is compared. Beside them stand
-random cache lines, prefetched and read so many at a time, in as much memory as the table has: what the machine allows of accesses.
+One thread looks up keys drawn in advance: interleaved, plain, and with group prefetching written by hand, by turns in the same run; every result is compared. Beside them stand
+random cache lines, prefetched and read as many at a time, in as much memory as the table takes: the rate of accesses that the machine allows.
 
   chase   chains of 100 dependent accesses in a permutation; accesses are counted
   cuckoo  numbers in a 2-8 cuckoo table
@@ -27,13 +27,13 @@ random cache lines, prefetched and read so many at a time, in as much memory as 
   names   names with a prefix in the table (NDN)
   mica    GETs of the cache's table, 16 B keys and 32 B values
 
-Interleaving pays where tables are larger than the last cache: choose --entries so that they are. Thresholds are held against the interleaved form of each.
+Interleaving pays where tables are larger than the last-level cache: choose --entries so that they are. Thresholds apply to the interleaved form of each table.
 
 Examples:
   sinew interleave bench
   sinew interleave bench chase cuckoo --width 16 --json";
 
-/// What can be done with interleaved lookups.
+/// The commands about interleaved lookups.
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// Measure lookups: interleaved, plain, and with group prefetching by hand
@@ -41,7 +41,7 @@ pub enum Command {
     Bench(Args),
 }
 
-/// What is looked up in.
+/// Table to look up in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Table {
     Chase,
@@ -57,7 +57,7 @@ impl Table {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// What is measured when nothing is said, which the caches of most machines do not hold.
+    /// Default number of entries, more than the caches of most machines hold.
     fn entries(self) -> usize {
         match self {
             Self::Chase => 1 << 28,
@@ -81,19 +81,20 @@ impl Table {
 
 /// Dependent accesses of a chain.
 const DEPTH: usize = 100;
-/// Chains that are drawn ahead, fewer than keys, since each is long.
+/// Chains drawn in advance: fewer than keys, since each is long.
 const CHAINS: usize = TRACE / 8;
 
 /// Options of `sinew interleave bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Tables to look up in; all, when none is given
+    /// Tables to look up in [default: all]
     #[arg(value_enum)]
     tables: Vec<Table>,
-    /// Entries of each table instead of as many as make it large; of chase, numbers of 4 bytes, rounded up to a power of two
+    /// Entries of each table [default: enough to make it large]; for chase, numbers of 4 bytes, rounded up to a power
+    /// of two
     #[arg(long, value_parser = parse_count)]
     entries: Option<usize>,
-    /// Lookups at once
+    /// Lookups in flight at a time
     #[arg(long, default_value = "32", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=WIDTH_MAX as i64))]
     width: u8,
     #[command(flatten)]
@@ -122,7 +123,7 @@ impl Args {
     }
 }
 
-/// Does what was asked for.
+/// Runs the benchmark.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     let Command::Bench(args) = command;
     let plan = args.plan().map_err(Usage::of)?;
@@ -156,7 +157,7 @@ struct Measuring<'a> {
     interrupt: Interrupt,
 }
 
-/// The sides: the forms, in their order, and random lines.
+/// Index of the last side, random lines; the forms come before it, in their order.
 const LINES: usize = Form::ALL.len();
 const PLAIN: usize = 1;
 const GROUPED: usize = 2;
@@ -230,7 +231,7 @@ fn text_of(figures: &[Figure]) -> String {
     let table = table::of(&heads, rows, table::FIGURES);
     let width = figures.first().map(|figure| figure.setup["width"].to_string()).unwrap_or_default();
     let mut lines = vec![format!(
-        "Millions a second, {width} at once; of chase, accesses. By hand is group prefetching; lines are random cache lines in as much memory."
+        "Millions of lookups (chase: accesses) a second, {width} at once. 'By hand' is group prefetching; 'lines' are random cache lines in as much memory."
     )];
     lines.extend(figure::complaints(figures));
     let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();

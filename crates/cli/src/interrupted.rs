@@ -1,4 +1,4 @@
-//! Ctrl-C: the exit status of what it interrupted, and, for commands that have nothing to put in order, the end at once, wherever they are.
+//! Ctrl-C: the exit status of an interrupted command, and an immediate exit for commands that have nothing to clean up.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, OnceLock};
@@ -10,17 +10,17 @@ use sinew_harness::run::Interrupted;
 
 use crate::{outfile, output};
 
-/// Kept for as long as the process is there.
+/// Kept until the process ends.
 static WAKE: OnceLock<WakeOnInterrupt> = OnceLock::new();
 
 struct End(Interrupt);
 
 impl WakeTarget for End {
     fn wake(&self) {
-        // Nothing half done is left behind.
+        // Held so that no output file is left half written.
         let _held = outfile::hold();
         if io::stderr().is_terminal() {
-            // After what shows the progress.
+            // Ends the line of the progress bar.
             output::note("");
         }
         output::complain("interrupted");
@@ -28,32 +28,33 @@ impl WakeTarget for End {
     }
 }
 
-/// The exit status of a command that was interrupted, if it was.
+/// The exit status of this command if it was interrupted.
 pub fn by_signal() -> Option<u8> {
     Interrupt::installed()?.exit_status()
 }
 
-/// The exit status of a command that was interrupted.
+/// The exit status of an interrupted command.
 pub fn status(interrupt: Interrupt) -> u8 {
     interrupt.exit_status().unwrap_or(130)
 }
 
-/// From now on a signal that asks the process to end does so.
+/// Lets a signal that asks the process to end do so at once, from now on.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// Those of the system.
 pub fn ends() -> anyhow::Result<()> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     WAKE.get_or_init(|| interrupt.wake_on_interrupt(Waker::new(Arc::new(End(interrupt)))));
     Ok(())
 }
 
-/// Does what is given up on a signal. That reaches servers too: what is said of their going is then not the cause.
+/// Does `work`, whose result is discarded after a signal. The signal reaches child servers too, so their errors are
+/// then not the cause.
 ///
 /// # Errors
 ///
-/// What the work came to, or that it was interrupted.
+/// Those of `work`, or [`Interrupted`].
 pub fn unless<T>(work: impl FnOnce(Interrupt) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let result = work(interrupt);

@@ -16,10 +16,10 @@ use clap::Subcommand;
 
 use crate::Outcome;
 
-/// Where a cache is served, and found, when nothing is said.
+/// Default address of a cache, for servers and clients.
 const ADDRESS: &str = "shm://cache";
 
-/// What can be done with key-value stores.
+/// The commands about key-value stores.
 #[derive(Subcommand)]
 pub enum Command {
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub enum Command {
     Bench(Box<bench::Command>),
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Client(command) => client::run(command),

@@ -1,4 +1,4 @@
-//! `sinew lab`.
+//! `sinew lab`: runs the experiments of the papers again.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -21,18 +21,18 @@ use crate::table;
 use crate::verbs::{Carried, DeviceArgs, Job};
 use crate::{Outcome, Usage, interrupted, output};
 
-/// What is done with experiments.
+/// The commands about experiments.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Name the experiments
+    /// List the experiments
     List(ListArgs),
-    /// Run experiments, and show what the papers say beside what comes out
+    /// Run experiments, and show their results beside those of the papers
     Run(RunArgs),
-    /// Run experiments, and write one HTML file that needs nothing beside it
+    /// Run experiments, and write one self-contained HTML file
     Report(ReportArgs),
 }
 
-/// How.
+/// Options of `sinew lab list`.
 #[derive(clap::Args)]
 pub struct ListArgs {
     /// Print one JSON object
@@ -40,15 +40,17 @@ pub struct ListArgs {
     json: bool,
 }
 
-/// Which, and how.
+/// Options of `sinew lab run`.
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// Names of experiments, as `list` has them, or a paper's, as atc16, for all of its; all, when none is given
+    /// Experiments to run: names from `list`, or the name of a paper, such as atc16, for all of its experiments
+    /// [default: all]
     names: Vec<String>,
-    /// Measure the same requests between two threads of this machine, where an experiment has such; nothing is simulated then
+    /// Measure the experiments' requests between two threads of this machine, over this fabric, instead of simulating
+    /// them
     #[arg(long, value_enum)]
     fabric: Option<Carried>,
-    /// The RDMA device of `--fabric ibverbs`, as rxe0 or mlx5_0:2 [default: the first that can be used]
+    /// RDMA device of `--fabric ibverbs`, as rxe0 or mlx5_0:2 [default: the first usable one]
     #[arg(long, requires = "fabric")]
     device: Option<String>,
     /// Print one JSON object
@@ -56,17 +58,18 @@ pub struct RunArgs {
     json: bool,
 }
 
-/// Which, and where to.
+/// Options of `sinew lab report`.
 #[derive(clap::Args)]
 pub struct ReportArgs {
-    /// Names of experiments, as `list` has them, or a paper's, as atc16, for all of its; all, when none is given
+    /// Experiments to run: names from `list`, or the name of a paper, such as atc16, for all of its experiments
+    /// [default: all]
     names: Vec<String>,
-    /// The file; what it held before stays until the report is whole
+    /// File to write; its former contents stay until the report is complete
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
 
-/// Does it, and shows.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     interrupted::ends()?;
     match command {
@@ -96,7 +99,7 @@ fn find(name: &str) -> anyhow::Result<Vec<&'static dyn Experiment>> {
     }
     let known = EXPERIMENTS.iter().map(|it| it.id()).collect::<Vec<_>>().join(", ");
     Err(Usage::of(anyhow::anyhow!(
-        "there is no experiment `{name}`; there are {known}; a paper's name stands for all of its"
+        "there is no experiment `{name}`; there are {known}; the name of a paper stands for all of its experiments"
     )))
 }
 
@@ -107,7 +110,7 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
     let mut all: Vec<&'static dyn Experiment> = Vec::new();
     for name in names {
         for it in find(name)? {
-            // Who names a paper and one of its experiments has that once.
+            // A user who names a paper and one of its experiments gets that experiment once.
             if all.iter().all(|other| other.id() != it.id()) {
                 all.push(it);
             }
@@ -121,7 +124,7 @@ fn is_real(it: &dyn Experiment) -> bool {
     !it.plans().is_empty()
 }
 
-/// Those that are measured on a real fabric.
+/// The chosen experiments, if all can be measured on a real fabric.
 fn chosen_for(fabric: Carried, names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
     let (mut all, fabric) = (chosen(names)?, fabric.name());
     if names.is_empty() {
@@ -129,14 +132,13 @@ fn chosen_for(fabric: Carried, names: &[String]) -> anyhow::Result<Vec<&'static 
     }
     if let Some(other) = all.iter().find(|it| !is_real(**it)) {
         let real = EXPERIMENTS.iter().filter(|it| is_real(**it)).map(|it| it.id()).collect::<Vec<_>>().join(", ");
-        let text =
-            format!("{} has nothing that --fabric {fabric} could measure; those that have are {real}", other.id());
+        let text = format!("{} has nothing that --fabric {fabric} could measure; these have: {real}", other.id());
         return Err(Usage::of(anyhow::anyhow!(text)));
     }
     Ok(all)
 }
 
-/// An experiment's requests on a device.
+/// An experiment's requests, to be made on a device.
 struct OnDevice<'a, 'b> {
     experiment: &'a dyn Experiment,
     cpus: [usize; 2],
@@ -161,7 +163,7 @@ fn measure<'a>(it: &'a dyn Experiment, on: Option<&DeviceArgs>) -> anyhow::Resul
     bar.set_style(ProgressStyle::with_template("{msg:24} {wide_bar} {percent}%").expect("a fixed template"));
     bar.set_message(it.id());
     let pair =
-        on.map(|_| machine::cpus().first_chunk::<2>().copied().context("two processors are needed")).transpose()?;
+        on.map(|_| machine::cpus().first_chunk::<2>().copied().context("this needs two processors")).transpose()?;
     let cpus = pair.map_or_else(|| it.measures_on(), Vec::from);
     let cpus: Vec<_> = cpus.into_iter().map(Some).collect();
     let watch = (!cpus.is_empty()).then(|| Watch::new(&cpus, None));
@@ -173,7 +175,7 @@ fn measure<'a>(it: &'a dyn Experiment, on: Option<&DeviceArgs>) -> anyhow::Resul
     };
     bar.finish_and_clear();
     output::note(format_args!("{} took {:.1} s", it.id(), began.elapsed().as_secs_f64()));
-    // What is simulated is the same on every machine.
+    // Simulated results are the same on every machine, so nothing is watched for them.
     let surroundings = watch.map(|watch| {
         let others_share = watch.share();
         Surroundings { others_share, attempts: 1, ..Surroundings::default() }
@@ -181,7 +183,7 @@ fn measure<'a>(it: &'a dyn Experiment, on: Option<&DeviceArgs>) -> anyhow::Resul
     let share = surroundings.as_ref().and_then(|surroundings| surroundings.others_share);
     let complaint = share.filter(|share| *share >= TOO_MUCH).map(|share| {
         let share = share * 100.0;
-        format!("others used {share:.0} % of the processors while it measured; let them end, and run it again")
+        format!("others used {share:.0} % of the processors while it measured; stop them, and run it again")
     });
     Ok((Done { experiment: it, rows, complaint }, surroundings))
 }
@@ -201,10 +203,10 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
         let head = format!("{}: {}\n{}", it.id(), it.title(), it.source());
         let (heads, rows) = report::table(&done.rows);
         let table = table::of(&heads, rows, table::FIGURES);
-        // What is said of the model is not said of a machine.
+        // The remark is about the model, so it does not apply to a machine.
         let remark = if on.is_some() { String::new() } else { table::wrapped(it.remark()) };
         if !output::print(format!("{head}\n\n{table}{remark}{invalid}\n"))? {
-            // Nobody reads: what is left can take minutes.
+            // Nobody reads the output any more, and the remaining experiments can take minutes.
             return Ok(());
         }
     }
@@ -215,7 +217,7 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 fn write(args: &ReportArgs) -> anyhow::Result<()> {
-    // Before minutes are spent on what could not be kept.
+    // Checked before minutes are spent on results that could not be kept.
     let (chosen, out) = (chosen(&args.names)?, OutFile::check(&args.out)?);
     let results = chosen.into_iter().map(|it| Ok(measure(it, None)?.0)).collect::<anyhow::Result<Vec<_>>>()?;
     out.write(report::html(&results).as_bytes())?;
@@ -223,7 +225,7 @@ fn write(args: &ReportArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A row in the schema of all results: what was found stands beside what the paper says.
+/// A row in the schema of all results: the result stands beside the paper's figure.
 fn result_of(done: &Done<'_>, surroundings: Option<Surroundings>, row: &Row) -> Value {
     let experiment = done.experiment;
     let beside = row.paper.map(|paper| Beside {

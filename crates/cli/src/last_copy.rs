@@ -1,4 +1,4 @@
-//! `--last-copy`: a volume with a file of this host as one more copy, or without, and what is told of it.
+//! `--last-copy`: a volume with or without a file of this host as one more copy, and reports about that file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use sinew::remote_memory::{Store, StoreError};
 
 use crate::output;
 
-/// A volume, whatever is around it.
+/// A volume, with or without a last copy around it.
 pub trait OfVolume<D: Donors>: Store {
     /// The volume.
     fn volume(&self) -> &Volume<D>;
 
-    /// The volume. What it is asked for there, the last copy does not hear of.
+    /// The volume. The last copy does not see requests made directly to it.
     fn volume_mut(&mut self) -> &mut Volume<D>;
 
-    /// Tells news of the last copy, of which it was told `told` before.
+    /// Reports news of the last copy, except what `told` records as reported.
     fn look(&self, told: &mut Told);
 
-    /// What the last copy did, for JSON.
+    /// The last copy's state and counters, as JSON.
     fn last_copy(&self) -> Option<Value>;
 
-    /// The volume alone, which has left its donors, and whether the file lasts.
+    /// The volume alone, once it has left its donors, and the result of syncing the file.
     fn into_volume(self) -> (Volume<D>, anyhow::Result<()>);
 }
 
-/// The file at `path`, for a volume, and the thread that syncs it.
+/// Opens the file at `path` as the last copy of a volume, with the thread that syncs it.
 pub fn open<D: Donors>(volume: &Volume<D>, path: &Path) -> anyhow::Result<(LastCopyFile, Arc<ThreadPool>)> {
     let whose = Whose { id: volume.id(), number: volume.number() };
     let file = LastCopyFile::open(path, whose, volume.len()).context("--last-copy")?;
@@ -38,7 +38,7 @@ pub fn open<D: Donors>(volume: &Volume<D>, path: &Path) -> anyhow::Result<(LastC
     Ok((file, Arc::new(pool)))
 }
 
-/// What was told.
+/// News that has been reported.
 #[derive(Debug, Default)]
 pub struct Told {
     is_complete: bool,
@@ -81,18 +81,18 @@ impl<D: Donors> OfVolume<D> for LastCopy<Volume<D>, HostClock> {
             output::complain("the last copy has all of the volume");
         }
         if self.stats().reads > 0 && !std::mem::replace(&mut told.is_read, true) {
-            output::complain("what the donors do not have any more is read from the last copy");
+            output::complain("the donors have lost data: it is read from the last copy");
         }
         if let Some(ended) = self.inner().ended()
             && !matches!(ended, StoreError::Silent(_))
             && !std::mem::replace(&mut told.is_over, true)
         {
-            output::complain(format_args!("the last copy is not read any more, since the volume has ended: {ended}"));
+            output::complain(format_args!("the last copy is no longer read, since the volume has ended: {ended}"));
         }
         if let Some(why) = self.given_up()
             && !std::mem::replace(&mut told.is_given_up, true)
         {
-            output::complain(format_args!("the last copy is given up, and the volume is served without: {why}"));
+            output::complain(format_args!("the last copy is given up, and the volume is served without it: {why}"));
         }
     }
 
@@ -109,6 +109,6 @@ impl<D: Donors> OfVolume<D> for LastCopy<Volume<D>, HostClock> {
 
     fn into_volume(self) -> (Volume<D>, anyhow::Result<()>) {
         let (volume, synced) = self.into_inner();
-        (volume, synced.context("bringing the last copy to the disk"))
+        (volume, synced.context("syncing the last copy to disk"))
     }
 }

@@ -1,18 +1,22 @@
 //! The `sinew` command, as a library, so that tests can build a program of their own from it.
 //!
 //! - `tour`: `sinew` alone.
-//! - `rpc`: `sinew rpc bench`, and `serve`: `sinew rpc serve`; `echo`: client threads that others are measured beside, too.
-//! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`, their benchmarks and the services that they are for.
-//! - `herd`: servers and clients of calls over verbs, and how they meet.
-//! - `sim`: `sinew sim`, and `lab`: `sinew lab`.
-//! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: memory of others, and volumes in it;
-//!   `socket_args`: where clients of other protocols come in.
-//! - `file_service`: `sinew serve files`; `mount`: `sinew mount`; `files`: `sinew files`; `fsck`: `sinew fsck`; `swap`: `sinew swap`; `paging`: `--for-paging`.
-//! - `index`: `sinew index`. `interleave`: `sinew interleave`; `forward`: `sinew forward`.
-//! - `limits`: `sinew limits`. `measure`: what all benchmarks have in common; how they measure is the harness's.
-//! - `advice`: which command serves where nobody is found.
+//! - `rpc`: `sinew rpc bench`; `serve`: `sinew rpc serve`; `echo`: client threads that other benchmarks compare with,
+//!   too.
+//! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`: benchmarks, and the services that they measure.
+//! - `herd`: servers and clients of calls over verbs, and how clients are admitted.
+//! - `sim`: `sinew sim`; `lab`: `sinew lab`.
+//! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: other
+//!   hosts' memory, and volumes in it; `socket_args`: addresses for clients of foreign protocols.
+//! - `file_service`: `sinew serve files`; `mount`: `sinew mount`; `files`: `sinew files`; `fsck`: `sinew fsck`;
+//!   `swap`: `sinew swap`; `paging`: `--for-paging`.
+//! - `index`: `sinew index`; `interleave`: `sinew interleave`; `forward`: `sinew forward`.
+//! - `limits`: `sinew limits`; `measure`: what all benchmarks share on the command line. The harness does the
+//!   measuring.
+//! - `advice`: names the command that would start a missing server.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
-//! - `infile`: files that options name; `outfile`: the one that `--out` names; `interrupted`: Ctrl-C, where nothing has to be put in order.
+//! - `infile`: files that options name; `outfile`: the file of `--out`; `interrupted`: Ctrl-C, for commands without
+//!   clean-up.
 //! - `table`: tables that fit a terminal.
 //! - `output`: the only place that writes to standard output and standard error.
 #![forbid(unsafe_code)]
@@ -104,7 +108,8 @@ Exit status:
 
 A server that is stopped by a signal ends with 0.";
 
-/// Services that answer in microseconds: RPC over shared memory, UDP and RDMA devices, and verbs. Alone, it takes you on a tour of this machine.
+/// Services that answer in microseconds: RPC over shared memory, UDP and RDMA devices, and verbs. Without a command,
+/// `sinew` takes you on a tour of this machine.
 #[derive(Parser)]
 #[command(name = "sinew", version, after_help = AFTER_HELP, max_term_width = 110, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -122,13 +127,13 @@ enum Command {
     /// Measure SEND, WRITE, READ and atomics
     #[command(subcommand)]
     Verbs(Box<verbs::Command>),
-    /// Ask a key-value cache, and measure key-value stores
+    /// Use a key-value cache, and measure key-value stores
     #[command(subcommand)]
     Kv(Box<kv::Command>),
-    /// Ask an ordered index, and measure it
+    /// Use an ordered index, and measure it
     #[command(subcommand)]
     Index(Box<index::Command>),
-    /// Measure memory of donors
+    /// Measure donors' memory
     #[command(subcommand)]
     Memory(Box<memory::Command>),
     /// Measure lookups that overlap their cache misses
@@ -137,7 +142,7 @@ enum Command {
     /// Measure AF_XDP ports between virtual interfaces
     #[command(subcommand)]
     Xdp(Box<xdp::Command>),
-    /// Forward Ethernet frames: a router, a switch, named data; and measure it
+    /// Forward Ethernet frames as a router, a switch or an NDN forwarder, and measure that
     #[command(subcommand)]
     Forward(Box<forward::Command>),
     /// Run a service
@@ -156,21 +161,21 @@ enum Command {
     /// Take numbers from a sequencer, and measure sequencers
     #[command(subcommand)]
     Seq(Box<seq::Command>),
-    /// Ask a replicated key-value store, change its members, measure it
+    /// Use a replicated key-value store, change its members, measure it
     #[command(subcommand)]
     Replica(Box<replica::Command>),
     /// Run simulated clusters
     #[command(subcommand)]
     Sim(sim::Command),
-    /// Run published figures again
+    /// Run the papers' experiments again
     #[command(subcommand)]
     Lab(lab::Command),
-    /// Say what RDMA requests send over PCI Express, and what NICs are like
+    /// Compute what RDMA requests send over PCI Express, and show NIC models
     #[command(subcommand)]
     Model(model::Command),
-    /// Say which design suits a workload on an RDMA NIC, and with which settings
+    /// Find the design and settings that suit a workload on an RDMA NIC
     Advise(Box<advise::Args>),
-    /// Check a volume in the memory of donors
+    /// Check a volume or a file system in the memory of donors
     Fsck(Box<fsck::Args>),
     /// Measure what the machine alone allows
     Limits(limits::Args),
@@ -179,17 +184,17 @@ enum Command {
 /// The services, each with a file of its own.
 #[derive(Subcommand)]
 enum ServeCommand {
-    /// Serve memory as a block device: NBD
+    /// Serve memory as a block device, over NBD
     Block(block::Args),
     /// Serve a key-value cache
     Cache(kv::serve::Args),
     /// Serve a file system whose files lie in donors' memory
     Files(file_service::Args),
-    /// Serve a key-value cache over verbs: HERD
+    /// Serve a key-value cache over verbs, as HERD does
     Herd(kv::herd::serve::Args),
     /// Serve an ordered index
     Index(index::serve::Args),
-    /// Give memory to volumes of others
+    /// Lend memory to other hosts' volumes
     Memory(memory::serve::Args),
     /// Serve as a member of a replicated key-value store
     Replica(replica::serve::Args),
@@ -206,19 +211,19 @@ enum RpcCommand {
     Bench(Box<rpc::Command>),
 }
 
-/// How a command ended, other than by an error. Of several results the greatest is what a caller must hear of.
+/// Outcome of a command, other than an error. Of several outcomes, the greatest is the one to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Done,
-    /// Thresholds were given, and the result is not one that could be held against them.
+    /// Thresholds were given, but the result is not valid enough to judge.
     NotJudged,
     /// A threshold that the user gave was missed.
     ThresholdMissed,
     /// A check found something wrong.
     FoundWrong,
-    /// It failed, and has said so itself.
+    /// The command failed, and has reported why.
     Failed,
-    /// By a signal; this is the exit status.
+    /// A signal ended it; this is the exit status.
     Interrupted(u8),
 }
 
@@ -235,15 +240,15 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// What was asked for cannot be, whatever the machine is doing: told before anything is started, with an exit status of its
-/// own, the one that clap has too.
+/// The command line asks for something impossible on any machine. This is reported before anything is started, with
+/// clap's exit status for wrong usage.
 #[derive(Debug)]
 struct Usage(String);
 
 const EXIT_USAGE: u8 = 2;
 
 impl Usage {
-    /// Makes wrong usage of an error that was found while looking at what was asked for.
+    /// Marks an error as wrong usage: it was found while checking what the user asked for.
     fn of(error: impl Into<anyhow::Error>) -> anyhow::Error {
         Self(output::describe(&error.into())).into()
     }
@@ -257,8 +262,9 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// The command with its further help in paragraphs, which clap breaks where the terminal ends: their lines end where the source's do.
-/// Lines that begin with a space, or that only such a line follows, are as they are.
+/// Joins the lines of each paragraph in the command's after-help, so that clap can break them at the terminal's width;
+/// otherwise they would break where the source does. Lines that begin with a space stay as they are, and so do lines
+/// that follow one directly.
 fn reflowed(command: clap::Command) -> clap::Command {
     let help = command.get_after_help().map(|help| {
         let mut text = String::new();
@@ -284,7 +290,7 @@ fn reflowed(command: clap::Command) -> clap::Command {
 /// Runs the command with the process's arguments.
 pub fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&reflowed(Cli::command()).get_matches()).unwrap_or_else(|error| error.exit());
-    // Before any thread is pinned.
+    // Must be called before any thread is pinned.
     machine::cpus();
     let result = match cli.command {
         None => tour::run(&cli.tour),
@@ -324,7 +330,7 @@ pub fn main() -> ExitCode {
     };
     match result {
         Ok(outcome) => outcome.into(),
-        // What fails after a signal, which children and peers may have had, too, fails because of it.
+        // An error after a signal is due to the signal, which children and peers may have received, too.
         Err(_) if let Some(status) = interrupted::by_signal() => {
             output::complain("interrupted");
             Outcome::Interrupted(status).into()

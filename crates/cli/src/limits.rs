@@ -1,4 +1,4 @@
-//! `sinew limits`.
+//! `sinew limits`: measures what the machine alone allows.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use sinew_harness::{Figure, Unit, figure, validity};
 
 use crate::{Outcome, Usage, output, table};
 
-/// How often each is measured; the best counts.
+/// Rounds of each measurement, of which the best counts.
 const ROUNDS: u32 = 5;
-/// The middle round may be so much worse than the best, before the machine counts as restless.
+/// Spread above which the machine counts as restless: how much worse than the best the median round may be.
 const SPREAD: f64 = 0.2;
 
 const HELP: &str = "\
-Each is measured five times, of which the best counts: that is what the machine allows. Where the rounds differ by more than a fifth,
-or others used the processors meanwhile, the result says so; a file for --reference wants a quieter moment then.
+Each limit is measured in five rounds, of which the best counts: that is what the machine allows. If the rounds differ by more than a fifth,
+or others used the processors meanwhile, the result says so; measure again at a quieter moment to get a file for --reference.
 
 Example: sinew limits --json > quiet.json; sinew rpc bench latency --reference quiet.json";
 
@@ -34,7 +34,7 @@ pub struct Args {
     /// Print one JSON object (see docs/results.md)
     #[arg(long)]
     json: bool,
-    /// Processors of the two threads; the first two by default
+    /// Processors of the two threads [default: the first two]
     #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
     pin: Vec<usize>,
     /// Seconds that each measurement takes
@@ -42,10 +42,10 @@ pub struct Args {
     seconds: Duration,
 }
 
-/// What measures a limit once, for so long; nothing where there is one processor.
+/// Measures a limit once, for the given time; `None` where there is only one processor.
 type Measure = fn(Pair, Duration) -> anyhow::Result<Option<f64>>;
 
-/// Its name, what it is, its unit, and what measures it.
+/// Name of each limit, its description, its unit, and the function that measures it.
 const LIMITS: [(&str, &str, Unit, Measure); 12] = [
     ("core_round_trip", "a cache line to another core and back", Unit::Ns, machine::core_round_trip_ns),
     ("ring_round_trip", "a 32 B message through a ring and back, median", Unit::Ns, |pair, time| {
@@ -79,7 +79,7 @@ const LIMITS: [(&str, &str, Unit, Measure); 12] = [
     }),
 ];
 
-/// Bytes of a small packet.
+/// Length of a small packet, in bytes.
 const SMALL: usize = 32 + HEADER_LEN;
 
 impl Args {
@@ -93,14 +93,14 @@ impl Args {
     }
 }
 
-/// Measures, and shows a table or JSON.
+/// Measures, and prints a table or JSON.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let pair = args.pair().map_err(Usage::of)?;
     let pins = pair.map_or_else(|| vec![None], |pair| pair.map(Some).to_vec());
     let watch = Watch::new(&pins, None);
     let figures = LIMITS.map(|limit| measure(limit, pair, args.seconds / ROUNDS));
     let mut figures: Vec<Figure> = figures.into_iter().collect::<anyhow::Result<_>>()?;
-    // Some take a moment: what others do is looked at over all of them.
+    // Some limits take only a moment, so the others' use of the processors is measured over all of them.
     let share = watch.share();
     let disturbed = share.and_then(validity::others);
     let restless: Vec<String> = figures
@@ -124,7 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         cores_text(figures[0].value),
         machine::NEAR_BELOW_NS
     ))?;
-    for complaint in disturbed.into_iter().map(|all| format!("INVALID, all of them: {all}")).chain(restless) {
+    for complaint in disturbed.into_iter().map(|all| format!("INVALID, all limits: {all}")).chain(restless) {
         output::print(units::wrapped(&complaint, output::width(), 2))?;
     }
     Ok(Outcome::Done)
@@ -146,10 +146,10 @@ fn measure(
     let (best, usual) = (slices.first().copied(), units::median(&slices));
     let mut invalid_because = Vec::new();
     match best {
-        None if machine::has_two_cpus() => invalid_because.push("nothing came through in the time".to_owned()),
-        None => invalid_because.push("it needs two processors".to_owned()),
+        None if machine::has_two_cpus() => invalid_because.push("nothing was received in the time".to_owned()),
+        None => invalid_because.push("this needs two processors".to_owned()),
         Some(best) if best.max(usual) > best.min(usual) * (1.0 + SPREAD) => invalid_because.push(format!(
-            "the best of {} rounds was {}, the middle one {}: the machine is restless",
+            "the best of {} rounds was {}, the median {}: the machine is restless",
             slices.len(),
             unit.text(best),
             unit.text(usual)

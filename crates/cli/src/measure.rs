@@ -1,4 +1,4 @@
-//! What all benchmarks have in common on the command line, and how their results are shown.
+//! Options that all benchmarks share, and how their results are shown.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,16 +17,17 @@ use crate::{Outcome, output};
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Measuring")]
 pub struct MeasureArgs {
-    /// Seconds of measuring; what it stands beside takes about half as long again
+    /// Seconds of measuring; the comparison takes about half as long again
     #[arg(long, visible_alias = "duration", default_value = "3", allow_negative_numbers = true, value_parser = parse_seconds)]
     pub seconds: Duration,
-    /// Processors of the client threads, then of the server threads [default: 0,1,... where there are enough]
+    /// Processors of the client threads, then of the server threads [default: 0,1,... if there are enough]
     #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
     pin: Vec<usize>,
-    /// Leave threads where the system puts them
+    /// Leave the placement of threads to the system
     #[arg(long, conflicts_with = "pin")]
     no_pin: bool,
-    /// What `sinew limits --json` printed on this machine when it was quiet: a result is invalid when the machine is much slower now
+    /// Output of `sinew limits --json` on this machine when it was quiet; if the machine is much slower now, the result
+    /// is invalid
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
     /// Print one JSON object (see docs/results.md)
@@ -37,29 +38,29 @@ pub struct MeasureArgs {
 }
 
 impl MeasureArgs {
-    /// The processors of so many client and server threads.
+    /// Processors for these numbers of client and server threads.
     pub fn places(&self, threads: (usize, usize), is_server_elsewhere: bool) -> anyhow::Result<Places> {
         machine::places(&self.pin, self.no_pin, threads, is_server_elsewhere)
     }
 
-    /// What the machine is held against.
+    /// Reference figures of the machine.
     pub fn references(&self) -> anyhow::Result<References> {
         self.reference.as_deref().map(References::read).transpose().map(Option::unwrap_or_default)
     }
 
-    /// Where so many client and server threads are measured, and how.
+    /// Places and time for these numbers of client and server threads.
     pub fn setting(&self, threads: (usize, usize), is_server_elsewhere: bool) -> anyhow::Result<Setting> {
         let (client_cpus, server_cpus) = self.places(threads, is_server_elsewhere)?;
         let (duration, references) = (self.seconds, self.references()?);
         Ok(Setting { duration, client_cpus, server_cpus, is_server_elsewhere, references })
     }
 
-    /// Whether the thresholds can be held against figures of this unit.
+    /// Checks that the thresholds apply to figures of this unit.
     pub fn check_thresholds(&self, unit: figure::Unit) -> anyhow::Result<()> {
         self.thresholds.check(unit).map_err(anyhow::Error::msg)
     }
 
-    /// Shows one result, and judges it.
+    /// Prints a result, and judges it.
     pub fn show(&self, figure: &Figure) -> anyhow::Result<Outcome> {
         if self.json {
             output::print(figure.to_json())?;
@@ -69,7 +70,7 @@ impl MeasureArgs {
         Ok(self.judge([figure]))
     }
 
-    /// Shows several results, and judges them: one that could not be judged hides no other.
+    /// Prints several results, and judges them all: one that cannot be judged does not hide another's verdict.
     pub fn show_all(&self, figures: &[Figure], text: impl FnOnce() -> String) -> anyhow::Result<Outcome> {
         if self.json {
             output::print(figure::list(figures.iter().map(Figure::to_json)))?;
@@ -85,21 +86,21 @@ impl MeasureArgs {
     }
 }
 
-/// Where client and server threads are measured, and how.
+/// Places of client and server threads, and the time to measure.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Of our slices together.
+    /// Sum of the slices of the measured side.
     pub duration: Duration,
     pub client_cpus: Vec<Option<usize>>,
     pub server_cpus: Vec<Option<usize>>,
-    /// What a server uses that was not started here is not known to be its own.
+    /// Whether the server was started elsewhere, so that its processors are unknown.
     pub is_server_elsewhere: bool,
-    /// What the machine is held against.
+    /// Reference figures of the machine.
     pub references: References,
 }
 
 impl Setting {
-    /// How the first `judged` sides are measured beside such server processes.
+    /// A run whose first `judged` sides count, beside these server processes.
     pub fn run(
         &self,
         judged: usize,
@@ -130,7 +131,7 @@ impl From<Verdict> for Outcome {
     }
 }
 
-/// What the options of a benchmark are on a command line of these words.
+/// Parses `words` as the options of a benchmark that takes `duration`.
 pub fn as_told<A: clap::Args>(words: &[&str], duration: Duration) -> anyhow::Result<A> {
     let command = A::augment_args(clap::Command::new("bench").no_binary_name(true));
     let seconds = format!("--seconds={}", duration.as_secs_f64());
@@ -138,7 +139,7 @@ pub fn as_told<A: clap::Args>(words: &[&str], duration: Duration) -> anyhow::Res
     Ok(A::from_arg_matches(&matches)?)
 }
 
-/// Shows on a terminal what is done, and how much of it; nothing elsewhere. It is gone when `work` is done.
+/// Shows the current activity and its progress while `work` runs, if standard error is a terminal.
 pub fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(&str, f64)) -> T) -> T {
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{wide_bar} {percent:>3} %  {msg:26}").expect("a fixed template"));

@@ -1,10 +1,10 @@
-//! `sinew serve memory` and `sinew memory`: donors, and what going to them comes to.
+//! `sinew serve memory` and `sinew memory`: donors, and the cost of going to them.
 //!
-//! - `reach` has the options that donors and those who use them have in common.
-//! - `serve` gives memory to others.
+//! - `reach` has the options that donors and their users share.
+//! - `serve` lends memory to other hosts.
 //! - `bench` measures engines that go to a donor, beside copies by the same threads.
-//! - `registering`: from which size on memory is registered instead of copied.
-//! - `tour`: a volume with two copies at donors in processes of their own.
+//! - `registering`: the size from which memory is registered instead of copied.
+//! - `tour`: a volume with two copies, at donors in processes of their own.
 
 pub mod bench;
 pub mod reach;
@@ -14,7 +14,7 @@ pub mod tour;
 
 use crate::Outcome;
 
-/// What there is to do with memory that lies elsewhere.
+/// The commands about other hosts' memory.
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// Measure reads and writes of a donor's memory: merged, chained and admitted
@@ -22,7 +22,7 @@ pub enum Command {
     Bench(bench::Args),
 }
 
-/// Does what was asked for.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Bench(args) => bench::run(args),

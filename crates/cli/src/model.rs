@@ -1,4 +1,5 @@
-//! `sinew model`: what the model of NICs and PCI Express says, without a simulation. The arithmetic is `sinew_sim::pcie` and `sinew_sim::nic`.
+//! `sinew model`: computes what the model of NICs and PCI Express predicts, without a simulation. The arithmetic is in
+//! `sinew_sim::pcie` and `sinew_sim::nic`.
 
 mod nics;
 mod pcie;
@@ -11,18 +12,18 @@ pub use request::nic;
 
 use crate::{Outcome, interrupted};
 
-/// What can be asked.
+/// The commands about models.
 #[derive(Subcommand)]
 pub enum Command {
-    /// What crosses PCI Express for a request, step by step, and what the link allows
+    /// Show what crosses PCI Express for a request, step by step, and what the link allows
     Pcie(pcie::Args),
-    /// What a processor's counters should show, so that what they show beyond that is cache misses
+    /// Predict a processor's counters; whatever they show beyond that is cache misses
     Verbs(verbs::Args),
-    /// The NICs that are built in: what they are like, and where each figure is from
+    /// Show the built-in NICs: their parameters, and the source of each
     Nics(nics::Args),
 }
 
-/// Tells it.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     interrupted::ends()?;
     match command {

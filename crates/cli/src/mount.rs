@@ -1,4 +1,4 @@
-//! `sinew mount`: files of a service as a directory.
+//! `sinew mount`: mounts a service's files at a directory.
 
 mod background;
 mod options;
@@ -30,11 +30,11 @@ use crate::verbs::{Carried, Job};
 use crate::{Outcome, Usage, fabrics, output, paging};
 pub use options::{Args, Joining};
 
-/// How often is looked whether the mount is to end.
+/// Time between two looks whether the mount is to end.
 const LOOK: Duration = Duration::from_millis(50);
-/// Memory for buffers beside what is not committed.
+/// Memory for buffers in addition to uncommitted data, in bytes.
 const BUFFERS: usize = 128 << 20;
-/// Memory of a lane for what it sends, where donors are reached by calls.
+/// Memory of a lane for what it sends when it reaches donors by calls, in bytes.
 const LANE_BUFFERS: usize = 16 << 20;
 /// The hidden command that looks after a mount.
 pub const WATCH: &str = "mount-watch";
@@ -52,7 +52,7 @@ pub fn watch(args: WatchArgs) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Mounts, and stays until a signal or until somebody unmounts.
+/// Mounts, and stays until a signal arrives or somebody unmounts.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
     if args.background {
@@ -80,10 +80,10 @@ struct Mounting<'a> {
     interrupt: Interrupt,
 }
 
-/// Where is said what no program is told.
+/// Sink for news that no program is told.
 type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Where a mount says what no program is told.
+/// Makes the sink for news that no program is told: a file, or standard error.
 fn log(file: Option<File>) -> Log {
     let file = file.map(Mutex::new);
     Arc::new(move |text: &str| match &file {
@@ -91,7 +91,7 @@ fn log(file: Option<File>) -> Log {
         Some(file) => {
             let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             if let Ok(mut file) = file.lock() {
-                // There is nowhere left to complain.
+                // An error here has nowhere to be reported.
                 let _ = writeln!(file, "{}.{:03} {text}", since.as_secs(), since.subsec_millis());
             }
         }
@@ -136,7 +136,7 @@ impl Mounting<'_> {
     }
 }
 
-/// What unmounts what a killed process leaves: this program.
+/// Command that unmounts what a killed process leaves: this program with [`WATCH`].
 pub fn watcher() -> anyhow::Result<Vec<OsString>> {
     let program = std::env::current_exe().context("finding this program, to start it again")?;
     Ok(vec![program.into(), OsString::from(WATCH)])
@@ -167,7 +167,7 @@ fn join_by_calls(told: &Joining, log: Log) -> anyhow::Result<Remote<SharedEndpoi
     let make: MakeLane<SharedEndpoint<Rpc>, Calls<Rpc>> = Box::new(move |client, number| {
         let rpc = SharedEndpoint::new(endpoint(&own)?);
         let approach = Calls::new(&rpc, LANE_BUFFERS, RpcPathConfig::default()).map_err(|error| error.to_string())?;
-        #[allow(clippy::arc_with_non_send_sync, reason = "other means are shared by lanes")]
+        #[allow(clippy::arc_with_non_send_sync, reason = "with other means, lanes share the approach")]
         let approach = Arc::new(approach);
         Ok(Lane::new(client, number, rpc, &approach))
     });
@@ -191,7 +191,7 @@ impl Joining {
         Ok(config)
     }
 
-    /// The address of an endpoint that reaches the service.
+    /// Address for an endpoint of our own that reaches the service.
     fn own_address(&self) -> anyhow::Result<String> {
         let address: Address = self.address.parse()?;
         let fabric = Fabric::of(&address).with_context(|| format!("{address}: no such fabric"))?;
@@ -224,7 +224,10 @@ fn tell_unmounted<F: Files>(args: &Args, mount: Mount<F>) -> anyhow::Result<Outc
     let point = mount.point().to_owned();
     let how = mount.unmount().with_context(|| format!("unmounting {}", point.display()))?;
     if how == Unmounted::InUse {
-        output::complain(format_args!("{}: files were open there, and are gone for whoever has them", point.display()));
+        output::complain(format_args!(
+            "{}: files were still open there, and programs that hold them have lost them",
+            point.display()
+        ));
     }
     if args.json {
         let is_in_use = how == Unmounted::InUse;
@@ -233,7 +236,7 @@ fn tell_unmounted<F: Files>(args: &Args, mount: Mount<F>) -> anyhow::Result<Outc
     Ok(Outcome::Done)
 }
 
-/// Whether an address can be called.
+/// Checks that an address can be called.
 pub fn check_address(address: &str) -> anyhow::Result<()> {
     fabrics::check(address, Purpose::Call).map(|_| ())
 }

@@ -1,8 +1,9 @@
 //! The file that `--out` names.
 //!
-//! A regular file is there whole or not at all: what was there before stays until the new contents lie beside it, on the disk. What else the
-//! name may stand for (`/dev/stdout`, a FIFO) is written straight to, and so is a file that cannot be replaced: one of its own mount, or of another
-//! owner in a sticky folder. Should that fail in the midst, all of it is in a file beside, which the error names.
+//! A regular file is either whole or absent: what was there before stays until the new contents lie beside it, on disk.
+//! Anything else of that name (`/dev/stdout`, a FIFO) is written directly, and so is a file that cannot be replaced: a
+//! mount point, or another owner's file in a sticky folder. If such a write fails half-way, all of the contents are in
+//! a file beside it, which the error names.
 
 use std::fs::{self, File, Permissions};
 use std::hash::{BuildHasher, RandomState};
@@ -15,54 +16,55 @@ use anyhow::{Context, bail};
 
 use crate::Usage;
 
-/// Names of what is open already: to put another file in its place would take it from others.
+/// Names of files that are already open: replacing one would take it from its other users.
 const OPEN_ALREADY: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
 
-/// Held while a file takes another's place.
+/// Held while a file is being replaced.
 static REPLACING: Mutex<()> = Mutex::new(());
 
-/// Where a result will be written, once there is one.
+/// Destination of a result that is still to be made.
 pub struct OutFile {
-    /// As it was given.
+    /// Name as given.
     name: PathBuf,
-    /// The regular file that is, or will be, behind links; none where something else is.
+    /// The regular file that is, or will be, behind any links; `None` for anything else.
     target: Option<PathBuf>,
 }
 
-/// Waits until no file is taking another's place, and keeps that so.
+/// Waits until no file is being replaced, and keeps it so.
 pub fn hold() -> MutexGuard<'static, ()> {
     REPLACING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl OutFile {
-    /// Looks whether the file can be written, and changes nothing. That it cannot be is wrong usage.
+    /// Checks that the file can be written, and changes nothing. If it cannot be, that is wrong usage.
     ///
     /// # Errors
     ///
-    /// What the system says; it is a folder.
+    /// Those of the system; the name may be that of a folder.
     pub fn check(name: &Path) -> anyhow::Result<Self> {
         let checked = target(name).with_context(|| format!("writing {}", name.display()));
         checked.map(|target| Self { name: name.to_owned(), target }).map_err(Usage::of)
     }
 
-    /// Its name, as it was given.
+    /// Name as given.
     pub fn name(&self) -> std::path::Display<'_> {
         self.name.display()
     }
 
-    /// Writes it. On an error what was there before is there still, but for a file that cannot be replaced.
+    /// Writes the file. On an error its former contents are still there, except where a file cannot be replaced.
     ///
     /// # Errors
     ///
-    /// What the system says, such as a full disk.
+    /// Those of the system, such as a full disk.
     pub fn write(&self, contents: &[u8]) -> anyhow::Result<()> {
         let done = match &self.target {
             Some(target) => replace(target, contents),
-            // Opened now: a FIFO is open when somebody reads it. At the end: the same may be standard output.
+            // Opened only now, since opening a FIFO waits for a reader. Appends, since the same file may be standard
+            // output.
             None => File::options().append(true).open(&self.name).and_then(|mut file| file.write_all(contents)),
         };
         match done {
-            // As with standard output: what nobody reads is no error of ours.
+            // As with standard output: output that nobody reads is no error of ours.
             Err(error) if self.target.is_none() && error.kind() == ErrorKind::BrokenPipe => Ok(()),
             done => done.with_context(|| format!("writing {}", self.name())),
         }
@@ -77,8 +79,8 @@ fn target(name: &Path) -> anyhow::Result<Option<PathBuf>> {
         Err(error) => return Err(error.into()),
     };
     let target = match kind {
-        Some(kind) if kind.is_dir() => bail!("it is a folder"),
-        // To open it would wait for who reads.
+        Some(kind) if kind.is_dir() => bail!("this is a folder"),
+        // Opening it would wait for a reader.
         Some(kind) if kind.is_fifo() => return Ok(None),
         Some(kind) if !kind.is_file() || OPEN_ALREADY.iter().any(|open| name.starts_with(open)) => {
             File::options().append(true).open(name)?;
@@ -91,16 +93,16 @@ fn target(name: &Path) -> anyhow::Result<Option<PathBuf>> {
         None if [&b"/"[..], b"/."].iter().any(|end| name.as_os_str().as_encoded_bytes().ends_with(end)) => {
             bail!("there is no such folder")
         }
-        None if fs::symlink_metadata(name).is_ok() => bail!("it is a link to what is not there"),
+        None if fs::symlink_metadata(name).is_ok() => bail!("this is a dangling link"),
         None => name.to_owned(),
     };
     let _held = hold();
-    let (_, beside) = file_beside(&target).context("no other file can be made in its folder")?;
+    let (_, beside) = file_beside(&target).context("its folder does not take new files")?;
     fs::remove_file(beside)?;
     Ok(Some(target))
 }
 
-/// A new file in the folder of another.
+/// Creates a new file in the folder of another.
 fn file_beside(target: &Path) -> std::io::Result<(File, PathBuf)> {
     let Some(name) = target.file_name() else { return Err(ErrorKind::InvalidFilename.into()) };
     let random = RandomState::new().hash_one(name);
@@ -112,10 +114,10 @@ fn replace(target: &Path, contents: &[u8]) -> std::io::Result<()> {
     let _held = hold();
     let permissions: Option<Permissions> = fs::metadata(target).ok().map(|metadata| metadata.permissions());
     let (mut file, beside) = file_beside(target)?;
-    // First: others may not be allowed to read it.
+    // Permissions come first: others may not be allowed to read it.
     let written = permissions.map_or(Ok(()), |permissions| file.set_permissions(permissions)).and_then(|()| {
         file.write_all(contents)?;
-        // Some disks are full only then.
+        // Some disks report that they are full only here.
         file.sync_all()
     });
     match written.and_then(|()| fs::rename(&beside, target)) {
@@ -124,12 +126,12 @@ fn replace(target: &Path, contents: &[u8]) -> std::io::Result<()> {
             file.write_all(contents).and_then(|()| file.sync_all()).map_err(|error| {
                 std::io::Error::new(error.kind(), format!("{error}; all of it is in {}", beside.display()))
             })?;
-            // Its contents are where they belong.
+            // The contents are now in the target itself.
             let _ = fs::remove_file(&beside);
             Ok(())
         }
         Err(error) => {
-            // The error to tell is the first.
+            // The first error is the one to report.
             let _ = fs::remove_file(&beside);
             Err(error)
         }
@@ -137,7 +139,8 @@ fn replace(target: &Path, contents: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// A file of its own mount, or of another owner, can be written and not replaced.
+/// Whether an error means that a file can be written but not replaced: it is a mount point, or belongs to another
+/// owner.
 fn is_kept_where_it_is(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::PermissionDenied | ErrorKind::ResourceBusy | ErrorKind::CrossesDevices)
 }
@@ -196,7 +199,7 @@ mod tests {
         let file = folder.0.join("new");
         let out = OutFile::check(&file).unwrap();
         assert_eq!(folder.names(), [""; 0]);
-        // A folder has come where the file was to be.
+        // A folder has appeared where the file was to be.
         fs::create_dir(&file).unwrap();
         assert!(out.write(b"contents").is_err());
         assert_eq!(folder.names(), ["new"]);

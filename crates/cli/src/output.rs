@@ -1,18 +1,18 @@
-//! What the command says: results on standard output, everything else on standard error.
+//! Output of the command: results on standard output, everything else on standard error.
 //!
-//! Whoever reads may leave before the end, as in `sinew limits | head -1`. That is no error of ours, and no reason to panic: what
-//! nobody reads is not written, and the exit status stays what it would have been.
+//! A reader may leave before the end, as in `sinew limits | head -1`. That is neither an error of ours nor a reason to
+//! panic: the rest is not written, and the exit status stays as it would have been.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anyhow::Context;
 
-/// Writes a line, or several, to standard output. Returns whether anybody reads them.
+/// Writes a line, or several, to standard output. Returns whether anybody still reads them.
 ///
 /// # Errors
 ///
-/// What the system says, such as a full disk.
+/// Those of the system, such as a full disk.
 pub fn print(text: impl Display) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -22,7 +22,8 @@ pub fn print(text: impl Display) -> anyhow::Result<bool> {
     }
 }
 
-/// Writes bytes to standard output as they are, and ends the line where somebody sees them. Returns whether anybody reads them.
+/// Writes bytes to standard output as they are, followed by a line break on a terminal. Returns whether anybody still
+/// reads them.
 ///
 /// # Errors
 ///
@@ -37,24 +38,24 @@ pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<bool> {
     }
 }
 
-/// Columns that lines may have: those of the terminal, up to a width at which lines still read well, and 80 elsewhere.
+/// Width of lines in columns: that of the terminal, between 40 and 110, or 80 without a terminal.
 pub fn width() -> usize {
     let terminal = terminal_size::terminal_size().filter(|_| io::stdout().is_terminal());
     terminal.map_or(80, |(width, _)| usize::from(width.0).clamp(40, 110))
 }
 
-/// Writes a line to standard error, if it can be written.
+/// Writes a line to standard error, as best effort.
 pub fn note(text: impl Display) {
-    // There is nowhere left to complain.
+    // An error here has nowhere to be reported.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Writes a complaint to standard error, if it can be written.
+/// Writes a complaint to standard error, as best effort.
 pub fn complain(text: impl Display) {
     note(format_args!("sinew: {text}"));
 }
 
-/// An error and its causes in one line. Messages that quote their cause already are not followed by it.
+/// An error and its causes in one line. A cause that the message already quotes is left out.
 pub fn describe(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

@@ -1,14 +1,14 @@
-//! `--for-paging`: a process that this host swaps to.
+//! `--for-paging`: makes a process safe for this host to swap to.
 
 use anyhow::Context;
 use sinew::host::serve_paging;
 
 use crate::output;
 
-/// Makes this process fit for it, before it has threads, which are to be so, too; what cannot be had is told.
+/// Prepares this process. Must run before it starts threads, which inherit this. Reports what cannot be had.
 pub fn prepare() -> anyhow::Result<()> {
     for missing in serve_paging().context("--for-paging")? {
-        output::complain(format_args!("--for-paging: {missing}; it goes on without"));
+        output::complain(format_args!("--for-paging: {missing}; going on without it"));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `sinew replica`: a replicated key-value store, from the side of who asks.
+//! `sinew replica`: client commands of a replicated key-value store.
 
 mod ask;
 mod bench;
@@ -13,24 +13,24 @@ use clap::Subcommand;
 
 use crate::Outcome;
 
-/// What can be done with a cluster.
+/// The commands about a cluster.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Give a key a value
+    /// Store a value under a key
     Put(ask::PutArgs),
     /// Print a key's value, or those of several keys
     Get(ask::GetArgs),
-    /// Take a key away
+    /// Delete a key
     Delete(ask::DeleteArgs),
     /// Print changes as they happen
     Watch(watch::Args),
-    /// Say who leads, and how far each member is
+    /// Show who leads, and how far each member is
     Status(status::Args),
-    /// Take a member in, or one that has lost its memory again
+    /// Add a member, or one again that has lost its memory
     Add(change::AddArgs),
     /// Let a learner vote
     Promote(change::PromoteArgs),
-    /// Let a member go
+    /// Remove a member
     Remove(change::RemoveArgs),
     /// Have another member lead
     Transfer(change::TransferArgs),
@@ -38,7 +38,7 @@ pub enum Command {
     Bench(bench::Args),
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Put(args) => ask::put(args),

@@ -12,7 +12,7 @@ pub use run::measure;
 use crate::measure::with_progress;
 use crate::{Outcome, Usage};
 
-/// Runs the benchmark that was asked for and shows what came of it.
+/// Runs the benchmark that was asked for, and prints the result.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     let (plan, args) = command.plan().map_err(Usage::of)?;
     args.show(&with_progress(|progress| measure(&plan, progress))?)

@@ -14,26 +14,26 @@ use sinew::sequencer::Epoch;
 
 use crate::Outcome;
 
-/// Where `sinew serve sequencer` serves and `sinew seq next` asks when nobody says where.
+/// Default address of `sinew serve sequencer` and `sinew seq next`.
 const ADDRESS: &str = "shm://sequencer";
 
-/// How numbers are handed out.
+/// Design of a sequencer: the way in which numbers are handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Design {
-    /// Remote procedure calls, on any fabric: the one for every day
+    /// Remote procedure calls, on any fabric: the design for everyday use
     Rpc,
-    /// Datagrams without data, and a guess (atc16)
+    /// Datagrams without data, and speculation (atc16)
     SpecS0,
     /// Fetch-and-add in the server's memory
     Atomics,
-    /// HERD's calls, one by one (the baseline of atc16)
+    /// HERD's calls, one at a time (the baseline of atc16)
     Herd,
     /// HERD's calls in batches, answered over several queue pairs
     HerdOpt,
 }
 
 impl Design {
-    /// As on the command line.
+    /// Name on the command line.
     pub fn name(self) -> String {
         sinew_harness::load::verbs::name(self)
     }
@@ -44,7 +44,7 @@ impl Design {
     }
 }
 
-/// What can be done with sequencers.
+/// The commands about sequencers.
 #[derive(Subcommand)]
 pub enum Command {
     /// Take the next number, or several
@@ -53,7 +53,7 @@ pub enum Command {
     Bench(bench::Args),
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Next(args) => next::run(args),
@@ -61,7 +61,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Reads an epoch as it is shown.
+/// Parses an epoch in the form in which it is shown.
 fn parse_epoch(text: &str) -> Result<Epoch, String> {
     let is_plain = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let epoch = u64::from_str_radix(text, 16).ok().filter(|_| is_plain);

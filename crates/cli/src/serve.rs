@@ -15,14 +15,14 @@ use crate::endpoint_args::LimitArgs;
 use crate::fabrics::{self, Purpose};
 use crate::{Outcome, Usage, advice, output};
 
-/// The line that tells the parent of a child server that all addresses are served.
+/// Line with which a child server tells its parent that it serves at all its addresses.
 pub const READY: &str = "ready";
-/// What stands before each address that is served.
+/// Prefix of each address that is served.
 pub const SERVING: &str = "serving ";
-/// What stands before the reason why a child cannot serve: its parent tells it, in its own words.
+/// Prefix of the reason why a child cannot serve, which its parent reports.
 pub const FAILED: &str = "failed ";
 
-/// A child whose parent is gone has this long to end in order.
+/// Time that a child whose parent is gone has to shut down cleanly.
 const GRACE: Duration = Duration::from_secs(2);
 
 const AFTER_HELP: &str = "\
@@ -30,22 +30,22 @@ The server answers these request types:
   1 echo     the request comes back
   2 sink     checks a test message, and answers 32 bytes with the verdict
   3 report   the endpoint's counters as JSON
-  4 sleep    a worker answers, after as many milliseconds as were asked for
+  4 sleep    a worker answers, after the milliseconds given in the request
 
 JSON, of every server: first `serving`, a list of addresses; at the end `endpoints`, for each its address, sessions, requests_handled,
-packets_received, packets_sent, and what was dropped by reason.
+packets_received, packets_sent, and drops by reason.
 
 Examples:
   sinew rpc serve shm://test
   sinew rpc serve udp://0.0.0.0:7000 --threads 2 --pin 2 --pin 3   (7000, 7001)
-  sinew rpc serve ibverbs://0.0.0.0:7000  the first RDMA device that can be used
+  sinew rpc serve ibverbs://0.0.0.0:7000  the first usable RDMA device
   sinew rpc serve 'ibverbs://0.0.0.0:7000?device=mlx5_0:2&gid=3'";
 
 /// Run a test server until Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to serve: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
+    /// Address to serve at: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     address: String,
     #[command(flatten)]
     threads: ThreadArgs,
@@ -57,7 +57,7 @@ pub struct ThreadArgs {
     /// Threads, each with an endpoint of its own; further ones get NAME.1, NAME.2, ... or PORT+1, PORT+2, ...
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
-    /// Keep each thread on a processor: once for each thread, or several with commas
+    /// Processor of each thread: given once for each thread, or as a list with commas
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pin: Vec<usize>,
     #[command(flatten)]
@@ -66,24 +66,24 @@ pub struct ThreadArgs {
     tells: TellArgs,
 }
 
-/// What a server says, and to whom.
+/// Form of a server's reports, and their reader.
 #[derive(clap::Args)]
 pub struct TellArgs {
-    /// Print JSON objects, one a line: where it serves, and, at its end, what it did
+    /// Print JSON objects, one on each line: its addresses, and at its end what it did
     #[arg(long)]
     json: bool,
-    /// Serve for a parent process: say `ready`, and end when standard input does
+    /// Serve for a parent process: print `ready`, and end when standard input does
     #[arg(long, hide = true)]
     child: bool,
 }
 
 impl TellArgs {
-    /// Whether it was started by a process that waits for it.
+    /// Whether a parent process started it and waits for it.
     pub fn is_child(&self) -> bool {
         self.child
     }
 
-    /// Says where it serves, and, to people, what to do then.
+    /// Prints its addresses, and, for people, what to do next.
     pub fn tell_ready(&self, addresses: &[String], then: impl Display) -> anyhow::Result<()> {
         if self.json {
             output::print(json!({ "serving": addresses }))?;
@@ -96,7 +96,7 @@ impl TellArgs {
         self.tell(then)
     }
 
-    /// Says how something stands at the end: `value`, or `text` to people.
+    /// Prints a value at the end: as JSON, or as `text` for people.
     pub fn tell_end(&self, name: &str, value: impl Serialize, text: impl Display) -> anyhow::Result<()> {
         if self.json && !self.child {
             output::print(json!({ name: value }))?;
@@ -104,7 +104,7 @@ impl TellArgs {
         self.tell(text)
     }
 
-    /// Says something to people alone.
+    /// Prints text for people only.
     pub fn tell(&self, text: impl Display) -> anyhow::Result<()> {
         if !self.json && !self.child {
             output::print(text)?;
@@ -114,7 +114,7 @@ impl TellArgs {
 }
 
 impl ThreadArgs {
-    /// Whether it was started by a process that waits for it.
+    /// Whether a parent process started it and waits for it.
     pub fn is_child(&self) -> bool {
         self.tells.child
     }
@@ -124,17 +124,17 @@ impl ThreadArgs {
         usize::from(self.threads)
     }
 
-    /// The processors to keep them on, if any.
+    /// Processors to keep them on, if any were given.
     pub fn pins(&self) -> &[usize] {
         &self.pin
     }
 
-    /// The configuration of the endpoints.
+    /// Configuration of the endpoints.
     pub fn config(&self) -> Config {
         self.limits.config()
     }
 
-    /// One address for each thread, or what is wrong with what was asked for.
+    /// One address for each thread, or an error about the options.
     pub fn addresses(&self, address: &str) -> anyhow::Result<Vec<String>> {
         self.check_pins()?;
         let addresses = (0..self.threads()).map(|index| fabrics::nth_address(address, index));
@@ -143,7 +143,7 @@ impl ThreadArgs {
         Ok(addresses)
     }
 
-    /// Whether the threads can be where they are to be.
+    /// Checks that the threads can run on the processors given.
     pub fn check_pins(&self) -> anyhow::Result<()> {
         let threads = self.threads();
         ensure!(
@@ -154,12 +154,12 @@ impl ThreadArgs {
         machine::check_pins(&self.pin)
     }
 
-    /// Warns where threads would wait for each other's processors.
+    /// Warns if threads would have to share processors.
     fn warn_if_crowded(&self) {
         let (threads, cpus) = (self.threads(), machine::cpus().len());
         if threads > cpus && !self.tells.child {
             output::complain(format_args!(
-                "--threads {threads}: there {} for this process, so threads take turns, and answers wait meanwhile; give as many \
+                "--threads {threads}: there {} for this process, so threads take turns and answers wait; give as many \
                  threads as processors, or fewer",
                 if cpus == 1 { "is 1 processor".to_owned() } else { format!("are {cpus} processors") }
             ));
@@ -178,8 +178,9 @@ impl ThreadArgs {
         Ok(server.start()?)
     }
 
-    /// Serves with what `start` starts until a signal, or, as a child, until standard input ends. `then` says, for an address, what
-    /// can be done with the server. Returns what the endpoints counted; `None` when it failed and has said so.
+    /// Runs the server that `start` starts until a signal, or, as a child, until standard input ends. `then` says, for
+    /// an address, what can be done with the server. Returns the endpoints' reports, or `None` after a failure that has
+    /// been reported.
     pub fn serve(
         &self,
         start: impl FnOnce() -> anyhow::Result<sinew::ServerHandle>,
@@ -200,18 +201,18 @@ impl ThreadArgs {
         }
     }
 
-    /// Says where it serves, and, to people, what to do then.
+    /// Prints its addresses, and, for people, what to do next.
     pub fn tell_ready(&self, addresses: &[String], then: impl Display) -> anyhow::Result<()> {
         self.warn_if_crowded();
         self.tells.tell_ready(addresses, then)
     }
 
-    /// Says how something stands at the end: `value`, or `text` to people.
+    /// Prints a value at the end: as JSON, or as `text` for people.
     pub fn tell_end(&self, name: &str, value: u64, text: impl Display) -> anyhow::Result<()> {
         self.tells.tell_end(name, value, text)
     }
 
-    /// Says, at the end, what each endpoint did.
+    /// Prints, at the end, what each endpoint did.
     pub fn tell_reports(&self, reports: &[sinew::EndpointReport]) -> anyhow::Result<()> {
         if self.tells.child {
             return Ok(());
@@ -247,13 +248,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Says, a line each, where it serves.
+/// Prints the addresses, one on each line.
 pub fn tell_addresses(addresses: &[String]) -> anyhow::Result<()> {
     addresses.iter().try_for_each(|address| output::print(format_args!("{SERVING}{address}")).map(|_| ()))
 }
 
-/// Begins, or does, what ends with a signal, and for a child with standard input. A child that fails says so in its parent's way, and
-/// comes to nothing.
+/// Does work that ends with a signal, or, for a child, with standard input. A child that fails reports the error to its
+/// parent, and returns `None`.
 pub fn begin<T>(is_child: bool, work: impl FnOnce(Interrupt) -> anyhow::Result<T>) -> anyhow::Result<Option<T>> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     if is_child {
@@ -268,7 +269,8 @@ pub fn begin<T>(is_child: bool, work: impl FnOnce(Interrupt) -> anyhow::Result<T
     }
 }
 
-/// Ends the process in order when its parent closes the pipe, which the kernel does for one that was killed.
+/// Has the process shut down cleanly when its parent closes the pipe; the kernel closes it for a parent that was
+/// killed.
 pub fn end_with_stdin(interrupt: Interrupt) -> anyhow::Result<()> {
     let watch = move || {
         let mut ignored = [0; 64];

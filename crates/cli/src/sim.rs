@@ -1,4 +1,4 @@
-//! `sinew sim`.
+//! `sinew sim`: simulated clusters.
 
 mod run;
 pub mod tour;
@@ -18,12 +18,12 @@ use sinew_sim::Topology;
 use crate::{Outcome, Usage, interrupted, machine, output};
 use sinew_harness::units::parse_seconds;
 
-/// What is done with simulated clusters.
+/// The commands about simulated clusters.
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// Run a workload on a topology: goodput, latency, queues, lost packets and rates, as tables and as plots
     Run(run::Args),
-    /// Print a topology that is built in, with its comments, to begin one of your own with
+    /// Print a built-in topology, with its comments, as a start for one of your own
     Topology(TopologyArgs),
     /// Hunt for bugs of the RPC layer: clusters, workloads, limits and faults, each drawn from a seed
     Swarm(SwarmArgs),
@@ -32,49 +32,49 @@ pub enum Command {
 }
 
 const TOPOLOGY_HELP: &str = "\
-Without a name, those that there are. docs/topologies.md says what each field is.
+Without a name, lists the built-in topologies. docs/topologies.md says what each field is.
 
 Examples:
   sinew sim topology
   sinew sim topology cx4 > mine.toml
   sinew sim run mine.toml --workload crates/lab/workloads/incast.toml";
 
-/// Which.
+/// Options of `sinew sim topology`.
 #[derive(clap::Args)]
 #[command(after_help = TOPOLOGY_HELP)]
 pub struct TopologyArgs {
-    /// Its name
+    /// Name of the topology
     name: Option<String>,
 }
 
 const SWARM_HELP: &str = "\
-Every host of a cluster serves and calls others, while links lose, duplicate
-and reorder packets or are down, hosts do not reach others, one way or both,
-stand still, crash and come back. Then all is well again. No call may run
+Every host of a cluster serves, and calls others, while links lose, duplicate
+and reorder packets or are down, and while hosts cannot reach others, one way or both,
+stall, crash and come back. Then all is well again. No call may run
 twice; each must complete once, with the right answer or an error; rates that
-congestion control cut must come back, and credits. Handlers keep calls, lanes
-are closed with calls under way, calls are handed over as from other threads:
-calls count as abandoned when nobody waits for them and only then, and nothing
-comes of a closed lane. And once all sessions are closed nothing of them may be
-left. A cluster that breaks this is told with its seed, and ends the hunt with
-exit status 1. Ctrl-C ends it too: what was found until then is told, and the
+congestion control cut must recover, and credits must come back. Handlers defer calls, lanes
+are closed with calls in flight, and calls are handed over as if from other threads:
+calls count as abandoned if and only if nobody waits for them, and a closed lane
+delivers nothing. Once all sessions are closed, nothing of them may be
+left. A cluster that breaks these rules ends the hunt: its seed is printed, and the
+exit status is 1. Ctrl-C ends it too: what was found until then is printed, and the
 exit status is 130.
 
 Examples:
   sinew sim swarm --seconds 600
   sinew sim replay 1234";
 
-/// What to hunt with.
+/// Options of `sinew sim swarm`.
 #[derive(clap::Args)]
 #[command(after_help = SWARM_HELP)]
 pub struct SwarmArgs {
-    /// How long; clusters that have begun are ended
+    /// Seconds to hunt; clusters that have begun are finished
     #[arg(long, default_value = "60", allow_negative_numbers = true, value_parser = parse_seconds)]
     seconds: Duration,
-    /// The first seed; the next clusters have the next ones [default: another each time]
+    /// First seed; the clusters that follow have the next ones [default: another each time]
     #[arg(long)]
     first: Option<u64>,
-    /// Clusters at a time [default: as many as there are processors]
+    /// Clusters at a time [default: one for each processor]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Print one JSON object
@@ -82,17 +82,17 @@ pub struct SwarmArgs {
     json: bool,
 }
 
-/// Which.
+/// Options of `sinew sim replay`.
 #[derive(clap::Args)]
 pub struct ReplayArgs {
-    /// The seed
+    /// Seed of the cluster
     seed: u64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Does it, and shows.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     if !matches!(command, Command::Swarm(_)) {
         interrupted::ends()?;
@@ -137,12 +137,12 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-/// Another each time, and short enough to be typed.
+/// A seed that differs each time, and is short enough to be typed.
 fn any_seed() -> u64 {
     RandomState::new().hash_one(()) >> 32
 }
 
-/// What threads have found together.
+/// Results of all threads together.
 #[derive(Default)]
 struct Found {
     clusters: u64,
@@ -156,7 +156,7 @@ fn progress_bar(len: u64) -> ProgressBar {
     bar
 }
 
-/// Tells what it has found when it is interrupted, too.
+/// Hunts, and prints the results, after an interrupt, too.
 fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let first = args.first.unwrap_or_else(any_seed);
@@ -220,7 +220,7 @@ impl Found {
                 self.sum.abandoned += report.abandoned;
                 self.sum.silenced += report.silenced;
             }
-            // The first is the one that is told.
+            // The first failure is the one to report.
             Err(failure) => _ = self.failure.get_or_insert(failure),
         }
     }
@@ -230,7 +230,7 @@ fn sentence(clusters: u64, report: &Report) -> String {
     let Report { hosts, answered, failed, delivered, lost, crashes, .. } = report;
     let what = if clusters == 1 { "a cluster".to_owned() } else { format!("{clusters} clusters") };
     format!(
-        "{what} with {hosts} hosts, of which {crashes} crashed; {answered} calls answered and {failed} failed as they may; \
+        "{what} with {hosts} hosts, of which {crashes} crashed; {answered} calls answered and {failed} failed as the rules allow; \
          {delivered} packets arrived and {lost} were lost; nothing was wrong"
     )
 }

@@ -1,4 +1,4 @@
-//! `sinew swap`: a block device or a file as swap, and no longer.
+//! `sinew swap`: turns a block device or a file into swap, and back.
 
 mod device;
 mod tools;
@@ -15,27 +15,27 @@ use crate::{Outcome, Usage, output};
 use device::{Attached, Source};
 
 const AFTER_HELP: &str = "\
-WHAT is where a block device is served (unix:PATH or HOST:PORT, see sinew serve block), which takes the kernel's nbd, or a file of a mounted
-file system, which takes a loop device. Both want root, and the programs mkswap and swapon, and nbd-client or losetup.
+WHAT is the address of a block device (unix:PATH or HOST:PORT, see sinew serve block), which needs the kernel's nbd, or a file of a mounted
+file system, which needs a loop device. Both need root, and the programs mkswap and swapon, and nbd-client or losetup.
 
-What serves the device or the file's memory on this host is asked to store pages when no memory is left here. So start it with --for-paging, which
-locks its memory, and has the kernel neither end it nor write pages out on its behalf.
+If this host itself serves the device or holds the file's memory, that server is asked to store pages when no memory is left. So start it with --for-paging, which
+locks its memory, and has the kernel neither kill it nor write pages out on its behalf.
 
-JSON: device, bytes and priority; of `off` device and bytes; of `show` a list of devices, with used_bytes.
+JSON: device, bytes and priority; for `off` device and bytes; for `show` a list of devices, with used_bytes.
 
 Examples:
   sinew serve block --memory 4G --at unix:/run/memory.sock --for-paging
   sinew swap on unix:/run/memory.sock --priority 10
-  sinew swap on /mnt/memory/swap --size 4G         a new file, by a loop device
+  sinew swap on /mnt/memory/swap --size 4G         a new file, over a loop device
   sinew swap off unix:/run/memory.sock";
 
 /// Swap on remote memory.
 #[derive(clap::Subcommand)]
 #[command(after_help = AFTER_HELP)]
 pub enum Command {
-    /// Make a block device or a file swap
+    /// Turn a block device or a file into swap
     On(On),
-    /// Bring back what is on it, and let it go
+    /// Bring the pages on it back to memory, and release it
     Off(Off),
     /// Show what this machine swaps to
     Show(Show),
@@ -44,18 +44,18 @@ pub enum Command {
 /// `sinew swap on`.
 #[derive(clap::Args)]
 pub struct On {
-    /// unix:PATH or HOST:PORT of a block device, or a file
+    /// Address of a block device, unix:PATH or HOST:PORT, or a file
     what: String,
-    /// The block device's name where it is served
+    /// Name of the block device at its server
     #[arg(long, default_value = "memory")]
     name: String,
-    /// Make the file, so long
+    /// Create the file, with this size in bytes
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     size: Option<usize>,
-    /// Swap with a higher priority is filled first [default: after all others]
+    /// Priority of this swap; the highest is filled first [default: below all others]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=32767))]
     priority: Option<u16>,
-    /// Whatever is on it is not needed any more
+    /// Overwrite whatever is on it
     #[arg(long)]
     overwrite: bool,
     /// Print one JSON object
@@ -66,7 +66,7 @@ pub struct On {
 /// `sinew swap off`.
 #[derive(clap::Args)]
 pub struct Off {
-    /// What `sinew swap on` was told, or the device that it named
+    /// Argument of `sinew swap on`, or the device that it named
     what: String,
     /// Remove the file, too
     #[arg(long)]
@@ -84,10 +84,10 @@ pub struct Show {
     json: bool,
 }
 
-/// The least there is swap of: the header's page, and some.
+/// Smallest swap, in bytes: the header's page, and some more.
 const SIZE_MIN: usize = 1 << 20;
 
-/// Does it.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::On(args) => args.run(),
@@ -102,7 +102,7 @@ impl On {
         if let Some(size) = self.size {
             ensure!(matches!(source, Source::File(_)), "--size is for a file: a block device has its own");
             let least = units::size(SIZE_MIN);
-            ensure!(size >= SIZE_MIN, "--size {}: swap has {least} at least", units::size(size));
+            ensure!(size >= SIZE_MIN, "--size {}: swap needs at least {least}", units::size(size));
         }
         Ok(source)
     }
@@ -115,17 +115,17 @@ impl On {
         };
         tools::require(programs)?;
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-        // A signal ends the program that takes a step, too: then that is why it failed.
+        // A signal also ends the program that carries out a step, so an error after one is due to it.
         let attached = self.set_up(&source, interrupt).or_else(|error| {
             ensure!(!interrupt.is_set(), Interrupted);
             Err(error)
         })?;
         let (device, bytes) = (attached.device.display().to_string(), attached.bytes);
-        // From here on it is the machine's.
+        // From here on the device stays, as swap of the machine.
         attached.keep();
         let priority = swaps()?.into_iter().find(|swap| swap.device == device).map(|swap| swap.priority);
-        let priority =
-            priority.with_context(|| format!("{device} is no swap of this machine though swapon said so"))?;
+        let priority = priority
+            .with_context(|| format!("{device} is not among this machine's swap, although swapon succeeded"))?;
         if self.json {
             output::print(json!({ "device": device, "bytes": bytes, "priority": priority }))?;
         } else {
@@ -137,7 +137,7 @@ impl On {
         Ok(Outcome::Done)
     }
 
-    /// What was done is undone when a step fails, or a signal comes before the last.
+    /// Sets the swap up. If a step fails, or a signal comes before the last one, everything is undone.
     fn set_up(&self, source: &Source, interrupt: Interrupt) -> anyhow::Result<Attached> {
         let attached = source.attach(&self.name, self.size)?;
         let device = attached.device.as_path();
@@ -161,7 +161,7 @@ impl Off {
     fn run(&self) -> anyhow::Result<Outcome> {
         let source = Source::of(&self.what).map_err(Usage::of)?;
         if self.remove && !matches!(source, Source::File(_)) {
-            return Err(Usage("--remove is for a file".into()).into());
+            return Err(Usage("--remove applies to a file".into()).into());
         }
         tools::require(&["swapoff"])?;
         let device = source.device()?;
@@ -174,7 +174,7 @@ impl Off {
                 output::note(format_args!("bringing {} back to memory ...", units::size(swap.used_bytes as usize)));
             }
             tools::done(&["swapoff", &name]).with_context(|| {
-                format!("{name} stays swap: there must be memory, or other swap, for what is on it")
+                format!("{name} stays swap: free memory, or add other swap, to take the pages on it")
             })?;
         }
         device::detach(&device)?;
@@ -184,7 +184,7 @@ impl Off {
         if self.json {
             output::print(json!({ "device": name, "bytes": bytes }))?;
         } else {
-            output::print(format_args!("{name} is no swap any more, and let go."))?;
+            output::print(format_args!("{name} is no longer swap, and is released."))?;
         }
         Ok(Outcome::Done)
     }
@@ -224,7 +224,7 @@ fn swaps() -> anyhow::Result<Vec<Swap>> {
     Ok(parse_swaps(&text))
 }
 
-/// The lines of `/proc/swaps` behind its heading: name, type, and sizes in KB.
+/// Parses the lines of `/proc/swaps` after its heading: name, type, and sizes in KB.
 fn parse_swaps(text: &str) -> Vec<Swap> {
     let swap = |line: &str| {
         let mut words = line.split_whitespace();

@@ -3,16 +3,17 @@
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use sinew_harness::units;
 
-/// Columns of a terminal that every table fits.
+/// Width of a terminal that every table fits, in columns.
 pub const WIDTH: u16 = 80;
-/// How the columns after the first lie: figures at the right, texts at the left.
+/// Alignments of the columns after the first: figures to the right, texts to the left.
 pub const FIGURES: CellAlignment = CellAlignment::Right;
 pub const TEXT: CellAlignment = CellAlignment::Left;
 
-/// Where a heading stands, until the table has its widths. It is no character of any text.
+/// Placeholder for a heading until the columns have their widths; no text contains this character.
 const HEADING: &str = "\u{e000}";
 
-/// A table with a line below its heads. A row of one cell is a heading, which may be wider than its column. Others are broken where they leave no room.
+/// Returns a table with a line below its heads. A row of one cell is a heading, which may be wider than its column.
+/// Other cells are wrapped where they do not fit.
 pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment: CellAlignment) -> String {
     let mut table = Table::new();
     table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
@@ -44,7 +45,7 @@ pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A text in lines that fit, below an empty one; nothing of nothing.
+/// The text, wrapped to fit, after an empty line; empty if the text is.
 pub fn wrapped(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("\n\n{}", units::wrapped(text, usize::from(WIDTH), 0)) }
 }

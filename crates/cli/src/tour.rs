@@ -1,4 +1,5 @@
-//! `sinew` alone: the tour. Real server processes on this machine, called over every fabric, checked and measured.
+//! `sinew` alone: the tour. It calls real server processes on this machine over every fabric, and checks and measures
+//! them.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -21,15 +22,15 @@ use crate::rpc::{self, Kind, RpcPlan};
 use crate::verbs::{self, Carried};
 use crate::{Outcome, forward, kv, memory, output, replica, seq, sim};
 
-/// Messages of these sizes are sent and checked byte for byte before anything is measured.
+/// Sizes of the messages that are checked byte for byte before anything is measured.
 const CHECKED_SIZES: [usize; 9] = [0, 1, 31, 32, 1_000, 4_097, 100_000, 1 << 20, 8 << 20];
-/// How long the cores' distance is measured, to say what machine this is.
+/// Time for which the cores' distance is measured, to describe this machine.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Options of the tour.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The tour with rougher figures, in a few seconds
+    /// Take the tour in a few seconds, with rougher figures
     #[arg(long)]
     quick: bool,
     /// Print one JSON object (see docs/results.md)
@@ -41,18 +42,18 @@ pub struct Args {
 struct Stop {
     name: &'static str,
     fabric: Fabric,
-    /// Where its server listens; `None`: in this process.
+    /// Address where its server listens; `None` for this process.
     address: Option<String>,
     /// Whether every machine that Sinew supports has it.
     required: bool,
     remedy: &'static str,
 }
 
-/// What carries verbs, and its name in the table.
+/// Fabrics that carry verbs, and their names in the table.
 const VERBS: [(Carried, &str); 2] =
     [(Carried::Shm, "verbs, shared memory, two processes"), (Carried::Ibverbs, "verbs, RDMA device")];
 
-/// Starts a service, checks its answers and measures them for a time.
+/// Starts a service, checks its answers, and measures it for the given time.
 type Measure = fn(Duration, &mut dyn FnMut(&str, f64)) -> anyhow::Result<Figure>;
 
 const SERVICES: [(&str, Measure); 7] = [
@@ -72,33 +73,33 @@ fn stops() -> anyhow::Result<Vec<Stop>> {
             fabric: Fabric::Shm,
             address: Some(Fabric::Shm.fresh_address("")?),
             required: true,
-            remedy: "it needs Linux with memfd and a directory of your own ($XDG_RUNTIME_DIR or /tmp)",
+            remedy: "this needs Linux with memfd and a directory of your own ($XDG_RUNTIME_DIR or /tmp)",
         },
         Stop {
             name: "shared memory, two threads",
             fabric: Fabric::Hub,
             address: None,
             required: true,
-            remedy: "it needs Linux with memfd",
+            remedy: "this needs Linux with memfd",
         },
         Stop {
             name: "UDP, IPv4",
             fabric: Fabric::Udp,
             address: Some("udp://127.0.0.1:0".to_owned()),
             required: true,
-            remedy: "it needs the loopback device: ip link set lo up",
+            remedy: "this needs the loopback device: ip link set lo up",
         },
         Stop {
             name: "UDP, IPv6",
             fabric: Fabric::Udp,
             address: Some("udp://[::1]:0".to_owned()),
             required: false,
-            remedy: "to have it, switch IPv6 on for the loopback device: sysctl net.ipv6.conf.lo.disable_ipv6=0",
+            remedy: "to get it, switch IPv6 on for the loopback device: sysctl net.ipv6.conf.lo.disable_ipv6=0",
         },
     ])
 }
 
-/// What was seen at each place of the tour, or why nothing was.
+/// Results at each place of the tour, or the reason why there are none.
 struct Seen {
     /// Latency, rate and bandwidth of each stop.
     calls: Vec<anyhow::Result<Vec<Figure>>>,
@@ -107,7 +108,7 @@ struct Seen {
     simulated: anyhow::Result<sim::tour::Seen>,
 }
 
-/// Starts servers, calls them, measures, and shows.
+/// Starts servers, calls them, measures, and prints the results.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     if !args.json && !output::print(units::wrapped(&greeting()?, output::width(), 0))? {
@@ -155,7 +156,7 @@ fn greeting() -> anyhow::Result<String> {
     let Machine { cpus, clock_read_ns, copy_gbps } = Machine::this();
     let cores = cores_text(machine::core_round_trip_ns(machine::default_pair(), LOOK)?);
     Ok(format!(
-        "Sinew calls services that answer in microseconds. This is what it does on this machine: {cpus} {}, {cores}, copies at {} Gbps, a \
+        "Sinew calls services that answer in microseconds. These are its figures on this machine: {cpus} {}, {cores}, copies at {} Gbps, a \
          clock that is read in {}.",
         if cpus == 1 { "CPU" } else { "CPUs" },
         units::figure(copy_gbps),
@@ -185,7 +186,7 @@ fn visit(stop: &Stop, quick: bool, progress: &Progress) -> anyhow::Result<Vec<Fi
     plans.iter().map(|plan| rpc::measure(plan, &mut progress.hears())).collect()
 }
 
-/// Whether a server could listen at an address, found out here, where the error can be told from others.
+/// Checks that a server could listen at an address. Here such an error can be told from others.
 fn reachable(address: &str) -> anyhow::Result<()> {
     match Rpc::open(address) {
         Ok(_) => Ok(()),
@@ -194,7 +195,7 @@ fn reachable(address: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Makes calls of many sizes, one of each kind, and looks at every byte of every answer.
+/// Makes calls of many sizes, one of each kind, and checks every byte of every answer.
 fn check_answers(fabric: Fabric, address: &str, limits: &LimitArgs) -> anyhow::Result<()> {
     let nexus = Nexus::builder().config(limits.config()).build()?;
     let mut rpc = Rpc::open_with(&nexus, &fabric.client_address("", Some(address)))?;
@@ -209,7 +210,7 @@ fn check_answers(fabric: Fabric, address: &str, limits: &LimitArgs) -> anyhow::R
         ensure!(same, "an echo of {size} bytes came back changed ({} bytes)", echoed.len());
         let verdict = Verdict::read(&rpc.call(session, service::SINK, &message)?);
         let expected = Verdict { sequence, len: size as u64, good: true };
-        ensure!(verdict == Some(expected), "the server saw other bytes than the {size} that were sent");
+        ensure!(verdict == Some(expected), "the server did not receive the {size} bytes that were sent");
     }
     let slept = rpc.call(session, service::SLEEP, b"1")?;
     ensure!(&*slept == b"slept", "a worker answered `{slept}`");
@@ -224,7 +225,7 @@ fn table(heads: &[&str]) -> Table {
     table
 }
 
-/// A figure, and below it what it stands beside.
+/// A figure, and below it what it is compared with.
 fn cell(figure: &Figure) -> String {
     let own = match figure.unit {
         figure::Unit::Ns => figure.percentiles_text(&[0.5, 0.99]),
@@ -236,7 +237,7 @@ fn cell(figure: &Figure) -> String {
     }
 }
 
-/// What a figure stands beside, in words.
+/// Description of what a figure is compared with.
 fn beside_what(figure: &Figure) -> String {
     figure.beside.as_ref().map_or_else(|| "alone".to_owned(), |beside| beside.what.clone())
 }
@@ -246,7 +247,7 @@ impl Seen {
         self.calls.iter().chain(&self.verbs).flatten().flatten().chain(self.services.iter().flatten())
     }
 
-    /// The tables, what they mean, and what went wrong.
+    /// The tables, their meaning, and what went wrong.
     fn text(&self, stops: &[Stop]) -> String {
         let mut calls = table(&["calls over", "32 B: p50 / p99", "32 B, of one client core", "8 MB"]);
         for (stop, seen) in stops.iter().zip(&self.calls) {
@@ -287,17 +288,18 @@ impl Seen {
         format!("{calls}\n{others}\n{}\n{simulated}\n{NEXT}", lines.join("\n"))
     }
 
-    /// What disturbed figures: each reason once, with how many it spoilt.
+    /// Reasons that disturbed figures, each once, with the number of figures that it spoilt.
     fn complaints(&self) -> Vec<String> {
         if !machine::has_two_cpus() {
             return vec![
-                "There is one processor: client and server take turns on it, so these figures say little.".to_owned(),
+                "This machine has one processor: client and server take turns on it, so these figures say little."
+                    .to_owned(),
             ];
         }
         figure::complaints(self.figures())
     }
 
-    /// Fails where something that every machine has did not work.
+    /// Fails if something that every machine has did not work.
     fn check(self, stops: &[Stop]) -> anyhow::Result<()> {
         for (stop, seen) in stops.iter().zip(self.calls) {
             if stop.required {
@@ -312,7 +314,7 @@ impl Seen {
         for ((name, _), seen) in SERVICES.iter().zip(self.services) {
             seen.with_context(|| format!("{name} failed"))?;
         }
-        self.simulated.context("the simulated cluster is not as it should be")?;
+        self.simulated.context("the simulated cluster failed its checks")?;
         Ok(())
     }
 }
@@ -337,12 +339,12 @@ Next:
   sinew limits                       what this machine allows
   README.md                          a service of your own in thirty lines";
 
-/// A bar on a terminal, nothing elsewhere.
+/// Progress bar on a terminal; hidden elsewhere.
 struct Progress {
     bar: ProgressBar,
 }
 
-/// Parts of the bar for each place.
+/// Length of the bar for each place.
 const PARTS: u64 = 100;
 
 impl Progress {
@@ -364,7 +366,7 @@ impl Progress {
         self.bar.set_position(number as u64 * PARTS);
     }
 
-    /// What measurements tell of their progress.
+    /// Callback for the progress of a measurement.
     fn hears(&self) -> impl FnMut(&str, f64) + '_ {
         |what, _| self.bar.set_message(what.to_owned())
     }

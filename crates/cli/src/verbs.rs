@@ -1,9 +1,9 @@
-//! `sinew verbs`: SEND, WRITE, READ and atomics, measured as perftest and the tools of atc16 do, beside the machine's own limit in the
-//! same run.
+//! `sinew verbs`: SEND, WRITE, READ and atomics, measured as perftest and the tools of atc16 do, beside the machine's
+//! own limit in the same run.
 //!
 //! - `args` makes a plan, on which both sides agree over the rendezvous (`control`).
-//! - `serve` starts a thread that answers for each of the server's, `run` a driver of the harness for each client thread.
-//! - `limit` is what a figure stands beside, `show` how it reads, `device` what moves the messages.
+//! - `serve` starts a thread for each server thread of the plan, `run` a driver of the harness for each client thread.
+//! - `limit` is what a figure is compared with, `show` prints the figure, `device` opens what moves the messages.
 
 mod args;
 mod control;
@@ -33,25 +33,25 @@ use crate::Outcome;
 /// The measurements, and their server.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Bytes a second, with many requests in flight
+    /// Measure the bandwidth of requests, with many in flight
     #[command(after_help = args::BW_HELP)]
     Bw(args::LoadArgs),
-    /// Small messages a second
+    /// Measure the rate of small messages
     #[command(after_help = args::RATE_HELP)]
     Rate(args::LoadArgs),
-    /// One request at a time: how long it takes
+    /// Measure the latency of one request at a time
     #[command(after_help = args::LAT_HELP)]
     Lat(args::OpArgs),
-    /// Messages that the server sends back
+    /// Measure messages that the server sends back
     #[command(after_help = args::ECHO_HELP)]
     Echo(args::EchoArgs),
-    /// What there is to measure
+    /// List the devices that can be measured
     Devices(device::Args),
-    /// The other side of measurements
+    /// Serve measurements to clients
     Serve(serve::Args),
 }
 
-/// Does what was asked for.
+/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Bw(args) => args::load(args, Kind::Bandwidth),
@@ -63,7 +63,8 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     }
 }
 
-/// What the tour shows: a WRITE, a SEND, a READ and an atomic, each between two processes and with what it leaves or brings checked.
+/// Measures for the tour a WRITE, a SEND, a READ and an atomic, each between two processes. What each one writes or
+/// returns is checked.
 pub fn for_tour(fabric: Carried, duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Vec<Figure>> {
     let pair = machine::default_pair();
     let cpus = || vec![pair.map(|cpus| cpus[1])];

@@ -1,4 +1,4 @@
-//! Volumes: options that say which, how one is opened, or made where there is none, and what is told of how well it is.
+//! Volumes: options that choose one, opening and making it, and reports about its health.
 
 use std::time::Duration;
 
@@ -14,55 +14,61 @@ use sinew_harness::units::{self, parse_size};
 use crate::donors::{Names, drive};
 use crate::output;
 
-/// Bytes of buffers that a volume needs for itself: to look through its slots, and to make copies anew.
+/// Memory for buffers that a volume needs to look through its slots and to make copies anew, in bytes.
 pub const ARENA: usize = 64 << 20;
-/// Copies of a new volume, if nobody says how many.
+/// Default number of copies of a new volume.
 const COPIES: u32 = 2;
-/// Bytes of a slab at least and at most.
+/// Smallest and largest slab, in bytes.
 const SLABS: (u64, u64) = (4 << 20, 1 << 30);
-/// Slabs of one copy of everything, about, as far as their bytes allow.
+/// Approximate number of slabs in one copy of a volume, where their limits allow it.
 const SLABS_PER_COPY: u64 = 16;
 
-/// Which volume.
+/// Options that choose a volume.
 #[derive(clap::Args, Clone, Debug)]
 pub struct VolumeArgs {
-    /// The volume's name. Whoever opens it waits until its last writer has been silent for three seconds, unless that ended in order
+    /// Name of the volume. Opening it waits until its last writer has been silent for three seconds, unless that writer
+    /// shut down cleanly
     #[arg(long, value_name = "NAME", default_value = "volume")]
     pub volume: String,
-    /// Take the volume from whoever has it open, alive or not, at once
+    /// Take the volume at once from whoever has it open, alive or not
     #[arg(long)]
     pub force: bool,
 }
 
-/// What a volume is like that is made where there is none of the name.
+/// Options of a volume that is made if there is none of the name.
 #[derive(clap::Args, Clone, Debug)]
 pub struct NewArgs {
-    /// Bytes of the volume, if there is none of this name yet
+    /// Size of the volume in bytes, if there is none of this name yet
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     pub size: Option<usize>,
-    /// Copies of everything, each at another donor [default of a new volume: 2]
+    /// Copies of every page, each at another donor [default for a new volume: 2]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub copies: Option<u32>,
 }
 
 impl NewArgs {
-    /// Whether they make sense with so many donors.
+    /// Checks the options for this number of donors.
     pub fn check(&self, donors: usize) -> anyhow::Result<()> {
         if let Some(size) = self.size {
             let is_whole = size > 0 && size.is_multiple_of(BLOCK);
-            ensure!(is_whole, "--size {}: a volume has whole blocks of {}", units::size(size), units::size(BLOCK));
+            ensure!(
+                is_whole,
+                "--size {}: a volume must have whole blocks of {}",
+                units::size(size),
+                units::size(BLOCK)
+            );
         }
         let copies = self.copies.unwrap_or(COPIES) as usize;
         ensure!(
             copies <= donors,
-            "--copies {copies}: each copy lies at another donor, and {donors} {} named",
+            "--copies {copies}: each copy needs a donor of its own, and {donors} {} named",
             if donors == 1 { "is" } else { "are" }
         );
         Ok(())
     }
 }
 
-/// Opens a volume, or makes it where there is none of its name.
+/// Opens a volume, or makes it if there is none of its name.
 pub fn open_or_make<D: Donors>(
     donors: D,
     names: &Names,
@@ -82,7 +88,7 @@ pub fn open_or_make<D: Donors>(
     };
     if names.count() < 3 {
         output::complain(format_args!(
-            "the volume \"{}\" has {} donors, and cannot be opened again when the first is gone, nor written to: with three donors any one may fail",
+            "the volume \"{}\" has {} donors: if the first fails, it can be neither opened again nor written to; with three donors any one may fail",
             args.volume,
             names.count()
         ));
@@ -90,7 +96,7 @@ pub fn open_or_make<D: Donors>(
     Ok(volume)
 }
 
-/// Opens a volume. Where no donor knows it, the donors come back.
+/// Opens a volume. If no donor knows it, returns the donors.
 pub fn open<D: Donors>(
     donors: D,
     names: &Names,
@@ -121,14 +127,14 @@ fn check_found<D: Donors>(volume: &Volume<D>, args: &VolumeArgs, new: &NewArgs) 
     let len = volume.len() as usize;
     ensure!(
         new.size.is_none_or(|size| size == len),
-        "--size {}: the volume \"{}\" is there, and has {}; leave --size out, or choose another name with --volume",
+        "--size {}: the volume \"{}\" exists, and has {}; leave --size out, or choose another name with --volume",
         units::size(new.size.unwrap_or(0)),
         args.volume,
         units::size(len)
     );
     ensure!(
         new.copies.is_none_or(|copies| copies == volume.copies()),
-        "--copies {}: the volume \"{}\" is there, and has {} copies of everything; leave --copies out, or choose another name with --volume",
+        "--copies {}: the volume \"{}\" exists, and has {} copies of everything; leave --copies out, or choose another name with --volume",
         new.copies.unwrap_or(0),
         args.volume,
         volume.copies()
@@ -136,7 +142,7 @@ fn check_found<D: Donors>(volume: &Volume<D>, args: &VolumeArgs, new: &NewArgs) 
     Ok(())
 }
 
-/// Makes a volume, when all donors answer: one that does not may know a volume of this name.
+/// Makes a volume. All donors must answer, since one that does not may know a volume of this name.
 fn make<D: Donors>(
     donors: D,
     names: &Names,
@@ -157,7 +163,7 @@ fn make<D: Donors>(
     );
     let size = new.size.with_context(|| format!("no donor knows the volume \"{name}\": --size BYTES makes it"))?;
     let rooms: Vec<_> = survey.said().filter_map(|said| said.as_ref().ok().copied()).collect();
-    let number = SystemEntropy::new().context("drawing the volume's number by lot")?.next_u64();
+    let number = SystemEntropy::new().context("drawing the volume's random number")?.next_u64();
     let placed = place(size as u64, new.copies.unwrap_or(COPIES), slab_len(size as u64), number, &rooms);
     let placed: NewVolume = placed.with_context(|| format!("making the volume \"{name}\""))?;
     let mut opening = Opening::create(survey.into_donors(), id_of(name), placed, VolumeConfig::default());
@@ -171,14 +177,14 @@ fn slab_len(len: u64) -> u64 {
     (len / SLABS_PER_COPY).clamp(SLABS.0, SLABS.1).next_multiple_of(BLOCK as u64)
 }
 
-/// What is told of how well a volume is: once for each change.
+/// Health of a volume as last reported; each change is reported once.
 #[derive(Debug, Default)]
 pub struct Health {
     told: Option<(u8, u64)>,
 }
 
 impl Health {
-    /// Tells it, if it is news.
+    /// Reports the volume's health if it has changed.
     pub fn look<D: Donors>(&mut self, volume: &Volume<D>, names: &Names) {
         let status = volume.status();
         let lost = volume.stats().donors_lost;
@@ -189,7 +195,7 @@ impl Health {
         }
         match status {
             Status::Degraded(why) => {
-                output::complain(format_args!("the volume has fewer copies than it should have: {}", names.told(why)));
+                output::complain(format_args!("the volume has fewer copies than it should: {}", names.told(why)));
             }
             Status::Damaged(why) => output::complain(format_args!("the volume is damaged: {}", names.told(why))),
             _ if before == 0 => output::complain(format_args!(
@@ -209,7 +215,7 @@ fn rank(status: &Status) -> u8 {
     }
 }
 
-/// How a volume is, and what it did, for JSON.
+/// Status and counters of a volume, as JSON.
 pub fn counters<D: Donors>(volume: &Volume<D>, names: &Names) -> Value {
     let stats = volume.stats();
     let (status, why) = match volume.status() {
@@ -230,14 +236,14 @@ pub fn counters<D: Donors>(volume: &Volume<D>, names: &Names) -> Value {
     })
 }
 
-/// Waits until all that was written has reached all its places; not longer than `patience`.
+/// Waits until all writes have reached all their places, but not longer than `patience`.
 pub fn flush(volume: &mut impl Store, patience: Duration) -> anyhow::Result<()> {
-    // What was under way before has other tags.
+    // Requests that were in flight before have other tags.
     const TAG: u64 = u64::MAX;
     let mut finished = Vec::new();
     let began = std::time::Instant::now();
     if volume.submit(Request { tag: TAG, job: Job::Flush }).is_err() {
-        bail!("the volume has more to do than it can tell of");
+        bail!("the volume has no room for another request");
     }
     while began.elapsed() < patience {
         let busy = volume.turn();
@@ -249,10 +255,11 @@ pub fn flush(volume: &mut impl Store, patience: Duration) -> anyhow::Result<()> 
             std::thread::sleep(Duration::from_micros(50));
         }
     }
-    bail!("what was written last has not reached all donors in {} s", patience.as_secs())
+    bail!("the last writes did not reach all donors within {} s", patience.as_secs())
 }
 
-/// Has donors know that nobody has the volume open any more. Those that do not answer in time do not.
+/// Tells the donors that nobody has the volume open any more. Donors that do not answer within a second are left
+/// uninformed.
 pub fn leave<D: Donors>(volume: &mut Volume<D>) {
     const PATIENCE: Duration = Duration::from_secs(1);
     volume.leave();

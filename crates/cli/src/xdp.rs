@@ -1,4 +1,4 @@
-//! `sinew xdp`: AF_XDP ports, measured between the ends of virtual pairs.
+//! `sinew xdp`: measures AF_XDP ports between the ends of virtual pairs.
 
 use std::time::Duration;
 
@@ -22,27 +22,27 @@ use crate::rpc::RpcPlan;
 use crate::{Outcome, Usage, output, own_pair, table};
 
 const HELP: &str = "\
-Makes pairs of virtual interfaces in network namespaces of their own, which are gone afterwards, and measures by turns in the same run:
+Makes pairs of virtual interfaces in network namespaces of their own, which are removed afterwards, and measures by turns in the same run:
 
   rate     frames of 98 B that a frame port sends back, 64 in flight, beside a bare socket's
   latency  one such frame there and back, median, beside a bare socket's
-  forward  frames of IPv4, 98 B, that a router on two frame ports passes from one pair to another, 64 at a time, by its own time alone; beside a bare loop that
+  forward  IPv4 frames of 98 B that a router on two frame ports passes from one pair to another, 64 at a time, by the router's own time; beside a bare loop that
            writes new Ethernet addresses, on two sockets of one memory
   routing  the same by the time of sender, router and receiver together; beside the kernel's own routing
   rpc      calls over xdp:// with every packet a datagram of its own, 60 in flight, beside the same over udp://
   joined   calls over xdp:// with as many packets to a datagram as fit, 512 in flight, beside the same over udp://
 
-Those that pass a router are sent, forwarded and received by one thread, on the first processor; the others by one thread at each end.
+Frames that pass a router are sent, forwarded and received by one thread, on the first processor; in the others there is one thread at each end.
 
-It needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and CAP_BPF. Nothing else on the host is touched.
-To measure calls over an interface that there is: sinew rpc bench rate --address xdp://INTERFACE/IP:PORT.
+This needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and CAP_BPF. Nothing else on the host is touched.
+To measure calls over an existing interface: sinew rpc bench rate --address xdp://INTERFACE/IP:PORT.
 
 Examples:
   sinew xdp bench
   sinew xdp bench rate latency --seconds 5 --json
   sinew xdp bench forward routing --pin 1";
 
-/// What can be done with AF_XDP ports.
+/// The commands about AF_XDP ports.
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// Measure frame ports beside bare sockets, and calls over xdp:// beside udp://
@@ -50,7 +50,7 @@ pub enum Command {
     Bench(Args),
 }
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
     Rate,
@@ -64,20 +64,20 @@ enum Kind {
 /// Options of `sinew xdp bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to measure; all, when nothing is said
+    /// Measurements to make [default: all]
     #[arg(value_enum)]
     kinds: Vec<Kind>,
     #[command(flatten)]
     measure: MeasureArgs,
 }
 
-/// A frame with a call of 32 bytes: headers of Ethernet, IP, UDP and the RPC layer, and 32 bytes.
+/// Length of a frame with a call of 32 bytes: headers of Ethernet, IP, UDP and the RPC layer, and 32 bytes.
 const FRAME_LEN: usize = 42 + 24 + 32;
 const FRAMES_IN_FLIGHT: usize = 64;
 const FRAMES_BATCH: usize = 16;
 const CALL_LEN: usize = 32;
 
-/// Does what was asked for.
+/// Runs the benchmark.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     let Command::Bench(args) = command;
     let setting = args.measure.setting((1, 1), false).map_err(Usage::of)?;
@@ -118,7 +118,7 @@ impl Kind {
         }
     }
 
-    /// Calls in flight, and how many go out together.
+    /// Calls in flight, and calls sent together.
     fn window(self) -> (usize, usize) {
         if self == Self::Joined { (512, 32) } else { (60, 3) }
     }
@@ -152,7 +152,7 @@ fn frames(kind: Kind, setting: &Setting, interrupt: Interrupt, progress: &mut Pr
     Ok(figure)
 }
 
-/// A router and what it is beside.
+/// A router, and what it is compared with.
 struct Forwarding {
     kind: Kind,
     sides: [Passing; 2],
@@ -230,7 +230,7 @@ impl Turns for Calls {
 }
 
 fn needed() -> String {
-    "measuring AF_XDP between virtual interfaces takes root, and a kernel with veth and AF_XDP".to_owned()
+    "measuring AF_XDP between virtual interfaces needs root, and a kernel with veth and AF_XDP".to_owned()
 }
 
 fn name(kind: Kind) -> String {

@@ -1,7 +1,7 @@
 //! Threads that obey orders: clients, and servers of measurements.
 //!
-//! What one works with often belongs to its thread, so it is made there and stays there. All threads of a crew do the same at once, and
-//! answer.
+//! What a thread works with often belongs to that thread, so it is made there and stays there. All threads of a crew
+//! obey an order at the same time, and answer.
 
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -11,26 +11,26 @@ use anyhow::Context;
 
 use crate::machine;
 
-/// How often a member that has no orders tends what it works with.
+/// Time after which a member without orders tends its peers.
 const TENDING: Duration = Duration::from_millis(200);
-/// Beyond the time of its order, a member has this long to answer.
+/// Time that a member has to answer, beyond that of its order.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a thread of a crew works with.
+/// Work of a thread of a crew.
 pub trait Member {
-    /// What it can be told to do.
+    /// Orders that it can be given.
     type Order;
-    /// What it answers.
+    /// Its answer to an order.
     type Answer;
 
-    /// Does what it is told.
+    /// Obeys an order.
     ///
     /// # Errors
     ///
     /// Whatever ends the measurement.
     fn obey(&mut self, order: Self::Order) -> anyhow::Result<Self::Answer>;
 
-    /// Is called now and then while there are no orders, to show peers that somebody is there.
+    /// Called now and then while there are no orders, to show peers that it is alive.
     fn tend(&mut self) {}
 }
 
@@ -40,22 +40,22 @@ pub struct Crew<O, A> {
 }
 
 struct Thread<O, A> {
-    /// `None` while it ends.
+    /// `None` once the thread is to end.
     orders: Option<mpsc::Sender<O>>,
     answers: mpsc::Receiver<anyhow::Result<A>>,
     handle: Option<JoinHandle<()>>,
 }
 
-/// What a member is made as.
+/// A member, as [`Crew::start`] takes it.
 pub type BoxedMember<O, A> = Box<dyn Member<Order = O, Answer = A>>;
 
 impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
-    /// Starts a thread on each of the processors, in which `make` makes its member: one after the other, so that the first error is the
-    /// one to tell.
+    /// Starts a thread on each of the processors, in which `make` makes its member from the thread's index. Threads
+    /// start one after the other, so that the first error is the one to report.
     ///
     /// # Errors
     ///
-    /// That a thread could not be pinned, or what `make` returned, which is handed the index of its thread.
+    /// A thread could not be pinned, or `make` failed.
     pub fn start(
         cpus: &[Option<usize>],
         make: impl Fn(usize) -> anyhow::Result<BoxedMember<O, A>> + Clone + Send + 'static,
@@ -81,16 +81,16 @@ impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
         Ok(crew)
     }
 
-    /// Has all members do the same at once, which takes about so long; their answers, in their order.
+    /// Gives all members the same order at once, which takes about `duration`. Returns their answers, in their order.
     ///
     /// # Errors
     ///
-    /// What a member returned, or that one is stuck.
+    /// A member failed, or is stuck.
     pub fn order(&self, order: &O, duration: Duration) -> anyhow::Result<Vec<A>> {
         self.order_each(|_| order.clone(), duration)
     }
 
-    /// Has each member do something of its own.
+    /// Gives each member an order of its own.
     ///
     /// # Errors
     ///
@@ -100,15 +100,16 @@ impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
         self.answers(duration)
     }
 
-    /// Has each member begin something of its own, which ends when its owner says so; then [`Self::answers`] has what came of it.
+    /// Gives each member an order of its own, which ends when the owner of the crew says so. Then [`Self::answers`]
+    /// returns the results.
     pub fn begin_each(&self, order: impl Fn(usize) -> O) {
         for (index, thread) in self.threads.iter().enumerate() {
-            // One that has ended says why when it is asked for its answer.
+            // A thread that has ended gives the reason when it is asked for its answer.
             let _ = thread.orders.as_ref().map(|orders| orders.send(order(index)));
         }
     }
 
-    /// What the members answer to the last order, which takes about so long from now on.
+    /// Waits for the members' answers to the last order, which takes about `duration` from now on.
     ///
     /// # Errors
     ///
@@ -117,7 +118,7 @@ impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
         self.threads.iter().map(|thread| thread.answer(duration)).collect()
     }
 
-    /// Has the first member do something; its answer.
+    /// Gives the first member an order, and returns its answer.
     ///
     /// # Errors
     ///
@@ -149,7 +150,7 @@ impl<O, A> Drop for Crew<O, A> {
     fn drop(&mut self) {
         self.threads.iter_mut().for_each(|thread| drop(thread.orders.take()));
         for thread in &mut self.threads {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.handle.take().map(JoinHandle::join);
         }
     }

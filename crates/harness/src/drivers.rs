@@ -1,4 +1,4 @@
-//! Load drivers in threads of their own, all of which do the same at once.
+//! Load drivers in threads of their own, all of which work at the same time.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -35,7 +35,8 @@ pub struct Drivers<L: ?Sized> {
 }
 
 impl<L: Drive + ?Sized + 'static> Drivers<L> {
-    /// Starts a thread on each of the processors, in which `make` makes its driver, and what has to live as long as that.
+    /// Starts a thread on each of the processors, in which `make` makes its driver, and a value that has to live as
+    /// long.
     ///
     /// # Errors
     ///
@@ -52,11 +53,12 @@ impl<L: Drive + ?Sized + 'static> Drivers<L> {
         Ok(Self { crew: Crew::start(cpus, make)?, interrupt })
     }
 
-    /// Has each driver, of such an index, do something that takes about so long; what that came to, in their order.
+    /// Has each driver, whose index `order` is given, do something that takes about `duration`. Returns the results, in
+    /// the order of the drivers.
     ///
     /// # Errors
     ///
-    /// What one of them came to, or that it is stuck.
+    /// A driver failed, or is stuck.
     pub fn each<A: Send + 'static>(
         &self,
         duration: Duration,
@@ -66,7 +68,7 @@ impl<L: Drive + ?Sized + 'static> Drivers<L> {
         let order_of = |index| -> Order<L> {
             let (order, answer) = (Arc::clone(&order), answer.clone());
             Arc::new(move |load: &mut L| {
-                // Whoever gave up waiting does not hear it.
+                // The receiver is gone if it has given up waiting.
                 let _ = answer.send((index, order(index, load)?));
                 Ok(())
             })
@@ -77,7 +79,7 @@ impl<L: Drive + ?Sized + 'static> Drivers<L> {
         Ok(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 
-    /// Has all of them work for a slice, once each has been told more by `prepare`; what came of it.
+    /// Has all drivers work for a slice, each after `prepare` has prepared it. Returns the slices.
     ///
     /// # Errors
     ///

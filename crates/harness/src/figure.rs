@@ -1,6 +1,6 @@
-//! What came of a measurement, how it reads, and the schema in which programs read it.
+//! Results of measurements: their text, and their schema for programs.
 //!
-//! `docs/results.md` describes the schema; a test reads what every command prints.
+//! `docs/results.md` describes the schema; a test reads the output of every command.
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
@@ -10,26 +10,26 @@ use crate::others::TOO_MUCH;
 use crate::surroundings::Surroundings;
 use crate::{units, validity};
 
-/// What a single result says it is.
+/// Value of `schema` in a single result.
 pub const RESULT: &str = "sinew.result/1";
-/// What a list of results says it is.
+/// Value of `schema` in a list of results.
 pub const RESULTS: &str = "sinew.results/1";
 
-/// What a figure is counted in.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Nanoseconds: less is better.
+    /// Nanoseconds, of which less is better.
     Ns,
     /// Millions a second.
     Mops,
     /// Gigabits a second.
     Gbps,
-    /// Whatever a paper's figure is counted in.
+    /// The unit of a paper's figure.
     Of(&'static str),
 }
 
 impl Unit {
-    /// As in the schema.
+    /// Name in the schema.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ns => "ns",
@@ -49,21 +49,21 @@ impl Unit {
     }
 }
 
-/// What a figure stands beside.
+/// Kind of comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
-    /// What the machine allows: as good as it gets.
+    /// The machine's limit: the figure can be at most as good.
     Limit,
-    /// Something else that does as much, or less: ours may be better.
+    /// Another way to do as much, or less: the figure may be better.
     Baseline,
-    /// Somebody else's program.
+    /// Another project's program.
     Peer,
-    /// What a paper says.
+    /// A paper's figure.
     Paper,
 }
 
 impl Comparison {
-    /// As in the schema, and in what people read.
+    /// Name in the schema, and for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Limit => "limit",
@@ -74,54 +74,54 @@ impl Comparison {
     }
 }
 
-/// What a figure stands beside, and what that came to.
+/// Comparison of a figure, and its value.
 #[derive(Clone, Debug)]
 pub struct Beside {
-    /// How to take it.
+    /// Kind of comparison.
     pub comparison: Comparison,
-    /// What it is, in words.
+    /// Description of what was compared.
     pub what: String,
-    /// Its value, in the figure's unit; `None` when nothing came through.
+    /// Its value, in the figure's unit; `None` if nothing was received.
     pub value: Option<f64>,
-    /// Whether the figure can be divided by it: not where they are of different sizes.
+    /// Whether the figure can be divided by it: not if the two are of different sizes.
     pub has_ratio: bool,
-    /// Its slices.
+    /// Slices of it.
     pub slices: Vec<f64>,
 }
 
-/// A figure, and all that belongs to it.
+/// A figure, and everything that belongs to it.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Which benchmark: `rpc latency`.
+    /// Name of the benchmark: `rpc latency`.
     pub bench: String,
-    /// What was measured, for people: `latency over shm, 32 B`.
+    /// Description for people: `latency over shm, 32 B`.
     pub title: String,
-    /// The figure; `None` when nothing came through.
+    /// The value; `None` if nothing was received.
     pub value: Option<f64>,
-    /// Its unit.
+    /// Unit of the value.
     pub unit: Unit,
-    /// Its slices.
+    /// Slices of it.
     pub slices: Vec<f64>,
-    /// What it stands beside, if there is anything.
+    /// Comparison, if there is one.
     pub beside: Option<Beside>,
-    /// How long single requests took, or a sample of them.
+    /// Latency of single requests in ns, or a sample of them.
     pub latency: Option<Histogram<u64>>,
-    /// Why it cannot be believed.
+    /// Reasons why the figure is invalid.
     pub invalid_because: Vec<String>,
-    /// What the machine was like; `None` where nothing was measured.
+    /// State of the machine; `None` where nothing was measured.
     pub surroundings: Option<Surroundings>,
-    /// What was asked for.
+    /// Parameters of the measurement.
     pub setup: Value,
-    /// What else was seen.
+    /// Further results.
     pub details: Value,
-    /// More lines for people.
+    /// Further lines for people.
     pub lines: Vec<String>,
 }
 
 impl Measured {
-    /// The figure of a side, with what is wrong with it.
+    /// The figure of a side, with what makes it invalid.
     pub fn figure(&self, bench: impl Into<String>, title: impl Into<String>, unit: Unit, side: usize) -> Figure {
-        // What others do moves figures: that is then no reason of its own.
+        // Disturbance by others also makes figures unsteady; then that is no reason of its own.
         let unsteady = if self.disturbed.is_empty() { validity::unsteady(self, side) } else { None };
         let unsteady = unsteady.map(|unsteady| unsteady.complaint("the figure"));
         Figure {
@@ -142,30 +142,30 @@ impl Measured {
 }
 
 impl Figure {
-    /// Stands it beside another side of the same measurement.
+    /// Compares it with another side of the same measurement.
     #[must_use]
     pub fn beside(mut self, measured: &Measured, side: usize, comparison: Comparison, what: impl Into<String>) -> Self {
         let unsteady = if measured.disturbed.is_empty() { validity::unsteady(measured, side) } else { None };
         let complaint = unsteady.map(|unsteady| unsteady.complaint(&format!("the {}", comparison.name())));
-        // What is wrong with the cores is wrong with both.
+        // A problem of the cores concerns both sides, and is reported once.
         self.invalid_because.extend(complaint.filter(|complaint| !self.invalid_because.contains(complaint)));
         let (value, slices) = (validity::figure(measured, side), measured.slices(side));
         self.beside = Some(Beside { comparison, what: what.into(), value, has_ratio: true, slices });
         self
     }
 
-    /// The figure divided by what it stands beside.
+    /// The figure divided by what it is compared with.
     pub fn ratio(&self) -> Option<f64> {
         let beside = self.beside.as_ref().filter(|beside| beside.has_ratio)?;
         Some(self.value? / beside.value?)
     }
 
-    /// Whether it can be believed.
+    /// Whether it is valid.
     pub fn is_valid(&self) -> bool {
         self.invalid_because.is_empty()
     }
 
-    /// A percentile of the latency.
+    /// A percentile of the latency, in ns.
     pub fn percentile_ns(&self, quantile: f64) -> Option<f64> {
         let latency = self.latency.as_ref().filter(|latency| !latency.is_empty())?;
         Some(latency.value_at_quantile(quantile) as f64)
@@ -176,7 +176,7 @@ impl Figure {
         self.value.map_or_else(|| "not measured".to_owned(), |value| self.unit.text(value))
     }
 
-    /// What it stands beside, with its unit.
+    /// Value of the comparison, with its unit.
     pub fn beside_text(&self) -> String {
         match self.beside.as_ref().map(|beside| beside.value) {
             None => "none".to_owned(),
@@ -185,13 +185,13 @@ impl Figure {
         }
     }
 
-    /// `p50 / p99`, and so on, of some quantiles.
+    /// Some percentiles, as in `p50 / p99`.
     pub fn percentiles_text(&self, quantiles: &[f64]) -> String {
         let text = |quantile: &f64| self.percentile_ns(*quantile).map(units::time);
         quantiles.iter().filter_map(text).collect::<Vec<_>>().join(" / ")
     }
 
-    /// In the schema.
+    /// The result in the schema.
     pub fn to_json(&self) -> Value {
         let beside = self.beside.as_ref();
         let latency = self.latency.as_ref().filter(|latency| !latency.is_empty());
@@ -217,7 +217,7 @@ impl Figure {
         })
     }
 
-    /// A few lines to read, none longer than `width` unless a word is.
+    /// A few lines of text, none longer than `width` unless a single word is.
     pub fn to_text(&self, width: usize) -> String {
         let mut lines = vec![format!("{}: {}", self.title, self.text())];
         if let Some(latency) = self.latency.as_ref().filter(|latency| !latency.is_empty()) {
@@ -244,7 +244,7 @@ impl Figure {
         if let Some(surroundings) = &self.surroundings {
             let again = match surroundings.attempts {
                 0 | 1 => String::new(),
-                attempts => format!("; disturbed, and measured for {attempts} times as long"),
+                attempts => format!("; disturbed, so measured {attempts} times as long"),
             };
             lines.extend(surroundings.cores_text().map(|cores| format!("  {cores}{again}")));
         }
@@ -253,7 +253,7 @@ impl Figure {
     }
 }
 
-/// What disturbed figures: each reason once, and of what others used the most.
+/// Disturbances of figures, each reason once; for use of the processors by others, the greatest share.
 pub fn complaints<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> Vec<String> {
     let share_of = |figure: &Figure| figure.surroundings.as_ref().and_then(|surroundings| surroundings.others_share);
     let used = |figure: &&Figure| share_of(figure).is_some_and(|share| share >= TOO_MUCH);
@@ -268,7 +268,7 @@ pub fn complaints<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> Vec<Stri
     first.into_iter().chain(rest).collect()
 }
 
-/// All percentiles that a result tells.
+/// The percentiles that a result contains.
 fn percentiles(latency: &Histogram<u64>) -> Value {
     json!({
         "min_ns": latency.min(),
@@ -286,16 +286,18 @@ pub fn list(results: impl IntoIterator<Item = Value>) -> Value {
     json!({ "schema": RESULTS, "results": results.into_iter().collect::<Vec<_>>() })
 }
 
-/// What is wrong with an object that should be in the schema, as every command prints it.
+/// Checks that an object is in the schema, as the output of every command must be.
 ///
 /// # Errors
 ///
-/// Names the field.
+/// Names the wrong field.
 pub fn check(object: &Value) -> Result<(), String> {
-    let fields = object.as_object().ok_or("it is no object")?;
+    let fields = object.as_object().ok_or("it is not an object")?;
     if object["schema"] == RESULTS {
-        let results =
-            object["results"].as_array().filter(|results| !results.is_empty()).ok_or("`results` is no list")?;
+        let results = object["results"]
+            .as_array()
+            .filter(|results| !results.is_empty())
+            .ok_or("`results` is not a non-empty list")?;
         return results.iter().try_for_each(check);
     }
     let has = |name: &str, is: fn(&Value) -> bool| match fields.get(name) {
@@ -326,7 +328,7 @@ pub fn check(object: &Value) -> Result<(), String> {
     let unknown = unknown(fields, &known.collect::<Vec<_>>());
     match (is_explained, unknown) {
         (false, _) => Err("`valid` and `invalid_because` disagree".to_owned()),
-        (true, Some(name)) => Err(format!("`{name}` is no field of the schema")),
+        (true, Some(name)) => Err(format!("`{name}` is not a field of the schema")),
         (true, None) => Ok(()),
     }
 }

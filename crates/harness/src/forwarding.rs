@@ -1,7 +1,9 @@
-//! Frames through applications of `forward`, on one thread, without ports (nsdi15 4): what remains of a router's work beside its network card's.
+//! Frames through applications of `forward`, on one thread and without ports (nsdi15 4): a router's work without that
+//! of its network card.
 //!
-//! Frames are drawn ahead, and where each goes is known by then: every one is compared inside the timed run. Before each burst its frames' first bytes are written anew,
-//! as a network card would, since routers change them.
+//! Frames are drawn in advance, when it is also worked out where each must go; every one is compared inside the timed
+//! run. Before each burst the first bytes of its frames are written anew, as a network card would, since routers change
+//! them.
 
 mod latency;
 mod loads;
@@ -17,9 +19,9 @@ use sinew::forward::{Application, Fate, Fates, Form, Outbox};
 pub use latency::{AtLoad, Latencies};
 pub use loads::{echo, ipv4, ipv6, names, switch};
 
-/// Bytes of a frame: the least that Ethernet has, without its check sequence, or what its headers need.
+/// Length of a frame in bytes: Ethernet's minimum without its check sequence. Longer headers make it longer.
 const FRAME_LEN: usize = 60;
-/// Bytes between the beginnings of frames of a burst.
+/// Bytes between the beginnings of frames in a burst.
 const FRAME_ROOM: usize = 128;
 /// Bursts between looks at the clock.
 const STRETCH: usize = 64;
@@ -28,10 +30,10 @@ const STRETCH: usize = 64;
 #[derive(Debug)]
 pub struct Pipeline<A> {
     application: A,
-    /// Bytes of its table.
+    /// Size of its table, in bytes.
     pub table_bytes: usize,
     template: Vec<u8>,
-    /// Where frames differ, and in how many bytes.
+    /// Offset and number of the bytes that differ between frames.
     at: usize,
     len: usize,
     differences: Vec<u8>,
@@ -54,8 +56,8 @@ impl LentFrame for Lent<'_> {
 }
 
 impl<A: Application> Pipeline<A> {
-    /// An application with a table of so many bytes, and frames that are `template` with other bytes from `at` on. What becomes of each is what the plain form says, and
-    /// all go on.
+    /// An application with a table of `table_bytes` bytes, and frames that are `template` with `differences` in place
+    /// of the bytes from `at` on. The plain form decides where each frame must go; all have to be forwarded.
     fn new(
         application: A,
         table_bytes: usize,
@@ -86,12 +88,12 @@ impl<A: Application> Pipeline<A> {
             expected.extend(fates.drain(..));
         }
         let gone = expected.iter().filter(|fate| !matches!(fate, Fate::Forward(_))).count();
-        ensure!(gone == 0 && outbox.is_empty(), "{gone} of {} frames do not go on", expected.len());
+        ensure!(gone == 0 && outbox.is_empty(), "{gone} of {} frames are not forwarded", expected.len());
         pipeline.expected = expected;
         Ok(pipeline)
     }
 
-    /// The frames from `first` on come, and go through.
+    /// Passes the `count` frames from `first` on through the application.
     #[inline(always)]
     fn burst(&mut self, first: usize, count: usize, fates: &mut Fates, outbox: &mut Outbox) {
         let mut frames = ArrayVec::<Lent<'_>, MAX_BURST>::new();
@@ -102,15 +104,15 @@ impl<A: Application> Pipeline<A> {
             frame[self.at..self.at + self.len].copy_from_slice(difference);
             frames.push(Lent(frame));
         }
-        // Time stands still: nobody has to be asked for again.
+        // The time stays 0, so that no neighbour has to be asked for again.
         self.application.process(0, 0, &mut frames, fates, outbox);
     }
 
-    /// Millions of frames a second, in bursts of `width`, up to [`MAX_BURST`].
+    /// Forwards bursts of `width` frames, up to [`MAX_BURST`], for `duration`. Returns millions of frames a second.
     ///
     /// # Errors
     ///
-    /// A frame that went elsewhere than it should.
+    /// A frame did not go where it should.
     pub fn mops(&mut self, form: Form, width: usize, duration: Duration) -> anyhow::Result<f64> {
         self.application.set_form(form);
         let width = width.clamp(1, MAX_BURST.min(self.expected.len()));
@@ -126,7 +128,7 @@ impl<A: Application> Pipeline<A> {
                 count += width;
             }
         }
-        ensure!(good, "a frame went elsewhere than it should");
+        ensure!(good, "a frame did not go where it should");
         Ok(count as f64 / began.elapsed().as_secs_f64() / 1e6)
     }
 }

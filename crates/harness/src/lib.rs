@@ -1,16 +1,18 @@
 //! How Sinew measures.
 //!
-//! A figure is measured beside something: the machine's own limit, a baseline, a rival. [`run`] measures the sides by turns, in slices, and
-//! looks meanwhile at the [surroundings]: what others used of the processors, and how far apart the cores are. What came of it is a
-//! [`Figure`], which knows whether it can be [believed](validity), and is told in one way to people and in one schema to programs.
+//! A figure is compared with something: the machine's own limit, a baseline, a peer. [`run`] measures the sides by
+//! turns, in slices, and meanwhile observes the [surroundings]: the share of the processors that others used, and how
+//! far apart the cores are. The result is a [`Figure`], which knows whether it is [valid](validity). It has one text
+//! for people and one schema for programs.
 //!
-//! - [`machine`]: processors, and threads that are pinned to them; [`limits`]: what the machine allows with nothing above.
-//! - [`crew`]: client threads, which obey orders; [`load`]: what they do, as state machines that are turned by their owner;
+//! - [`machine`]: processors, and threads that are pinned to them; [`limits`]: what the machine allows with nothing
+//!   above.
+//! - [`crew`]: client threads, which obey orders; [`load`]: their work, as state machines that their owner turns;
 //!   [`drivers`]: both together.
-//! - [`lookups`]: lookups in large tables on one thread, plain and interleaved; [`forwarding`]: frames through applications that look up in them;
-//!   [`patterns`]: payloads that are searched.
-//! - [`pattern`] and [`workload`]: what messages hold, and what clients of stores ask for.
-//! - [`threshold`] and [`reference`](mod@reference): what a figure is held against.
+//! - [`lookups`]: lookups in large tables on one thread, plain and interleaved; [`forwarding`]: frames through
+//!   applications that do such lookups; [`patterns`]: searches in payloads.
+//! - [`pattern`] and [`workload`]: contents of messages, and requests of stores' clients.
+//! - [`threshold`] and [`reference`](mod@reference): what a figure is judged by.
 #![forbid(unsafe_code)]
 
 pub mod crew;
@@ -41,7 +43,7 @@ pub use run::{Run, Turns};
 
 use hdrhistogram::Histogram;
 
-/// A histogram of nanoseconds up to a minute, to three digits.
+/// An empty histogram of nanoseconds up to a minute, to three digits.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }

@@ -1,4 +1,4 @@
-//! What the machine itself allows, with nothing above: what benchmarks are measured beside.
+//! The machine's own limits, with nothing above, which benchmarks are compared with.
 
 mod datagrams;
 mod memory;
@@ -19,10 +19,12 @@ use sinew::mem::ring::INLINE_MAX;
 use crate::histogram;
 use crate::machine::Pair;
 
-/// The header that every packet of the RPC layer has, in bytes: raw packets of the same size have it too.
+/// Length of the header of every packet of the RPC layer, in bytes. Raw packets that are compared with one have it,
+/// too.
 pub const HEADER_LEN: usize = sinew::mem::HEADER_ROOM;
 
-/// Round trips of one message of `size` bytes over shared memory between two threads that spin: the median, in nanoseconds.
+/// Round trips of one message of `size` bytes over shared memory, between two threads that spin: the median, in
+/// nanoseconds.
 pub fn shm_round_trip_ns(cpus: Pair, size: usize, duration: Duration) -> anyhow::Result<f64> {
     let trips = if size + HEADER_LEN <= INLINE_MAX {
         ring_round_trips(cpus, size + HEADER_LEN, duration)?
@@ -32,7 +34,7 @@ pub fn shm_round_trip_ns(cpus: Pair, size: usize, duration: Duration) -> anyhow:
     Ok(trips.value_at_quantile(0.5) as f64)
 }
 
-/// Messages of `size` bytes that go to a server over shared memory and come back, in millions per second.
+/// Messages of `size` bytes that go to a server over shared memory and come back, in millions a second.
 pub fn shm_echo_mops(cpus: Pair, size: usize, window: usize, batch: usize, duration: Duration) -> anyhow::Result<f64> {
     if size + HEADER_LEN <= INLINE_MAX {
         ring_echo_mops(cpus, size + HEADER_LEN, window, batch, duration)
@@ -50,7 +52,7 @@ pub fn udp_round_trip_ns(cpus: Pair, packet_len: usize, duration: Duration) -> a
     Ok(trips.value_at_quantile(0.5) as f64)
 }
 
-/// UDP packets that go to a server and come back, in millions per second.
+/// UDP packets that go to a server and come back, in millions a second.
 pub fn udp_echo_mops(
     cpus: Pair,
     mode: Mode,
@@ -62,11 +64,11 @@ pub fn udp_echo_mops(
     Ok(raw::echo(Run { duration, cpus }, mode, packet_len, window, batch)?.packets_per_s() / 1e6)
 }
 
-/// UDP payload one way, with the kernel cutting and joining, in gigabits per second.
+/// UDP payload one way, segmented and joined by the kernel, in gigabits a second.
 pub fn udp_bandwidth_gbps(cpus: Pair, packet_len: usize, duration: Duration) -> anyhow::Result<f64> {
     let run = Run { duration, cpus };
     let rate = match raw::one_way(run, Mode::Segments, packet_len, usize::MAX) {
-        // A kernel without segmentation: lists of packets are the best that it has.
+        // On a kernel without segmentation, lists of packets are the best method.
         Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
             raw::one_way(run, Mode::List, packet_len, usize::MAX)?
         }

@@ -1,7 +1,8 @@
-//! What client threads do: load drivers, as state machines.
+//! The work of client threads: load drivers, as state machines.
 //!
-//! A driver keeps so many requests in flight and checks every answer. It is turned by its owner, who hands it the time: a thread by
-//! [`Drive::drive`], a simulated cluster as an actor. So the same driver measures this machine and runs in virtual time.
+//! A driver keeps a window of requests in flight and checks every answer. Its owner turns it, and hands it the time: a
+//! thread by [`Drive::drive`], a simulated cluster as an actor. So the same driver measures this machine and runs in
+//! virtual time.
 
 pub mod cache;
 pub mod echo;
@@ -25,56 +26,56 @@ use crate::histogram;
 use crate::machine::Idle;
 use crate::run::Interrupted;
 
-/// The clock is looked at every so many turns.
+/// Turns between two looks at the clock.
 const TURNS_PER_LOOK: u32 = 16;
 
-/// What a driver's turn came to.
+/// Result of a driver's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It did something.
+    /// It has done something.
     Busy,
-    /// It waits for answers.
+    /// It is waiting for answers.
     Idle,
     /// Its slice is over, and nothing is in flight any more.
     Over,
 }
 
 impl State {
-    /// Busy or not.
+    /// Returns `Busy` or `Idle`.
     pub fn of(is_busy: bool) -> Self {
         if is_busy { Self::Busy } else { Self::Idle }
     }
 }
 
-/// What came of a slice.
+/// Result of a slice.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// Requests that were answered in the time; those that came after it are checked, and not counted.
+    /// Requests that were answered in the time; later answers are checked, but not counted.
     pub done: u64,
-    /// The time.
+    /// Duration of the slice.
     pub elapsed_ns: u64,
-    /// How long requests took, or a sample of them.
+    /// Latency of requests in ns, or a sample of them.
     pub latency: Histogram<u64>,
-    /// Of the requests, those that asked for a key, where there are keys.
+    /// Requests that asked for a key, for stores.
     pub gets: u64,
-    /// Of those, the ones whose key was there.
+    /// Gets whose key was found.
     pub hits: u64,
     /// Requests that an unreliable transport lost.
     pub lost: u64,
 }
 
 impl Slice {
-    /// One in which nothing has happened.
+    /// An empty slice.
     pub fn new() -> Self {
         Self { done: 0, elapsed_ns: 0, latency: histogram(), gets: 0, hits: 0, lost: 0 }
     }
 
-    /// Millions a second.
+    /// Millions of requests a second.
     pub fn mops(&self) -> f64 {
         self.done as f64 * 1e3 / self.elapsed_ns.max(1) as f64
     }
 
-    /// Adds what another came to, but for the time.
+    /// Adds the results of another slice, except for its time.
     pub fn add(&mut self, other: &Self) {
         self.done += other.done;
         self.gets += other.gets;
@@ -83,7 +84,7 @@ impl Slice {
         self.latency.add(&other.latency).expect("all histograms are alike");
     }
 
-    /// How many of a hundred gets found their key.
+    /// Percentage of gets that found their key.
     pub fn hit_percent(&self) -> f64 {
         if self.gets == 0 { 0.0 } else { self.hits as f64 * 100.0 / self.gets as f64 }
     }
@@ -95,7 +96,7 @@ impl Default for Slice {
     }
 }
 
-/// A driver.
+/// A load driver.
 pub trait Load {
     /// Begins a slice that ends at `end_ns`.
     ///
@@ -104,14 +105,15 @@ pub trait Load {
     /// There are no buffers for so many requests.
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()>;
 
-    /// Starts what there is room for, and takes what came. The time may be that of some turns ago.
+    /// Starts the requests that there is room for, and takes the answers that have arrived. `now_ns` may be the time of
+    /// some turns ago.
     ///
     /// # Errors
     ///
-    /// An answer that is wrong, a server that is gone.
+    /// An answer is wrong, or a server is gone.
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State>;
 
-    /// Waits for something to come, where it can sleep and its owner has nothing else to do; whether it has slept.
+    /// Waits for an answer, if the driver can sleep and its owner has nothing else to do. Returns whether it has slept.
     ///
     /// # Errors
     ///
@@ -120,24 +122,24 @@ pub trait Load {
         Ok(false)
     }
 
-    /// What came of the slice that is over.
+    /// Returns the result of the slice that is over.
     fn end(&mut self) -> Slice;
 
-    /// Is called now and then between slices: answers a server that asks whether anybody is there.
+    /// Called now and then between slices: answers a server that asks whether its client is alive.
     fn tend(&mut self) {}
 }
 
-/// A driver as a thread has it, whatever its type: what is called once for a slice. [`Load`]'s own methods are called through no table
-/// of functions, so that the compiler sees all of a driver's loop.
+/// A driver as a thread sees it, whatever its type, with a method that is called once for each slice. [`Load`]'s own
+/// methods are not called through a vtable, so that the compiler sees the whole loop of a driver.
 pub trait Drive {
     /// Works on this thread for a slice.
     ///
     /// # Errors
     ///
-    /// What [`Load::turn`] returned, or an interrupt.
+    /// Those of [`Load::turn`], or an interrupt.
     fn drive(&mut self, clock: &HostClock, duration: Duration, interrupt: Interrupt) -> anyhow::Result<Slice>;
 
-    /// [`Load::tend`].
+    /// Calls [`Load::tend`].
     fn tend_peers(&mut self);
 }
 
@@ -150,7 +152,7 @@ impl<L: Load> Drive for L {
         loop {
             match self.turn(now_ns)? {
                 State::Busy => {}
-                // Whoever has slept does not know what time it is.
+                // After a sleep the time is unknown, so read the clock.
                 State::Idle if self.rest()? => turns |= TURNS_PER_LOOK - 1,
                 State::Idle => idle.pass(),
                 State::Over => return Ok(self.end()),
@@ -168,7 +170,7 @@ impl<L: Load> Drive for L {
     }
 }
 
-/// The time of a slice, as drivers keep it: until it is over they start requests, and then they take what is still in flight.
+/// Time of a slice. Until it is over drivers start requests; then they wait for those still in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
     began_ns: u64,
@@ -181,12 +183,12 @@ impl Span {
         Self { began_ns: now_ns, end_ns, elapsed_ns: None }
     }
 
-    /// As long, from this time on.
+    /// A span of the same length that begins now.
     pub(crate) fn begun_anew(self, now_ns: u64) -> Self {
         Self::begin(now_ns, now_ns + (self.end_ns - self.began_ns))
     }
 
-    /// Whether more may be started. At least one request comes back, however little of the time others leave us.
+    /// Whether more requests may be started. At least one must be answered, however little time others leave us.
     #[inline(always)]
     pub(crate) fn goes_on(&mut self, now_ns: u64, done: u64) -> bool {
         if self.elapsed_ns.is_some() {

@@ -1,6 +1,7 @@
 //! Lookups in tables that are larger than the caches, in several forms, on one thread (nsdi15 2.5, 3.3).
 //!
-//! Every data set has a recipe and a seed. Keys are drawn ahead, and what each finds is known by then: every result is compared inside the timed run.
+//! Every data set is made by fixed rules from a seed. Keys are drawn in advance, when it is also worked out what each
+//! must find; every result is compared inside the timed run.
 
 mod chase;
 mod limit;
@@ -17,52 +18,52 @@ pub use mica::Mica;
 pub use tables::{Ipv4, Ipv6, Names, Numbers, Stations};
 pub(crate) use tables::{NAME_LEN, ipv4_prefix, ipv6_prefix, name_text, station};
 
-/// Lookups that run at once at most.
+/// Most lookups in flight at a time.
 pub const WIDTH_MAX: usize = sinew::store::lookup::GROUP_MAX;
-/// Keys that are drawn ahead: what so many touch fits no cache.
+/// Keys drawn in advance; so many that the data they touch fits no cache.
 pub const TRACE: usize = 1 << 22;
 /// Lookups between looks at the clock.
 const STRETCH: usize = 4096;
 
-/// How lookups are made.
+/// Form of the lookups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// One after the other.
     Plain,
-    /// By the interleaver.
+    /// Many at a time, by the interleaver.
     Interleaved,
-    /// With group prefetching by hand.
+    /// Many at a time, with group prefetching by hand.
     Grouped,
 }
 
 impl Form {
-    /// All of them.
+    /// All forms.
     pub const ALL: [Self; 3] = [Self::Interleaved, Self::Plain, Self::Grouped];
 }
 
-/// A table, and keys that are looked up there.
+/// A table, and keys that are looked up in it.
 pub trait Lookups {
-    /// What is looked up.
+    /// Key of a lookup.
     type Key: Copy;
-    /// What is found.
+    /// Result of a lookup.
     type Found: Copy + PartialEq + Default;
 
-    /// A key by chance, from a random number, and what it finds.
+    /// Draws a key by a random number. Returns what it must find, too.
     fn draw(&self, random: u64) -> (Self::Key, Self::Found);
 
-    /// Bytes of the table.
+    /// Size of the table, in bytes.
     fn bytes(&self) -> usize;
 
-    /// Looks all keys up, so many at once.
+    /// Looks up all keys, `width` at a time.
     fn look_up(&self, form: Form, width: usize, keys: &[Self::Key], found: &mut [Self::Found]);
 
-    /// Accesses to memory that each lookup counts for: 1, where lookups are what is counted.
+    /// Memory accesses that each lookup counts for; 1 where lookups themselves are counted.
     fn weight(&self) -> usize {
         1
     }
 }
 
-/// Lookups that are made again and again.
+/// Lookups that are made over and over.
 #[derive(Debug)]
 pub struct Trace<L: Lookups> {
     /// The table.
@@ -73,7 +74,7 @@ pub struct Trace<L: Lookups> {
     at: usize,
 }
 
-/// Mixes a number into another, one to one.
+/// Mixes the bits of a number, one to one.
 pub(crate) fn mixed(number: u64) -> u64 {
     let number = (number ^ number >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     let number = (number ^ number >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -81,18 +82,18 @@ pub(crate) fn mixed(number: u64) -> u64 {
 }
 
 impl<L: Lookups> Trace<L> {
-    /// Draws the keys.
+    /// Draws `len` keys.
     pub fn new(lookups: L, len: usize) -> Self {
         let (keys, expected): (Vec<_>, Vec<_>) = (0..len as u64).map(|at| lookups.draw(mixed(at + 1))).unzip();
         let found = vec![L::Found::default(); STRETCH.min(len)];
         Self { lookups, keys, expected, found, at: 0 }
     }
 
-    /// Lookups in millions a second, by their [weight](Lookups::weight).
+    /// Makes lookups for `duration`. Returns millions a second, by their [weight](Lookups::weight).
     ///
     /// # Errors
     ///
-    /// One that found something else than it should.
+    /// A lookup had the wrong result.
     pub fn mops(&mut self, form: Form, width: usize, duration: Duration) -> anyhow::Result<f64> {
         let began = Instant::now();
         let mut count = 0;
@@ -106,7 +107,7 @@ impl<L: Lookups> Trace<L> {
             self.at += len;
             count += len;
         }
-        ensure!(good, "a lookup found something else than it should");
+        ensure!(good, "a lookup had the wrong result");
         Ok((count * self.lookups.weight()) as f64 / began.elapsed().as_secs_f64() / 1e6)
     }
 }
@@ -122,7 +123,7 @@ mod tests {
                 assert!(trace.mops(form, width, Duration::from_millis(1)).unwrap() > 0.0);
             }
         }
-        // What was expected of one key is another's.
+        // The first key now expects the result of another.
         let other = trace.expected.iter().copied().find(|other| *other != trace.expected[0]).unwrap_or_default();
         trace.expected[0] = other;
         trace.at = 0;

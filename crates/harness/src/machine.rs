@@ -1,4 +1,4 @@
-//! What the machine is at the moment: its processors, and how far apart two of them are.
+//! The machine's processors, threads that are pinned to them, and how far apart two of them are.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, OnceLock};
@@ -9,24 +9,24 @@ use sinew::host::{available_cpus, pin_current_thread};
 
 use crate::units;
 
-/// Cores whose cache line takes less than this to go to and fro share a cache.
+/// Round trip of a cache line below which two cores share a cache.
 pub const NEAR_BELOW_NS: f64 = 150.0;
 
-/// The processors of two threads that talk: the one that asks, the one that answers. `None` leaves it to the system.
+/// Processors of two threads: the one that asks, and the one that answers. `None` leaves their placement to the system.
 pub type Pair = Option<[usize; 2]>;
 
-/// The processors that this process may use, as it was when it started: a thread that was pinned since sees only its own.
+/// Processors that this process may use, as at its start: a thread that has been pinned since would only see its own.
 pub fn cpus() -> &'static [usize] {
     static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
     CPUS.get_or_init(available_cpus)
 }
 
-/// Whether two threads can spin at once.
+/// Whether two threads can spin at the same time.
 pub fn has_two_cpus() -> bool {
     cpus().len() >= 2
 }
 
-/// The first two processors, where there are two.
+/// The first two processors, if there are two.
 pub fn default_pair() -> Pair {
     match *cpus() {
         [first, second, ..] => Some([first, second]),
@@ -37,16 +37,16 @@ pub fn default_pair() -> Pair {
 /// Checks that threads can be pinned to these processors.
 pub fn check_pins(pins: &[usize]) -> anyhow::Result<()> {
     for cpu in pins {
-        ensure!(cpus().contains(cpu), "--pin: there is no processor {cpu} for this process; it may use {:?}", cpus());
+        ensure!(cpus().contains(cpu), "--pin: this process may not use processor {cpu}; it may use {:?}", cpus());
     }
     Ok(())
 }
 
-/// Processors of client threads and of server threads; `None` leaves a thread where the system puts it.
+/// Processors of client threads and of server threads; `None` leaves a thread's placement to the system.
 pub type Places = (Vec<Option<usize>>, Vec<Option<usize>>);
 
-/// A processor for each client thread, and one for each server thread: those of `pins`, or, unless `no_pin`, the first that
-/// there are. For a server elsewhere the clients' are enough.
+/// A processor for each client thread, and one for each server thread: those of `pins`, or, unless `no_pin`, the first
+/// ones available. For a server elsewhere the clients' processors suffice.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub fn places(
     let is_enough = |len: usize| len == wanted || (is_server_elsewhere && len == clients);
     ensure!(
         pins.is_empty() || is_enough(pins.len()),
-        "--pin: {wanted} processors are needed, one for each client thread ({clients}) and then one for each server thread"
+        "--pin: name {wanted} processors, one for each client thread ({clients}) and then one for each server thread"
     );
     check_pins(pins)?;
     let available = if pins.is_empty() { cpus() } else { pins };
@@ -71,12 +71,12 @@ pub fn places(
     Ok((all, servers))
 }
 
-/// The processors of the first client and the first server.
+/// Processors of the first client and the first server.
 pub fn pair(clients: &[Option<usize>], servers: &[Option<usize>]) -> Pair {
     Some([(*clients.first()?)?, (*servers.first()?)?])
 }
 
-/// Pins the calling thread, if it should be.
+/// Pins the calling thread, unless `cpu` is `None`.
 pub fn pin(cpu: Option<usize>) -> anyhow::Result<()> {
     match cpu {
         Some(cpu) => pin_current_thread(cpu).context("--pin"),
@@ -84,7 +84,7 @@ pub fn pin(cpu: Option<usize>) -> anyhow::Result<()> {
     }
 }
 
-/// What a thread does while it waits for another: nothing on processors of their own, else it lets the other run.
+/// Wait of one thread for another: it spins if they have processors of their own, and otherwise yields.
 #[derive(Clone, Copy)]
 pub struct Idle {
     yields: bool,
@@ -97,7 +97,7 @@ impl Default for Idle {
 }
 
 impl Idle {
-    /// As the machine allows.
+    /// Chooses by the number of processors.
     pub fn new() -> Self {
         Self { yields: !has_two_cpus() }
     }
@@ -111,34 +111,36 @@ impl Idle {
     }
 }
 
-/// Nanoseconds that measuring threads of this process which have ended had waited for their processors.
+/// Nanoseconds for which measuring threads of this process that have ended waited for their processors.
 static ENDED_WAITED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Is called by a measuring thread before it ends: how long it waited for its processor would be lost with it.
+/// Called by a measuring thread before it ends, since the time for which it waited for its processor would be lost with
+/// it.
 fn thread_ends() {
     let waited = std::fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|text| waited_ns(&text));
     ENDED_WAITED_NS.fetch_add(waited.unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Nanoseconds that measuring threads of this process which have ended had waited for their processors.
+/// Nanoseconds for which measuring threads of this process that have ended waited for their processors.
 pub(crate) fn ended_waited_ns() -> u64 {
     ENDED_WAITED_NS.load(Ordering::Relaxed)
 }
 
-/// From `schedstat`, which has nanoseconds on a processor, nanoseconds of waiting for one, and how often one was given: the second.
+/// Parses `schedstat`, which has nanoseconds on a processor, nanoseconds of waiting for one, and the number of time
+/// slices. Returns the second.
 pub(crate) fn waited_ns(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Runs `first` and `second` on two threads, pinned if so asked; `second` goes on until the flag is set. Neither runs when one
-/// cannot be pinned.
+/// Runs `first` and `second` on two threads, pinned to `cpus` if given; `second` goes on until the flag is set. Neither
+/// runs if one of them cannot be pinned.
 pub fn two_threads<A: Send, B: Send>(
     cpus: Pair,
     first: impl FnOnce() -> A + Send,
     second: impl FnOnce(&AtomicBool) -> B + Send,
 ) -> anyhow::Result<(A, B)> {
     let (stop, unpinned, pinning) = (AtomicBool::new(false), AtomicBool::new(false), Barrier::new(2));
-    // Each waits for what only the other does, so both must be able to run.
+    // Each one waits for the other, so both must be able to run.
     let both_pinned = |which: usize| {
         let result = pin(cpus.map(|cpus| cpus[which]));
         unpinned.fetch_or(result.is_err(), Ordering::Relaxed);
@@ -161,7 +163,7 @@ pub fn two_threads<A: Send, B: Send>(
         stop.store(true, Ordering::Relaxed);
         let lost = |_| anyhow::anyhow!("a measuring thread panicked");
         let second = second.join();
-        // One that could not be pinned says why.
+        // The thread that could not be pinned gives the reason.
         match (first.map_err(lost)??, second.map_err(lost)??) {
             (Some(first), Some(second)) => Ok((first, second)),
             _ => bail!("a measuring thread did not run"),
@@ -173,7 +175,7 @@ pub fn two_threads<A: Send, B: Send>(
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// The time that a cache line takes to go to another core and back, in nanoseconds; the median of many. `None` where both threads are on one processor.
+/// Median round trip of a cache line to another core, in nanoseconds. `None` if both threads are on one processor.
 pub fn core_round_trip_ns(cpus: Pair, duration: Duration) -> anyhow::Result<Option<f64>> {
     const TRIPS: u64 = 256;
     let is_one = cpus.is_some_and(|[first, second]| first == second);
@@ -209,7 +211,7 @@ pub fn core_round_trip_ns(cpus: Pair, duration: Duration) -> anyhow::Result<Opti
     Ok(Some(units::median(&means)))
 }
 
-/// `near` or `far`, or `one` where there is but one processor.
+/// `near` or `far`, or `one` if there is only one processor.
 pub fn distance(round_trip_ns: Option<f64>) -> &'static str {
     match round_trip_ns {
         None => "one",

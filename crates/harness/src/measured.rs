@@ -1,4 +1,4 @@
-//! What rounds of slices came to.
+//! Results of rounds of slices.
 
 use crate::surroundings::Surroundings;
 use crate::units;
@@ -6,25 +6,25 @@ use crate::units;
 /// One round of slices.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// How far apart the cores were before it, and after it.
+    /// Distance of the cores in ns, before the round and after it.
     pub cores_ns: Option<[f64; 2]>,
-    /// What each side came to.
+    /// Figure of each side.
     pub values: Vec<Option<f64>>,
 }
 
-/// What came of it.
+/// Result of a measurement.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// In their order.
+    /// Rounds, in their order.
     pub rounds: Vec<Round>,
-    /// What the machine was like.
+    /// State of the machine.
     pub surroundings: Surroundings,
-    /// Why all of it is invalid; of single sides [`validity`](crate::validity) says more.
+    /// Reasons why all of it is invalid; for single sides see [`validity`](crate::validity).
     pub disturbed: Vec<String>,
 }
 
 impl Measured {
-    /// The last rounds of this one, as many as the next has, and the next.
+    /// Keeps the last rounds of this one, as many as the next has, and appends the next.
     pub(crate) fn followed_by(mut self, next: Self) -> Self {
         self.rounds.drain(..self.rounds.len().saturating_sub(next.rounds.len()));
         self.rounds.extend(next.rounds);
@@ -35,12 +35,12 @@ impl Measured {
         self
     }
 
-    /// The slices of a side that had a value.
+    /// Slices of a side that have a value.
     pub fn slices(&self, side: usize) -> Vec<f64> {
         self.rounds.iter().filter_map(|round| round.values[side]).collect()
     }
 
-    /// The middle of how many times as much `ours` was as `theirs`, within each round.
+    /// Median ratio of `ours` to `theirs`, within each round.
     pub fn times(&self, ours: usize, theirs: usize) -> Option<f64> {
         let ratio = |round: &Round| Some(round.values[ours]? / round.values[theirs]?);
         let ratios: Vec<f64> = self.rounds.iter().filter_map(ratio).collect();

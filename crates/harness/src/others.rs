@@ -1,9 +1,10 @@
-//! Whether others used the processors that something was measured on.
+//! Share of the processors that others used during a measurement.
 //!
-//! A thread whose processor others use half of the time seems half as fast, and so does the limit that is measured beside it. The
-//! kernel tells two things: for each thread, how long it waited for its processor; and for each processor how busy it was, of which the
-//! processes that measure say what was theirs. The first is exact, but says something only where each thread has a processor of its own.
-//! The second counts in ticks of 10 ms, and what the hypervisor took is in it.
+//! A thread whose processor others use half of the time seems half as fast, and so does the limit that is measured
+//! beside it. The kernel reports two things: for each thread, how long it waited for its processor; and for each
+//! processor how busy it was, of which the measuring processes know their own part. The first is exact, but only tells
+//! something if each thread has a processor of its own. The second counts in ticks of 10 ms, and includes what the
+//! hypervisor took.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,42 +12,44 @@ use std::time::Instant;
 
 use crate::machine;
 
-/// From this share of the processors' time on, a figure says too much of the others.
+/// Share of the processors' time from which a figure says too much about others.
 pub const TOO_MUCH: f64 = 0.05;
-/// Ticks of the kernel's counters over which even a small share of others can be told.
+/// Ticks of the kernel's counters from which even a small share of others can be told.
 const TICKS_MIN: u64 = 100;
-/// Over fewer, no rounding makes so many ticks of others.
+/// Ticks of others that rounding alone never makes when there are fewer ticks in total.
 const TICKS_OF_OTHERS_MIN: u64 = 10;
 
-/// Watches processors from its making on.
+/// Watches processors from its creation on.
 pub struct Watch {
     cpus: Vec<usize>,
-    /// Whether each thread that measures has a processor of its own.
+    /// Whether each measuring thread has a processor of its own.
     are_own: bool,
     processes: Vec<u32>,
     began: Instant,
     before: Reading,
 }
 
-/// What the kernel counted so far.
+/// Counters of the kernel so far.
 struct Reading {
     ticks: Option<Ticks>,
-    /// Nanoseconds that each thread of the measuring processes waited for a processor, and those that have ended.
+    /// Nanoseconds for which each thread of the measuring processes waited for a processor; ended threads are in
+    /// `ended_waited_ns`.
     waited_ns: BTreeMap<u32, u64>,
     ended_waited_ns: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Ticks {
-    /// Of the processors, idle ones included.
+    /// Ticks of the processors, idle ones included.
     all: u64,
     busy: u64,
-    /// Of the processes that measure.
+    /// Ticks of the measuring processes.
     own: u64,
 }
 
 impl Watch {
-    /// Watches the processors to which measuring threads are pinned (all, where one is not) for others than this process and `servers`.
+    /// Watches the processors to which measuring threads are pinned (all processors, if one thread is not pinned) for
+    /// use by others than this process and `servers`.
     pub fn new(pins: &[Option<usize>], servers: impl IntoIterator<Item = u32>) -> Self {
         let pinned: Option<BTreeSet<usize>> = pins.iter().copied().collect();
         let are_own = pinned.as_ref().is_some_and(|pinned| pinned.len() == pins.len());
@@ -56,12 +59,13 @@ impl Watch {
         Self { cpus, are_own, processes, began: Instant::now(), before }
     }
 
-    /// Whether there is a [share](Self::share) once enough time has gone by: the kernel tells what it needs.
+    /// Whether there will be a [share](Self::share) once enough time has passed, since the kernel has the counters for
+    /// it.
     pub fn will_tell(&self) -> bool {
         self.before.ticks.is_some()
     }
 
-    /// The share of the processors' time that others used since, from 0 to 1, where that can be told.
+    /// Share of the processors' time that others have used since, from 0 to 1, if it can be told.
     pub fn share(&self) -> Option<f64> {
         let now = Reading::take(&self.cpus, &self.processes);
         let by_ticks = self.before.ticks.zip(now.ticks).and_then(|(before, now)| ticks_share(before, now));
@@ -100,8 +104,8 @@ impl Ticks {
     }
 }
 
-/// The threads of a process that are pinned to a processor, and the nanoseconds that each waited for it. Others, which give orders and hear
-/// answers, wait for those that measure.
+/// The threads of a process that are pinned to a processor, and the nanoseconds for which each has waited for it. Other
+/// threads only give orders and receive answers, and wait for those that measure.
 fn waits(process: u32) -> Vec<(u32, u64)> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let of = |thread: fs::DirEntry| {
@@ -113,7 +117,7 @@ fn waits(process: u32) -> Vec<(u32, u64)> {
     threads.filter_map(of).collect()
 }
 
-/// Whether a thread may run on one processor only, by its `status`.
+/// Whether a thread may run on one processor only, according to its `status`.
 fn is_pinned(status: &str) -> bool {
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     allowed.is_some_and(|list| list.trim().parse::<usize>().is_ok())
@@ -126,12 +130,12 @@ fn ticks_share(before: Ticks, now: Ticks) -> Option<f64> {
     (all >= TICKS_MIN || others >= TICKS_OF_OTHERS_MIN).then(|| others as f64 / all.max(1) as f64)
 }
 
-/// All ticks of a processor, and those in which it did something, from `/proc/stat`.
+/// Parses `/proc/stat`: all ticks of a processor, and those in which it was busy.
 fn processor(stat: &str, cpu: usize) -> Option<(u64, u64)> {
     let name = format!("cpu{cpu}");
     let mut words =
         stat.lines().map(str::split_whitespace).find_map(|mut words| (words.next()? == name).then_some(words))?;
-    // User, nice, system, idle, waiting for a device, interrupts of two kinds, stolen. (Guests are counted as users.)
+    // User, nice, system, idle, waiting for a device, interrupts of two kinds, stolen. (User time includes guests.)
     let mut ticks = [0; 8];
     for tick in &mut ticks {
         *tick = words.next()?.parse().ok()?;
@@ -140,9 +144,9 @@ fn processor(stat: &str, cpu: usize) -> Option<(u64, u64)> {
     Some((all, all - ticks[3] - ticks[4]))
 }
 
-/// Ticks that a process used, from `/proc/PID/stat`.
+/// Parses `/proc/PID/stat`: the ticks that a process used.
 fn process(stat: &str) -> Option<u64> {
-    // Its name may hold anything, and ends with the last parenthesis.
+    // Its name may contain anything, and ends with the last parenthesis.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || words.next()?.parse::<u64>().ok();
     Some(next()? + next()?)

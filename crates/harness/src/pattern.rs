@@ -1,22 +1,22 @@
-//! What test messages hold, so that every answer can be checked.
+//! Contents of test messages, by which every answer can be checked.
 //!
-//! A message has a body, word `i` of which depends on `i` alone and is written once, and *stamps*: words that depend on the
-//! call's sequence number and are written anew for every call. The first 32 bytes and the last word of a message are stamps; in
-//! long messages so is the first word of every 16 KB. A packet that arrives twice, late, torn or in another's place carries the
-//! wrong stamps.
+//! A message has a body, word `i` of which depends on `i` alone and is written once, and *stamps*: words that depend on
+//! the call's sequence number and are written anew for every call. The first 32 bytes and the last word of a message
+//! are stamps; in long messages so is the first word of every 16 KB. A packet that arrives twice, late, torn or in
+//! another's place has the wrong stamps.
 
-/// Bytes at a message's start that are all stamps.
+/// Bytes at the start of a message that are all stamps.
 const HEAD: usize = 32;
-/// From one stamp to the next in the body.
+/// Bytes from one stamp to the next in the body.
 const STAMP_EVERY: usize = 16 << 10;
-/// From one checked word of the body to the next.
+/// Bytes from one checked word of the body to the next.
 const CHECK_EVERY: usize = 4 << 10;
-/// Of every so many messages one is checked byte for byte.
+/// Interval of full checks: one message in this many is checked byte for byte.
 pub const FULL_CHECK_EVERY: u64 = 64;
 
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The word at offset `at` of message `sequence`, where it is a stamp.
+/// The word at offset `at` of message `sequence`, if it is a stamp.
 #[inline(always)]
 pub fn stamp(sequence: u64, at: usize) -> u64 {
     (sequence ^ at as u64).wrapping_mul(ODD) ^ sequence
@@ -44,21 +44,21 @@ fn is_stamp(at: usize, len: usize) -> bool {
     at < HEAD || at.is_multiple_of(STAMP_EVERY) || at + 8 >= len
 }
 
-/// Where the stamps beyond the head are.
+/// Offsets of the stamps after the head.
 fn later_stamps(len: usize) -> impl Iterator<Item = usize> {
     let last = len.saturating_sub(1) & !7;
     let regular = (STAMP_EVERY..len).step_by(STAMP_EVERY);
     regular.chain((last >= HEAD && !last.is_multiple_of(STAMP_EVERY)).then_some(last))
 }
 
-/// Writes the body of a message, once for a buffer.
+/// Writes the body of a message; once for each buffer.
 pub fn write_body(message: &mut [u8]) {
     for at in (0..message.len()).step_by(8) {
         put(message, at, body(at));
     }
 }
 
-/// Writes the stamps of a message, for every call.
+/// Writes the stamps of a message; for every call.
 #[inline]
 pub fn write_stamps(message: &mut [u8], sequence: u64) {
     if let Some(head) = message.first_chunk_mut::<HEAD>() {
@@ -75,8 +75,8 @@ pub fn write_stamps(message: &mut [u8], sequence: u64) {
     }
 }
 
-/// Whether a message is that of call `sequence`: all stamps, in messages of more than 4 KB one word of the body in every 4 KB
-/// (another one for each call), and all of it for every [`FULL_CHECK_EVERY`]th call.
+/// Whether a message is that of call `sequence`. Checks all stamps, in messages of more than 4 KB one word of the body
+/// in every 4 KB (another one for each call), and everything in every [`FULL_CHECK_EVERY`]th call.
 #[inline]
 pub fn check(message: &[u8], sequence: u64) -> bool {
     if let Some(head) = message.as_array::<HEAD>() {
@@ -114,8 +114,8 @@ pub fn check_all(message: &[u8], sequence: u64) -> bool {
         } else {
             words
         };
-        // Without a way out of the loop, so that it runs at the speed of memory: a server that checked for long would look
-        // dead to its client.
+        // This loop has no early exit, so that it runs at the speed of memory: a server that checked for long would
+        // look dead to its client.
         let differing = body_words.iter().enumerate().fold(0, |differing, (word_index, word)| {
             differing | (u64::from_le_bytes(*word) ^ body(start + stamps + word_index * 8))
         });

@@ -1,9 +1,13 @@
-//! Pattern matching, on one thread (nsdi15 5): rules, payloads, and four ways to find the one in the other.
+//! Pattern matching, on one thread (nsdi15 5): rules, payloads, and four ways to find rules in payloads.
 //!
-//! The recipe, from a seed: 23,331 patterns in 450 groups, whose sizes fall as 1 / (rank + 8). A pattern is, seven times in ten, two to four *words* with a mark between them, half of them without
-//! regard to case, and else 4 to 23 bytes of any value; cut at 40 bytes. There are 4,000 words of three to eight letters, of which the n-th comes as often as 1 / n.
-//! Payloads, 65,536 of them: half have 64 to 256 bytes, half 512 to 1,460, each length as often. Nine of ten are words and marks, the tenth bytes of any value. A group is chosen as often as it has
-//! patterns. One payload of 50 has a pattern of its group somewhere; others have one by chance, since words are the same ones.
+//! All of it is made from a seed. There are 23,331 patterns in 450 groups, whose sizes fall as 1 / (rank + 8). Seven
+//! patterns in ten are two to four *words* with a mark between them, half of these without regard to case; the others
+//! are 4 to 23 arbitrary bytes. Patterns are cut at 40 bytes. There are 4,000 words of three to eight letters; the n-th
+//! has frequency 1 / n.
+//!
+//! There are 65,536 payloads. Half have 64 to 256 bytes, half 512 to 1,460, with all lengths equally frequent. Nine in
+//! ten are words and marks, the tenth arbitrary bytes. A group is chosen in proportion to its number of patterns. One
+//! payload in 50 has a pattern of its group somewhere; others have one by chance, since the words are the same.
 
 use std::time::{Duration, Instant};
 
@@ -13,28 +17,29 @@ use sinew::fabric::{Generator, SeededGenerator};
 use sinew::forward::filter::{BATCH, Filter};
 use sinew::store::lookup::patterns::Pattern;
 
-/// How patterns are found.
+/// Way to find patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Large batches, sorted, several payloads at once.
+    /// In large batches, sorted, several payloads at a time.
     Sorted,
     /// Payload after payload, byte after byte.
     Plain,
-    /// Several payloads at once, in the order in which they came.
+    /// Several payloads at a time, in order of arrival.
     Interchanged,
-    /// By the `aho-corasick` crate: a DFA of the standard kind for each group, overlapping matches, no prefilter, payload after payload.
+    /// By the `aho-corasick` crate: a DFA of the standard kind for each group, with overlapping matches and no
+    /// prefilter, payload after payload.
     Crate,
 }
 
 impl Way {
-    /// All of them.
+    /// All ways.
     pub const ALL: [Self; 4] = [Self::Sorted, Self::Plain, Self::Interchanged, Self::Crate];
 }
 
-/// How large it all is.
+/// Sizes of rules and payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Patterns, of all groups.
+    /// Patterns, over all groups.
     pub patterns: usize,
     /// Groups.
     pub groups: usize,
@@ -43,7 +48,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The paper's patterns.
+    /// The paper's numbers of patterns and groups.
     pub const PAPER: Self = Self { patterns: 23_331, groups: 450, payloads: 1 << 16 };
 }
 
@@ -51,7 +56,7 @@ impl Sizes {
 pub struct Patterns {
     filter: Filter,
     crates: Vec<AhoCorasick>,
-    /// Of the crate's automata: by group and pattern, its length where case counts.
+    /// Bytes of each pattern whose case counts, by group and pattern, to check hits of the crate's automata.
     exact: Vec<Vec<Option<Box<[u8]>>>>,
     payloads: Vec<(u32, Vec<u8>)>,
     hits: Vec<u32>,
@@ -64,7 +69,7 @@ const MARKS: &[u8] = b" /.=&?-_:;%<>\"\n";
 const PATTERN_LEN_MAX: usize = 40;
 
 fn word(draw: &mut SeededGenerator, into: &mut Vec<u8>) {
-    // As often as 1 / n: the logarithm of n is as often anywhere.
+    // The n-th word has frequency 1 / n: the logarithm of n is uniform.
     let unit = draw.below(1 << 30) as f64 / f64::from(1 << 30);
     let nth = (WORDS as f64).powf(unit) as u64;
     let mut letters = SeededGenerator::new(nth);
@@ -119,11 +124,11 @@ fn payload(draw: &mut SeededGenerator, group: &[Pattern]) -> Vec<u8> {
 }
 
 impl Patterns {
-    /// Makes all of it, from a seed.
+    /// Makes rules and payloads from a seed.
     ///
     /// # Errors
     ///
-    /// The crate does not make an automaton.
+    /// The crate cannot make an automaton.
     pub fn new(sizes: Sizes, seed: u64) -> anyhow::Result<Self> {
         let mut draw = SeededGenerator::new(seed);
         let weights: Vec<f64> = (0..sizes.groups).map(|rank| 1.0 / (rank as f64 + 8.0)).collect();
@@ -139,7 +144,7 @@ impl Patterns {
         Self::of(groups, sizes.payloads, draw)
     }
 
-    /// With these groups of patterns, such as a rule file's, and so many payloads.
+    /// Makes payloads for these groups of patterns, such as a rule file's.
     ///
     /// # Errors
     ///
@@ -157,7 +162,7 @@ impl Patterns {
         let crates = groups.iter().map(|group| {
             let mut builder = AhoCorasick::builder();
             builder.kind(Some(AhoCorasickKind::DFA)).match_kind(MatchKind::Standard).prefilter(false);
-            // Where case counts for some, it is looked at afterwards, as ours do.
+            // Patterns whose case counts are checked afterwards, as in our automata.
             Ok(builder.ascii_case_insensitive(true).build(group.iter().map(Pattern::bytes))?)
         });
         let crates = crates.collect::<anyhow::Result<Vec<_>>>()?;
@@ -174,17 +179,17 @@ impl Patterns {
         Ok(patterns)
     }
 
-    /// Automata, their states, and the bytes of their tables.
+    /// Number of automata, of their states, and of the bytes of their tables.
     pub fn size(&self) -> (usize, usize, usize) {
         self.filter.size()
     }
 
-    /// Bytes of the crate's tables.
+    /// Size of the crate's tables, in bytes.
     pub fn crate_bytes(&self) -> usize {
         self.crates.iter().map(AhoCorasick::memory_usage).sum()
     }
 
-    /// Hits for each thousand bytes.
+    /// Hits in a thousand bytes.
     pub fn hits_per_kb(&self) -> f64 {
         let bytes: usize = self.payloads.iter().map(|(_, bytes)| bytes.len()).sum();
         f64::from(self.hits.iter().sum::<u32>()) / bytes as f64 * 1000.0
@@ -199,11 +204,11 @@ impl Patterns {
             .count() as u32
     }
 
-    /// Payload that is searched in a second, in Gbps.
+    /// Searches payloads for `duration`. Returns Gbps.
     ///
     /// # Errors
     ///
-    /// Hits that are more or fewer in some payload than they should be.
+    /// A payload has more or fewer hits than it must have.
     pub fn gbps(&mut self, way: Way, duration: Duration) -> anyhow::Result<f64> {
         let mut hits = vec![0u32; self.batch];
         let began = Instant::now();
@@ -232,7 +237,7 @@ impl Patterns {
             good &= hits[..] == self.hits[first..self.next];
             bytes += batch.iter().map(|(_, text)| text.len()).sum::<usize>();
         }
-        ensure!(good, "a payload has other hits than it should");
+        ensure!(good, "a payload has the wrong number of hits");
         Ok(bytes as f64 * 8.0 / began.elapsed().as_secs_f64() / 1e9)
     }
 }

@@ -1,7 +1,9 @@
-//! What this machine does when it is quiet, if the user has measured that: `sinew limits --json > quiet.json`.
+//! Reference figures of this machine when it was quiet, if the user has measured them: `sinew limits --json >
+//! quiet.json`.
 //!
-//! Something that lasts for the whole of a measurement, such as a neighbour in the same cache, disturbs both halves alike. Whoever wants to
-//! notice that gives the machine's own figures of a quiet time; nothing is held against those of another machine.
+//! A disturbance that lasts for the whole of a measurement, such as a neighbour in the same cache, affects both halves
+//! alike. To notice that, a user gives the machine's own figures from a quiet time; figures are never compared with
+//! those of another machine.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,17 +14,17 @@ use serde_json::Value;
 use crate::machine::{self, Pair};
 use crate::{limits, units};
 
-/// How much of the reference is enough.
+/// Share of the reference that a yardstick must reach.
 const ENOUGH: f64 = 0.7;
-/// How long a yardstick is measured.
+/// Time for which a yardstick is measured.
 const YARDSTICK: Duration = Duration::from_millis(30);
-/// Bytes of a small message.
+/// Length of a small message, in bytes.
 const SMALL: usize = 32;
 
-/// What is measured before and after, to be held against the reference.
+/// A figure that is measured before and after, and compared with the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Yardstick {
-    /// It depends on the distance of the cores.
+    /// A small message through a ring and back; depends on the distance of the cores.
     RingRoundTrip,
     /// A datagram to another thread and back.
     UdpRoundTrip,
@@ -35,7 +37,7 @@ pub enum Yardstick {
 impl Yardstick {
     const ALL: [Self; 4] = [Self::RingRoundTrip, Self::UdpRoundTrip, Self::Copy, Self::UdpBandwidth];
 
-    /// Its name among the results of `sinew limits`.
+    /// Name among the results of `sinew limits`.
     fn name(self) -> &'static str {
         match self {
             Self::RingRoundTrip => "ring_round_trip",
@@ -53,7 +55,7 @@ impl Yardstick {
         if self.is_time() { units::time(value) } else { format!("{} Gbps", units::figure(value)) }
     }
 
-    /// Measures it; `None` where the reference does not have it.
+    /// Measures the yardstick; `None` if the reference does not have it.
     pub(crate) fn read(self, pair: Pair, references: &References) -> anyhow::Result<Option<Reading>> {
         let Some(quiet) = references.figure(self.name()) else { return Ok(None) };
         let cores_ns = machine::core_round_trip_ns(pair, YARDSTICK / 10)?;
@@ -65,7 +67,7 @@ impl Yardstick {
             Self::Copy => limits::copy_own_bytes_per_s(YARDSTICK) * 8e-9,
             Self::UdpBandwidth => limits::udp_bandwidth_gbps(pair, 4096, YARDSTICK)?,
         };
-        // A ring is as far as its cores are.
+        // A ring's round trip scales with the distance of the cores.
         let distance = match (self, cores_ns, references.figure("core_round_trip")) {
             (Self::RingRoundTrip, Some(now_ns), Some(then_ns)) if then_ns > 0.0 => now_ns / then_ns,
             _ => 1.0,
@@ -74,12 +76,12 @@ impl Yardstick {
     }
 }
 
-/// What a quiet machine reaches; empty unless the user says.
+/// Figures of the quiet machine; empty unless the user gives them.
 #[derive(Clone, Debug, Default)]
 pub struct References(Option<Value>);
 
 impl References {
-    /// Those in a file that `sinew limits --json` wrote.
+    /// Reads a file that `sinew limits --json` wrote.
     ///
     /// # Errors
     ///
@@ -87,7 +89,7 @@ impl References {
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let file = path.display();
         let text = std::fs::read_to_string(path).with_context(|| format!("--reference {file}"))?;
-        let none = || format!("--reference {file}: not what `sinew limits --json` prints");
+        let none = || format!("--reference {file}: not the output of `sinew limits --json`");
         let references = Self(Some(serde_json::from_str(&text).with_context(none)?));
         let is_any = Yardstick::ALL.iter().any(|yardstick| references.figure(yardstick.name()).is_some());
         ensure!(is_any, none());
@@ -101,7 +103,7 @@ impl References {
     }
 }
 
-/// A yardstick's value, and what it was when the machine was quiet.
+/// Value of a yardstick, now and when the machine was quiet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     yardstick: Yardstick,
@@ -115,12 +117,12 @@ impl Reading {
         part >= ENOUGH
     }
 
-    /// What is wrong, if the machine was much slower before or after than it was when it was quiet.
+    /// Complaint, if the machine was much slower before or after than when it was quiet.
     pub(crate) fn complaint(before: &Self, after: &Self) -> Option<String> {
         let text = |value| before.yardstick.text(value);
         (!before.is_enough() || !after.is_enough()).then(|| {
             format!(
-                "{} was {} before and {} after, and {} when the reference was made",
+                "{} was {} before and {} after, but {} when the reference was made",
                 before.yardstick.name(),
                 text(before.value),
                 text(after.value),

@@ -1,9 +1,10 @@
 //! Measures sides by turns.
 //!
-//! Machines change while programs run: their clocks, the distance of their cores, what others leave of them. So ours and what it
-//! stands beside are not measured one after the other, but in slices by turns, and the machine is looked at between them. Where the two halves
-//! of a measurement disagree it goes on for as long again, and the older half is dropped the next time; where others disturbed it, it begins
-//! anew. Both happen a few times at most: what was measured then is told, with why it is invalid if it is.
+//! Machines change while programs run: their clocks, the distance of their cores, the share that others leave. So our
+//! side and those it is compared with are not measured one after the other, but by turns in slices, and the machine is
+//! looked at in between. If the two halves of a measurement disagree, it goes on for as long again, and the next time
+//! the older half is dropped. If others disturbed it, it begins anew. Both happen a few times at most; the last result
+//! is then reported, with the reasons if it is invalid.
 
 use std::time::Duration;
 
@@ -17,59 +18,59 @@ use crate::reference::{References, Yardstick};
 use crate::surroundings::Surroundings;
 use crate::validity;
 
-/// Rounds of slices, of each side one.
+/// Rounds of slices, each with one slice of every side.
 pub const ROUNDS: u32 = 10;
-/// What comes before the first round and does not count, of each side.
+/// Longest warm-up of each side, before the first round. It does not count.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// The longest slice of anything but ours.
+/// Longest slice of any side but ours.
 const SIDE_SLICE_MAX: Duration = Duration::from_millis(150);
-/// How long the distance of the cores is measured before each round.
+/// Time for which the distance of the cores is measured before each round.
 const LOOK: Duration = Duration::from_millis(2);
-/// How often something goes on that does not settle, or begins anew.
+/// Most attempts at a measurement that does not settle, or was disturbed.
 const ATTEMPTS_MAX: u32 = 5;
-/// Others that use so much of the processors are there to stay: it is not measured again.
+/// Share of others from which the measurement is not repeated: they are there to stay.
 const HOPELESS: f64 = 0.2;
 
 /// Sides that can be measured by turns. The first is ours.
 pub trait Turns {
-    /// Measures a side for so long; `None` when nothing came through.
+    /// Measures a side for `duration`; `None` if nothing was received.
     ///
     /// # Errors
     ///
-    /// Whatever ends the measurement: an answer that is wrong, a server that is gone.
+    /// Whatever ends the measurement: a wrong answer, or a server that is gone.
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>>;
 
-    /// Forgets what was summed up over slices: they were the warm-up, or an attempt that was disturbed.
+    /// Forgets what was summed up over slices: they were the warm-up, or a disturbed attempt.
     fn forget(&mut self) {}
 }
 
-/// How something is measured.
+/// Settings of a measurement.
 pub struct Run<'a> {
-    /// Of our slices together; each other side takes half as long at most.
+    /// Sum of our slices; each other side takes at most half as long.
     pub duration: Duration,
-    /// The processors of client and server, whose distance is looked at; none where threads are wherever the system puts them.
+    /// Processors of client and server, whose distance is observed; `None` if the system places the threads.
     pub pair: Pair,
-    /// The processors of all threads that measure.
+    /// Processors of all threads that measure.
     pub pins: Vec<Option<usize>>,
-    /// Server processes whose work is not others'.
+    /// Server processes, whose work does not count as that of others.
     pub servers: Vec<u32>,
-    /// How many of the sides a result depends on: one or two, as a rule.
+    /// Number of sides on which the result depends: usually one or two.
     pub judged: usize,
-    /// What the machine is held against, if the user said what.
+    /// Reference for the machine, if the user gave one.
     pub yardstick: Option<(Yardstick, &'a References)>,
-    /// Ends it.
+    /// Ends the measurement.
     pub interrupt: Interrupt,
 }
 
-/// Hears what is done, and how much of it, from 0 to 1.
+/// Callback for the current activity, and the fraction of it that is done, from 0 to 1.
 pub type Progress<'a> = dyn FnMut(&str, f64) + 'a;
 
 impl Run<'_> {
-    /// Measures so many sides by turns.
+    /// Measures `sides` sides by turns.
     ///
     /// # Errors
     ///
-    /// An interrupt, or what a slice returned.
+    /// An interrupt, or an error of a slice.
     pub fn alternate(
         &self,
         sides: usize,
@@ -97,7 +98,7 @@ impl Run<'_> {
             let is_hopeless = measured.surroundings.others_share.is_some_and(|share| share >= HOPELESS);
             if attempt == ATTEMPTS_MAX || is_hopeless || self.is_undisturbed(&measured) {
                 if measured.surroundings.others_share.is_none() {
-                    // Over all attempts more can be told.
+                    // All attempts together are longer, so they can tell more.
                     let share = overall.share();
                     measured.surroundings.others_share = share;
                     let others = match share {
@@ -139,7 +140,7 @@ impl Run<'_> {
         for round in 0..ROUNDS {
             progress(what, f64::from(round) / f64::from(ROUNDS));
             let mut values = Vec::with_capacity(lens.len());
-            // The sides swap places, so that none is always behind the other.
+            // The sides swap places, so that none always comes after the other.
             for at in 0..lens.len() {
                 let side = if round % 2 == 0 { at } else { lens.len() - 1 - at };
                 values.push((side, turns.slice(side, lens[side])?.filter(|value| *value > 0.0)));
@@ -163,7 +164,7 @@ impl Run<'_> {
     }
 }
 
-/// A signal asked the command to end.
+/// Error of a command that a signal has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted;
 

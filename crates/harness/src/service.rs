@@ -1,4 +1,4 @@
-//! What the test server answers, and how its client reads the answers.
+//! Handlers of the test server, and the client's reading of their answers.
 
 use std::time::Duration;
 
@@ -19,23 +19,23 @@ pub const REPORT: RequestType = RequestType::new(3);
 /// Answers `slept` from a worker, after as many milliseconds as the request says in decimal digits.
 pub const SLEEP: RequestType = RequestType::new(4);
 
-/// The longest that [`SLEEP`] sleeps.
+/// Longest sleep of [`SLEEP`], in milliseconds.
 const SLEEP_MAX_MS: u64 = 60_000;
 
-/// What [`SINK`] says of a request. The request's sequence number comes in front of the message, as 8 bytes.
+/// Answer of [`SINK`] to a request, in which a sequence number of 8 bytes comes before the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The request's sequence number.
     pub sequence: u64,
-    /// Bytes of the message.
+    /// Length of the message, in bytes.
     pub len: u64,
-    /// Whether the message was what it should be.
+    /// Whether the message was right.
     pub good: bool,
 }
 
-/// Bytes of the sequence number before the message of [`SINK`].
+/// Length of the sequence number before the message of [`SINK`], in bytes.
 pub const SEQUENCE_LEN: usize = 8;
-/// Bytes of a [`Verdict`].
+/// Length of a [`Verdict`], in bytes.
 pub const VERDICT_LEN: usize = 32;
 
 impl Verdict {
@@ -56,7 +56,7 @@ impl Verdict {
         }
     }
 
-    /// Reads an answer; `None` when it is none.
+    /// Reads an answer; `None` if it is not a verdict.
     pub fn read(answer: &[u8]) -> Option<Self> {
         let answer = answer.as_array::<VERDICT_LEN>()?;
         let word = |index: usize| u64::from_le_bytes(answer.as_chunks::<8>().0[index]);
@@ -64,7 +64,7 @@ impl Verdict {
     }
 }
 
-/// The handlers.
+/// The test server's handlers.
 pub fn nexus(config: Config) -> sinew::Result<Nexus> {
     Nexus::builder()
         .config(config)
@@ -76,7 +76,7 @@ pub fn nexus(config: Config) -> sinew::Result<Nexus> {
             let verdict = Verdict::of(call.request());
             call.reply_with(VERDICT_LEN, |target| verdict.write(target));
         })
-        // The endpoint's loop answers them: handlers do not see the counters.
+        // The endpoint's loop answers these, since handlers do not see the counters.
         .handle_polled(REPORT)
         .handle_worker(SLEEP, |call: DeferredCall| {
             let ms = std::str::from_utf8(call.request()).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -86,7 +86,7 @@ pub fn nexus(config: Config) -> sinew::Result<Nexus> {
         .build()
 }
 
-/// Turns the loop of a server's endpoint. Returns whether anything happened.
+/// Turns the loop of a server's endpoint once. Returns whether anything happened.
 pub fn turn(rpc: &mut Rpc) -> bool {
     let busy = rpc.turn();
     while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
@@ -94,7 +94,7 @@ pub fn turn(rpc: &mut Rpc) -> bool {
     busy
 }
 
-/// Between the turns of the loop of a server's endpoint: answers requests for a report.
+/// Answers requests for a report; to be called between turns of a server's loop.
 pub fn answer_reports(rpc: &mut Rpc) {
     while let Some(call) = rpc.poll_request() {
         let report = counters(&rpc.stats(), &rpc.port_stats(), rpc.sessions()).to_string();
@@ -102,7 +102,7 @@ pub fn answer_reports(rpc: &mut Rpc) {
     }
 }
 
-/// Counters as JSON: what was done, and what was dropped, by reason.
+/// Counters as JSON: work done, and drops by reason.
 pub fn counters(stats: &Stats, port: &PortStats, sessions: usize) -> Value {
     let nonzero = |pairs: Vec<(&str, u64)>| -> Value {
         pairs.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), json!(count))).collect()
@@ -126,14 +126,14 @@ pub fn counters(stats: &Stats, port: &PortStats, sessions: usize) -> Value {
     })
 }
 
-/// What an endpoint did, as JSON.
+/// Report of an endpoint, as JSON.
 pub fn report(report: &EndpointReport) -> Value {
     let mut object = counters(&report.stats, &report.port_stats, report.sessions);
     object["address"] = json!(report.address.to_string());
     object
 }
 
-/// What an endpoint did, for people: what went well in short, and whatever did not.
+/// Report of an endpoint, for people: brief about what went well, complete about what did not.
 pub fn sentence(address: &str, stats: &Stats, port: &PortStats, sessions: usize) -> String {
     let mut text = format!(
         "{address}: {} answered; {} received, {} sent",
@@ -145,7 +145,7 @@ pub fn sentence(address: &str, stats: &Stats, port: &PortStats, sessions: usize)
         text += &format!("; {} still open", counted(sessions as u64, "session"));
     }
     let rare = [
-        (stats.retransmissions, "sent again"),
+        (stats.retransmissions, "retransmitted"),
         (stats.in_progress_answers, "still in progress when a client asked again"),
         (stats.requests_given_up, "requests given up"),
         (stats.responses_given_up, "responses given up"),
@@ -154,7 +154,7 @@ pub fn sentence(address: &str, stats: &Stats, port: &PortStats, sessions: usize)
     for (count, what) in rare.into_iter().filter(|(count, _)| *count > 0) {
         text += &format!("; {count} {what}");
     }
-    // The last packets to clients that leave find nobody: those are no loss.
+    // The last packets to clients that leave reach nobody, which is no loss.
     let told = |reason: &&Dropped| **reason != Dropped::NoSuchPeer;
     let by_port = Dropped::ALL.iter().filter(told).map(|&reason| (reason.name(), port.dropped(reason)));
     let by_rpc = PacketDrop::ALL.iter().map(|&reason| (reason.name(), stats.dropped(reason)));

@@ -1,4 +1,4 @@
-//! What the machine was like while something was measured.
+//! State of the machine during a measurement.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 
 use crate::{limits, machine, units};
 
-/// How long the copy rate is measured, once for a process.
+/// Time for which the copy rate is measured, once in a process.
 const COPYING: Duration = Duration::from_millis(10);
 
-/// What does not change while a process runs.
+/// Properties of the machine that do not change while a process runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// Processors that this process may use.
     pub cpus: usize,
-    /// One reading of the clock.
+    /// Duration of one reading of the clock, in nanoseconds.
     pub clock_read_ns: f64,
-    /// At which a core copies 8 MB of its own.
+    /// Rate at which a core copies 8 MB of its own, in Gbps.
     pub copy_gbps: f64,
 }
 
 impl Machine {
-    /// This one, measured when it is asked for first.
+    /// This machine, measured on first use.
     pub fn this() -> Self {
         static THIS: OnceLock<Machine> = OnceLock::new();
         *THIS.get_or_init(|| Self {
@@ -33,30 +33,31 @@ impl Machine {
     }
 }
 
-/// What the machine was like meanwhile.
+/// State of the machine.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
-    /// A cache line to the other core and back, in nanoseconds: before each round of slices, and after the last.
+    /// Round trip of a cache line to the other core in nanoseconds: before each round of slices, and after the last.
     pub cores_ns: Vec<f64>,
-    /// The share of the measured processors that others used, from 0 to 1, where that can be told.
+    /// Share of the measured processors that others used, from 0 to 1, if it can be told.
     pub others_share: Option<f64>,
-    /// How often it was measured: again when something had disturbed it.
+    /// Number of attempts: more than one after a disturbance.
     pub attempts: u32,
 }
 
 impl Surroundings {
-    /// The middle of the cores' distances; `None` where threads have no processors of their own.
+    /// Median distance of the cores, in ns; `None` if threads have no processors of their own.
     pub fn distance_ns(&self) -> Option<f64> {
         (!self.cores_ns.is_empty()).then(|| units::median(&self.cores_ns))
     }
 
-    /// The distance in words: `cores far (398 ns)`; nothing where threads have no processors of their own though there are several.
+    /// The distance in words, as in `cores far (398 ns)`; `None` if there are several processors and threads are not
+    /// pinned to them.
     pub fn cores_text(&self) -> Option<String> {
         let distance_ns = self.distance_ns();
         (distance_ns.is_some() || !machine::has_two_cpus()).then(|| cores_text(distance_ns))
     }
 
-    /// As in the schema.
+    /// The state in the schema.
     pub fn to_json(&self) -> Value {
         let Machine { cpus, clock_read_ns, copy_gbps } = Machine::this();
         json!({
@@ -72,7 +73,7 @@ impl Surroundings {
     }
 }
 
-/// How far apart two cores are, in words.
+/// Distance of two cores, in words.
 pub fn cores_text(round_trip_ns: Option<f64>) -> String {
     match round_trip_ns {
         Some(ns) => format!("cores {} ({})", machine::distance(Some(ns)), units::time(ns)),

@@ -1,18 +1,18 @@
-//! What figures are held against: `--fail-if-below 5`, `--fail-if-above '1 ms'`.
+//! Thresholds for figures: `--fail-if-below 5`, `--fail-if-above '1 ms'`.
 
 use std::cmp::Ordering;
 use std::str::FromStr;
 
 use crate::figure::{Figure, Unit};
 
-/// A threshold on a figure: a number, and its unit where that was said.
+/// A threshold on a figure: a number, and its unit if one was given.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
     value: f64,
     unit: Option<Unit>,
 }
 
-/// Units as they are written, what they are units of, and how many of that unit they are.
+/// Units as they are written, the figure's unit that they scale, and the factor.
 const UNITS: [(&str, Unit, f64); 12] = [
     ("ns", Unit::Ns, 1.0),
     ("us", Unit::Ns, 1e3),
@@ -31,11 +31,11 @@ const UNITS: [(&str, Unit, f64); 12] = [
 impl FromStr for Threshold {
     type Err = String;
 
-    /// Reads `5`, `1.5ms`, `2 M/s`, `40 Gbps`; a number alone is in the figure's own unit.
+    /// Parses `5`, `1.5ms`, `2 M/s`, `40 Gbps`; a bare number is in the figure's own unit.
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
             let units = UNITS.map(|(name, ..)| name).join(", ");
-            format!("a number from 0 is needed, with or without a unit ({units})")
+            format!("must be a number from 0 on, with or without a unit ({units})")
         };
         let text = text.trim();
         let at = text.find(|char: char| char.is_alphabetic() && char != 'e').unwrap_or(text.len());
@@ -50,19 +50,19 @@ impl FromStr for Threshold {
     }
 }
 
-/// How a result is judged.
+/// Options that judge a result.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Thresholds {
-    /// Exit with status 3 when the figure is below this, and with 4 when the result is invalid: 5, '5 M/s', 1ms, '40 Gbps'
+    /// Exit with status 3 if the figure is below this, and with 4 if the result is invalid: 5, '5 M/s', 1ms, '40 Gbps'
     #[arg(long, value_name = "FIGURE", allow_negative_numbers = true)]
     fail_if_below: Option<Threshold>,
-    /// Exit with status 3 when the figure is above this
+    /// Exit with status 3 if the figure is above this
     #[arg(long, value_name = "FIGURE", allow_negative_numbers = true)]
     fail_if_above: Option<Threshold>,
-    /// Exit with status 3 when the ratio of the figure to its limit is below this
+    /// Exit with status 3 if the ratio of the figure to its limit is below this
     #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = parse_ratio)]
     fail_if_ratio_below: Option<f64>,
-    /// Exit with status 3 when the ratio of the figure to its limit is above this
+    /// Exit with status 3 if the ratio of the figure to its limit is above this
     #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = parse_ratio)]
     fail_if_ratio_above: Option<f64>,
 }
@@ -72,28 +72,28 @@ fn parse_ratio(text: &str) -> Result<f64, String> {
     if threshold.unit.is_some() { Err("a ratio has no unit".to_owned()) } else { Ok(threshold.value) }
 }
 
-/// How results compare with thresholds. Of several the greatest is what a caller must hear of.
+/// Verdict on a result. Of several, the greatest is the one to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// None was missed.
+    /// No threshold was missed.
     Kept,
-    /// The result is not one that could be held against them.
+    /// The result is not valid enough to judge.
     NotJudged,
-    /// One was missed.
+    /// A threshold was missed.
     Missed,
 }
 
 impl Thresholds {
-    /// Whether a threshold is one of the ratio.
+    /// Whether any threshold applies to the ratio.
     pub fn judge_ratio(&self) -> bool {
         self.fail_if_ratio_below.is_some() || self.fail_if_ratio_above.is_some()
     }
 
-    /// Whether they can be held against figures of this unit.
+    /// Checks that the thresholds apply to figures of this unit.
     ///
     /// # Errors
     ///
-    /// Names the option that has another.
+    /// Names the option that has another unit.
     pub fn check(&self, unit: Unit) -> Result<(), String> {
         let figure = self.fail_if_below.zip(self.fail_if_above).map(|(below, above)| (below.value, above.value));
         let ratio = self.fail_if_ratio_below.zip(self.fail_if_ratio_above);
@@ -101,7 +101,7 @@ impl Thresholds {
             [("--fail-if-below and --fail-if-above", figure), ("--fail-if-ratio-below and -above", ratio)]
         {
             if both.is_some_and(|(below, above)| below > above) {
-                return Err(format!("{names}: nothing is between them, so every result would fail"));
+                return Err(format!("{names}: no figure is between them, so every result would fail"));
             }
         }
         let both = [("--fail-if-below", self.fail_if_below), ("--fail-if-above", self.fail_if_above)];
@@ -109,13 +109,13 @@ impl Thresholds {
             .into_iter()
             .find_map(|(name, threshold)| threshold?.unit.filter(|own| *own != unit).map(|own| (name, own)));
         other.map_or(Ok(()), |(name, own)| {
-            Err(format!("{name}: the figure is in {}, and the threshold in {}", unit.name(), own.name()))
+            Err(format!("{name}: the figure is in {}, but the threshold in {}", unit.name(), own.name()))
         })
     }
 
-    /// Holds a result against the thresholds; `tell` hears which it missed.
+    /// Judges a result by the thresholds, and calls `tell` for each one that it missed.
     ///
-    /// None is missed or met by a result that is invalid: it says little about what was measured.
+    /// An invalid result neither misses nor meets any: it says little about what was measured.
     pub fn judge(&self, figure: &Figure, tell: &mut dyn FnMut(String)) -> Verdict {
         let unit = format!(" {}", figure.unit.name());
         let of = |threshold: Option<Threshold>| threshold.map(|threshold| threshold.value);
@@ -132,7 +132,7 @@ impl Thresholds {
             let Some(value) = value.filter(|_| figure.is_valid()) else {
                 let why = figure.invalid_because.join("; ");
                 let why = if why.is_empty() { "it was not measured" } else { &why };
-                tell(format!("{what} was not held against {threshold}{unit}: the result is INVALID, since {why}"));
+                tell(format!("{what} was not judged against {threshold}{unit}: the result is INVALID, since {why}"));
                 return Verdict::NotJudged;
             };
             if value.partial_cmp(&threshold) == Some(missed) {

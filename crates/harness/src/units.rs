@@ -1,19 +1,19 @@
-//! Sizes, times and figures as people write and read them.
+//! Sizes, times and figures in the form in which people read and write them.
 
 use std::time::Duration;
 
-/// The shortest and the longest that a measurement may take.
+/// Shortest and longest measurement, in seconds.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.01..=86_400.0;
 
-/// Reads how long to measure, in seconds: `3`, `0.5`.
+/// Parses the duration of a measurement, in seconds: `3`, `0.5`.
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let expected = || format!("a number of seconds from {} to {} is needed", SECONDS.start(), SECONDS.end());
-    // No comparison holds of what is no number.
+    let expected = || format!("must be a number of seconds from {} to {}", SECONDS.start(), SECONDS.end());
+    // Comparisons with NaN are false, so it is refused.
     let seconds = text.parse().ok().filter(|seconds| SECONDS.contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(expected)
 }
 
-/// Reads a size in bytes: `32`, `64K`, `8M`, `1G` (powers of 1024).
+/// Parses a size in bytes: `32`, `64K`, `8M`, `1G` (powers of 1024).
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let (digits, factor) = match text.trim_end_matches(['b', 'B', 'i']).char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
@@ -21,11 +21,11 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         Some((at, 'g' | 'G')) => (&text[..at], 1 << 30),
         _ => (text, 1usize),
     };
-    let number: usize = digits.parse().map_err(|_| format!("`{text}` is no size: write 32, 64K, 8M or 1G"))?;
+    let number: usize = digits.parse().map_err(|_| format!("`{text}` is not a size: write 32, 64K, 8M or 1G"))?;
     number.checked_mul(factor).ok_or_else(|| format!("`{text}` is more than this machine can address"))
 }
 
-/// Reads a number of things: `20`, `64K`, `8M` (powers of 1000).
+/// Parses a count: `20`, `64K`, `8M` (powers of 1000).
 pub fn parse_count(text: &str) -> Result<usize, String> {
     let (digits, factor) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1000),
@@ -33,11 +33,11 @@ pub fn parse_count(text: &str) -> Result<usize, String> {
         Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000usize),
         _ => (text, 1),
     };
-    let number: usize = digits.parse().map_err(|_| format!("`{text}` is no number: write 20, 64K or 8M"))?;
+    let number: usize = digits.parse().map_err(|_| format!("`{text}` is not a number: write 20, 64K or 8M"))?;
     number.checked_mul(factor).ok_or_else(|| format!("`{text}` is more than this machine can count"))
 }
 
-/// Writes a size as it would be read.
+/// A size, in the form that [`parse_size`] reads.
 pub fn size(bytes: usize) -> String {
     for (factor, unit) in [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")] {
         if bytes >= factor && bytes.is_multiple_of(factor) {
@@ -57,7 +57,7 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// The middle value; 0 of none.
+/// The median; 0 if there are no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -68,7 +68,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// A number for JSON with no more digits than mean something: five, or those before the point.
+/// A number for JSON, without meaningless digits: five, or all those before the point.
 pub fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -83,7 +83,7 @@ pub fn rounded_all(values: &[f64]) -> Vec<f64> {
     values.iter().copied().map(rounded).collect()
 }
 
-/// A figure with about three digits, two below one.
+/// A figure with about three digits, or two below one.
 pub fn figure(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 100.0 => 0,
@@ -94,7 +94,8 @@ pub fn figure(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Breaks a line between words so that no part is longer than `width`, if words allow it; all but the first are indented.
+/// Breaks a line between words so that no part is longer than `width`, if words allow it; all parts but the first are
+/// indented.
 pub fn wrapped(line: &str, width: usize, indent: usize) -> String {
     let first = line.len() - line.trim_start().len();
     let (mut text, mut len) = (" ".repeat(first), first);

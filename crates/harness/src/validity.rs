@@ -1,8 +1,9 @@
-//! Whether a figure can be believed.
+//! Validity of a figure.
 //!
-//! It cannot when something disturbed it: others used the processors, the two halves of the measurement disagree, or what it stands beside
-//! moved meanwhile. A machine that is slower than another is none of these. The distance of the cores, which on virtual machines
-//! changes while programs run, is looked at before each round: only rounds at which it was the same are compared.
+//! A figure is invalid if it was disturbed: others used the processors, the two halves of the measurement disagree, or
+//! what it is compared with moved meanwhile. That a machine is slower than another is none of these. The distance of
+//! the cores, which on virtual machines changes while programs run, is measured before each round, and only rounds at
+//! the same distance are compared.
 
 use crate::measured::{Measured, Round};
 use crate::others::TOO_MUCH;
@@ -10,31 +11,32 @@ use crate::reference::Reading;
 use crate::surroundings::Surroundings;
 use crate::units::{self, median};
 
-/// How far the halves of a measurement, as a part of the smaller, may differ.
+/// Most by which the halves of a measurement may differ, as a part of the smaller one.
 pub const TOLERANCE: f64 = 0.05;
-/// Distances of the cores that differ by no more than this are the same.
+/// Most by which two distances of the cores may differ and still count as the same, as a part of the smaller one.
 const SAME_DISTANCE: f64 = 0.1;
 /// Rounds at the same distance that each half needs.
 const ROUNDS_MIN: usize = 2;
 
-/// Why nobody knows whether a measurement was disturbed.
-pub const TOO_SHORT: &str = "it was too short to tell what others used of the processors: measure for longer, or --pin";
+/// Reason why it is unknown whether a measurement was disturbed.
+pub const TOO_SHORT: &str =
+    "it was too short to tell how much of the processors others used: measure for longer, or use --pin";
 
-/// That others used so large a share of the processors, if that is too much.
+/// Complaint about others that used this share of the processors, if it is too much.
 pub fn others(share: f64) -> Option<String> {
     let used = share * 100.0;
     (share >= TOO_MUCH)
-        .then(|| format!("others used {used:.0} % of the processors meanwhile: let them end, or --pin to free ones"))
+        .then(|| format!("others used {used:.0} % of the processors meanwhile: stop them, or --pin to free ones"))
 }
 
-/// What disturbed all sides.
+/// Complaints that apply to all sides.
 pub fn disturbed(surroundings: &Surroundings, yardstick: Option<(Reading, Reading)>) -> Vec<String> {
     let others = surroundings.others_share.and_then(others);
     let slower = yardstick.and_then(|(before, after)| Reading::complaint(&before, &after));
     others.into_iter().chain(slower).collect()
 }
 
-/// The rounds of a measurement at which the cores were as far apart as they mostly were, from beginning to end.
+/// The rounds in which the cores were at their usual distance from beginning to end.
 fn steady(rounds: &[Round]) -> Vec<&Round> {
     let is_same = |one: f64, other: f64| one.max(other) <= one.min(other) * (1.0 + SAME_DISTANCE);
     let is_at =
@@ -46,14 +48,14 @@ fn steady(rounds: &[Round]) -> Vec<&Round> {
     }
 }
 
-/// The slices of a side in the first half of the steady rounds, and in the second.
+/// The slices of a side in the first and in the second half of the steady rounds.
 fn halves(measured: &Measured, side: usize) -> [Vec<f64>; 2] {
     let rounds = steady(&measured.rounds);
     let (first, second) = rounds.split_at(rounds.len() / 2);
     [first, second].map(|half| half.iter().filter_map(|round| round.values[side]).collect())
 }
 
-/// What is wrong with a side's slices: `None` when their halves agree.
+/// Fault of a side's slices: `None` if their halves agree.
 pub fn unsteady(measured: &Measured, side: usize) -> Option<Unsteady> {
     if measured.rounds.iter().all(|round| round.values[side].is_none()) {
         return Some(Unsteady::Nothing);
@@ -66,11 +68,11 @@ pub fn unsteady(measured: &Measured, side: usize) -> Option<Unsteady> {
     }
     let (first, second) = (median(&first), median(&second));
     let part = first.max(second) / first.min(second) - 1.0;
-    // No comparison holds of what is no number.
+    // NaN is not greater than anything.
     (part > TOLERANCE || part.is_nan()).then_some(Unsteady::Halves(part))
 }
 
-/// The figure of a side: the middle of the slices that were measured at the usual distance of the cores.
+/// Figure of a side: the median of the slices that were measured at the usual distance of the cores.
 pub fn figure(measured: &Measured, side: usize) -> Option<f64> {
     let [first, second] = halves(measured, side);
     let slices = [first, second].concat();
@@ -80,27 +82,27 @@ pub fn figure(measured: &Measured, side: usize) -> Option<f64> {
     })
 }
 
-/// What is wrong with a side's slices.
+/// Fault of a side's slices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unsteady {
-    /// Nothing came through.
+    /// Nothing was received.
     Nothing,
     /// The second half differs from the first by this part.
     Halves(f64),
-    /// The cores were too seldom as far apart as they mostly were.
+    /// The cores were too seldom at their usual distance.
     Distance {
-        /// The shortest way of a cache line to the other core and back.
+        /// Shortest round trip of a cache line between the cores, in ns.
         least_ns: f64,
-        /// The longest.
+        /// Longest round trip, in ns.
         most_ns: f64,
     },
 }
 
 impl Unsteady {
-    /// Why a figure is invalid whose side `name` is so.
+    /// Reason why the figure of the side `name` is invalid.
     pub fn complaint(self, name: &str) -> String {
         match self {
-            Self::Nothing => format!("nothing came through while {name} was measured"),
+            Self::Nothing => format!("nothing was received while {name} was measured"),
             Self::Halves(part) => format!("{name} moved by {:.0} % from the first half to the second", part * 100.0),
             Self::Distance { least_ns, most_ns } => {
                 format!("the cores' distance kept changing, from {} to {}", units::time(least_ns), units::time(most_ns))

@@ -1,28 +1,28 @@
-//! What the clients of a key-value store ask for.
+//! Requests of the clients of a key-value store.
 
 use clap::ValueEnum;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_distr::{Distribution as _, Zipf};
 
-/// Bytes of a key.
+/// Length of a key, in bytes.
 pub const KEY_LEN: usize = 16;
-/// The most keys that a trace can name.
+/// Most keys that a trace can name.
 pub const KEYS_MAX: usize = 1 << 30;
-/// The skew of YCSB, and of the papers.
+/// Skew of YCSB, and of the papers.
 const ZIPF_EXPONENT: f64 = 0.99;
 
-/// How often each key is asked for.
+/// Distribution of requests over the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Distribution {
-    /// All alike
+    /// All keys equally often
     Uniform,
     /// By a Zipf law with exponent 0.99
     Zipf,
 }
 
 impl Distribution {
-    /// As on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",
@@ -31,7 +31,7 @@ impl Distribution {
     }
 }
 
-/// A mix of requests that others measure with too.
+/// A standard mix of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mix {
     /// YCSB A: half GETs, half PUTs, Zipf
@@ -40,9 +40,9 @@ pub enum Mix {
     YcsbB,
     /// YCSB C: GETs only, Zipf
     YcsbC,
-    /// YCSB D: 95 % GETs, mostly of what was stored last, 5 % PUTs of new keys
+    /// YCSB D: 95 % GETs, mostly of the latest keys, 5 % PUTs of new keys
     YcsbD,
-    /// YCSB F: half GETs, half GETs that are followed by a PUT of the same key, Zipf
+    /// YCSB F: half GETs, half GETs followed by a PUT of the same key, Zipf
     YcsbF,
     /// Facebook's ETC pool: 95 % GETs, Zipf, 40 % of the values to 13 B, 55 % to 300 B, 5 % to 1 KB
     Etc,
@@ -51,7 +51,7 @@ pub enum Mix {
 }
 
 impl Mix {
-    /// As on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::YcsbA => "ycsb-a",
@@ -64,7 +64,7 @@ impl Mix {
         }
     }
 
-    /// The workload, with values of `value_size` where the mix does not say which.
+    /// The workload, with values of `value_size` bytes unless the mix defines their length.
     pub fn workload(self, keys: usize, value_size: usize, seed: u64) -> Workload {
         let (get_percent, order, sizes) = match self {
             Self::YcsbA => (50.0, Order::Alike, Sizes::Fixed(value_size)),
@@ -79,31 +79,31 @@ impl Mix {
     }
 }
 
-/// What a PUT has to do with other requests.
+/// Relation of a PUT to other requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Nothing.
+    /// None.
     #[default]
     Alike,
-    /// It stores a new key; GETs ask for the newest most.
+    /// It stores a new key; GETs ask mostly for the newest.
     Latest,
-    /// A GET of the key goes before it.
+    /// A GET of the key comes before it.
     ReadFirst,
 }
 
-/// How long values are. A key's is always as long.
+/// Lengths of values in bytes. A key's value always has the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// All alike.
+    /// All the same.
     Fixed(usize),
-    /// Of [`Mix::Etc`].
+    /// Those of [`Mix::Etc`].
     Etc,
-    /// Of [`Mix::Sys`].
+    /// Those of [`Mix::Sys`].
     Sys,
 }
 
 impl Sizes {
-    /// Of the value of a key.
+    /// Length of a key's value.
     #[inline(always)]
     pub fn of(self, key: u64) -> usize {
         let from = |low: u64, high: u64, number: u64| (low + number % (high - low + 1)) as usize;
@@ -121,7 +121,7 @@ impl Sizes {
         }
     }
 
-    /// The longest.
+    /// The greatest length.
     pub fn max(self) -> usize {
         match self {
             Self::Fixed(size) => size,
@@ -130,7 +130,7 @@ impl Sizes {
         }
     }
 
-    /// As the command's output names it.
+    /// Name in the command's output.
     pub fn name(self) -> String {
         match self {
             Self::Fixed(size) => crate::units::size(size),
@@ -140,20 +140,20 @@ impl Sizes {
     }
 }
 
-/// What clients ask for.
+/// Requests that clients make.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// Those that are there in the beginning; at most 2^30.
+    /// Keys that are stored in the beginning; at most 2^30.
     pub keys: usize,
-    /// How often each key is asked for.
+    /// Distribution of requests over the keys.
     pub distribution: Distribution,
-    /// GETs among a hundred requests; the others are PUTs.
+    /// Percentage of GETs among the requests; the others are PUTs.
     pub get_percent: f64,
-    /// What PUTs have to do with other requests.
+    /// Relation of PUTs to other requests.
     pub order: Order,
-    /// How long values are.
+    /// Lengths of values.
     pub sizes: Sizes,
-    /// Another seed is another trace.
+    /// Seed of the trace.
     pub seed: u64,
 }
 
@@ -171,13 +171,13 @@ impl Request {
         u64::from(self.0 & !(PUT | READ_FIRST))
     }
 
-    /// Whether it asks for the key.
+    /// Whether it is a GET.
     #[inline(always)]
     pub fn is_get(self) -> bool {
         self.0 & PUT == 0
     }
 
-    /// Whether a PUT of the same key is to follow this GET.
+    /// Whether a PUT of the same key follows this GET.
     #[inline(always)]
     pub fn is_read_first(self) -> bool {
         self.0 & READ_FIRST != 0
@@ -185,7 +185,7 @@ impl Request {
 }
 
 impl Workload {
-    /// The first `len` requests: drawn ahead, since drawing one takes longer than serving it.
+    /// The first `len` requests. They are drawn in advance, since drawing one takes longer than serving it.
     pub fn trace(&self, len: usize) -> Vec<Request> {
         let mut random = SmallRng::seed_from_u64(self.seed);
         let keys = self.keys.max(1) as u64;
@@ -205,7 +205,7 @@ impl Workload {
                         next - 1
                     }
                     (_, Distribution::Uniform) => rank(),
-                    // The popular keys are not neighbours: they were not stored one after the other.
+                    // Popular keys are not neighbours, since they were not stored one after the other.
                     (_, Distribution::Zipf) => scattered(rank(), keys),
                 };
                 let kind = match self.order {
@@ -219,14 +219,14 @@ impl Workload {
     }
 }
 
-/// The numbers from 0 to `keys`, each once, in another order.
+/// A permutation of the numbers from 0 to `keys - 1`.
 fn scattered(rank: u64, keys: u64) -> u64 {
-    // A prime above 2^31: it has no divisor in common with any number of keys.
+    // A prime above 2^31, which has no divisor in common with any number of keys.
     const PRIME: u64 = 4_294_967_291;
     (rank * PRIME) % keys
 }
 
-/// The bytes of a key.
+/// Bytes of a key.
 #[inline(always)]
 pub fn key_bytes(key: u64) -> [u8; KEY_LEN] {
     let mut bytes = [0; KEY_LEN];
@@ -235,20 +235,20 @@ pub fn key_bytes(key: u64) -> [u8; KEY_LEN] {
     bytes
 }
 
-/// Fills a value of a key, which differs with `round`.
+/// Fills a value of a key, whose contents depend on `round`.
 #[inline(always)]
 pub fn fill_value(value: &mut [u8], key: u64, round: u64) {
     let (words, rest) = value.as_chunks_mut::<8>();
     let mut mixed = mix(key, round);
     for (at, word) in words.iter_mut().enumerate() {
-        // The round first, for whoever checks.
+        // The first word is the round, for the check.
         *word = if at == 0 { round } else { mixed }.to_le_bytes();
         mixed = mixed.rotate_left(5).wrapping_add(key);
     }
     rest.fill(key as u8);
 }
 
-/// Whether a value is one of `key`'s, whole.
+/// Whether a value is one of `key`'s, and complete.
 #[inline(always)]
 pub fn check_value(value: &[u8], key: u64) -> bool {
     let (words, rest) = value.as_chunks::<8>();
@@ -269,17 +269,17 @@ fn mix(key: u64, round: u64) -> u64 {
     (key ^ round.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Times between requests that come by themselves (a Poisson process), in multiples of their mean.
+/// Times between requests that arrive by themselves (a Poisson process), in multiples of their mean.
 pub fn gaps(seed: u64) -> Vec<f64> {
     const GAPS: usize = 1 << 14;
     let mut random = SmallRng::seed_from_u64(seed);
     let gaps: Vec<f64> = (0..GAPS).map(|_| -(1.0 - random.random::<f64>()).ln()).collect();
-    // So many have their mean nearly, and these exactly.
+    // So many gaps have nearly this mean; scaling makes it exact.
     let mean = gaps.iter().sum::<f64>() / GAPS as f64;
     gaps.into_iter().map(|gap| gap / mean).collect()
 }
 
-/// Random numbers for something that is no workload.
+/// Random numbers for purposes other than a workload.
 pub fn random(seed: u64) -> impl Rng {
     SmallRng::seed_from_u64(seed)
 }

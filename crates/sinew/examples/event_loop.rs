@@ -1,7 +1,7 @@
-//! An event loop of somebody else's, mio, drives endpoints beside a TCP listener, on one thread that sleeps on all of them.
+//! A foreign event loop, mio, drives endpoints beside a TCP listener, on one thread that sleeps on all of them.
 //!
-//! The thread serves the same service over shared memory and UDP. A third endpoint has two users, each with a lane, who call over UDP: one
-//! waits in vain until its deadline, the other thinks better of it.
+//! The thread serves the same service over shared memory and UDP. A third endpoint has two users, each with a lane, who
+//! call over UDP: one waits in vain until its deadline, the other cancels its call.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -35,7 +35,7 @@ fn main() -> sinew::Result<()> {
     let mut poll = Poll::new()?;
     let descriptors = [near.descriptor(), far.descriptor(), out.descriptor()].into_iter().flatten();
     for fd in descriptors.map(|descriptor| descriptor.as_raw_fd()).chain([listener.as_raw_fd()]) {
-        // Everything is looked at in each round, so nothing needs a token of its own.
+        // Every round looks at everything, so nothing needs a token of its own.
         poll.registry().register(&mut SourceFd(&fd), Token(0), Interest::READABLE)?;
     }
 
@@ -56,7 +56,7 @@ fn main() -> sinew::Result<()> {
     begin(&mut out, session, PING, CallOptions::tag(2).lane(lanes[0]))?;
     let regretted = begin(&mut out, session, SLOW, CallOptions::tag(3).lane(lanes[1]))?;
 
-    // The one poller of the thread decides when to sleep, since arming takes system calls.
+    // One poller for the thread decides when to sleep, since arming takes system calls.
     let mut poller = Poller::new(out.config().poller);
     let mut events = Events::with_capacity(8);
     let (mut over, mut greeted, mut round) = (0, false, 0u64);
@@ -84,7 +84,7 @@ fn main() -> sinew::Result<()> {
                 timeout_ns = timeout_ns.into_iter().chain(armed.timeout_ns(rpc.now_ns())).min();
             }
         } else if !round.is_multiple_of(64) {
-            // The socket is asked now and then only while there is much to do.
+            // While there is much to do, the socket is polled only now and then.
             continue;
         }
         poll.poll(&mut events, timeout_ns.map(Duration::from_nanos))?;

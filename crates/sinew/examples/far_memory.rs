@@ -1,7 +1,8 @@
-//! A vector that is larger than the local memory it may use: its pages lie at three donors, in two copies, and one of them goes.
+//! A vector that is larger than the local memory it may use: its pages lie at three donors, in two copies, and one
+//! donor goes away.
 //!
-//! `cargo run --release -p sinew --example far_memory`. The donors are threads of this process; elsewhere they are `sinew serve memory shm://NAME`, or
-//! on other hosts.
+//! `cargo run --release -p sinew --example far_memory`. The donors are threads of this process; elsewhere they are
+//! `sinew serve memory shm://NAME`, or run on other hosts.
 
 use sinew::fabric::Generator;
 use sinew::far_memory::{FarMemory, FarVec, Options, PAGE};
@@ -16,10 +17,10 @@ use sinew::{Program, SharedEndpoint};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// Bytes that each donor gives, and that the volume has.
+/// Bytes that each donor lends, and bytes of the volume.
 const GIVEN: usize = 64 << 20;
 const LEN: u64 = 32 << 20;
-/// Pages that are here at a time: 1 MB.
+/// Pages that are in local memory at a time: 1 MB.
 const LOCAL_PAGES: usize = 256;
 
 struct Donor(Service<ShmDevice>);
@@ -49,7 +50,7 @@ fn main() -> Result<(), Failed> {
     let names: Vec<String> = (0..3).map(|donor| format!("shm://far-{}-{donor}", std::process::id())).collect();
     let mut donors: Vec<_> = names.iter().map(|name| donate(name)).collect::<Result<_, _>>()?;
 
-    // The donors within reach, and how much each of them has.
+    // The donors within reach, and the memory that each of them has.
     let rpc = SharedEndpoint::new(Rpc::open("shm://")?);
     let addresses = names.iter().map(|name| Ok((name.parse()?, rpc.share()))).collect::<Result<Vec<_>, Failed>>()?;
     let arena_len = (64 << 20) + 4 * LOCAL_PAGES * Arena::block_len(PAGE, PAGE);
@@ -59,7 +60,7 @@ fn main() -> Result<(), Failed> {
     }
     let rooms = survey.said().cloned().collect::<Result<Vec<_>, _>>()?;
 
-    // A volume with two copies of everything.
+    // A volume with two copies of every page.
     let new = place(LEN, 2, 4 << 20, SystemEntropy::new()?.next_u64(), &rooms)?;
     let mut opening = Opening::create(survey.into_donors(), id_of("example"), new, VolumeConfig::default());
     let volume = loop {

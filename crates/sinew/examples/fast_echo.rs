@@ -1,4 +1,5 @@
-//! The fast path: many calls in flight, buffers allocated once and moved in and out, one burst for each turn of the loop.
+//! The fast path: many calls in flight, buffers allocated once and moved in and out, one burst for each turn of the
+//! loop.
 //!
 //! The fabric is fixed when the program is compiled: `sinew::rpc::Rpc` over shared memory between two threads.
 
@@ -12,7 +13,7 @@ use sinew::shm::Hub;
 const ECHO: RequestType = RequestType::new(1);
 /// Calls in flight.
 const WINDOW: usize = 60;
-/// Calls that are enqueued between two turns of the loop, so that they leave as one burst.
+/// Calls enqueued between two turns of the loop, so that they leave as one burst.
 const BATCH: usize = 6;
 
 fn main() -> sinew::Result<()> {
@@ -31,7 +32,7 @@ fn main() -> sinew::Result<()> {
     // The server may be asleep when it is told to end.
     let wake_server = server.waker();
     std::thread::scope(|threads| {
-        // A port may move to the thread that serves it; the endpoint that is made of it stays there.
+        // A port may move to the thread that serves it; an endpoint made from it stays there.
         let serving = threads.spawn(move || -> sinew::Result<()> {
             let mut rpc = sinew::endpoint(&nexus, server)?;
             rpc.run_until(|_| done.load(std::sync::atomic::Ordering::Relaxed))?;
@@ -52,8 +53,8 @@ fn drive(hub: &Hub, address: &str, run_for: Duration) -> sinew::Result<u64> {
     let poller = if cpus > 1 { PollerConfig::ADAPTIVE } else { PollerConfig::SLEEP };
     let client = Nexus::builder().config(Config { poller, ..Config::default() }).build()?;
     let mut rpc = sinew::endpoint(&client, hub.port("")?)?;
-    // As many sessions as so many calls need. `Channel::enqueue_request` would look which of them has room; these calls are all alike, so they
-    // go to the sessions in turn, and save the look.
+    // As many sessions as the window needs. `Channel::enqueue_request` would find one that has room; these calls are
+    // all alike, so they use the sessions in turn, which is cheaper.
     let channel = Channel::open(&mut rpc, address, WINDOW)?;
     let mut sessions = channel.sessions().iter().cycle();
     // The buffers of calls that are not in flight.

@@ -1,6 +1,7 @@
 //! A service that asks another one before it answers.
 //!
-//! The handler keeps its call ([`Call::defer`]), calls on, and returns; the answer goes out when the other service's does.
+//! The handler keeps its call ([`Call::defer`]), makes a call of its own, and returns; the answer is sent when the
+//! other service has answered.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,12 +9,12 @@ use std::rc::Rc;
 
 use sinew::prelude::*;
 
-/// The back end: gives the length of what it gets.
+/// The back end: answers with the length of the request.
 const LENGTH: RequestType = RequestType::new(1);
 /// The front end: says it in words.
 const DESCRIBE: RequestType = RequestType::new(2);
 
-/// What the front end's handler and its loop share, on one thread.
+/// State that the front end's handler and its loop share, on one thread.
 struct Front {
     backend: SessionId,
     waiting: HashMap<u64, DeferredCall>,
@@ -43,7 +44,7 @@ fn main() -> sinew::Result<()> {
     Ok(())
 }
 
-/// The program of the front end: the handler asks on, the loop answers what was answered.
+/// Program of the front end: the handler calls the back end, and the loop passes its answers on.
 fn describe(rpc: &mut Rpc, backend: &str) -> sinew::Result<impl FnMut(&mut Rpc) -> sinew::Result<Flow> + use<>> {
     let front = Front { backend: rpc.connect(backend)?, waiting: HashMap::new(), next_tag: 0 };
     let front = Rc::new(RefCell::new(front));
@@ -67,7 +68,7 @@ fn describe(rpc: &mut Rpc, backend: &str) -> sinew::Result<impl FnMut(&mut Rpc) 
     })
 }
 
-/// The handler. Whatever fails here drops the call, which tells the client so.
+/// The handler. Any failure here drops the call, which tells the client so.
 fn ask_on(front: &mut Front, mut call: Call<'_>) {
     let (Ok(mut request), Ok(response)) = (call.alloc(call.request().len()), call.alloc(8)) else { return };
     request.copy_from_slice(call.request());

@@ -1,7 +1,7 @@
-//! Verbs between two processes: over shared memory on any machine, over an RDMA NIC where there is one.
+//! Verbs between two processes: over shared memory on any machine, or over an RDMA NIC.
 //!
-//! Without arguments the program starts a second of its kind. Or start both: `one_sided serve shm 127.0.0.1:7100` and
-//! `one_sided visit shm 127.0.0.1:7100`; with `ibverbs` instead of `shm` they may run on two hosts.
+//! Without arguments the program starts a second process of itself. Or start both: `one_sided serve shm 127.0.0.1:7100`
+//! and `one_sided visit shm 127.0.0.1:7100`; with `ibverbs` instead of `shm` they may run on two hosts.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use sinew::shm::verbs::ShmDevice;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A guest book: how many came, and a line for each.
+/// Layout of a guest book: the number of visitors, and a line for each.
 const LINE: usize = 64;
 const LINES: usize = 16;
 /// As many requests as the completion queue has room for.
@@ -44,7 +44,7 @@ fn run() -> Result<()> {
     }
 }
 
-/// Serves, and has a process of its own visit.
+/// Serves, and starts another process that visits.
 fn both() -> Result<()> {
     let listener = RendezvousListener::bind("127.0.0.1:0", Default::default())?;
     let at = listener.address().to_string();
@@ -65,7 +65,8 @@ fn config() -> QpConfig {
     QpConfig { send_depth: DEPTH, receive_depth: DEPTH, ..QpConfig::new(Transport::Rc) }
 }
 
-/// Exposes memory and waits for a message. What happens to the memory meanwhile takes none of this processor's time.
+/// Exposes memory, and waits for a message. Until then, other processes' accesses to the memory take no time of this
+/// processor.
 fn serve(device: &impl Device, listener: &RendezvousListener) -> Result<()> {
     let domain = device.protection_domain()?;
     let book = domain.expose((LINES + 1) * LINE, Access::ALL)?;
@@ -104,13 +105,13 @@ fn visit(device: &impl Device, at: &str) -> Result<()> {
     qp.connect(Some(&server))?;
     meeting.receive()?;
 
-    // The old value comes back in the buffer that moved in.
+    // The old value comes back in the buffer that was moved in.
     let operation = Operation::FetchAdd { target: arena.alloc(8, 8)?, remote: book, add: 1 };
     qp.post(Request::new(0, operation))?;
     let number = u64::from_ne_bytes(next(&mut completions)?.buffers[0][..8].try_into()?);
 
-    // A list of two, for which the doorbell rings once. A queue pair's requests take effect in order, so the READ sees the
-    // line; and the WRITE needs no completion of its own.
+    // A list of two requests, started by one doorbell. A queue pair's requests take effect in order, so the READ sees
+    // the line, and the WRITE needs no completion of its own.
     let line = book.at((1 + number % LINES as u64) * LINE as u64).ok_or("the book is too short")?;
     let source = Source::Inline(b"hello from another process");
     qp.push(Request::new(1, Operation::Write { source, remote: line, immediate: None }).unsignaled())?;
@@ -133,10 +134,10 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn address_from(meeting: &mut Rendezvous) -> Result<QpAddress> {
-    QpAddress::from_bytes(&meeting.receive()?).ok_or_else(|| "that is no address of a queue pair".into())
+    QpAddress::from_bytes(&meeting.receive()?).ok_or_else(|| "that is not the address of a queue pair".into())
 }
 
-/// The next completion, for which the thread sleeps.
+/// Sleeps until the next completion, and returns it.
 fn next(queue: &mut impl CompletionQueue) -> Result<Completion> {
     let (mut completions, began) = (Vec::new(), Instant::now());
     while queue.poll(&mut completions, 1) == 0 {

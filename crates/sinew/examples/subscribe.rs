@@ -1,6 +1,7 @@
-//! A service that calls its clients back: whoever publishes something, all who are there hear of it.
+//! A service that calls its clients back: when one publishes something, all of them are told.
 //!
-//! A client that takes calls says so when it connects ([`ConnectOptions::call_back`]), and answers them with handlers, as a server does.
+//! A client that accepts calls says so when it connects ([`ConnectOptions::call_back`]), and answers them with
+//! handlers, as a server does.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,7 +11,7 @@ use sinew::prelude::*;
 
 /// A client has news.
 const PUBLISH: RequestType = RequestType::new(1);
-/// The service passes them on.
+/// The service passes it on.
 const NEWS: RequestType = RequestType::new(2);
 
 fn main() -> sinew::Result<()> {
@@ -26,7 +27,7 @@ fn main() -> sinew::Result<()> {
             println!("{name} hears: {}", String::from_utf8_lossy(call.request()));
             call.reply(b"");
         })?;
-        // The service may have so many packets on their way to this client.
+        // Packets that the service may have in flight to this client.
         let session = rpc.connect_with(&address, ConnectOptions::new().call_back(4))?;
         clients.push((rpc, session));
     }
@@ -42,7 +43,7 @@ fn main() -> sinew::Result<()> {
     Ok(())
 }
 
-/// The service's program: it knows who is there, and calls them.
+/// Program of the service: it knows who is there, and calls them.
 fn pass_on(rpc: &mut Rpc) -> sinew::Result<impl FnMut(&mut Rpc) -> sinew::Result<Flow> + use<>> {
     let clients = Rc::<RefCell<BTreeSet<ClientId>>>::default();
     let in_handler = Rc::clone(&clients);
@@ -58,13 +59,13 @@ fn pass_on(rpc: &mut Rpc) -> sinew::Result<impl FnMut(&mut Rpc) -> sinew::Result
                 ClientEvent::Left { client, .. } => clients.borrow_mut().remove(&client),
             };
         }
-        // Nobody waits for what the clients answer.
+        // Nobody waits for the clients' answers.
         while rpc.poll_completion().is_some() {}
         Ok(busy.into())
     })
 }
 
-/// Sends a client what was published. A client that takes no calls, or is gone, is an error.
+/// Sends a client the news. Fails if the client accepts no calls, or is gone.
 fn tell(call: &mut Call<'_>, client: ClientId) -> sinew::Result<()> {
     let session = call.session_to(client)?;
     let (mut news, response) = (call.alloc(call.request().len())?, call.alloc(0)?);

@@ -1,4 +1,4 @@
-//! A handler that takes long runs in worker threads, so that short requests are not kept waiting behind it.
+//! A slow handler runs in worker threads, so that short requests do not wait behind it.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use sinew::prelude::*;
 
 /// Answers at once.
 const PING: RequestType = RequestType::new(1);
-/// Sleeps for as many milliseconds as the request says, then answers.
+/// Sleeps for the milliseconds given in the request, then answers.
 const SLEEP: RequestType = RequestType::new(2);
 
 fn main() -> sinew::Result<()> {
@@ -23,7 +23,7 @@ fn main() -> sinew::Result<()> {
 
     let mut rpc = Rpc::open("udp://")?;
     let session = rpc.connect(&server.addresses()[0].to_string())?;
-    // The long call goes first, without waiting for its answer.
+    // The long call is sent first, without waiting for its answer.
     let (mut request, response) = (rpc.alloc(1)?, rpc.alloc(64)?);
     request[0] = 100;
     rpc.enqueue_request(session, SLEEP, request, response, 0)?;

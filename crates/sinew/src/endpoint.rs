@@ -1,3 +1,5 @@
+//! Endpoints on the fabrics of this build: [`Rpc`], whose fabric its address chooses, and [`endpoint`] over any port.
+
 use sinew_fabric::{Address, AddressError, PACKET_LEN_MIN, PacketPort, PortError, PortStats, Waker};
 use sinew_host::{HostClock, SystemEntropy};
 use sinew_mem::{AllocError, MessageBuffer};
@@ -44,12 +46,13 @@ pub const FABRICS: &[&str] = &[
 ///
 /// # Errors
 ///
-/// [`Error::System`] when the system has no randomness; [`PortError::PacketsTooSmall`] for a port that no session could open over.
+/// [`Error::System`] when the system has no randomness; [`PortError::PacketsTooSmall`] when no session could open over
+/// the port.
 pub fn endpoint<P: PacketPort>(nexus: &Nexus, port: P) -> Result<sinew_rpc::Rpc<P, HostClock>> {
     numbered(nexus, 0, port)
 }
 
-/// As [`endpoint`], for one of several.
+/// As [`endpoint`], for one of several endpoints.
 fn numbered<P: PacketPort>(nexus: &Nexus, index: usize, port: P) -> Result<sinew_rpc::Rpc<P, HostClock>> {
     let caps = port.caps();
     if caps.packet_len_max < PACKET_LEN_MIN {
@@ -66,9 +69,9 @@ fn unknown_fabric(address: &str, scheme: &str) -> Error {
     Error::UnknownFabric { address: address.to_owned(), scheme: scheme.to_owned(), known: FABRICS.join(", ") }
 }
 
-/// An endpoint on one of the enabled fabrics, for what only that fabric has, or for code that is generic over the port; or one on a port
-/// of the program's own.
-// One endpoint a thread: the size does not matter, one more pointer to follow would.
+/// An endpoint on one of the enabled fabrics, or on a port of the program's own: for what only that fabric has, or for
+/// code that is generic over the port.
+// There is one endpoint for each thread: its size does not matter, but one more pointer to follow would.
 #[allow(clippy::large_enum_variant)]
 pub enum FabricEndpoint {
     /// Shared memory.
@@ -87,7 +90,7 @@ pub enum FabricEndpoint {
     Other(Box<dyn Endpoint>),
 }
 
-/// Does the same for every fabric, and for other ports unless that is done in another way.
+/// Evaluates the same expression for every fabric, and also for other ports unless a second one is given for them.
 macro_rules! each {
     ($endpoint:expr, $rpc:ident => $do:expr) => {
         each!($endpoint, $rpc => $do, $rpc => $do)
@@ -107,35 +110,38 @@ macro_rules! each {
     };
 }
 
-// Behind the macro, which they use.
+// These come after the macro, which they use.
 mod faces;
 mod serving;
 mod sleeping;
 
-/// An endpoint on a fabric that its address chooses: sessions, and the loop that serves and calls. It belongs to the thread that
-/// made it.
+/// An endpoint on a fabric that its address chooses: sessions, and the loop that serves and calls. It belongs to the
+/// thread that made it.
 ///
-/// It has the methods of [`sinew_rpc::Rpc`], where they are documented in full; each decides once between the enabled fabrics. It is an
-/// [`Endpoint`], which libraries take. By what the methods are for:
+/// It has the methods of [`sinew_rpc::Rpc`], where they are documented in full; each one chooses between the enabled
+/// fabrics once. It implements [`Endpoint`], which libraries take. Its methods by purpose:
 ///
-/// - **open**: [`Self::open`] for a client, [`Self::open_with`] with handlers, limits, or both; [`Self::over`] a port that is no fabric's of
-///   this build.
-/// - **open sessions**: [`Self::connect`] waits, [`Self::begin_connect`] does not; [`Self::poll_event`] tells what became of
-///   them; [`Self::disconnect`] ends them.
+/// - **open an endpoint**: [`Self::open`] for a client, [`Self::open_with`] with handlers, limits, or both;
+///   [`Self::over`] a port that belongs to no fabric of this build.
+/// - **open sessions**: [`Self::connect`] waits, [`Self::begin_connect`] does not; [`Self::poll_event`] tells what
+///   became of them; [`Self::disconnect`] ends them.
 /// - **call, the quick way**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
 ///   [`Self::poll_completion`] hands them back.
 /// - **call, the simple way**: [`Self::call`].
-/// - **know one's clients**: [`Self::poll_client_event`] tells who comes and goes, [`Self::session_to`] how to call them.
-/// - **call in time, and in several names**: [`CallOptions`] have a deadline and a lane; [`Self::cancel`] ends a call by its name;
-///   [`Self::open_lane`] gives a library completions and events of its own.
-/// - **keep many calls in flight**: a [`Channel`](crate::Channel) spreads them over as many sessions as that needs.
-/// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`] sleeps.
-/// - **sleep on more than one thing**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what; [`Self::rest_beside`] does both.
-/// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this endpoint;
-///   [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] to whoever asks. A server turns its endpoints itself, or has
-///   [a program](crate::Program) do it.
-/// - **be reached from other threads**: [`Self::remote_handle`] takes closures and calls of theirs.
-/// - **be watched**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
+/// - **know one's clients**: [`Self::poll_client_event`] tells who comes and goes, [`Self::session_to`] how to call
+///   them.
+/// - **limit calls in time, and separate users**: [`CallOptions`] have a deadline and a lane; [`Self::cancel`] ends a
+///   call by its id; [`Self::open_lane`] gives a library completions and events of its own.
+/// - **keep many calls in flight**: a [`Channel`](crate::Channel) spreads them over as many sessions as they need.
+/// - **turn the loop**: [`Self::turn`] once, [`Self::run_until`] and [`Self::try_run_until`] for long; [`Self::wait`]
+///   sleeps.
+/// - **sleep on several things**: [`Self::arm`] says whether and until when, [`Self::descriptor`] on what;
+///   [`Self::rest_beside`] does both.
+/// - **serve with state of one's own**: [`Self::handle`] and [`Self::handle_burst`] for handlers that belong to this
+///   endpoint; [`Self::turn_with`] hands requests to a closure, [`Self::poll_request`] returns them one by one. A
+///   server turns its endpoints itself, or has [a program](crate::Program) do it.
+/// - **be reached from other threads**: [`Self::remote_handle`] takes their closures and calls.
+/// - **be observed**: [`Self::stats`] here, [`Self::stats_reader`] from other threads.
 ///
 /// ```
 /// use sinew::prelude::*;
@@ -173,8 +179,8 @@ pub struct Rpc {
 }
 
 impl Rpc {
-    /// Opens an endpoint that only calls. The address says the fabric, and where others would find it: `shm://`, `udp://` and
-    /// `ibverbs://` are enough for a client, and `xdp://INTERFACE` is.
+    /// Opens an endpoint that only calls. The address gives the fabric, and where others would find the endpoint. For a
+    /// client `shm://`, `udp://` or `ibverbs://` is enough, or `xdp://INTERFACE`.
     ///
     /// # Errors
     ///
@@ -192,7 +198,8 @@ impl Rpc {
         Self::open_numbered(nexus, 0, address)
     }
 
-    /// As [`Self::open_with`], for one of several endpoints: makers of handlers are told its number ([`EndpointInfo::index`]).
+    /// As [`Self::open_with`], for one of several endpoints: the makers of handlers are given its number
+    /// ([`EndpointInfo::index`]).
     ///
     /// # Errors
     ///
@@ -212,12 +219,12 @@ impl Rpc {
         }
     }
 
-    /// Opens an endpoint over any port: a fabric that this crate does not know, or one of its own in [layers](sinew_fabric::layer), which
-    /// trace, capture, disturb or seal what passes.
+    /// Opens an endpoint over any port: a fabric that this crate does not know, or one of its own in
+    /// [layers](sinew_fabric::layer), which trace, capture, disturb or seal packets.
     ///
-    /// Each method is an indirect call then, which cannot be inlined, where the fabrics of this build are told apart by a
-    /// comparison: some forty instructions for each small call, see [`Endpoint`]. Packets go as they always do. Where that is too
-    /// much, [`endpoint`] makes one whose type names its port.
+    /// Each method is then an indirect call, which cannot be inlined, while the fabrics of this build are told apart by
+    /// a comparison. That costs some forty instructions for each small call, see [`Endpoint`]; packets take the usual
+    /// path. Where this is too much, [`endpoint`] makes an endpoint whose type names its port.
     ///
     /// ```
     /// use sinew::fabric::trace::{TextSink, Traced};
@@ -252,48 +259,49 @@ impl Rpc {
         &self.endpoint
     }
 
-    /// The endpoint on its fabric, to use.
+    /// The endpoint on its fabric, mutably.
     pub fn endpoint_mut(&mut self) -> &mut FabricEndpoint {
         &mut self.endpoint
     }
 
-    /// Gives up the choice at run time.
+    /// Returns the endpoint on its fabric, without the choice at run time.
     pub fn into_endpoint(self) -> FabricEndpoint {
         self.endpoint
     }
 
-    /// Where others reach this endpoint.
+    /// Address at which others reach this endpoint.
     pub fn address(&self) -> Address {
         each!(&self.endpoint, rpc => rpc.address())
     }
 
-    /// The limits it runs with.
+    /// Limits with which it runs.
     pub fn config(&self) -> &Config {
         each!(&self.endpoint, rpc => rpc.config())
     }
 
-    /// What the endpoint counted.
+    /// Counters of the endpoint.
     pub fn stats(&self) -> Stats {
         each!(&self.endpoint, rpc => rpc.stats())
     }
 
-    /// What its port counted.
+    /// Counters of its port.
     pub fn port_stats(&self) -> PortStats {
         each!(&self.endpoint, rpc => rpc.port_stats())
     }
 
-    /// What makers of handlers are told of this endpoint.
+    /// Information that makers of handlers get about this endpoint.
     pub fn info(&self) -> &EndpointInfo {
         each!(&self.endpoint, rpc => rpc.info())
     }
 
-    /// Has the endpoint publish its counters from now on, for other threads to read while it runs; see [`StatsReader`].
+    /// Has the endpoint publish its counters from now on, so that other threads can read them while it runs; see
+    /// [`StatsReader`].
     pub fn stats_reader(&mut self) -> StatsReader {
         each!(&mut self.endpoint, rpc => rpc.stats_reader())
     }
 
-    /// A handle by which other threads reach this endpoint: they have it run closures and make calls, and hear of their ends; see
-    /// [`EndpointInfo::remote_handle`].
+    /// A handle by which other threads reach this endpoint: they have it run closures and make calls, and learn their
+    /// results; see [`EndpointInfo::remote_handle`].
     ///
     /// ```
     /// use sinew::prelude::*;
@@ -332,7 +340,7 @@ impl Rpc {
         self.info().remote_handle()
     }
 
-    /// Wakes the endpoint's thread out of [`Self::wait`], or whoever sleeps on its descriptor, from any thread.
+    /// Wakes the endpoint's thread from [`Self::wait`], or from a sleep on its descriptor; may be used on any thread.
     pub fn waker(&self) -> Waker {
         each!(&self.endpoint, rpc => rpc.waker())
     }
@@ -342,7 +350,8 @@ impl Rpc {
         each!(&self.endpoint, rpc => rpc.sessions())
     }
 
-    /// Makes a message buffer of `len` bytes, whose contents are unspecified. Takes a lock: allocate up front and reuse.
+    /// Allocates a message buffer of `len` bytes, whose contents are unspecified. Takes a lock: allocate in advance and
+    /// reuse.
     ///
     /// # Errors
     ///
@@ -355,8 +364,8 @@ impl Rpc {
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`] when the name leads nowhere, is of another fabric than this endpoint, or a limit of this endpoint is reached;
-    /// [`Error::UnknownFabric`].
+    /// [`Error::Connect`] when the address leads nowhere or is of another fabric than this endpoint, or when a limit of
+    /// this endpoint is reached; [`Error::UnknownFabric`].
     pub fn begin_connect(&mut self, address: &str) -> Result<SessionId> {
         let address: Address = address.parse()?;
         self.told(|rpc| Endpoint::begin_connect(rpc, &address))
@@ -376,13 +385,13 @@ impl Rpc {
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`]: no such server, one on another fabric than this endpoint, no answer, refused, or a limit of this endpoint;
-    /// [`Error::UnknownFabric`].
+    /// [`Error::Connect`]: no such server, one on another fabric than this endpoint, no answer, refused, or a limit of
+    /// this endpoint; [`Error::UnknownFabric`].
     pub fn connect(&mut self, address: &str) -> Result<SessionId> {
         self.connect_with(address, ConnectOptions::new())
     }
 
-    /// As [`Self::connect`], with options: who hears of the session, and whether its server may call back.
+    /// As [`Self::connect`], with options: which lane gets the session's events, and whether the server may call back.
     ///
     /// # Errors
     ///
@@ -391,8 +400,8 @@ impl Rpc {
         self.told(|rpc| Endpoint::connect_with(rpc, address, options))
     }
 
-    /// Connects, and says of an address that is no fabric's of this build which there are. What a port of the program's own can reach, the
-    /// port says itself.
+    /// Connects. For a scheme that no fabric of this build has, the error lists those that there are; a port of the
+    /// program's own says itself what it can reach.
     fn told(&mut self, connect: impl FnOnce(&mut Self) -> Result<SessionId, ConnectError>) -> Result<SessionId> {
         connect(self).map_err(|error| match error {
             ConnectError::Port(PortError::Address(AddressError::WrongFabric { address, scheme, .. }))
@@ -404,26 +413,27 @@ impl Rpc {
         })
     }
 
-    /// Ends a session; its calls complete with [`sinew_rpc::Cause::Disconnected`]. Returns whether there was such a session.
+    /// Ends a session, whose calls complete with [`sinew_rpc::Cause::Disconnected`]. Returns whether there was such a
+    /// session.
     pub fn disconnect(&mut self, session: SessionId) -> bool {
         each!(&mut self.endpoint, rpc => rpc.disconnect(session))
     }
 
-    /// The next thing that happened to a session.
+    /// The next event of a session.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         each!(&mut self.endpoint, rpc => rpc.poll_event())
     }
 
-    /// The session over which a client is called back; see [`sinew_rpc::Rpc::session_to`].
+    /// The session for calls to a client; see [`sinew_rpc::Rpc::session_to`].
     ///
     /// # Errors
     ///
-    /// [`CallBackError`]: no such client any more, or it takes no calls.
+    /// [`CallBackError`] if the client is gone, or accepts no calls.
     pub fn session_to(&self, client: ClientId) -> Result<SessionId, CallBackError> {
         each!(&self.endpoint, rpc => rpc.session_to(client))
     }
 
-    /// The next client that came or went; see [`sinew_rpc::Rpc::poll_client_event`].
+    /// The next event of a client that came or left; see [`sinew_rpc::Rpc::poll_client_event`].
     pub fn poll_client_event(&mut self) -> Option<ClientEvent> {
         each!(&mut self.endpoint, rpc => rpc.poll_client_event())
     }
@@ -433,7 +443,7 @@ impl Rpc {
         each!(&mut self.endpoint, rpc => rpc.dismiss(client))
     }
 
-    /// The slots of a session of ours; see [`sinew_rpc::Rpc::session_slots`].
+    /// The slots of a session that this endpoint opened; see [`sinew_rpc::Rpc::session_slots`].
     #[inline]
     pub fn session_slots(&self, session: SessionId) -> Option<SessionSlots> {
         each!(&self.endpoint, rpc => rpc.session_slots(session))
@@ -448,8 +458,9 @@ impl Rpc {
     ///
     /// # Errors
     ///
-    /// [`Rejected`], with both buffers: no such session, too large, foreign buffers, a full queue.
-    // The error is as large as what it gives back, and boxing it would allocate.
+    /// [`Rejected`], with both buffers: there is no such session, a message is too large, a buffer is foreign, or the
+    /// queue is full.
+    // The error is as large as the buffers that it returns, and boxing it would allocate.
     #[allow(clippy::result_large_err)]
     #[inline]
     pub fn enqueue_request(
@@ -464,7 +475,7 @@ impl Rpc {
         each!(&mut self.endpoint, rpc => rpc.enqueue_request(session, request_type, request, response, options))
     }
 
-    /// Cancels a call; see [`sinew_rpc::Rpc::cancel`]. Returns whether it was there.
+    /// Cancels a call; see [`sinew_rpc::Rpc::cancel`]. Returns whether it was in flight.
     pub fn cancel(&mut self, call: CallId) -> bool {
         each!(&mut self.endpoint, rpc => rpc.cancel(call))
     }
@@ -474,39 +485,39 @@ impl Rpc {
         each!(&self.endpoint, rpc => rpc.now_ns())
     }
 
-    /// Opens a lane: completions and events of its own; see [`sinew_rpc::Rpc::open_lane`].
+    /// Opens a lane, with completions and events of its own; see [`sinew_rpc::Rpc::open_lane`].
     pub fn open_lane(&mut self) -> LaneId {
         each!(&mut self.endpoint, rpc => rpc.open_lane())
     }
 
-    /// Closes a lane: its calls are cancelled, its sessions end. Returns whether there was such a lane.
+    /// Closes a lane, whose calls are cancelled and whose sessions end. Returns whether there was such a lane.
     pub fn close_lane(&mut self, lane: LaneId) -> bool {
         each!(&mut self.endpoint, rpc => rpc.close_lane(lane))
     }
 
-    /// The next lane that got something since it was last told here; see [`sinew_rpc::Rpc::poll_ready_lane`].
+    /// The next lane that has got something since it was last returned here; see [`sinew_rpc::Rpc::poll_ready_lane`].
     pub fn poll_ready_lane(&mut self) -> Option<LaneId> {
         each!(&mut self.endpoint, rpc => rpc.poll_ready_lane())
     }
 
-    /// The next call of a lane that is over.
+    /// The next completed call of a lane.
     pub fn poll_lane(&mut self, lane: LaneId) -> Option<Completion> {
         each!(&mut self.endpoint, rpc => rpc.poll_lane(lane))
     }
 
-    /// The next thing that happened to a session of a lane.
+    /// The next event of a session of a lane.
     pub fn poll_lane_event(&mut self, lane: LaneId) -> Option<SessionEvent> {
         each!(&mut self.endpoint, rpc => rpc.poll_lane_event(lane))
     }
 
-    /// Starts to bring a session's state near, for a call that is about to be enqueued; see
+    /// Starts to fetch a session's state into the cache, for a call that is about to be enqueued; see
     /// [`sinew_rpc::Rpc::prefetch_session`].
     #[inline]
     pub fn prefetch_session(&self, session: SessionId) {
         each!(&self.endpoint, rpc => rpc.prefetch_session(session));
     }
 
-    /// The next call that is over.
+    /// The next completed call.
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         each!(&mut self.endpoint, rpc => rpc.poll_completion())
@@ -518,8 +529,8 @@ impl Rpc {
         each!(&mut self.endpoint, rpc => rpc.turn())
     }
 
-    /// Turns the loop once, and sleeps when there is nothing to do for longer than [`Config::poller`] spins. Returns whether anything
-    /// happened.
+    /// Turns the loop once, and sleeps if there has been nothing to do for longer than [`Config::poller`] spins.
+    /// Returns whether anything happened.
     ///
     /// # Errors
     ///
@@ -529,7 +540,7 @@ impl Rpc {
         Ok(each!(&mut self.endpoint, rpc => rpc.turn_or_wait())?)
     }
 
-    /// Turns the loop until `done` says so, sleeping when there is nothing to do as [`Config::poller`] allows.
+    /// Turns the loop until `done` returns true, sleeping when there is nothing to do, as [`Config::poller`] allows.
     ///
     /// # Errors
     ///
@@ -538,8 +549,8 @@ impl Rpc {
         self.try_run_until(|rpc| Ok(done(rpc)))
     }
 
-    /// As [`Self::run_until`], until `done` says so or fails, with whose error the loop ends at once. The endpoint is as well as before: the
-    /// loop can be entered again.
+    /// As [`Self::run_until`], until `done` returns true or an error, which ends the loop at once. The endpoint is
+    /// unaffected: the loop can be entered again.
     ///
     /// ```
     /// # use sinew::prelude::*;
@@ -554,7 +565,7 @@ impl Rpc {
     ///
     /// # Errors
     ///
-    /// What `done` returns; [`Error::System`] when the port cannot sleep.
+    /// Those of `done`; [`Error::System`] when the port cannot sleep.
     pub fn try_run_until<E: From<Error>>(
         &mut self,
         mut done: impl FnMut(&mut Self) -> Result<bool, E>,
@@ -574,7 +585,7 @@ impl Rpc {
         Ok(each!(&mut self.endpoint, rpc => rpc.call(session, request_type, request.as_ref()))?)
     }
 
-    /// As [`Self::call`], for at most so many nanoseconds.
+    /// As [`Self::call`], for at most `timeout_ns` nanoseconds.
     ///
     /// # Errors
     ///
@@ -590,7 +601,8 @@ impl Rpc {
     }
 }
 
-/// An endpoint of any kind, such as one in virtual time: for what is written against this type. Its methods cost what those of [`Rpc::over`] do.
+/// An endpoint of any kind, such as one in virtual time, for code that is written for this type. Its methods cost as
+/// much as those of [`Rpc::over`].
 ///
 /// ```
 /// # use sinew::fabric::{ManualClock, SeededGenerator, loopback::Network};

@@ -1,3 +1,5 @@
+//! The error type of this crate, which covers those of the layers below.
+
 use std::fmt;
 
 use sinew_fabric::{AddressError, PortError};
@@ -9,80 +11,81 @@ use sinew_rpc::{
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Anything that can go wrong, with a message that says what happened, to whom, and what to do.
+/// Any error, with a message that says what happened, to whom, and what to do.
 ///
-/// `Debug` shows the message too, so that a `main` which returns an error tells it in words.
+/// `Debug` shows the message too, so that a `main` that returns an error prints it in words.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A session could not be opened.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A channel could not be opened, or opened again.
+    /// A channel could not be opened or reopened.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// A call got no response. Says which peer, why, and whether the request may have run.
+    /// A call got no response. The message says which peer, why, and whether the request may have run.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// A call was not taken.
+    /// A call was refused.
     #[error(transparent)]
     Enqueue(#[from] EnqueueError),
     /// A client cannot be called.
     #[error(transparent)]
     CallBack(#[from] CallBackError),
-    /// No message buffer.
+    /// A message buffer could not be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// What another thread handed to an endpoint came to nothing.
+    /// A request of another thread to an endpoint had no result.
     #[error(transparent)]
     Handle(#[from] HandleError),
     /// A port could not be opened.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// A set of handlers that cannot be.
+    /// An invalid set of handlers.
     #[error(transparent)]
     Nexus(#[from] NexusError),
     /// A configuration that cannot work.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// No fabric has this scheme.
+    /// The address has a scheme that no fabric of this build has.
     #[error(
         "`{address}`: there is no fabric `{scheme}` in this build; known are {known}: write one of these before the `://`, or build \
          sinew with the feature of the fabric"
     )]
     UnknownFabric {
-        /// The whole address.
+        /// Whole address.
         address: String,
         /// Its scheme.
         scheme: String,
-        /// The schemes that this build knows.
+        /// Schemes of this build, as a list in words.
         known: String,
     },
     /// A server without an address.
     #[error("nowhere to serve: give at least one address, for example shm://name or udp://0.0.0.0:7000")]
     Nowhere,
-    /// The program of a server's endpoint ended with an error, and the server with it: see [`Server::program`](crate::Server::program).
+    /// The program of a server's endpoint ended with an error, and the server with it: see
+    /// [`Server::program`](crate::Server::program).
     #[error("the program that served {address} ended with an error: {source}")]
     Program {
-        /// What it served.
+        /// Address that it served.
         address: String,
-        /// What the program returned.
+        /// Error that the program returned.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A thread that served ended by a panic.
+    /// A serving thread panicked.
     #[error("the thread that served {address} panicked: {message}")]
     Panicked {
-        /// What it served.
+        /// Address that it served.
         address: String,
-        /// What the panic said.
+        /// Message of the panic.
         message: String,
     },
     /// The system refused.
     #[error("{doing}: {source}")]
     System {
-        /// What was being done.
+        /// Activity that failed.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Another error of the RPC layer.
@@ -97,7 +100,7 @@ impl fmt::Debug for Error {
 }
 
 impl From<Rejected> for Error {
-    /// Drops the buffers: who wants them back takes them from the [`Rejected`].
+    /// Drops the buffers; to get them back, take them from the [`Rejected`].
     fn from(rejected: Rejected) -> Self {
         Self::Enqueue(rejected.error)
     }

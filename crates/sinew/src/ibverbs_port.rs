@@ -1,4 +1,4 @@
-//! Ports of `ibverbs://` addresses: what the device's backend and the host's names are together.
+//! Ports of `ibverbs://` addresses: the device's backend together with the host's names.
 
 use sinew_fabric::verbs::port::UdPort;
 use sinew_fabric::{Address, PortError};
@@ -8,8 +8,8 @@ use sinew_ibverbs::{IbDevice, IbDomain, IbOptions, SCHEME};
 /// A port whose packets are datagrams of an RDMA device.
 pub type IbPort = UdPort<IbDomain>;
 
-/// Opens a port at `ibverbs://HOST:PORT`, where others ask over TCP for its queue pair, or at `ibverbs://` one that only calls. The
-/// options are those of [`IbOptions`]; the port's address says which device, port and GID were taken.
+/// Opens a port at `ibverbs://HOST:PORT`, where others ask over TCP for its queue pair, or, at `ibverbs://`, one that
+/// only calls. The options are those of [`IbOptions`]; the port's address says which device, port and GID were chosen.
 ///
 /// ```no_run
 /// use sinew::prelude::*;
@@ -22,7 +22,7 @@ pub type IbPort = UdPort<IbDomain>;
 ///
 /// # Errors
 ///
-/// [`PortError::Unavailable`] when there is no device that can be used, with the reasons and what helps; [`PortError::Address`],
+/// [`PortError::Unavailable`] when there is no usable device, with the reasons and the remedy; [`PortError::Address`],
 /// [`PortError::Taken`].
 pub fn ibverbs_port(address: &Address) -> Result<IbPort, PortError> {
     let options = IbOptions::of(address)?;
@@ -30,7 +30,7 @@ pub fn ibverbs_port(address: &Address) -> Result<IbPort, PortError> {
     let device = IbDevice::open(&options.device).map_err(|error| PortError::Unavailable {
         fabric: "ibverbs",
         reason: error.to_string(),
-        remedy: "`sinew verbs devices` lists what there is".to_owned(),
+        remedy: "`sinew verbs devices` lists the devices and their state".to_owned(),
     })?;
     let names = Box::new(TcpNames::new(SCHEME, IbOptions::KNOWN));
     UdPort::open_named(&device, &options.port, &IbOptions::tell(address.clone(), &device), names)

@@ -41,34 +41,36 @@
 //!
 //! # From the first service to the fast path
 //!
-//! [`Rpc::call`] waits for each answer. The fast path allocates buffers once ([`Rpc::alloc`]), moves them into many calls
-//! ([`Rpc::enqueue_request`]), turns the loop ([`Rpc::turn`]) and takes them back ([`Rpc::poll_completion`]). The service does not
-//! change. The example `fast_echo` shows it.
+//! [`Rpc::call`] waits for each answer. The fast path allocates buffers once ([`Rpc::alloc`]), moves them into many
+//! calls ([`Rpc::enqueue_request`]), turns the loop ([`Rpc::turn`]) and takes them back ([`Rpc::poll_completion`]). The
+//! service does not change. The example `fast_echo` shows it.
 //!
-//! [`Rpc`] decides between fabrics at run time, once per method. Where the fabric is known when the program is written, make an
-//! [`rpc::Rpc`] over its port with [`endpoint`]: it has the same methods, resolved at compile time. Libraries that are clients take
-//! any [`Endpoint`], which both are; several libraries share one through [`SharedEndpoint`].
+//! [`Rpc`] chooses between fabrics at run time, once in each method. If the fabric is known when the program is
+//! written, make an [`rpc::Rpc`] over its port with [`endpoint`]: it has the same methods, resolved at compile time.
+//! Libraries that are clients take any [`Endpoint`], which both are; several libraries share one through
+//! [`SharedEndpoint`].
 //!
 //! # Ports of your own
 //!
-//! [`Rpc::over`] and [`Server::over`] take any [`fabric::PacketPort`]: a fabric that this crate does not know, or one that it knows inside
-//! [layers](fabric::layer).
+//! [`Rpc::over`] and [`Server::over`] take any [`fabric::PacketPort`]: one of a fabric that this crate does not know,
+//! or one that it knows inside [layers](fabric::layer).
 //!
 //! # Where things are
 //!
 //! - [`Nexus`], [`Server`], [`Rpc`], [`Error`]: this crate.
-//! - [`rpc`]: calls, sessions, limits, what can go wrong.
+//! - [`rpc`]: calls, sessions, limits, errors.
 //! - [`fabric`]: addresses, ports, and what it takes to write one.
 //! - [`mem`]: message buffers.
 //! - [`kv`]: key-value services, over the tables of [`store`].
-//! - [`remote_memory`]: memory of other hosts; [`remote_block`]: that as a block device; [`far_memory`]: as vectors and mappings.
-//! - [`forward`]: a router, a switch, and what else forwards Ethernet frames.
+//! - [`remote_memory`]: other hosts' memory; [`remote_block`]: that memory as a block device; [`far_memory`]: as
+//!   vectors and mappings.
+//! - [`forward`]: a router, a switch, and other forwarders of Ethernet frames.
 //! - [`replica`]: replicated state, and a key-value store of it.
 //! - [`sequencer`]: unique, increasing numbers.
 //! - [`host`]: the real clock, randomness, threads.
-//! - [`herd`]: calls over verbs, requests by WRITE and answers by datagram.
-//! - `shm`, `udp`, `ibverbs`: the fabrics, one feature each. The last is RDMA devices, soft-RoCE included, whose library is opened when
-//!   it is used; `ibverbs` and `shm::verbs` are also verbs of their own.
+//! - [`herd`]: calls over verbs, with requests by WRITE and answers by datagram.
+//! - `shm`, `udp`, `ibverbs`: the fabrics, with a feature each. `ibverbs` is RDMA devices, soft-RoCE included; their
+//!   library is opened on first use. `ibverbs` and `shm::verbs` can also be used as verbs, without the RPC layer.
 #![forbid(unsafe_code)]
 
 #[cfg(not(any(feature = "ibverbs", feature = "shm", feature = "udp", feature = "xdp")))]
@@ -111,7 +113,7 @@ pub use sinew_udp as udp;
 #[cfg(feature = "xdp")]
 pub use sinew_xdp as xdp;
 
-/// What most programs need, to import with a star.
+/// Names that most programs need, for a glob import.
 pub mod prelude {
     pub use crate::{Error, Flow, Nexus, Rpc, Server, ServerHandle};
     pub use sinew_mem::MessageBuffer;

@@ -1,3 +1,5 @@
+//! Handlers and limits of a process, with this machine's threads to run worker handlers.
+
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
@@ -10,13 +12,13 @@ use crate::error::{Error, Result};
 /// Jobs that may wait for a worker before further requests are answered `busy`.
 const WORKER_QUEUE: usize = 16 << 10;
 
-/// The handlers of a process and the limits of its endpoints: [`sinew_rpc::Nexus`] with this machine's threads. Cheap to
-/// clone, `Send`.
+/// The handlers of a process and the limits of its endpoints: [`sinew_rpc::Nexus`] with this machine's threads. Cheap
+/// to clone, `Send`.
 #[derive(Clone)]
 pub struct Nexus(sinew_rpc::Nexus);
 
 impl Nexus {
-    /// Starts to collect handlers.
+    /// Begins a set of handlers.
     pub fn builder() -> NexusBuilder {
         NexusBuilder { inner: sinew_rpc::Nexus::builder().config(default_config()), worker_threads: None }
     }
@@ -43,11 +45,12 @@ impl From<sinew_rpc::Nexus> for Nexus {
     }
 }
 
-/// The limits that suit this machine: on a single processor nobody spins, since that only keeps the peer from answering.
+/// Limits that suit this machine: with a single processor no thread spins, since that would only keep the peer from
+/// answering.
 pub(crate) fn default_config() -> Config {
     static ONE_CPU: OnceLock<bool> = OnceLock::new();
     let mut config = Config::default();
-    // The machine's processors, not this thread's: one that is pinned calls peers on others.
+    // The machine's processors count, not this thread's: a pinned thread calls peers on others.
     let one = ONE_CPU.get_or_init(|| {
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
         online.is_ok_and(|list| !list.contains(['-', ',']))
@@ -65,9 +68,10 @@ pub struct NexusBuilder {
 }
 
 impl NexusBuilder {
-    /// Handles requests of a type in the endpoint's own thread, one by one: for handlers of up to a few hundred nanoseconds.
+    /// Handles requests of a type in the endpoint's own thread, one at a time: for handlers of up to a few hundred
+    /// nanoseconds.
     ///
-    /// A request is lent for as long as its handler runs, where it lies in the receive burst. What is to be kept is copied:
+    /// A request is lent while its handler runs, where it lies in the receive burst. Copy what is to be kept:
     ///
     /// ```
     /// # use sinew::prelude::*;
@@ -94,8 +98,9 @@ impl NexusBuilder {
         self
     }
 
-    /// As [`Self::handle`], with a handler that `make` makes for each endpoint, on its thread. `make` is told which endpoint that is. The
-    /// handler belongs to the endpoint: it owns what it changes, without locks, and need not be `Send`.
+    /// As [`Self::handle`], with a handler that `make` makes for each endpoint, on its thread, from information about
+    /// that endpoint. The handler belongs to the endpoint: it owns what it changes, without locks, and need not be
+    /// `Send`.
     ///
     /// ```
     /// # use sinew::prelude::*;
@@ -109,7 +114,8 @@ impl NexusBuilder {
     /// });
     /// ```
     ///
-    /// For handlers that share their state with the program that turns the endpoint, see [`Server::program`](crate::Server::program).
+    /// For handlers that share their state with the program that turns the endpoint, see
+    /// [`Server::program`](crate::Server::program).
     #[must_use]
     pub fn handle_with<H>(
         mut self,
@@ -150,7 +156,7 @@ impl NexusBuilder {
 
     /// Handles requests of a type in worker threads: for handlers that take longer or block.
     ///
-    /// Without [`Self::workers`] or [`Self::worker_threads`] there are as many threads as processors.
+    /// Without [`Self::workers`] or [`Self::worker_threads`] there is a thread for each processor.
     #[must_use]
     pub fn handle_worker(
         mut self,
@@ -161,8 +167,8 @@ impl NexusBuilder {
         self
     }
 
-    /// As [`Self::handle_worker`], with a handler of its own for each endpoint. `make` runs on the endpoint's thread; the handler runs on
-    /// those of the pool, on several at once.
+    /// As [`Self::handle_worker`], with a handler of its own for each endpoint. `make` runs on the endpoint's thread;
+    /// the handler runs on the pool's threads, several at a time.
     #[must_use]
     pub fn handle_worker_with<H>(
         mut self,
@@ -176,40 +182,42 @@ impl NexusBuilder {
         self
     }
 
-    /// Copies requests of a type and queues them for [`Rpc::poll_request`](crate::Rpc::poll_request), where the program that turns the endpoint
-    /// takes them when it likes. The program of a [`Server`](crate::Server) is [`Server::program`](crate::Server::program); without one nobody takes them.
+    /// Copies requests of a type and queues them for [`Rpc::poll_request`](crate::Rpc::poll_request), by which the
+    /// program that turns the endpoint takes them when it likes. In a [`Server`](crate::Server) that is
+    /// [`Server::program`](crate::Server::program); without one nobody takes them.
     #[must_use]
     pub fn handle_polled(mut self, request_type: RequestType) -> Self {
         self.inner = self.inner.handle_polled(request_type);
         self
     }
 
-    /// The pool that runs worker handlers.
+    /// Sets the pool that runs worker handlers.
     #[must_use]
     pub fn workers(mut self, pool: Arc<dyn WorkerPool>) -> Self {
         self.inner = self.inner.workers(pool);
         self
     }
 
-    /// How many threads run worker handlers, in a pool of the nexus's own.
+    /// Sets the number of threads that run worker handlers, in a pool of the nexus's own.
     #[must_use]
     pub fn worker_threads(mut self, threads: usize) -> Self {
         self.worker_threads = Some(threads);
         self
     }
 
-    /// Limits and times of the endpoints.
+    /// Sets limits and times of the endpoints.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.inner = self.inner.config(config);
         self
     }
 
-    /// Checks and finishes. Starts worker threads when worker handlers were registered and no pool was given.
+    /// Checks and finishes the set. Starts worker threads if there are worker handlers and no pool was given.
     ///
     /// # Errors
     ///
-    /// [`Error::Nexus`]: two handlers for one type, a configuration that cannot work; [`Error::System`]: no threads.
+    /// [`Error::Nexus`] for two handlers of one type, or a configuration that cannot work; [`Error::System`] when
+    /// threads cannot be started.
     pub fn build(self) -> Result<Nexus> {
         let Self { mut inner, worker_threads } = self;
         if inner.wants_workers() {

@@ -1,3 +1,6 @@
+//! Servers: a thread and an endpoint for each address, run until a signal or a stop, with a program of their own if
+//! wanted.
+
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
@@ -15,21 +18,23 @@ type AnyError = Box<dyn std::error::Error + Send + Sync>;
 type MakeProgram = Arc<dyn Fn(&EndpointInfo, &mut Rpc) -> Result<Box<dyn AnyProgram>, AnyError> + Send + Sync>;
 type Open = Box<dyn FnOnce(&Nexus) -> Result<Rpc> + Send>;
 
-/// A program of one's own that runs on an endpoint's thread, in place of a [server](Server::program)'s loop. A closure that is given the
-/// endpoint and returns how to go on is one.
+/// A program that runs on an endpoint's thread, in place of a [server](Server::program)'s loop. A closure that takes
+/// the endpoint and returns how to go on is one.
 pub trait Program {
-    /// What ends it before its time.
+    /// Error that ends it early.
     type Error: Into<Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Turns the endpoint ([`Rpc::turn`] or [`Rpc::turn_with`]), does what else there is to do, without waiting for it, and says how to go on.
+    /// Turns the endpoint ([`Rpc::turn`] or [`Rpc::turn_with`]), does its other work, without waiting for any, and
+    /// returns how to go on.
     ///
     /// # Errors
     ///
-    /// What ends the server.
+    /// An error ends the server.
     fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, Self::Error>;
 
-    /// After each turn, which was `busy` or not: sleeps when there was nothing to do for a while, until there is, or `timeout_ns` passed. A program
-    /// that serves something else too, such as sockets or further endpoints, sleeps on all of them:
+    /// Called after each turn, which was `busy` or not. Sleeps if there has been nothing to do for a while, until there
+    /// is work or `timeout_ns` has passed. A program that serves something else too, such as sockets or further
+    /// endpoints, sleeps on all of them:
     ///
     /// ```
     /// # use sinew::fabric::{Readiness, readiness::Foreign};
@@ -54,7 +59,7 @@ pub trait Program {
     ///
     /// # Errors
     ///
-    /// What ends the server: one of them cannot sleep.
+    /// An error, when one of them cannot sleep, ends the server.
     fn rest(&mut self, rpc: &mut Rpc, busy: bool, timeout_ns: Option<u64>) -> Result<()> {
         rpc.rest(busy, timeout_ns)
     }
@@ -72,7 +77,7 @@ where
     }
 }
 
-/// A program, whatever its errors.
+/// A program, with any type of errors.
 trait AnyProgram {
     fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, AnyError>;
     fn rest(&mut self, rpc: &mut Rpc, busy: bool, timeout_ns: Option<u64>) -> Result<()>;
@@ -88,35 +93,36 @@ impl<P: Program> AnyProgram for P {
     }
 }
 
-/// How a server goes on after a turn of its [program](Server::program).
+/// Next step of a server after a turn of its [program](Server::program).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Something happened: turn again at once.
     Busy,
     /// Nothing happened: sleep, as [`Config::poller`](sinew_rpc::Config::poller) allows, until something does.
     Idle,
-    /// As `Idle`, and for so many nanoseconds at most: a timer of the program's is due then.
+    /// As `Idle`, but for at most this many nanoseconds: a timer of the program is due then.
     IdleFor(u64),
-    /// The program is over, and the server ends, with all of its endpoints.
+    /// The program is over, and the server ends with all of its endpoints.
     End,
 }
 
 impl From<bool> for Flow {
-    /// Of what [`Rpc::turn`] returns.
+    /// Converts the result of [`Rpc::turn`].
     fn from(busy: bool) -> Self {
         if busy { Self::Busy } else { Self::Idle }
     }
 }
 
 struct Place {
-    /// What it is called until its address is known.
+    /// Name until the address is known.
     name: String,
     cpu: Option<usize>,
     /// Called on the place's own thread.
     open: Open,
 }
 
-/// A server to configure, then to [`run`](Self::run) or [`start`](Self::start): one thread and one endpoint for each address.
+/// A server to configure, and then to [`run`](Self::run) or [`start`](Self::start): one thread and one endpoint for
+/// each address.
 ///
 /// ```
 /// use sinew::prelude::*;
@@ -158,7 +164,7 @@ impl Nexus {
         addresses.into_iter().fold(self.server(), |server, address| server.at(address.as_ref())).run()
     }
 
-    /// A server to configure: several addresses, pinned threads, a handle to stop it with.
+    /// A server to configure, with several addresses, pinned threads, and a handle that stops it.
     pub fn server(&self) -> Server {
         Server::new(self.clone())
     }
@@ -169,13 +175,13 @@ impl Server {
         Self { nexus, places: Vec::new(), program: Arc::new(|_endpoint, _rpc| Ok(Box::new(turn))) }
     }
 
-    /// Serves at this address too.
+    /// Adds an address to serve at.
     #[must_use]
     pub fn at(self, address: impl Into<String>) -> Self {
         self.at_address(address.into(), None)
     }
 
-    /// Serves at this address too, on a thread that stays on one processor.
+    /// Adds an address to serve at, on a thread that is pinned to a processor.
     #[must_use]
     pub fn at_on_cpu(self, address: impl Into<String>, cpu: usize) -> Self {
         self.at_address(address.into(), Some(cpu))
@@ -188,8 +194,8 @@ impl Server {
         self
     }
 
-    /// Serves over a port of any kind too, as [`Rpc::over`] does. `make` is called on the thread that serves: a port never leaves
-    /// its thread.
+    /// Adds a port of any kind to serve over, as [`Rpc::over`] does. `make` is called on the thread that serves, since
+    /// a port never leaves its thread.
     ///
     /// ```
     /// use sinew::fabric::trace::{TextSink, Traced};
@@ -213,7 +219,7 @@ impl Server {
         self.over_port(make, None)
     }
 
-    /// Serves over a port of any kind too, on a thread that stays on one processor.
+    /// Adds a port of any kind to serve over, on a thread that is pinned to a processor.
     #[must_use]
     pub fn over_on_cpu<P: PacketPort + 'static>(
         self,
@@ -234,11 +240,12 @@ impl Server {
         self
     }
 
-    /// Serves with a program of one's own. `make` makes it for each endpoint, on its thread, before anybody can call; it is told which endpoint that
-    /// is, and given the endpoint. What it returns is called for each turn of the endpoint's loop, and has to turn it ([`Rpc::turn`] or
-    /// [`Rpc::turn_with`]) and say how to go on. Without a program endpoints are turned, and completions and events dropped.
+    /// Serves with a program. `make` makes it for each endpoint, on its thread, before anybody can call; it is given
+    /// the endpoint, and information about it. The program is called for each turn of the endpoint's loop, and has to
+    /// turn the endpoint ([`Rpc::turn`] or [`Rpc::turn_with`]) and return how to go on. Without a program endpoints are
+    /// turned, and completions and events dropped.
     ///
-    /// Here handlers and loop share what belongs to the endpoint, and the loop begins sessions and calls of its own:
+    /// Here handlers and loop share the endpoint's state, and the loop opens sessions and makes calls of its own:
     ///
     /// ```
     /// use std::{cell::Cell, rc::Rc};
@@ -265,12 +272,14 @@ impl Server {
     /// # Ok::<(), sinew::Error>(())
     /// ```
     ///
-    /// Other threads reach the endpoint by a handle that the maker makes ([`Rpc::remote_handle`]) and leaves where they find it.
+    /// Other threads reach the endpoint by a handle that `make` creates ([`Rpc::remote_handle`]) and leaves where they
+    /// find it.
     ///
     /// A thread that serves something else too sleeps on all of it: see [`Program::rest`].
     ///
-    /// A program or a maker that fails ends the server with [`Error::Program`]: its endpoint closes its sessions, of which the clients hear, and so do
-    /// the others. A server that is stopped ends between two turns: a program must not wait for long inside of one.
+    /// A program or a `make` that fails ends the server with [`Error::Program`]: its endpoint closes its sessions, of
+    /// which the clients are told, and so do the others. A server that is stopped ends between two turns, so a program
+    /// must not wait for long inside one.
     #[must_use]
     pub fn program<P: Program + 'static>(
         mut self,
@@ -284,13 +293,14 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::Nowhere`]; what [`Rpc::open_with`] says for an address, or the maker of a port, and [`Error::Program`] where no program could be made, after which nothing
-    /// runs; [`Error::System`]: no thread, or no such processor.
+    /// [`Error::Nowhere`]; the errors of [`Rpc::open_with`] for an address, or of the maker of a port, and
+    /// [`Error::Program`] if no program could be made, after which nothing runs; [`Error::System`] when there is no
+    /// thread, or no such processor.
     pub fn start(self) -> Result<ServerHandle> {
         self.start_with(true)
     }
 
-    /// Starts, with counters that can be read meanwhile, or without.
+    /// Starts, with or without counters that can be read meanwhile.
     fn start_with(self, has_readers: bool) -> Result<ServerHandle> {
         if self.places.is_empty() {
             return Err(Error::Nowhere);
@@ -321,7 +331,7 @@ impl Server {
                     handle.addresses.push(reached_at);
                     handle.readers.extend(reader);
                 }
-                // The thread ended before it was ready, and says why.
+                // The thread ended before it was ready; joining it returns the reason.
                 Err(mpsc::RecvError) => {
                     handle.shared.stop();
                     return Err(handle.join_all().err().unwrap_or(Error::Nowhere));
@@ -335,21 +345,21 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// As [`Self::start`], and what ended a thread before its time.
+    /// As [`Self::start`], and the error that ended a thread early.
     pub fn run(self) -> Result<()> {
         let interrupt = Interrupt::install()
             .map_err(|source| Error::System { doing: "catching Ctrl-C and SIGTERM".to_owned(), source })?;
-        // Nobody has the handle, to ask for counters.
+        // Nobody has the handle, so nobody asks for counters.
         let handle = self.start_with(false)?;
         handle.run_until_interrupted(interrupt)?;
         Ok(())
     }
 }
 
-/// What the threads of a server share.
+/// State that the threads of a server share.
 #[derive(Default)]
 struct Shared {
-    /// Partner of the store in `stop` is the load in `serve`; nothing else is published with it.
+    /// The store in `stop` is the partner of the loads in `serve`; nothing else is published with it.
     stopping: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
 }
@@ -367,7 +377,8 @@ impl WakeTarget for Shared {
     }
 }
 
-/// A server of which one endpoint is gone is not what was asked for: however a thread ends, the others end too.
+/// Stops the other threads when dropped: a server that has lost an endpoint is not the one asked for, so however a
+/// thread ends, the others end too.
 struct StopOthers<'a>(&'a Shared);
 
 impl Drop for StopOthers<'_> {
@@ -376,11 +387,11 @@ impl Drop for StopOthers<'_> {
     }
 }
 
-/// What an endpoint of a server has counted.
+/// Counters of a server's endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointReport {
-    /// Where it was reached.
+    /// Address at which it was reached.
     pub address: Address,
     /// Its counters.
     pub stats: Stats,
@@ -390,44 +401,45 @@ pub struct EndpointReport {
     pub sessions: usize,
 }
 
-/// A server that runs. Dropping it stops it.
+/// A running server. Dropping it stops it.
 pub struct ServerHandle {
     addresses: Vec<Address>,
-    /// Of the same endpoints.
+    /// Readers of the endpoints' counters, in the order of the addresses.
     readers: Vec<StatsReader>,
     threads: Vec<(String, JoinHandle<Result<EndpointReport>>)>,
     shared: Arc<Shared>,
 }
 
 impl ServerHandle {
-    /// Where its endpoints are reached, in the order in which they were asked for; ports chosen by the system are filled in.
+    /// Addresses of its endpoints, in the order in which they were added; ports chosen by the system are filled in.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// What each endpoint has counted so far, in the order of [`Self::addresses`], while it serves. Nobody waits for it: each endpoint publishes its
-    /// counters by plain stores, once in a turn that found something to do, before its answers leave, and before it sleeps. So who has an answer
-    /// finds its request counted, and the counters of one endpoint are all of one moment.
+    /// Counters of each endpoint so far, in the order of [`Self::addresses`], while it serves. Nobody waits for this:
+    /// each endpoint publishes its counters by plain stores, once in a turn that found work, before its answers leave,
+    /// and before it sleeps. So whoever has an answer finds its request counted, and the counters of one endpoint are
+    /// all of one moment.
     pub fn stats(&self) -> Vec<EndpointReport> {
         let endpoints = self.addresses.iter().zip(&self.readers);
         endpoints.map(|(address, reader)| EndpointReport::of(address.clone(), reader.read())).collect()
     }
 
-    /// Closes its sessions, ends its threads, and returns what each endpoint counted.
+    /// Closes its sessions, ends its threads, and returns the counters of each endpoint.
     ///
     /// # Errors
     ///
-    /// What ended a thread before its time.
+    /// The error that ended a thread early.
     pub fn stop(mut self) -> Result<Vec<EndpointReport>> {
         self.shared.stop();
         self.join_all()
     }
 
-    /// Serves on until Ctrl-C or SIGTERM, or until a thread ends by an error.
+    /// Serves until Ctrl-C or SIGTERM, or until a thread ends with an error.
     ///
     /// # Errors
     ///
-    /// What ended a thread before its time.
+    /// The error that ended a thread early.
     pub fn run_until_interrupted(mut self, interrupt: Interrupt) -> Result<Vec<EndpointReport>> {
         let _guard = interrupt.wake_on_interrupt(Waker::new(Arc::clone(&self.shared) as _));
         self.join_all()
@@ -481,7 +493,7 @@ fn serve(
     shared.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(rpc.waker());
     let info = rpc.info().clone();
     let mut program = make(&info, &mut rpc).map_err(failed)?;
-    // Whoever started us may have given up already; the stop flag tells.
+    // The starter may have given up already; the stop flag tells.
     let _ = ready.send((address.clone(), has_readers.then(|| rpc.stats_reader())));
     while !shared.stopping.load(Ordering::Acquire) {
         let (busy, timeout_ns) = match program.turn(&mut rpc).map_err(failed)? {
@@ -490,7 +502,7 @@ fn serve(
             Flow::IdleFor(timeout_ns) => (false, Some(timeout_ns)),
             Flow::End => break,
         };
-        // What stops us may have ended a sleep within the program's turn: the next would have no end.
+        // The stop may have ended a sleep within the program's turn; the next sleep would not end.
         if shared.stopping.load(Ordering::Acquire) {
             break;
         }
@@ -500,7 +512,7 @@ fn serve(
     Ok(EndpointReport { address, stats, port_stats, sessions })
 }
 
-/// A turn of a server without a program.
+/// Turn of a server without a program.
 fn turn(rpc: &mut Rpc) -> Result<Flow> {
     let busy = rpc.turn();
     while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}

@@ -1,4 +1,4 @@
-//! Advice for people.
+//! Advice as text for people.
 
 use sinew_harness::units;
 use sinew_lab::advise::{Advice, Goal, Guideline, Kind, Load, Ranking, Workload};
@@ -6,7 +6,7 @@ use sinew_sim::nic::Profile;
 
 use crate::table;
 
-/// Columns of what stands below the table.
+/// Width of the text below the table, in columns.
 const WIDTH: usize = table::WIDTH as usize;
 
 /// The workload in words.
@@ -23,8 +23,8 @@ fn asked(nic: &Profile, workload: &Workload) -> String {
         text += &format!(", {:.0} % changes", (1.0 - workload.read_share) * 100.0);
     }
     match workload.goal {
-        Goal::Latency => text += ", one access at a time, as soon as it can be",
-        Goal::Throughput => text += &format!(", as many as {} can have", counted(workload.peers, "client")),
+        Goal::Latency => text += ", one access at a time, at the lowest latency",
+        Goal::Throughput => text += &format!(", at the highest throughput of {}", counted(workload.peers, "client")),
     }
     for (who, load) in [("clients", workload.client_cpu), ("the server", workload.server_cpu)] {
         if load == Load::Busy {
@@ -40,7 +40,7 @@ fn asked(nic: &Profile, workload: &Workload) -> String {
     format!("{} ({}): {text}", nic.name, nic.title)
 }
 
-/// So many of them.
+/// A count and its noun, in the plural unless there is one.
 fn counted(count: usize, one: &str) -> String {
     if count == 1 { format!("{count} {one}") } else { format!("{count} {one}s") }
 }
@@ -62,13 +62,13 @@ fn said(it: &Guideline) -> String {
     format!("{} ({})", it.text, it.sections)
 }
 
-/// A sentence as one of a list, in lines that fit.
+/// A sentence as a list item, wrapped to fit.
 fn item(mark: &str, text: &str) -> String {
     let indent = mark.chars().count() + 1;
     units::wrapped(&format!("{mark} {text}"), WIDTH, indent)
 }
 
-/// A table, best first, a line why for each, and the settings of the best.
+/// A table with the best design first, a reason for each design, and the settings of the best.
 pub fn of(nic: &Profile, workload: &Workload, Ranking { designs: all, is_complete }: &Ranking) -> String {
     let first = if workload.goal == Goal::Throughput { "M/s" } else { "mean" };
     let rows = all.iter().map(|advice| row(workload.goal, advice));
@@ -81,7 +81,7 @@ pub fn of(nic: &Profile, workload: &Workload, Ranking { designs: all, is_complet
         let settings = settings.collect::<Vec<_>>().join("\n");
         parts.push(format!("Recommended: {}\n{settings}", best.name));
         if !is_complete {
-            let text = "There was no time to look for the best settings of each design: --seconds gives more.";
+            let text = "Time ran out before each design had its best settings: give it more with --seconds.";
             parts.push(units::wrapped(text, WIDTH, 0));
         }
         let warnings = best.trust.warnings.iter().map(|it| item("  -", it));
@@ -89,7 +89,7 @@ pub fn of(nic: &Profile, workload: &Workload, Ranking { designs: all, is_complet
         parts.push([level].into_iter().chain(warnings).collect::<Vec<_>>().join("\n"));
     }
     parts.push(units::wrapped(
-        "CPU: work of a client's core and of the server's for an access; polling in vain is not counted.",
+        "CPU: time of a client's core + a server's core for an access, without polls that find nothing.",
         WIDTH,
         0,
     ));

@@ -1,4 +1,4 @@
-//! Reads and writes of one large file, past the kernel's cache.
+//! Reads and writes of one large file, bypassing the kernel's cache.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,17 +15,17 @@ pub struct Kind {
     act: fn(&mut Load) -> anyhow::Result<f64>,
 }
 
-/// All kinds, in the order in which they run: what is read has been written.
+/// All kinds, in the order in which they run: a file is written before it is read.
 pub const KINDS: [Kind; 3] = [
-    Kind { name: "write-1m", text: "write, 1 MB after the other", unit: "GB/s", act: Load::write },
-    Kind { name: "read-1m", text: "read, 1 MB after the other", unit: "GB/s", act: Load::read },
+    Kind { name: "write-1m", text: "write, 1 MB at a time", unit: "GB/s", act: Load::write },
+    Kind { name: "read-1m", text: "read, 1 MB at a time", unit: "GB/s", act: Load::read },
     Kind { name: "read-4k", text: "read, 4 KB at random", unit: "us", act: Load::read_randomly },
 ];
 
 const MB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// A file, and memory to read it to.
+/// A file, and the memory that it is read into.
 pub struct Load {
     file: File,
     memory: Vec<u8>,
@@ -52,7 +52,7 @@ impl Load {
         self.size as f64 / since.elapsed().as_nanos() as f64
     }
 
-    /// Each block has its number in its first page.
+    /// Writes the file, with each block's offset in its first bytes. Returns GB/s.
     fn write(&mut self) -> anyhow::Result<f64> {
         let since = Instant::now();
         for at in (0..self.size).step_by(MB) {
@@ -69,7 +69,7 @@ impl Load {
         for at in (0..self.size).step_by(MB) {
             let block = &mut self.memory[self.start..self.start + MB];
             self.file.read_exact_at(block, at as u64)?;
-            ensure!(block[..8] == (at as u64).to_le_bytes(), "other bytes were read at {at} than were written");
+            ensure!(block[..8] == (at as u64).to_le_bytes(), "the bytes read at {at} are not those written");
         }
         Ok(self.gb_per_s(since))
     }

@@ -1,4 +1,4 @@
-//! `sinew forward bench`.
+//! `sinew forward bench`: forwarding without ports, with each form of lookup.
 
 use std::time::Duration;
 
@@ -18,23 +18,23 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output, table};
 
 pub const HELP: &str = "\
-One thread takes bursts of frames through an application, headers and all, whose table is larger than most last-level caches: interleaved, plain, and with group prefetching
-written by hand, by turns in the same run; where each frame goes is compared. Beside them stands echo, which looks nothing up: what the rest costs. There are no ports; before each
-burst its frames are written anew.
+One thread passes bursts of frames, headers and all, through an application whose table is larger than most last-level caches. Lookups are interleaved, plain, or grouped by
+prefetching written by hand, by turns in the same run, and the outputs are compared. A fourth application, echo, looks nothing up and so shows what the rest costs. There are no ports;
+before each burst its frames are written anew.
 
-  ipv4    random addresses among routes whose lengths are spread about as BGP's; most take one load, and a burst's look-ups follow each other, so that a core overlaps them by
-          itself: the forms are about equal
+  ipv4    random addresses among routes whose lengths are distributed about as in BGP; most take one load, and the lookups of a burst do not depend on each other, so a core
+          overlaps them by itself and the forms are about equal
   ipv6    addresses of the table's random prefixes of 48 to 64 bits
   switch  stations in a cuckoo table
   names   Interests with a prefix in the table (NDN)
 
-Thresholds are held against the interleaved form of each.
+Thresholds apply to the interleaved form of each.
 
 Examples:
   sinew forward bench
   sinew forward bench ipv6 names --burst 32 --json";
 
-/// What forwards.
+/// Forwarding application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
     Ipv4,
@@ -48,7 +48,7 @@ impl Kind {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// What is measured when nothing is said (nsdi15 4; the switch has a third of the paper's stations).
+    /// Default number of entries (nsdi15 4; the switch has a third of the paper's stations).
     fn entries(self) -> usize {
         match self {
             Self::Ipv4 => 527_961,
@@ -67,19 +67,19 @@ impl Kind {
     }
 }
 
-/// Frames that are drawn ahead.
+/// Frames drawn in advance.
 const FRAMES: usize = 1 << 21;
 
 /// Options of `sinew forward bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What forwards; all, when none is given
+    /// Applications to measure [default: all]
     #[arg(value_enum)]
     kinds: Vec<Kind>,
-    /// Entries of each table instead of as many as make it large
+    /// Entries of each table [default: enough to make it large]
     #[arg(long, value_parser = parse_count)]
     entries: Option<usize>,
-    /// Frames of a burst, which are looked up at once
+    /// Frames of a burst, which are looked up together
     #[arg(long, default_value_t = MAX_BURST as u8, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=MAX_BURST as i64))]
     burst: u8,
     #[command(flatten)]
@@ -107,14 +107,14 @@ impl Args {
     }
 }
 
-/// Does what was asked for.
+/// Runs the benchmark.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let plan = args.plan().map_err(Usage::of)?;
     let figures = with_progress(|progress| measure(&plan, progress))?;
     args.measure.show_all(&figures, || text_of(&figures))
 }
 
-/// A router of IPv4, measured for a time: for the tour.
+/// Measures an IPv4 router for `duration`, for the tour.
 pub fn for_tour(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let args: Args = crate::measure::as_told(&["ipv4", "--entries=200000", "--no-pin"], duration)?;
     measure(&args.plan()?, progress)?.pop().context("nothing was measured")
@@ -226,7 +226,7 @@ fn text_of(figures: &[Figure]) -> String {
     let table = table::of(&heads, rows, table::FIGURES);
     let burst = figures.first().map(|figure| figure.setup["burst"].to_string()).unwrap_or_default();
     let mut lines = vec![format!(
-        "Millions of frames a second, in bursts of {burst}, without ports. By hand is group prefetching; echo looks nothing up."
+        "Millions of frames a second, in bursts of {burst}, without ports. 'By hand' is group prefetching; echo looks nothing up."
     )];
     lines.extend(figure::complaints(figures));
     let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();

@@ -1,4 +1,4 @@
-//! `sinew forward patterns`.
+//! `sinew forward patterns`: searches of payloads, in four ways.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,11 +18,12 @@ use crate::measure::{MeasureArgs, with_progress};
 use crate::{Outcome, Usage, infile};
 
 pub const HELP: &str = "\
-One thread finds patterns in payloads, each by one of several automata, as Snort does (nsdi15 5): in batches of 8,192 that are sorted by automaton and length and walked eight at once;
-payload after payload; eight at once in the order in which they came; and by the aho-corasick crate's DFA. All by turns in the same run; the hits of each payload are compared.
+One thread searches payloads for patterns, each with one of several automata, as Snort does (nsdi15 5). It does so in four ways: in batches of 8,192 that are sorted by automaton and length
+and walked eight at a time; one payload after another; eight at a time in order of arrival; and with the DFA of the aho-corasick crate. The ways take turns in the same run, and each payload's
+hits are compared.
 
-Without --rules, patterns are drawn from --seed: words with marks between them, and bytes of any value, of 13 states each; groups' sizes fall with their rank. Half of the payloads have
-64 to 256 bytes, half 512 to 1,460; nine of ten are such words, and one of 50 has a whole pattern put in. With --rules, groups are those of protocols and ports.
+Without --rules, patterns are drawn from --seed: words with punctuation between them, and arbitrary bytes, of 13 states each; sizes of groups fall with their rank. Half of the payloads have
+64 to 256 bytes, half 512 to 1,460; nine of ten consist of such words, and one in 50 contains a whole pattern. With --rules, groups are those of protocols and ports.
 
 Examples:
   sinew forward patterns
@@ -31,16 +32,16 @@ Examples:
 /// Options of `sinew forward patterns`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Rules of Snort, whose contents are looked for
+    /// File of Snort rules, whose contents are searched for
     #[arg(long, value_name = "FILE", conflicts_with_all = ["patterns", "groups"])]
     rules: Option<PathBuf>,
-    /// Patterns that are drawn
+    /// Patterns to draw
     #[arg(long, value_parser = parse_count)]
     patterns: Option<usize>,
-    /// Groups that they are in, each with an automaton
+    /// Groups of patterns, each with an automaton
     #[arg(long, value_parser = parse_count)]
     groups: Option<usize>,
-    /// What patterns and payloads are drawn from
+    /// Seed of patterns and payloads
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     seed: u64,
     #[command(flatten)]
@@ -78,7 +79,7 @@ impl Turns for Sides {
     }
 }
 
-/// Does what was asked for.
+/// Runs the benchmark.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.measure.check_thresholds(Unit::Gbps).map_err(Usage::of)?;
     let sizes = args.sizes().map_err(Usage::of)?;

@@ -1,4 +1,4 @@
-//! Interfaces as they are written on the command line, and their ports.
+//! Interfaces as the command line describes them, and their ports.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use sinew::xdp::{FrameOptions, Memory, XdpAddress, XdpFrames, XdpOptions, finish
 
 use crate::output;
 
-/// Bytes of a packet, where nobody says how many, and the port carries them.
+/// Largest packet, in bytes, unless `mtu=` says otherwise or the port carries less.
 const MTU: usize = 1500;
-/// Options of `xdp://` that ports of frames have.
+/// Options of `xdp://` that apply to ports of frames.
 const XDP_OPTIONS: [&str; 3] = ["mode", "zerocopy", "ring"];
 
-/// What is wrong where packets come unfinished.
-pub const LEFT_UNDONE: &str = "the kernel at the other end leaves checksums and the cutting of packets to hardware, so whoever gets its packets drops them; have it do both itself";
+/// Complaint about an interface whose packets arrive unfinished.
+pub const LEFT_UNDONE: &str = "the kernel at the other end leaves checksums and segmentation to hardware, so receivers drop its packets; make it do both itself";
 
-/// What `--interface` says: `NAME=PORT[,to=PORT][,ip=ADDRESS/LENGTH][,mac=ADDRESS][,mtu=BYTES]`.
+/// Argument of `--interface`: `NAME=PORT[,to=PORT][,ip=ADDRESS/LENGTH][,mac=ADDRESS][,mtu=BYTES]`.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub name: String,
@@ -54,7 +54,7 @@ impl FromStr for Spec {
                 Some(("ip", network)) => spec.networks.push(Network::parse(network)?),
                 Some(("mac", mac)) => {
                     let mac = parse_mac(mac).filter(|mac| mac.is_unicast() && *mac != MacAddress::default());
-                    spec.mac = Some(mac.with_context(|| format!("`{part}`: that is no interface's Ethernet address"))?);
+                    spec.mac = Some(mac.with_context(|| format!("`{part}`: this is no interface's Ethernet address"))?);
                 }
                 Some(("mtu", mtu)) => {
                     spec.mtu = Some(mtu.parse().with_context(|| format!("`{part}`: write a number of bytes"))?);
@@ -79,7 +79,7 @@ impl FromStr for Spec {
     }
 }
 
-/// What carries an interface's frames.
+/// Fabric that carries an interface's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Shm,
@@ -98,16 +98,17 @@ impl Kind {
     }
 }
 
-/// What is done with ports, whatever they are.
+/// Work to do with ports of any type.
 pub trait Job {
-    /// What it comes to.
+    /// Result of the work.
     type Result;
 
-    /// Does it. Of each port the address is said at which it is reached.
+    /// Does the work. Each port comes with the address at which it is reached.
     fn run<P: FramePort>(self, ports: Vec<(P, String)>) -> anyhow::Result<Self::Result>;
 }
 
-/// Opens the ports of interfaces, and does something with them: of one kind as they are, of several behind one type.
+/// Opens the ports of interfaces, and runs `job` with them. Ports of one kind keep their type; mixed ones share
+/// [`AnyPort`].
 pub fn with_ports<J: Job>(specs: &[Spec], job: J) -> anyhow::Result<J::Result> {
     let kinds = specs.iter().map(|spec| Kind::of(&spec.port)).collect::<anyhow::Result<Vec<_>>>()?;
     let all = |kind| kinds.iter().all(|other| *other == kind);
@@ -140,7 +141,7 @@ fn udp(spec: &Spec) -> anyhow::Result<(Cable<UdpPort>, String)> {
     cable(spec, UdpPort::open(&spec.port)?)
 }
 
-/// Memory that all interfaces with AF_XDP share, so that frames go from one to another without a copy.
+/// Memory that all AF_XDP interfaces share, so that frames go from one to another without a copy.
 fn frame_memory(specs: &[Spec], kinds: &[Kind]) -> anyhow::Result<Option<Arc<Memory>>> {
     let mut interfaces = Vec::new();
     for (spec, _) in specs.iter().zip(kinds).filter(|(_, kind)| **kind == Kind::Xdp) {
@@ -150,12 +151,12 @@ fn frame_memory(specs: &[Spec], kinds: &[Kind]) -> anyhow::Result<Option<Arc<Mem
     Ok(if interfaces.len() == 0 { None } else { Some(XdpFrames::memory_for(interfaces)?) })
 }
 
-/// All frames of a network interface, which the kernel sees none of then.
+/// Opens a network interface for all its frames. The kernel then sees none of them.
 fn xdp(spec: &Spec, memory: &Arc<Memory>) -> anyhow::Result<(XdpFrames, String)> {
     let interface = XdpAddress::of(&spec.port)?.interface;
     let options = FrameOptions { interface: XdpOptions::of(&spec.port)?.interface, ..FrameOptions::default() };
     let port = XdpFrames::open(&interface, memory, &options)?;
-    // Where it cannot be known, the router notices by the packets.
+    // Where the settings cannot be read, the router notices by the packets.
     if let Ok(Some(command)) = finishing_command(&interface) {
         output::complain(format_args!("interface {}: {LEFT_UNDONE}: {command}", spec.name));
     }
@@ -175,14 +176,14 @@ fn cable<P: PacketPort>(spec: &Spec, port: P) -> anyhow::Result<(Cable<P>, Strin
     Ok((cable, address))
 }
 
-/// An address that somebody administers who is not its manufacturer.
+/// A random address, marked as locally administered.
 fn random_mac() -> anyhow::Result<MacAddress> {
     let [_, _, a, b, c, d, e, f] = SystemEntropy::new()?.next_u64().to_be_bytes();
     Ok(MacAddress([a & 0xFC | 2, b, c, d, e, f]))
 }
 
 impl Spec {
-    /// The interface at its port.
+    /// Describes the interface at its port.
     pub fn interface(&self, port: &impl FramePort) -> anyhow::Result<Interface> {
         let room = port.caps().frame_len_max.saturating_sub(ETHERNET_HEADER_LEN);
         let mtu = self.mtu.unwrap_or(MTU.min(room));
@@ -190,7 +191,7 @@ impl Spec {
         Ok(Interface { name: self.name.clone(), mac: port.mac(), mtu, networks: self.networks.clone() })
     }
 
-    /// Whether it has addresses of IP.
+    /// Whether it has IP addresses.
     pub fn has_addresses(&self) -> bool {
         !self.networks.is_empty()
     }

@@ -1,4 +1,5 @@
-//! Tables that are read again while frames go on: the new one is made beside, and taken between two bursts.
+//! Tables that are read again while forwarding goes on: the new one is built beside the old, and swapped in between two
+//! bursts.
 
 use std::sync::{Arc, mpsc};
 
@@ -8,7 +9,7 @@ use sinew::host::Interrupt;
 
 use crate::output;
 
-/// Makes a table out of its file.
+/// Builds a table from its file.
 pub type Load<T> = Arc<dyn Fn() -> anyhow::Result<T> + Send + Sync>;
 
 /// Reads a table again when SIGHUP asks for it.
@@ -16,23 +17,23 @@ pub struct Reload<T> {
     load: Load<T>,
     interrupt: Interrupt,
     wakes: Waker,
-    /// Of the table that is being made.
+    /// Delivers the table that is being built.
     coming: Option<mpsc::Receiver<anyhow::Result<T>>>,
-    /// Asked for once more meanwhile.
+    /// Another reload was requested meanwhile.
     again: bool,
-    /// Tables taken, and files that were refused.
+    /// Tables swapped in, and files refused.
     pub taken: u64,
     pub refused: u64,
 }
 
 impl<T: Send + 'static> Reload<T> {
-    /// Starts to listen for SIGHUP; `wakes` ends the sleep of whoever asks [`Self::poll`].
+    /// Starts to listen for SIGHUP. `wakes` wakes the thread that calls [`Self::poll`].
     pub fn new(load: Load<T>, interrupt: Interrupt, wakes: Waker) -> anyhow::Result<Self> {
         interrupt.catch_reload().context("catching SIGHUP")?;
         Ok(Self { load, interrupt, wakes, coming: None, again: false, taken: 0, refused: 0 })
     }
 
-    /// The new table, if there is one by now. A file that is wrong is complained of, and changes nothing.
+    /// Returns the new table once it is built. A bad file is complained of, and changes nothing.
     pub fn poll(&mut self) -> Option<T> {
         if self.interrupt.take_reload() {
             self.again = true;
@@ -46,7 +47,7 @@ impl<T: Send + 'static> Reload<T> {
         let made = match self.coming.as_ref()?.try_recv() {
             Err(mpsc::TryRecvError::Empty) => return None,
             Ok(made) => made,
-            Err(mpsc::TryRecvError::Disconnected) => Err(anyhow::anyhow!("the thread that read it is gone")),
+            Err(mpsc::TryRecvError::Disconnected) => Err(anyhow::anyhow!("the thread that read it died")),
         };
         self.coming = None;
         // At once: the caller may sleep after this, until the thread wakes it.
@@ -70,7 +71,7 @@ impl<T: Send + 'static> Reload<T> {
         let (send, receive) = mpsc::channel();
         let (load, wakes) = (Arc::clone(&self.load), self.wakes.clone());
         let make = move || {
-            // Nobody takes it when the forwarder has ended.
+            // The receiver is gone once the forwarder has ended.
             let _ = send.send(load());
             wakes.wake();
         };
@@ -84,9 +85,9 @@ impl<T: Send + 'static> Reload<T> {
     }
 }
 
-/// Frees what takes long to be freed, on a thread of its own where there can be one.
+/// Frees a value that takes long to free, on a thread of its own if one can be started.
 pub fn free<T: Send + 'static>(old: T) {
-    // Where there can be none, the closure is dropped here, and with it what it holds.
+    // If no thread can be started, the closure is dropped here, and the value with it.
     let _ = std::thread::Builder::new().name("sinew-free".to_owned()).spawn(move || drop(old));
 }
 
@@ -131,7 +132,7 @@ mod tests {
             }
         };
         assert_eq!({ first }(), 1);
-        // Nobody looks again, and the second is made.
+        // Nobody polls again, yet the second is built.
         allow.send(()).unwrap();
         let began = Instant::now();
         while made.load(Ordering::Relaxed) < 2 {

@@ -1,4 +1,4 @@
-//! `sinew forward run`.
+//! `sinew forward run`: forwards frames between interfaces.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,30 +28,30 @@ use crate::serve::{TellArgs, begin};
 use crate::{Outcome, Usage, infile, output};
 
 pub const HELP: &str = "\
-Each interface has a name, a port, and what is said of it behind commas:
+Each interface has a name, a port, and options, separated by commas:
 
-  NAME=PORT            the port: xdp://INTERFACE, a network interface with all its frames, of which the kernel sees none meanwhile (root; Linux 5.9);
+  NAME=PORT            the port: xdp://INTERFACE, a network interface with all its frames, none of which the kernel sees meanwhile (root; Linux 5.9);
                        or shm://NAME or udp://HOST:PORT, whose packets are frames
-  to=PORT              the other end; without it, whoever sends the first frame is
-  ip=ADDRESS/LENGTH    an address and its network; any number of them
-  mac=ADDRESS          its Ethernet address, of shm:// and udp:// [default: one drawn by chance]
-  mtu=BYTES            of a packet [default: 1500, or what the port carries]
+  to=PORT              the other end; without it, the sender of the first frame
+  ip=ADDRESS/LENGTH    an address and its network; may be repeated
+  mac=ADDRESS          its Ethernet address, for shm:// and udp:// [default: random]
+  mtu=BYTES            the largest packet [default: 1500, or what the port carries]
 
-A network interface has to hand on frames for other addresses than its own: ip link set INTERFACE promisc on, for a switch, and allmulticast on, for a router of
-IPv6. What the kernel of the other end of a virtual pair leaves to hardware (checksums, cutting) has to be done: ethtool -K INTERFACE tx off gso off tso off there.
-Where it is not, that is complained of, at start or when such packets come; those that are too long are dropped and counted as `unfinished`.
+A network interface must accept frames for other addresses than its own: ip link set INTERFACE promisc on, for a switch, and allmulticast on, for a router of
+IPv6. If the port is one end of a virtual pair, the kernel at the other end must not leave checksums and segmentation to hardware: ethtool -K INTERFACE tx off gso off tso off there.
+Otherwise sinew complains, at start or when such packets arrive; packets that are too long are dropped and counted as `unfinished`.
 
---table is a file with one entry a line, and # before comments:
+--table is a file with one entry on each line; comments begin with #:
 
   router   10.0.0.0/8 via 10.1.0.2 dev lan      default via fe80::1 dev wan
            192.0.2.0/24 dev lan                 198.51.100.0/24 discard
   switch   02:00:00:00:00:01 dev lan
   names    /org/example dev lan
 
-On SIGHUP it is read again, beside what goes on, and taken between two bursts; no frame is lost. A file that is wrong changes nothing, and is complained of with
-the line; one that is half written may look right, so write another and rename it. Ctrl-C ends it.
+On SIGHUP the file is read again while forwarding goes on, and the new table is swapped in between two bursts; no frame is lost. A file with an error changes nothing; the complaint
+names the line. A half-written file may look right, so write a new one and rename it. Ctrl-C ends the command.
 
-JSON, a line each: first `serving`, the interfaces; every --every seconds, and at the end, `forwarder`, with what was received, forwarded, taken (for the
+JSON, one object a line: first `serving`, the interfaces; then, every --every seconds and at the end, `forwarder`, with frames received, forwarded, taken (for the
 forwarder itself), made (answers, questions, errors), dropped by reason, and the counts of each interface.
 
 Examples:
@@ -60,67 +60,67 @@ Examples:
   sinew forward run --as switch --interface a=shm://a --interface b=shm://b --every 10
   kill -HUP $(pidof sinew)";
 
-/// What forwards.
+/// Forwarding application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// By destinations of IPv4 and IPv6
+    /// By IPv4 and IPv6 destination
     Router,
-    /// By Ethernet addresses, which it learns
+    /// By Ethernet address; it learns where stations are
     Switch,
     /// By names of Interests (NDN)
     Names,
-    /// By a number in the frame, which takes nothing to look up
+    /// By a number in the frame, without any lookup
     Echo,
 }
 
 /// Options of `sinew forward run`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// An interface, once for each: NAME=PORT and more, see below
+    /// Interface, given once for each: NAME=PORT and more, see below
     #[arg(long = "interface", value_name = "NAME=PORT,...", required = true)]
     interfaces: Vec<Spec>,
-    /// What forwards
+    /// Forwarding application
     #[arg(long = "as", value_enum, default_value = "router")]
     kind: Kind,
-    /// Routes, stations or names
+    /// File of routes, stations or names
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
-    /// How the keys of a burst are looked up
+    /// Form in which the keys of a burst are looked up
     #[arg(long, value_enum, default_value = "interleaved")]
     form: FormName,
     /// Stations that a switch has room for
     #[arg(long, default_value_t = 1 << 16, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     stations: u32,
-    /// A switch that knows the stations of its table alone
+    /// Let a switch know only the stations of its table
     #[arg(long)]
     no_learning: bool,
-    /// Never sleep: the lowest latency, one whole processor
+    /// Never sleep: the lowest latency, at the cost of one whole processor
     #[arg(long)]
     busy: bool,
-    /// The processor to run on
+    /// Processor to run on
     #[arg(long, value_name = "CPU")]
     pin: Option<usize>,
-    /// Seconds between lines that say what was counted [default: none are written]
+    /// Seconds between lines of counters [default: none are written]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_seconds)]
     every: Option<Duration>,
     #[command(flatten)]
     tells: TellArgs,
 }
 
-/// Bytes of a table's file, at most: some five million routes.
+/// Largest file of a table, in bytes: some five million routes.
 const TABLE_LEN_MAX: u64 = 256 << 20;
 
 /// An application whose table can be exchanged.
 trait Live: Application + Sized {
     type Table: Send + 'static;
 
-    /// Takes another table, and gives what takes long to be freed.
+    /// Takes a new table, and returns the old one, which takes long to free.
     fn exchange(&mut self, table: Self::Table) -> Self::Table;
 
-    /// What it tells beside its counters.
+    /// Values that it reports beside its counters.
     fn more(&self) -> Vec<(&'static str, u64)>;
 
-    /// An interface whose packets turned out to come unfinished, if there is news of one.
+    /// Takes an interface whose packets turned out to arrive unfinished, if there is one to report.
     fn unfinished(&mut self) -> Option<u16> {
         None
     }
@@ -204,19 +204,19 @@ impl Args {
         let has_addresses = self.interfaces.iter().any(Spec::has_addresses);
         ensure!(
             self.kind != Kind::Router || has_addresses,
-            "a router has addresses: give interfaces ip=ADDRESS/LENGTH"
+            "a router needs addresses: give interfaces ip=ADDRESS/LENGTH"
         );
         ensure!(
             self.kind == Kind::Router || !has_addresses,
-            "ip= is for routers: what forwards by other things has no addresses"
+            "ip= is for routers: the other applications have no addresses"
         );
-        ensure!(self.kind != Kind::Names || self.table.is_some(), "--as names wants a --table of names");
+        ensure!(self.kind != Kind::Names || self.table.is_some(), "--as names needs a --table of names");
         ensure!(self.kind != Kind::Echo || self.table.is_none(), "--as echo looks nothing up, and has no --table");
         machine::check_pins(self.pin.as_slice())
     }
 }
 
-/// A file's table, or what there is without one.
+/// Reads a table from its file, or returns an empty one if no file was given.
 fn read<T: Default>(
     path: Option<&Path>,
     parse: impl FnOnce(&str) -> Result<T, routes::LineError>,
@@ -299,7 +299,7 @@ impl Serving<'_> {
             .map(|(interface, address)| format!("{}={address}", interface.name))
             .collect();
         let wakes = ports.first().context("there are no interfaces")?.waker();
-        // Before it says that it serves: whoever hears that may send SIGHUP.
+        // Done before it says that it serves: whoever reads that may send SIGHUP at once.
         let reload = Reload::new(load, self.interrupt, wakes.clone())?;
         let _woken = self.interrupt.wake_on_interrupt(wakes);
         let mut live = Running {
@@ -370,7 +370,7 @@ impl<P: FramePort, A: Live> Running<P, A> {
         }
     }
 
-    /// What the table has, in words.
+    /// Size of the table, in words.
     fn entries(&self) -> String {
         let first = self.forwarder.application().more().into_iter().next();
         first.map_or_else(String::new, |(name, count)| format!("{count} {name}"))

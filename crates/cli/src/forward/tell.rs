@@ -1,22 +1,22 @@
-//! What a forwarder counted, as text and as JSON.
+//! Counters of a forwarder, as text and as JSON.
 
 use serde_json::{Map, Value, json};
 use sinew::fabric::frames::FramePort;
 use sinew::fabric::{Dropped, PortStats};
 use sinew::forward::{Counters, Reason};
 
-/// Counts of a forwarder and its ports.
+/// Counters of a forwarder and its ports.
 pub struct Counted {
     pub counters: Counters,
-    /// By the interfaces' names.
+    /// Counters of ports, by interface name.
     pub ports: Vec<(String, PortStats)>,
-    /// Tables taken, and files refused, since it began.
+    /// Tables swapped in, and files refused, since the start.
     pub reloads: (u64, u64),
-    /// What the application adds.
+    /// Counts that the application adds.
     pub more: Map<String, Value>,
 }
 
-/// The counts of ports, by name.
+/// The counters of ports, by name.
 pub fn ports<P: FramePort>(names: &[String], ports: &[P]) -> Vec<(String, PortStats)> {
     names.iter().cloned().zip(ports.iter().map(FramePort::stats)).collect()
 }

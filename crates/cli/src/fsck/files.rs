@@ -1,4 +1,4 @@
-//! `sinew fsck --files`: a file system, without its service.
+//! `sinew fsck --files`: checks a file system whose service is stopped.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ use super::{Args, progress};
 use crate::donors::{Names, WithDonors, drive};
 use crate::{Outcome, output, volume};
 
-/// Copies of a page where nobody has said how many there should be.
+/// Copies of a page where the service has not recorded how many there should be.
 const COPIES: u8 = 2;
 
-/// Findings that are told to people; JSON has all.
+/// Findings shown to people; JSON has all.
 const SHOWN_MAX: usize = 100;
 
-/// Checks what is kept in the directory, and, where donors are named, all pages.
+/// Checks the directory and, if donors are named, all pages.
 pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Result<Outcome> {
     let shown = directory.display();
     let disk = HostDisk::open(directory).with_context(|| format!("opening {shown}"))?;
@@ -28,7 +28,7 @@ pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Resul
         bail!("there is no file system in {shown}: sinew serve files makes one, with --data {shown}");
     };
     let copies = args.copies.unwrap_or(match kept.copies {
-        // An earlier version did not say.
+        // An earlier version did not record it.
         0 => COPIES,
         copies => copies,
     });

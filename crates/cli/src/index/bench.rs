@@ -1,4 +1,5 @@
-//! An ordered index, measured: its GETs beside echoes, and what scans do to them, in workers and in dispatch.
+//! `sinew index bench`: GETs of an ordered index beside echoes, and the effect of scans on them, in workers and in
+//! dispatch.
 
 use std::time::Duration;
 
@@ -26,24 +27,24 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, interrupted};
 
 const HELP: &str = "\
-Servers are started, each in a process of its own, and filled with keys and values of 8 bytes (nsdi19 7.2). Every answer is checked.
+Starts servers, each in a process of its own, and fills them with keys and values of 8 bytes (nsdi19 7.2). Every answer is checked.
 
-  gets   GETs of random keys, beside echoes of messages as long. The figure is GETs a second.
-  scans  The same with sums over scans among them (--scan-share of the requests, --scan-len keys each), at a server that scans in a worker, and at
-         one that scans in dispatch. The figure is the 99th percentile of the GETs with scans in the worker, and it stands beside
-         that with scans in dispatch.
+  gets   GETs of random keys, beside echoes of messages of the same length. The figure is GETs a second.
+  scans  The same, with scans mixed in that sum their values (--scan-share of the requests, --scan-len keys each), at one server that scans in a worker
+         and one that scans in dispatch. The figure is the 99th percentile of the GETs with scans in the worker; beside it stands
+         the same with scans in dispatch.
 
 Examples:
   sinew index bench gets
   sinew index bench gets --fabric udp --window 512 --batch 32
   sinew index bench scans --scan-share 0.01 --scan-len 128 --window 16";
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
     /// GETs beside echoes
     Gets,
-    /// The 99th percentile of GETs beside scans
+    /// 99th percentile of GETs while scans run
     Scans,
 }
 
@@ -51,10 +52,10 @@ enum What {
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// What to measure
+    /// Measurement to make
     #[arg(value_enum)]
     what: What,
-    /// What carries the requests
+    /// Fabric that carries the requests
     #[arg(long, value_enum, default_value_t = Fabric::Shm)]
     fabric: Fabric,
     /// Options of the fabric, as in `ring=4095` or `coalesce=off`
@@ -63,7 +64,7 @@ pub struct Args {
     /// Keys of the index
     #[arg(long, default_value = "1M", allow_negative_numbers = true, value_parser = parse_count)]
     keys: usize,
-    /// The part of the requests that are scans, for `scans`
+    /// Share of the requests that are scans, from 0.0001 to 0.5, for `scans`
     #[arg(long, default_value_t = 0.01, allow_negative_numbers = true)]
     scan_share: f64,
     /// Keys of a scan
@@ -73,7 +74,7 @@ pub struct Args {
     /// Requests in flight [default: 64 for gets, 16 for scans]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: Option<u32>,
-    /// Requests that go out together [default: 16 for gets, 1 for scans]
+    /// Requests sent together [default: 16 for gets, 1 for scans]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     batch: Option<u32>,
     #[command(flatten)]
@@ -82,14 +83,14 @@ pub struct Args {
     measure: MeasureArgs,
 }
 
-/// As long may it take to fill an index.
+/// Longest time to fill an index.
 const FILLING: Duration = Duration::from_secs(600);
-/// The most keys: what is drawn from and held against has a number of 32 bits for each.
+/// Most keys: the workload and the checks number them with 32 bits.
 const KEYS_MAX: usize = 1 << 30;
-/// Bytes that a server has for each entry.
+/// Memory that a server gets for each entry, in bytes.
 const ENTRY_BYTES: usize = 160;
 
-/// What to measure.
+/// A measurement to make.
 struct Plan<'a> {
     args: &'a Args,
     shape: Shape,
@@ -107,17 +108,17 @@ impl Args {
 
     fn plan(&self) -> anyhow::Result<Plan<'_>> {
         self.measure.check_thresholds(self.unit())?;
-        ensure!((1..=KEYS_MAX).contains(&self.keys), "--keys {}: from 1 to {KEYS_MAX}", self.keys);
+        ensure!((1..=KEYS_MAX).contains(&self.keys), "--keys {}: must be from 1 to {KEYS_MAX}", self.keys);
         let scans = self.what == What::Scans;
         ensure!(
             !scans || (0.0..=0.5).contains(&self.scan_share) && self.scan_share >= 0.0001,
-            "--scan-share {}: from 0.0001 to 0.5",
+            "--scan-share {}: must be from 0.0001 to 0.5",
             self.scan_share
         );
-        ensure!(self.fabric != Fabric::Hub, "--fabric hub: the index is served by a process of its own");
+        ensure!(self.fabric != Fabric::Hub, "--fabric hub: the index runs in a process of its own");
         let window = self.window.unwrap_or(if scans { 16 } else { 64 }) as usize;
         let batch = self.batch.map_or(if scans { 1 } else { 16.min(window) }, |batch| batch as usize);
-        ensure!(batch <= window, "--batch {batch}: more than the {window} requests in flight at all (--window)");
+        ensure!(batch <= window, "--batch {batch}: exceeds the {window} requests in flight (--window)");
         let options = fabrics::options_of(self.options.as_deref());
         fabrics::check(&self.fabric.client_address(&options, None), Purpose::CallFrom)?;
         let shape = Shape {
@@ -131,7 +132,7 @@ impl Args {
     }
 }
 
-/// Measures and shows.
+/// Measures, and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let plan = args.plan().map_err(Usage::of)?;
     let measure = |progress: &mut Progress<'_>| interrupted::unless(|interrupt| plan.measure(interrupt, progress));
@@ -151,7 +152,7 @@ impl Plan<'_> {
         ServerProcess::spawn(&args)
     }
 
-    /// As long as the longer of a get and its answer.
+    /// Echoes as long as the longer of a GET and its answer.
     fn echo(&self) -> EchoPlan {
         let Shape { window, batch, .. } = self.shape;
         EchoPlan {
@@ -163,7 +164,7 @@ impl Plan<'_> {
         }
     }
 
-    /// A client thread of an index, which is filled.
+    /// Starts client threads of an index, and fills it.
     fn load(&self, address: &str, interrupt: Interrupt) -> anyhow::Result<Drivers<dyn Fills>> {
         let (fabric, limits, options) = (self.args.fabric, self.args.limits.clone(), self.options.clone());
         let (shape, address) = (self.shape, address.to_owned());
@@ -247,7 +248,7 @@ impl Plan<'_> {
     }
 }
 
-/// A thread's driver; Ctrl-C ends a sleep of its loop.
+/// Driver of a thread, whose sleeps Ctrl-C ends.
 fn boxed<E: Endpoint + 'static>(
     rpc: E,
     shape: Shape,
@@ -260,7 +261,7 @@ fn boxed<E: Endpoint + 'static>(
     Ok((Box::new(Index::new(pipeline, HostClock::new(), shape, 1)), wake))
 }
 
-/// What the index stands beside.
+/// Comparison for the index.
 enum Beside {
     Echoes(Echoes),
     /// An index that scans in dispatch.

@@ -14,32 +14,32 @@ use super::ADDRESS;
 use crate::fabrics::{self, Purpose};
 use crate::{Outcome, Usage, advice, interrupted, output};
 
-/// Where the index is.
+/// Place of the index.
 #[derive(clap::Args)]
 pub struct At {
-    /// The index: the address of one of its threads
+    /// Address of one of the index's threads
     #[arg(long, default_value = ADDRESS, value_name = "URL")]
     address: String,
 }
 
-/// Which keys.
+/// A range of keys.
 #[derive(clap::Args)]
 pub struct RangeArgs {
-    /// From this key on [default: the first]
+    /// First key [default: the first of the index]
     #[arg(long, value_name = "KEY")]
     from: Option<String>,
-    /// Only keys behind this one
+    /// Only keys after this one
     #[arg(long, value_name = "KEY", conflicts_with = "from")]
     after: Option<String>,
-    /// Up to this key, which is not included [default: the last]
+    /// Only keys before this one [default: all]
     #[arg(long, value_name = "KEY")]
     to: Option<String>,
-    /// Keys that begin with this
+    /// Only keys that begin with this
     #[arg(long, conflicts_with_all = ["from", "after", "to"])]
     prefix: Option<String>,
 }
 
-/// What can be asked of an index.
+/// The requests to an index.
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// Print a value
@@ -54,7 +54,7 @@ pub enum Command {
     /// Store a value
     Put {
         key: String,
-        /// The value; without it, what standard input holds
+        /// Value; without it, standard input is read
         value: Option<String>,
         #[command(flatten)]
         at: At,
@@ -69,7 +69,7 @@ pub enum Command {
     Scan {
         #[command(flatten)]
         range: RangeArgs,
-        /// Entries at most [default: all]
+        /// Most entries to print [default: all]
         #[arg(long)]
         limit: Option<u64>,
         /// Print one JSON object: `entries`, each with `key` and `value`, and `more`
@@ -78,11 +78,11 @@ pub enum Command {
         #[command(flatten)]
         at: At,
     },
-    /// Add up values that are numbers of eight bytes, little-endian
+    /// Sum values that are 8-byte little-endian numbers
     Sum {
         #[command(flatten)]
         range: RangeArgs,
-        /// Entries to look at, at most [default: all]
+        /// Most entries to look at [default: all]
         #[arg(long)]
         limit: Option<u64>,
         /// Print one JSON object: `sum`, as text, `added`, `passed_over`
@@ -91,7 +91,7 @@ pub enum Command {
         #[command(flatten)]
         at: At,
     },
-    /// Print what an index holds
+    /// Print how much an index holds
     Stats {
         /// Print one JSON object
         #[arg(long)]
@@ -105,7 +105,7 @@ impl At {
     fn connect(&self) -> anyhow::Result<Client<Rpc>> {
         let fabric = fabrics::check(&self.address, Purpose::Call).map_err(Usage::of)?;
         interrupted::ends()?;
-        // As long as any index's values can be.
+        // Enough for the longest values of any index.
         let config = Config { message_len_max: (VALUE_LEN_MAX + 2 * KEY_LEN_MAX) as u32, ..Config::default() };
         let nexus = Nexus::builder().config(config).build()?;
         let rpc = Rpc::open_with(&nexus, &fabric.client_address("", Some(&self.address)))?;
@@ -128,7 +128,7 @@ impl RangeArgs {
     }
 }
 
-/// Does it; with exit status 1 where there is no such key.
+/// Sends the request. The exit status is 1 if there is no such key.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     let (is_there, key) = match command {
         Command::Get { key, json, at } => (get(at.connect()?.get(key.as_bytes())?, *json)?, key),
@@ -148,7 +148,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     Ok(Outcome::Failed)
 }
 
-/// Shows a value; whether there is one.
+/// Prints a value. Returns false if there is none.
 fn get(value: Option<Vec<u8>>, json: bool) -> anyhow::Result<bool> {
     let Some(value) = value else { return Ok(false) };
     if json {
@@ -159,7 +159,7 @@ fn get(value: Option<Vec<u8>>, json: bool) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Stores a value, or what standard input holds.
+/// Stores a value, or the contents of standard input.
 fn put(at: &At, key: &str, value: Option<&str>) -> anyhow::Result<()> {
     let value = match value {
         Some(value) => value.as_bytes().to_vec(),
@@ -173,7 +173,7 @@ fn put(at: &At, key: &str, value: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows entries as they come; in JSON, all of them together.
+/// Prints entries as they come, or all of them together as JSON.
 fn scan(at: &At, range: &RangeArgs, limit: u64, json: bool) -> anyhow::Result<Outcome> {
     let (mut client, mut end) = (at.connect()?, Vec::new());
     let (mut entries, mut written): (Vec<Value>, anyhow::Result<bool>) = (Vec::new(), Ok(true));
@@ -184,7 +184,7 @@ fn scan(at: &At, range: &RangeArgs, limit: u64, json: bool) -> anyhow::Result<Ou
         } else {
             written = output::print(format_args!("{key}\t{value}"));
         }
-        // Whoever reads may have seen enough.
+        // The reader of our output may have seen enough.
         matches!(written, Ok(true))
     })?;
     written?;
@@ -198,7 +198,7 @@ fn sum(at: &At, range: &RangeArgs, limit: u64, json: bool) -> anyhow::Result<Out
     let (mut client, mut end) = (at.connect()?, Vec::new());
     let total = client.sum(range.range(&mut end), limit)?;
     if json {
-        // A sum may be greater than any number that JSON's readers take.
+        // A sum may be greater than the numbers that JSON readers accept.
         let sum = total.sum.to_string();
         output::print(json!({ "sum": sum, "added": total.added, "passed_over": total.passed_over }))?;
         return Ok(Outcome::Done);
@@ -206,7 +206,7 @@ fn sum(at: &At, range: &RangeArgs, limit: u64, json: bool) -> anyhow::Result<Out
     output::print(total.sum)?;
     if total.passed_over > 0 {
         let (added, passed_over) = (total.added, total.passed_over);
-        output::note(format_args!("{added} values added; {passed_over} are no numbers of eight bytes"));
+        output::note(format_args!("{added} values added; {passed_over} are not 8-byte numbers"));
     }
     Ok(Outcome::Done)
 }

@@ -1,4 +1,4 @@
-//! `sinew serve index`.
+//! `sinew serve index`: an ordered index in this process's memory.
 
 use anyhow::ensure;
 use clap::ValueEnum;
@@ -12,7 +12,7 @@ use crate::{Outcome, Usage};
 
 const AFTER_HELP: &str = "\
 All threads serve the same keys. GETs, PUTs and DELETEs run in the server's threads; scans and sums run in worker threads, so that a long one does
-not hold up what arrives meanwhile. What is stored lies in memory, and is gone when the server ends.
+not delay the requests that arrive meanwhile. The entries live in memory and are lost when the server ends.
 
 Examples:
   sinew serve index                                  at shm://index
@@ -24,18 +24,18 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to serve: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
+    /// Address to serve at: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     #[arg(default_value = ADDRESS)]
     address: String,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// Bytes for keys and values, 120 for each entry included
+    /// Memory for keys and values, in bytes, with 120 bytes of overhead for each entry
     #[arg(long, default_value = "1G", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
     /// Longest value, in bytes
     #[arg(long, default_value = "1M", value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     value_max: usize,
-    /// Where scans and sums run
+    /// Threads that run scans and sums
     #[arg(long, value_enum, default_value_t = Scans::Workers)]
     scans: Scans,
     /// Worker threads [default: one for each processor]
@@ -44,17 +44,17 @@ pub struct Args {
     workers: Option<u16>,
 }
 
-/// Where scans run, on the command line.
+/// Threads that run scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scans {
-    /// In worker threads
+    /// Worker threads
     Workers,
-    /// In the server's own threads, between the other requests
+    /// The server's own threads, between the other requests
     Dispatch,
 }
 
 impl Scans {
-    /// As on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Workers => "workers",
@@ -66,7 +66,7 @@ impl Scans {
 impl Args {
     fn check(&self) -> anyhow::Result<()> {
         let (value_max, most) = (units::size(self.value_max), units::size(VALUE_LEN_MAX));
-        ensure!((1..=VALUE_LEN_MAX).contains(&self.value_max), "--value-max {value_max}: from 1 B to {most}");
+        ensure!((1..=VALUE_LEN_MAX).contains(&self.value_max), "--value-max {value_max}: must be from 1 B to {most}");
         Ok(())
     }
 }

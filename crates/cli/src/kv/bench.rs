@@ -10,36 +10,36 @@ use crate::Outcome;
 /// The designs.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// The table alone: one thread, no network
+    /// Measure the table alone: one thread, no network
     #[command(after_help = table::HELP)]
     Table(table::Args),
-    /// The cache over RPC
+    /// Measure the cache over RPC
     #[command(after_help = rpc::HELP)]
     Rpc(rpc::Args),
-    /// HERD's cache over verbs, as sigcomm14 has it
+    /// Measure HERD's cache over verbs, as in sigcomm14
     #[command(after_help = herd::HELP)]
     Herd(herd::Args),
-    /// The same with atc16's batches, doorbells and queue pairs
+    /// Measure HERD's cache with atc16's batches, doorbells and queue pairs
     #[command(after_help = herd::HELP)]
     HerdOpt(herd::Args),
-    /// Pilaf on verbs: a cuckoo table; GETs are READs of buckets and of the item
+    /// Measure Pilaf on verbs: a cuckoo table, whose GETs READ buckets and the item
     #[command(after_help = one_sided::HELP)]
     Pilaf(one_sided::PilafArgs),
-    /// FaRM's store on verbs: a hopscotch table; GETs are READs of a neighbourhood
+    /// Measure FaRM's store on verbs: a hopscotch table, whose GETs READ a neighbourhood
     #[command(after_help = one_sided::HELP)]
     Farm(one_sided::FarmArgs),
-    /// DrTM-KV on verbs: GETs are READs of a record, PUTs lock, update and unlock it with atomics
+    /// Measure DrTM-KV on verbs: GETs READ a record; PUTs lock, update and unlock it with atomics
     #[command(after_help = one_sided::HELP)]
     Drtm(one_sided::StoreArgs),
-    /// A memcached server: any, ours, or ours and memcached itself
+    /// Measure a memcached server: any, sinew's, or sinew's and memcached itself
     #[command(after_help = memcached::HELP)]
     Memcached(memcached::MemcachedArgs),
-    /// A Redis server: any, or one that is started
+    /// Measure a Redis server: any, or one that is started
     #[command(after_help = memcached::HELP)]
     Redis(memcached::ClientArgs),
 }
 
-/// Measures and shows.
+/// Measures, and prints the result.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Table(args) => table::run(args),

@@ -15,21 +15,21 @@ use sinew_harness::units;
 
 use crate::{Outcome, Usage, advice, interrupted, output};
 
-/// Where the cache is.
+/// Place of the cache.
 #[derive(clap::Args)]
 pub struct At {
-    /// The cache: the address of its first thread
+    /// Address of the cache's first thread
     #[arg(long, default_value = ADDRESS, value_name = "URL")]
     address: String,
 }
 
-/// What can be asked of a cache.
+/// The requests to a cache.
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// Print a value
     Get {
         key: String,
-        /// Print one JSON object, with what is known about the item
+        /// Print one JSON object, with the item's metadata
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -38,48 +38,49 @@ pub enum Command {
     /// Store a value
     Set {
         key: String,
-        /// The value; without it, what standard input holds
+        /// Value; without it, standard input is read
         value: Option<String>,
-        /// A number that is given back with the value
+        /// Number that is returned with the value
         #[arg(long, default_value_t = 0)]
         flags: u32,
-        /// Seconds until it ends [default: never]
+        /// Seconds until the item expires [default: never]
         #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
         expires: u32,
         #[command(flatten)]
         at: At,
     },
-    /// Forget a key
+    /// Delete a key
     Delete {
         key: String,
         #[command(flatten)]
         at: At,
     },
-    /// Give an item another lifetime
+    /// Change an item's lifetime
     Touch {
         key: String,
-        /// Seconds from now on until it ends [default: never]
+        /// Seconds from now until the item expires [default: never]
         #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
         expires: u32,
         #[command(flatten)]
         at: At,
     },
-    // The value is read as decimal digits, of 64 bits without a sign: it wraps around at the upper end, and stays at 0 at the lower one.
+    // The value is read as decimal digits, of 64 bits unsigned: it wraps around at the upper end, and stays at 0 at the
+    // lower one.
     /// Add to a number
     Incr {
         key: String,
-        /// What to add; less than 0: to take away
+        /// Number to add; a negative one is subtracted
         #[arg(default_value_t = 1, allow_negative_numbers = true)]
         by: i64,
         #[command(flatten)]
         at: At,
     },
-    /// Forget all keys
+    /// Delete all keys
     Flush {
         #[command(flatten)]
         at: At,
     },
-    /// Print what a cache counted
+    /// Print a cache's counters
     Stats {
         /// Print one JSON object
         #[arg(long)]
@@ -93,7 +94,7 @@ impl At {
     fn connect(&self) -> anyhow::Result<Client<Rpc>> {
         let fabric = fabrics::check(&self.address, Purpose::Call).map_err(Usage::of)?;
         interrupted::ends()?;
-        // As long as any server's values can be.
+        // Enough for the longest values of any server.
         let config = Config { message_len_max: (VALUE_LEN_MAX + 2 * KEY_LEN_MAX) as u32, ..Config::default() };
         let rpc =
             Rpc::open_with(&Nexus::builder().config(config).build()?, &fabric.client_address("", Some(&self.address)))?;
@@ -102,13 +103,13 @@ impl At {
     }
 }
 
-/// The addresses of a cache's threads, the first of which is at `address`.
+/// Addresses of a cache's threads, the first of which is at `address`.
 pub fn addresses_from(address: &str) -> impl Iterator<Item = String> + use<> {
     let address = address.to_owned();
     (0..).map_while(move |index| fabrics::nth_address(&address, index).ok())
 }
 
-/// Does it; with exit status 1 where there is no item.
+/// Sends the request. The exit status is 1 if there is no such item.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     let (is_there, key) = match command {
         Command::Get { key, json, at } => (get(at.connect()?.inspect(key.as_bytes())?, *json)?, key),
@@ -133,7 +134,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     Ok(Outcome::Failed)
 }
 
-/// Shows an item; whether there is one.
+/// Prints an item. Returns false if there is none.
 fn get(item: Option<Item>, json: bool) -> anyhow::Result<bool> {
     let Some(item) = item else { return Ok(false) };
     if json {
@@ -150,7 +151,7 @@ fn get(item: Option<Item>, json: bool) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Stores a value, or what standard input holds.
+/// Stores a value, or the contents of standard input.
 fn set(at: &At, key: &str, value: Option<&str>, options: PutOptions) -> anyhow::Result<()> {
     let value = match value {
         Some(value) => value.as_bytes().to_vec(),
@@ -169,7 +170,7 @@ fn set(at: &At, key: &str, value: Option<&str>, options: PutOptions) -> anyhow::
     }
 }
 
-/// Shows counters.
+/// Prints counters.
 fn stats(partitions: &[Stats], json: bool) -> anyhow::Result<Outcome> {
     let all = partitions.iter().fold(Stats::default(), |all, one| all.plus(one));
     if json {

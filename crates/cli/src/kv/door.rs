@@ -19,33 +19,34 @@ use crate::serve::{ThreadArgs, begin};
 use crate::socket_args::{self, parse_mode};
 use crate::{Outcome, output};
 
-/// A thread that waits for clients looks at the clock so often.
+/// Longest time that a thread waits for clients before it reads the clock.
 const TICK: Duration = Duration::from_secs(1);
-/// Descriptors that Linux lets a process have, unless it is told otherwise.
+/// Descriptors that Linux allows a process by default.
 const CONNECTIONS_MAX: usize = 1 << 20;
-/// Clients that may wait to be let in, as with memcached.
+/// Clients that may wait for `accept`, as with memcached.
 const BACKLOG: u16 = 1024;
 
-/// Bytes of the buffers of connections, where nothing else is asked for, unless the longest values need more.
+/// Default memory for the buffers of connections, in bytes, unless the longest values need more.
 const CONNECTION_MEMORY: usize = 64 << 20;
 
-/// What is allowed to memcached clients.
+/// Options for memcached clients.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Memcached clients")]
 pub struct DoorArgs {
-    /// Serve memcached clients here, too, or alone: HOST:PORT or unix:PATH
+    /// Serve memcached clients at this address (HOST:PORT or unix:PATH), alone or beside the cache's own
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     memcached: Option<String>,
-    /// Connections of memcached clients, over all threads
+    /// Most connections of memcached clients, over all threads
     #[arg(long, value_name = "COUNT", default_value = "16384", requires = "memcached", value_parser = parse_connections)]
     connections: usize,
-    /// Bytes for what they have not sent to the end or not read, over all connections [default: 64M, or four of the longest values]
+    /// Memory for requests not yet complete and answers not yet read, over all connections, in bytes [default: 64M, or
+    /// four of the longest values]
     #[arg(long, value_name = "BYTES", requires = "memcached", allow_negative_numbers = true, value_parser = parse_size)]
     connection_memory: Option<usize>,
-    /// Close connections that say nothing for so many seconds [default: never]
+    /// Seconds of silence after which a connection is closed [default: never]
     #[arg(long, value_name = "SECONDS", requires = "memcached", value_parser = clap::value_parser!(u32).range(1..))]
     idle_timeout: Option<u32>,
-    /// Mode of a Unix socket, in octal: who may connect [default: 700]
+    /// Mode of a Unix socket, in octal, which says who may connect [default: 700]
     #[arg(long, value_name = "MODE", requires = "memcached", value_parser = parse_mode)]
     socket_mode: Option<u32>,
 }
@@ -57,16 +58,16 @@ fn parse_address(text: &str) -> Result<String, String> {
 fn parse_connections(text: &str) -> Result<usize, String> {
     let count = parse_count(text)?;
     let is_one = (1..=CONNECTIONS_MAX).contains(&count);
-    is_one.then_some(count).ok_or_else(|| format!("from 1 to {CONNECTIONS_MAX}, for example 1024"))
+    is_one.then_some(count).ok_or_else(|| format!("must be from 1 to {CONNECTIONS_MAX}, for example 1024"))
 }
 
 impl DoorArgs {
-    /// Where memcached clients come in.
+    /// Address for memcached clients.
     pub fn address(&self) -> Option<&str> {
         self.memcached.as_deref()
     }
 
-    /// What is allowed, where values are at most so long.
+    /// Configuration of the door, for values of up to `value_len_max` bytes.
     pub fn config(&self, value_len_max: usize, evicts: bool) -> anyhow::Result<DoorConfig> {
         let min = DoorConfig::connection_memory_min(value_len_max);
         let connection_memory = self.connection_memory.unwrap_or(CONNECTION_MEMORY.max(min));
@@ -90,7 +91,7 @@ impl DoorArgs {
     }
 }
 
-/// Doors that threads are to have, each that of its partition.
+/// Doors for the threads, one for each partition.
 #[derive(Clone)]
 pub struct Doors {
     doors: Arc<Mutex<Vec<Option<Door>>>>,
@@ -98,9 +99,9 @@ pub struct Doors {
 }
 
 impl Doors {
-    /// Listens at `address`, for `threads`.
+    /// Listens at `address`, with a door for each of `threads`.
     pub fn open(address: &str, threads: usize, config: DoorConfig) -> anyhow::Result<Self> {
-        // With fewer there can be fewer clients: `complain` says when it comes to that.
+        // A lower limit only means fewer clients: `complain` reports it when it is reached.
         let _ = raise_descriptor_limit();
         give_back_long_buffers();
         let listener = Listener::bind(address).with_context(|| format!("listening at {address}"))?;
@@ -112,19 +113,19 @@ impl Doors {
         Ok(Self { doors: Arc::new(Mutex::new(doors.into_iter().map(Some).collect())), address })
     }
 
-    /// Where clients come in.
+    /// Address for memcached clients.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The door of a partition, for its thread.
+    /// Takes the door of a partition, for its thread.
     pub fn take(&self, partition: &Partition) -> Option<Door> {
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
         doors.get_mut(partition.index()).and_then(Option::take)
     }
 }
 
-/// Turns the door that a thread has beside its endpoint. Returns whether there was anything to do.
+/// Turns the door that a thread has beside its endpoint. Returns whether there was work.
 pub fn turn_beside(door: &mut Door, partition: &Partition, now_ns: u64) -> bool {
     let found = door.turn_beside(&mut partition.cache(), now_ns);
     if found {
@@ -133,19 +134,19 @@ pub fn turn_beside(door: &mut Door, partition: &Partition, now_ns: u64) -> bool 
     found
 }
 
-/// Says, once, that clients have to wait.
+/// Reports, once, that clients have to wait.
 fn complain(door: &Door) {
     static HAS_COMPLAINED: AtomicBool = AtomicBool::new(false);
     if door.counters()[door.partition()].listen_disabled_num.get() > 0 && !HAS_COMPLAINED.swap(true, Ordering::Relaxed)
     {
         output::note(
-            "no descriptor is left for another memcached client: further ones wait until others go (`ulimit -Hn` has the \
+            "no descriptor is left for another memcached client: further ones wait until others leave (`ulimit -Hn` has the \
              limit, and listen_disabled_num of `stats` counts)",
         );
     }
 }
 
-/// Serves memcached clients alone, until a signal, or, as a child, until standard input ends.
+/// Serves only memcached clients, until a signal, or, as a child, until standard input ends.
 pub fn serve_alone(
     address: &str,
     threads: &ThreadArgs,
@@ -155,11 +156,11 @@ pub fn serve_alone(
     threads.check_pins().map_err(crate::Usage::of)?;
     let open = |interrupt| Ok((service()?, Doors::open(address, threads.threads(), config)?, interrupt));
     let Some((service, doors, interrupt)) = begin(threads.is_child(), open)? else { return Ok(Outcome::Failed) };
-    threads.tell_ready(&[doors.address().to_owned()], "Stop with Ctrl-C. Any memcached client can ask it.")?;
+    threads.tell_ready(&[doors.address().to_owned()], "Stop with Ctrl-C. Any memcached client can use it.")?;
     let serve = |index: usize| {
         machine::pin(threads.pins().get(index).copied())?;
         let Some(partition) = service.claim(index) else { bail!("more threads than partitions") };
-        serve_one(doors.take(&partition).context("each partition has a door")?, &partition, interrupt);
+        serve_one(doors.take(&partition).context("a partition has no door")?, &partition, interrupt);
         Ok(())
     };
     let serve = &serve;

@@ -1,5 +1,5 @@
-//! Memcached and Redis servers, measured by a client of their protocols: one that runs already, or ours and memcached itself by
-//! turns.
+//! `sinew kv bench memcached` and `redis`: servers measured by a client of their protocols. The server is a running
+//! one, or ours, or ours and memcached itself by turns.
 
 pub mod peers;
 mod servers;
@@ -22,9 +22,9 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, interrupted, output, table};
 
 pub const HELP: &str = "\
-A server is started, or any that runs is taken with --connect. --depth requests go out together on each connection, and the next when
-all are answered. Every value is checked. All servers have one thread. With `memcached --peer` memcached itself is started, too, and both are
-measured by turns.
+Starts a server, or uses a running one with --connect. On each connection --depth requests are sent together, and the next ones once
+all are answered. Every value is checked. Servers started here have one thread. `memcached --peer` also starts memcached itself, and measures
+both by turns.
 
 Examples:
   sinew kv bench memcached --peer --depth 64 --fail-if-ratio-below 1
@@ -36,7 +36,7 @@ Examples:
 pub struct ClientArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
-    /// A server that runs, HOST:PORT or unix:PATH; else one is started
+    /// Address of a running server, HOST:PORT or unix:PATH [default: one is started]
     #[arg(long, value_name = "ADDRESS")]
     connect: Option<String>,
     /// Start servers at Unix sockets rather than TCP ports
@@ -48,8 +48,8 @@ pub struct ClientArgs {
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
-    /// Millions of requests in a second, made by the clock whether answers come or not; latencies count from when a request should
-    /// have been made [default: as many as can be]
+    /// Millions of requests a second, sent by the clock whether answers come or not; latencies count from when a
+    /// request was due [default: as many as possible]
     #[arg(long, value_name = "M/s", allow_negative_numbers = true, value_parser = parse_rate)]
     rate: Option<f64>,
     #[command(flatten)]
@@ -61,19 +61,19 @@ pub struct ClientArgs {
 pub struct MemcachedArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// Start memcached, too, with one thread, and measure both by turns
+    /// Start memcached as well, with one thread, and measure both by turns
     #[arg(long, conflicts_with = "connect")]
     peer: bool,
-    /// Keys that one request asks for
+    /// Keys in each get
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, conflicts_with = "meta", value_parser = clap::value_parser!(u8).range(1..=64))]
     keys_per_get: u8,
-    /// `mg` and `ms` rather than `get` and `set`
+    /// Use `mg` and `ms` rather than `get` and `set`
     #[arg(long)]
     meta: bool,
 }
 
 impl MemcachedArgs {
-    /// Measures and shows.
+    /// Measures, and prints the result.
     pub fn run(&self) -> anyhow::Result<Outcome> {
         let wire = if self.meta { Wire::Meta } else { Wire::Text };
         self.client.run(wire, self.keys_per_get.into(), self.peer)
@@ -81,7 +81,7 @@ impl MemcachedArgs {
 }
 
 impl ClientArgs {
-    /// Measures and shows.
+    /// Measures, and prints the result.
     pub fn run(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<Outcome> {
         let plan = self.plan(wire, keys_per_get, has_peer).map_err(Usage::of)?;
         let figure = with_progress(|progress| measure(&plan, progress))?;
@@ -90,13 +90,13 @@ impl ClientArgs {
         self.measure.show(&figure)
     }
 
-    /// What to measure.
+    /// The measurement that these options ask for.
     pub fn plan(&self, wire: Wire, keys_per_get: usize, has_peer: bool) -> anyhow::Result<MemcachedPlan<'_>> {
         let measure = &self.measure;
         measure.check_thresholds(Unit::Mops)?;
         ensure!(
             has_peer || !measure.thresholds.judge_ratio(),
-            "--fail-if-ratio-...: a ratio is to memcached; add --peer"
+            "--fail-if-ratio-...: the ratio compares with memcached; add --peer"
         );
         ensure!(self.workload.value_size < (1 << 20) - 1024, "--value-size: memcached takes less than 1 MB");
         Ok(MemcachedPlan {
@@ -116,7 +116,7 @@ impl ClientArgs {
     }
 }
 
-/// What to measure.
+/// A measurement to make.
 pub struct MemcachedPlan<'a> {
     args: &'a ClientArgs,
     workload: Workload,
@@ -126,7 +126,7 @@ pub struct MemcachedPlan<'a> {
     setting: Setting,
 }
 
-/// A server, and a client thread of its own that has stored all keys.
+/// A server, and a client thread that has stored all keys in it.
 pub struct Side {
     started: Started,
     client: Drivers<Memcached<HostClock>>,
@@ -152,7 +152,7 @@ impl Side {
         Ok(Self { started, client, sum: Slice::new() })
     }
 
-    /// Measures a slice: keys, in millions a second.
+    /// Measures a slice. Returns millions of keys a second.
     pub fn slice(&mut self, duration: Duration) -> anyhow::Result<f64> {
         let slices = self.client.slices(duration, |_, _| ()).with_context(|| self.started.name.clone())?;
         slices.iter().for_each(|slice| self.sum.add(slice));
@@ -164,7 +164,7 @@ impl Side {
         self.started.process()
     }
 
-    /// What it came to at these rates.
+    /// Results at these rates.
     fn json(&self, rates: &[f64]) -> Value {
         let fold = |pick: fn(f64, f64) -> f64| units::rounded(rates.iter().copied().reduce(pick).unwrap_or(0.0));
         let latency = |quantile| self.sum.latency.value_at_quantile(quantile);
@@ -182,7 +182,7 @@ impl Side {
     }
 }
 
-/// Servers that are measured by turns.
+/// Servers measured by turns.
 struct Sides(Vec<Side>);
 
 impl Turns for Sides {
@@ -195,7 +195,8 @@ impl Turns for Sides {
     }
 }
 
-/// Starts servers, fills them, and measures. `progress` hears what is done, and how much of it, from 0 to 1.
+/// Starts servers, fills them, and measures. `progress` is called with the current activity, and the fraction of it
+/// done, from 0 to 1.
 pub fn measure(plan: &MemcachedPlan<'_>, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     interrupted::unless(|interrupt| measure_until(plan, interrupt, progress))
 }
@@ -228,7 +229,7 @@ fn measure_until(
     }
     let servers: Vec<u32> = sides.iter().filter_map(Side::process).collect();
     let run = setting.run(sides.len(), servers, None, interrupt);
-    // Where a server that was not started here runs, it is as if others did.
+    // The place of a server that was not started here is unknown, so the pair of processors does not count.
     let run = Run { pair: run.pair.filter(|_| !setting.is_server_elsewhere), ..run };
     let mut sides = Sides(sides);
     let measured = run.alternate(sides.0.len(), &mut sides, progress)?;
@@ -241,7 +242,7 @@ fn measure_until(
         figure = figure.beside(&measured, 1, Comparison::Peer, format!("{name}, started as `{command}`"));
     }
     let Shape { connections, depth, keys_per_get, rate, .. } = *shape;
-    let asked_for = rate.map(|rate| format!(", {rate} requests/s asked for")).unwrap_or_default();
+    let asked_for = rate.map(|rate| format!(", {rate} requests/s offered")).unwrap_or_default();
     figure.lines = vec![
         workload_text(workload, KEY_LEN),
         format!("{connections} x {depth} requests in flight, {keys_per_get} keys a get{asked_for}"),
@@ -267,7 +268,7 @@ fn measure_until(
     Ok(figure)
 }
 
-/// The sides as [`Side::json`] tells them.
+/// Table of sides in the form of [`Side::json`].
 fn table_of(sides: &[Value]) -> String {
     let heads = ["server", "keys, M/s", "lowest .. highest", "p50", "p99", "p99.9", "hits"];
     let rows = sides.iter().map(|side| {

@@ -1,4 +1,5 @@
-//! Pilaf, FaRM and DrTM-KV, measured: a client thread whose GETs are READs, the owner's thread, and bare READs beside them.
+//! `sinew kv bench pilaf`, `farm` and `drtm`: a client thread whose GETs are READs, the owner's thread, and bare READs
+//! beside them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -29,35 +30,35 @@ use crate::verbs::{Bare, Carried, DeviceArgs, Job, Kind};
 use crate::{Outcome, Usage, interrupted};
 
 pub const HELP: &str = "\
-A table is filled that the client READs, and whose owner, another thread, makes the PUTs that it is sent. Every value is checked in full. The
+The owner of a table, a thread, fills it and makes the PUTs that it is sent; the client, another thread, READs the table. Every value is checked in full. The
 limit is the rate of `sinew verbs rate --op read`, of READs as long as the first of a GET, divided by the READs that a GET took (drtm: by the
-READs, WRITEs and atomics that a request took); their places are not random, as a table's are.
+READs, WRITEs and atomics that a request took). The places of these READs are not random, as a table's are.
 
-pilaf and farm: --emulate has no table, but READs as sigcomm14 5.1 has them: 1.6 of 32 bytes and the value for pilaf, six keys and values
-for farm; each is checked to come from where it should.
+pilaf and farm: --emulate uses no table, but makes the READs of sigcomm14 5.1: 1.6 of 32 bytes and the value for pilaf, six keys and values
+for farm; each is checked to come from the right place.
 
 drtm has a table with a lock in each record, and a client that has seen where each key is: a GET is a READ, a PUT a compare-and-swap that
-locks, a WRITE, and a compare-and-swap that unlocks. A lock that is held is tried again after a while, 32 times, after which the PUT is given
-up and counted. Over shared memory an atomic is the processor's own; on NICs it is what limits the design (atc16 4.3.2).
+locks, a WRITE, and a compare-and-swap that unlocks. A PUT that finds the lock held retries after a while, up to 32 times, and then gives up
+and is counted. Over shared memory an atomic is the processor's own; on NICs atomics limit the design (atc16 4.3.2).
 
 Examples:
   sinew kv bench pilaf --get 95
   sinew kv bench farm --out-of-line --emulate
   sinew kv bench drtm --get 50 --dist zipf";
 
-/// The interrupt is looked at, and the owner looks for clients, every so many turns.
+/// Turns between two looks at the interrupt, or, for the owner, for new clients.
 const TURNS_PER_LOOK: u32 = 1024;
-/// The longest value, which a PUT carries in one request.
+/// Longest value, in bytes, which a PUT carries in one request.
 const VALUE_SIZE_MAX: usize = 4096;
 
-/// Options of all these designs.
+/// Options common to these designs.
 #[derive(clap::Args)]
 pub struct StoreArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Requests under way
+    /// Requests in flight
     #[arg(long, default_value_t = 16, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     window: u16,
     #[command(flatten)]
@@ -69,7 +70,7 @@ pub struct StoreArgs {
 pub struct PilafArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Fixed READs without a table, as in sigcomm14 5.1
+    /// Make fixed READs without a table, as in sigcomm14 5.1
     #[arg(long)]
     pub emulate: bool,
 }
@@ -79,27 +80,27 @@ pub struct PilafArgs {
 pub struct FarmArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Fixed READs without a table, as in sigcomm14 5.1
+    /// Make fixed READs without a table, as in sigcomm14 5.1
     #[arg(long)]
     pub emulate: bool,
-    /// Values lie outside the slots
+    /// Keep values outside the slots
     #[arg(long)]
     pub out_of_line: bool,
 }
 
-/// Which store.
+/// A design of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
     Pilaf,
     Farm {
-        /// Values are in the slots.
+        /// Whether values are in the slots.
         is_inline: bool,
     },
     Drtm,
 }
 
 impl StoreArgs {
-    /// Measures and shows.
+    /// Measures, and prints the result.
     pub fn run(&self, store: Store, is_emulated: bool) -> anyhow::Result<Outcome> {
         let plan = self.plan(store, is_emulated).map_err(Usage::of)?;
         self.measure.show(&with_progress(|progress| self.device.run(Measure { plan: &plan, progress }))?)
@@ -116,14 +117,14 @@ impl StoreArgs {
     }
 }
 
-/// What to measure.
+/// A measurement to make.
 struct OneSidedPlan<'a> {
     args: &'a StoreArgs,
     store: Store,
-    /// Without a table.
+    /// Whether READs are made without a table.
     is_emulated: bool,
     workload: Workload,
-    /// GETs, and PUTs, under way.
+    /// GETs and PUTs in flight.
     window: usize,
     setting: Setting,
 }
@@ -151,11 +152,12 @@ impl OneSidedPlan<'_> {
         StorePlan { owner, window: self.window, keys: self.workload.keys, interrupt: Some(interrupt) }
     }
 
-    /// READs of the same length with nothing above.
+    /// Bare READs of the same length.
     fn bare(&self, read_size: usize) -> VerbsPlan {
         VerbsPlan {
             window: self.window,
-            // As a client does whose READs are searches: all that are due start together, and each is told.
+            // As a client does whose READs are searches: all that are due start together, and each one signals its
+            // completion.
             signal: 1,
             cpus: self.setting.server_cpus.clone(),
             ..VerbsPlan::new(Work::Load(Op::Read), Carrier::Rc, read_size)
@@ -190,7 +192,7 @@ impl Job for Measure<'_, '_> {
     }
 }
 
-/// A client that asks to be admitted, and where it hears.
+/// A client that asks to be admitted, and the channel for the answer.
 type Knock = (Hello, mpsc::Sender<anyhow::Result<Welcome>>);
 
 impl Measure<'_, '_> {
@@ -212,16 +214,16 @@ impl Measure<'_, '_> {
                     machine::pin(plan.setting.server_cpus[0])?;
                     own(of_owner.owner(device, &store)?, &knocks, is_paused)
                 });
-                // The owner ends when nobody can knock any more.
+                // Dropping `knock` ends the owner.
                 let measured = self.measure(device, design, knock, is_paused, interrupt);
-                // One that failed is why its client did.
+                // If the owner failed, that is why its client did.
                 owner.join().ok().context("the owner's thread panicked")??;
                 measured
             })
         })
     }
 
-    /// Measures as soon as the owner, on its own thread, has filled the table.
+    /// Measures once the owner, on its own thread, has filled the table.
     fn measure<D: Device + 'static, S: Design<D>>(
         &mut self,
         device: &D,
@@ -238,11 +240,11 @@ impl Measure<'_, '_> {
         let client = Drivers::start(&setting.client_cpus, interrupt, move |_| {
             let client = design.client(&of_thread, &store, |hello| {
                 let (answer, welcome) = mpsc::channel();
-                knock.send((hello, answer)).ok().context("the owner has gone")?;
-                welcome.recv().context("the owner has gone")?
+                knock.send((hello, answer)).ok().context("the owner has ended")?;
+                welcome.recv().context("the owner has ended")?
             })?;
             let learns = if is_drtm { workload.keys as u64 } else { 0 };
-            // It lives as long as the client: the owner hears who leaves.
+            // Kept as long as the client: when it is dropped, the owner knows that the client has left.
             let knock = knock.clone();
             Ok((Box::new(Stores::new(vec![client], HostClock::new(), &workload, is_emulated, learns)), knock))
         })?;
@@ -272,7 +274,7 @@ fn own(mut owner: impl Owns, knocks: &mpsc::Receiver<Knock>, is_paused: &AtomicB
         if turns.is_multiple_of(TURNS_PER_LOOK) {
             owner.tend(clock.now_ns());
             match knocks.try_recv() {
-                // Whoever has gone does not hear it.
+                // A client that has gone does not hear the answer.
                 Ok((hello, answer)) => drop(answer.send(owner.admit(&hello))),
                 Err(mpsc::TryRecvError::Empty) => {}
                 Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
@@ -284,10 +286,10 @@ fn own(mut owner: impl Owns, knocks: &mpsc::Receiver<Knock>, is_paused: &AtomicB
 struct StoreTurns<'a, D: Device, S: Design<D>> {
     client: Drivers<Stores<S::Client, HostClock>>,
     bare: Bare,
-    /// Somebody else needs the owner's processor.
+    /// True while the bare READs need the owner's processor.
     is_paused: &'a AtomicBool,
     is_drtm: bool,
-    /// What was done before the first slice that counts, before the last one, and in all.
+    /// Operations done before the first slice that counts, before the last slice, and in all.
     begun: Ops,
     before: Ops,
     now: Ops,
@@ -333,14 +335,14 @@ fn figure(plan: &OneSidedPlan<'_>, measured: &Measured, sum: Slice, all: Ops, re
     let what = format!("READs of {} divided by the {each_text} {per}", units::size(read_size));
     let puts = all.done - all.gets;
     if is_drtm || all.gets > 0 {
-        // PUTs that the owner makes take no READs.
+        // PUTs made by the owner take no READs.
         let comparison = if is_drtm || puts == 0 { Comparison::Limit } else { Comparison::Baseline };
         figure = figure.beside(measured, 1, comparison, what);
     }
     figure.lines = vec![
         workload_text(&plan.workload, KEY_LEN),
         format!(
-            "{} in flight; {} answers checked, {:.1} % of the gets hit, {} READs made again",
+            "{} in flight; {} answers checked, {:.1} % of the gets hit, {} READs repeated",
             plan.window,
             sum.done,
             sum.hit_percent(),
@@ -356,9 +358,9 @@ fn figure(plan: &OneSidedPlan<'_>, measured: &Measured, sum: Slice, all: Ops, re
     });
     if is_drtm {
         let Ops { conflicts, retries, atomics, contended, .. } = all;
-        figure.lines.push(format!(
-            "{puts} PUTs found {conflicts} locks held, tried again {retries} times, and {contended} gave up"
-        ));
+        figure
+            .lines
+            .push(format!("{puts} PUTs found {conflicts} locks held and retried {retries} times; {contended} gave up"));
         let more = json!({
             "verbs_per_request": units::rounded(each(&all, true)),
             "puts": puts,

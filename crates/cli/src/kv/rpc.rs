@@ -1,4 +1,4 @@
-//! The cache over RPC, measured beside the echo of the same messages.
+//! `sinew kv bench rpc`: the cache over RPC, beside echoes of the same messages.
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, interrupted};
 
 pub const HELP: &str = "\
-A server process is started (or takes --address), its cache is filled, and --window requests are kept in flight, of which --batch go
-out together. Every value that comes back is checked in full. The baseline is the echo of as many messages, as long as the longer of a
-get and its answer, by the same RPC layer, times the keys of a get. With --rate a result is valid if the requests were answered as fast
-as they came. With --peer memcached and Redis are started, too, and measured by turns, over TCP, with 8 x 128 and 16 x 64 requests in
+Starts a server process (or uses --address), fills its cache, and keeps --window requests in flight, --batch of which are sent
+together. Every value that comes back is checked in full. The baseline is the rate of echoes by the same RPC layer, each as long as the longer of a
+get and its answer, times the keys of a get. With --rate a result is valid if the requests were answered as fast
+as they came. --peer also starts memcached and Redis, and measures all by turns, over TCP, with 8 x 128 and 16 x 64 requests in
 flight.
 
 Examples:
@@ -44,13 +44,14 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     workload: WorkloadArgs,
-    /// A mix of requests that others measure with too, in place of --get and --dist, and of --value-size where it says how long values are
+    /// Standard mix of requests, instead of --get and --dist, and of --value-size where the mix defines the length of
+    /// values
     #[arg(long, value_enum, conflicts_with_all = ["get", "dist"])]
     mix: Option<Mix>,
-    /// What carries the requests; follows from --address [default: shm]
+    /// Fabric that carries the requests; follows from --address [default: shm]
     #[arg(long, value_enum)]
     fabric: Option<Fabric>,
-    /// A cache that runs already (see `sinew serve cache`); else one is started in a process of its own
+    /// Address of a running `sinew serve cache` [default: a server is started in a process of its own]
     #[arg(long, value_name = "URL")]
     address: Option<String>,
     /// Options of the fabric for addresses made here, as in `ring=4095` or `coalesce=off`
@@ -62,17 +63,17 @@ pub struct Args {
     /// Requests in flight for each client thread [default: 128; 512 over udp]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     window: Option<u32>,
-    /// Requests that go out together [default: 16]
+    /// Requests sent together [default: 16]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     batch: Option<u32>,
-    /// Keys that one request asks for; gets that follow each other go together
+    /// Keys in each get; consecutive gets are combined
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=64))]
     keys_per_get: u8,
-    /// Millions of requests in a second of each client thread, made by the clock whether answers come or not; latencies count from
-    /// when a request should have been made [default: as many as can be]
+    /// Millions of requests a second of each client thread, sent by the clock whether answers come or not; latencies
+    /// count from when a request was due [default: as many as possible]
     #[arg(long, value_name = "M/s", allow_negative_numbers = true, value_parser = parse_rate, conflicts_with = "peer")]
     rate: Option<f64>,
-    /// Start memcached and Redis, too, and measure all by turns
+    /// Start memcached and Redis as well, and measure all by turns
     #[arg(long, conflicts_with_all = ["mix", "threads"])]
     peer: bool,
     #[command(flatten)]
@@ -81,13 +82,13 @@ pub struct Args {
     measure: MeasureArgs,
 }
 
-/// As long may it take to fill a cache.
+/// Longest time to fill a cache.
 const FILLING: Duration = Duration::from_secs(600);
-/// The longest value that a cache takes unless it is told otherwise.
+/// Longest value that a cache takes by default, in bytes.
 const VALUE_SIZE_MAX: usize = 1 << 20;
 
 impl Args {
-    /// What to measure.
+    /// The measurement that these options ask for.
     pub fn plan(&self) -> anyhow::Result<CachePlan<'_>> {
         self.measure.check_thresholds(Unit::Mops)?;
         let mut workload = self.workload.workload(1_000_000, KEYS_MAX_OF_FABRIC)?;
@@ -98,10 +99,10 @@ impl Args {
         ensure!(self.workload.value_size <= VALUE_SIZE_MAX, "--value-size can be up to {value_max}");
         let threads = usize::from(self.threads);
         let fabric = fabrics::of_clients(self.fabric, self.address.as_deref(), threads)?;
-        ensure!(fabric != Fabric::Hub, "--fabric hub: the cache is served by a process of its own");
+        ensure!(fabric != Fabric::Hub, "--fabric hub: the cache runs in a process of its own");
         let window = self.window.unwrap_or(if fabric == Fabric::Udp { 512 } else { 128 }) as usize;
         let batch = self.batch.map_or(16.min(window), |batch| batch as usize);
-        ensure!(batch <= window, "--batch {batch}: more than the {window} requests in flight at all (--window)");
+        ensure!(batch <= window, "--batch {batch}: exceeds the {window} requests in flight (--window)");
         let setting = self.measure.setting((threads, threads), self.address.is_some())?;
         let options = fabrics::options_of(self.options.as_deref());
         fabrics::check(&fabric.client_address(&options, self.address.as_deref()), Purpose::CallFrom)?;
@@ -111,21 +112,21 @@ impl Args {
     }
 }
 
-/// Measures and shows.
+/// Measures, and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let plan = args.plan().map_err(Usage::of)?;
     args.measure.show(&with_progress(|progress| measure(&plan, progress))?)
 }
 
-/// What to measure.
+/// A measurement to make.
 pub struct CachePlan<'a> {
     args: &'a Args,
     fabric: Fabric,
     workload: Workload,
     shape: Shape,
-    /// As many server threads as client threads.
+    /// Setting for as many server threads as client threads.
     setting: Setting,
-    /// `?name=value...` for addresses made here.
+    /// `?name=value...`, appended to addresses made here.
     options: String,
 }
 
@@ -142,13 +143,13 @@ impl CachePlan<'_> {
         }
     }
 
-    /// Of the values of the first keys, where they differ.
+    /// Mean length of the values of the first keys, in bytes.
     fn mean_value_len(&self) -> usize {
         const KEYS: u64 = 10_000;
         (0..KEYS).map(|key| self.workload.sizes.of(key)).sum::<usize>().div_ceil(KEYS as usize)
     }
 
-    /// The echo that is as long as the longer of the two.
+    /// Echoes as long as the longer of a get and its answer.
     fn echo(&self) -> EchoPlan {
         let Shape { window, batch, .. } = self.shape;
         let size = self.message_lens().into_iter().max().unwrap_or(0);
@@ -161,12 +162,12 @@ impl CachePlan<'_> {
         }
     }
 
-    /// A server with room for all keys.
+    /// Starts a server with room for all keys.
     fn start_cache(&self) -> anyhow::Result<ServerProcess> {
         let (keys, threads) = (self.workload.keys, self.threads());
         // With its place in the index.
         let item = 2 * 8 + KEY_LEN + self.mean_value_len().next_multiple_of(8) + 8 + 16;
-        // Partitions are not quite alike.
+        // Partitions differ a little in size.
         let memory = item * (keys + keys / 8) + (threads << 20);
         let mut args = vec!["serve".to_owned(), "cache".to_owned(), self.fabric.fresh_address(&self.options)?];
         args.extend(["--memory".to_owned(), memory.to_string(), "--items".to_owned(), keys.to_string()]);
@@ -175,7 +176,7 @@ impl CachePlan<'_> {
     }
 }
 
-/// A thread's driver; Ctrl-C ends a sleep of its loop.
+/// Driver of a thread, whose sleeps Ctrl-C ends.
 fn boxed<E: Endpoint + 'static>(
     rpc: E,
     shape: Shape,
@@ -189,7 +190,7 @@ fn boxed<E: Endpoint + 'static>(
     Ok((Box::new(Cache::new(pipeline, HostClock::new(), shape, workload)), wake))
 }
 
-/// The cache, echoes, and others' caches.
+/// The cache, echoes, and peers, which take turns.
 struct CacheTurns<'a> {
     plan: &'a CachePlan<'a>,
     loaders: Drivers<dyn Fills>,
@@ -222,7 +223,8 @@ impl Turns for CacheTurns<'_> {
     }
 }
 
-/// Starts servers, fills the cache, and measures. `progress` hears what is done, and how much of it, from 0 to 1.
+/// Starts servers, fills the cache, and measures. `progress` is called with the current activity, and the fraction of
+/// it done, from 0 to 1.
 pub fn measure(plan: &CachePlan<'_>, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     interrupted::unless(|interrupt| measure_until(plan, interrupt, progress))
 }
@@ -278,7 +280,7 @@ fn figure(plan: &CachePlan<'_>, measured: &Measured, sum: Slice, peers: Vec<Peer
     let figure = measured.figure("kv rpc", title, Unit::Mops, 0);
     let mut figure = figure.beside(measured, 1, Comparison::Baseline, "echoes of the same messages");
     if let (Some(rate), Some(value)) = (rate, figure.value)
-        // Else the times of its requests only say how long it was tried.
+        // Otherwise the latencies of its requests only show how long the overload lasted.
         && value * 1e6 < 0.95 * rate
     {
         let [came, answered] = [rate / 1e6, value].map(units::figure);

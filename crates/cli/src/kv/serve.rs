@@ -1,4 +1,4 @@
-//! `sinew serve cache`.
+//! `sinew serve cache`: a key-value cache over RPC, memcached's protocol, or both.
 
 use anyhow::{Context, ensure};
 use sinew::Program;
@@ -17,8 +17,8 @@ use sinew_harness::units::{self, parse_count, parse_size};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
-Each thread owns a part of the keys, and shares nothing. Values live in --memory. When it is full, the oldest that was not read since it was
-stored is evicted for a new one (--eviction oldest: the oldest, read or not), or, with --no-evict, what does not fit is refused.
+Each thread owns a part of the keys, and shares nothing. Values live in --memory. When it is full, a new value evicts the oldest value that has not been read since it
+was stored (--eviction oldest: the oldest, read or not); with --no-evict, a value that does not fit is refused.
 
 Examples:
   sinew serve cache                                          at shm://cache
@@ -31,20 +31,21 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to serve: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT [default: shm://cache, or nowhere with --memcached]
+    /// Address to serve at: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT [default:
+    /// shm://cache, or none with --memcached]
     address: Option<String>,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// Bytes for the items and their index, over all threads
+    /// Memory for the items and their index, over all threads, in bytes
     #[arg(long, default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
-    /// Items that are expected, which gives the size of the index, 16 bytes for each [default: one for each 80 bytes of memory]
+    /// Expected items, for each of which the index takes 16 bytes [default: one for each 80 bytes of memory]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     items: Option<usize>,
-    /// Longest value, in bytes [default: 1M, or what memory there is for each thread]
+    /// Longest value, in bytes [default: 1M, or a thread's share of --memory if that is less]
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     value_max: Option<usize>,
-    /// Which value is evicted for a new one
+    /// Value that is evicted for a new one
     #[arg(long, value_enum, default_value_t = EvictionArg::Unread)]
     eviction: EvictionArg,
     /// Refuse what does not fit, rather than evict
@@ -56,7 +57,7 @@ pub struct Args {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum EvictionArg {
-    /// The oldest that was not read since it was stored
+    /// The oldest that has not been read since it was stored
     Unread,
     /// The oldest
     Oldest,
@@ -71,11 +72,11 @@ impl From<EvictionArg> for Eviction {
     }
 }
 
-/// The longest value, where nothing else is asked for.
+/// Default longest value, in bytes.
 const VALUE_LEN: usize = 1 << 20;
 /// Bytes of the index for each item.
 const INDEX_BYTES: usize = 16;
-/// The least memory, for each thread.
+/// Least memory of a thread, in bytes.
 const MEMORY_MIN: usize = 1 << 10;
 
 impl Args {
@@ -83,24 +84,24 @@ impl Args {
         self.value_max.unwrap_or_else(|| VALUE_LEN.min(self.memory / self.threads.threads()))
     }
 
-    /// What each thread is to have its part of.
+    /// Configuration that the threads share out among them.
     fn config(&self) -> anyhow::Result<CacheConfig> {
         let (threads, memory) = (self.threads.threads(), units::size(self.memory));
         ensure!(
             self.memory >= MEMORY_MIN * threads,
-            "--memory {memory}: each thread needs {} at least, for example --memory 256M",
+            "--memory {memory}: each thread needs at least {}, for example --memory 256M",
             units::size(MEMORY_MIN)
         );
         let (value_max, most) = (self.value_len_max(), self.memory / threads);
         ensure!(
             (1..=most).contains(&value_max),
-            "--value-max {}: from 1 B to what each thread has of --memory, {}",
+            "--value-max {}: must be from 1 B to a thread's share of --memory, {}",
             units::size(value_max),
             units::size(most)
         );
         ensure!(value_max <= VALUE_LEN_MAX, "--value-max can be up to {}", units::size(VALUE_LEN_MAX));
         let items = self.items.unwrap_or(self.memory / (64 + INDEX_BYTES)).max(1);
-        // One that forgets nothing keeps a fourth as many places in reserve.
+        // A cache that never evicts keeps a quarter more places in reserve.
         let index_bytes = items.saturating_mul(INDEX_BYTES + if self.no_evict { INDEX_BYTES / 4 } else { 0 });
         let memory_bytes = self.memory.saturating_sub(index_bytes);
         ensure!(
@@ -121,7 +122,7 @@ impl Args {
     }
 }
 
-/// `cache_memlimit` can raise the memory so many times.
+/// Factor by which `cache_memlimit` can raise the memory.
 const MEMORY_GROWS_BY: usize = 16;
 
 fn service(threads: usize, config: &CacheConfig) -> anyhow::Result<Service> {
@@ -139,7 +140,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let addresses = threads.addresses(args.address.as_deref().unwrap_or(ADDRESS)).map_err(Usage::of)?;
     if args.value_len_max() > RPC_VALUE_LEN_MAX {
         let (max, address) = (units::size(RPC_VALUE_LEN_MAX), &addresses[0]);
-        let text = format!("--value-max can be up to {max} at {address}: more only for memcached clients alone");
+        let text = format!("--value-max can be up to {max} at {address}: longer ones need memcached clients alone");
         return Err(Usage(text).into());
     }
     let start = || {
@@ -163,7 +164,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// A thread's program: it owns a part of the cache, which the endpoint's handler and the door for memcached clients share.
+/// Program of a thread: it owns a part of the cache, which the endpoint's handler and the door for memcached clients
+/// share.
 struct Part {
     partition: Partition,
     door: Option<Door>,

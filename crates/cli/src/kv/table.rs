@@ -1,4 +1,4 @@
-//! The table of the cache, measured alone.
+//! `sinew kv bench table`: the table of the cache, without a network.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -19,24 +19,24 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output, table};
 
 pub const HELP: &str = "\
-The table of the cache is filled, and one thread serves a trace of requests drawn ahead: one at a time, and in batches whose cache misses
-overlap. Every value that is found is copied out and checked, from 16 bytes on in full. The limit is what the memory allows: as many
+Fills the table of the cache. Then one thread serves a trace of requests drawn in advance: one at a time, and in batches whose cache misses
+overlap. Every value found is copied out and checked, in full from 16 bytes on. The limit is what the memory allows: the rate of
 pairs of random cache lines, one of the index and one of the items, read in batches of the same size from a table as large, with
 nothing else done.
 
-There is a result for each size of batches; thresholds are held against that of the largest.
+There is a result for each batch size; thresholds apply to the largest.
 
 Example: sinew kv bench table --keys 8M --get 95 --dist uniform --json";
 
-/// Requests that are served together at most.
+/// Largest batch of requests.
 const BATCH_MAX: usize = 64;
-/// The longest value.
+/// Longest value, in bytes.
 const VALUE_SIZE_MAX: usize = 4096;
-/// Requests that are drawn ahead.
+/// Requests drawn in advance.
 const TRACE: usize = 1 << 22;
 /// Requests between looks at the clock.
 const STRETCH: usize = 4096;
-/// The clock that the table is handed: nothing expires here.
+/// Time that the table is given, in seconds: nothing expires here.
 const NOW_S: u32 = 1;
 /// Words of a cache line.
 const LINE: usize = 8;
@@ -46,7 +46,7 @@ const LINE: usize = 8;
 pub struct Args {
     #[command(flatten)]
     workload: WorkloadArgs,
-    /// Requests that are served together, in several sizes
+    /// Sizes of the batches in which requests are served
     #[arg(long, value_delimiter = ',', default_value = "1,8,16,32", allow_negative_numbers = true,
         value_parser = clap::value_parser!(u8).range(1..=BATCH_MAX as i64))]
     batch: Vec<u8>,
@@ -54,11 +54,11 @@ pub struct Args {
     measure: MeasureArgs,
 }
 
-/// What to measure.
+/// A measurement to make.
 struct TablePlan {
     workload: Workload,
     value_size: usize,
-    /// In ascending order.
+    /// Batch sizes in ascending order.
     batches: Vec<usize>,
     setting: Setting,
 }
@@ -76,19 +76,19 @@ impl Args {
     }
 }
 
-/// Measures and shows.
+/// Measures, and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let plan = args.plan().map_err(Usage::of)?;
     let (figures, text) = with_progress(|progress| measure(&plan, progress))?;
     args.measure.show_all(&figures, || text)
 }
 
-/// A table that is served, and memory that is read, in batches of several sizes: two sides for each.
+/// A table that is served, and memory that is read, in batches of several sizes: two sides for each size.
 struct TableTurns<'a> {
     batches: &'a [usize],
     server: Server<'a>,
     limit: Limit,
-    /// Of one request, for each size.
+    /// Latency of one request in ns, for each batch size.
     latencies: Vec<Histogram<u64>>,
 }
 
@@ -107,7 +107,8 @@ impl Turns for TableTurns<'_> {
     }
 }
 
-/// Fills a table and measures. `progress` hears what is done, and how much of it, from 0 to 1.
+/// Fills a table and measures. `progress` is called with the current activity, and the fraction of it done, from 0 to
+/// 1.
 fn measure(plan: &TablePlan, progress: &mut Progress<'_>) -> anyhow::Result<(Vec<Figure>, String)> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     machine::pin(plan.setting.client_cpus[0])?;
@@ -115,7 +116,7 @@ fn measure(plan: &TablePlan, progress: &mut Progress<'_>) -> anyhow::Result<(Vec
     let item = 2 * 8 + KEY_LEN + plan.value_size.next_multiple_of(8);
     let mut cache = Cache::new(&CacheConfig {
         items: keys,
-        // None is to be lost for want of memory.
+        // Enough memory that no item is evicted.
         memory_bytes: item * keys + (1 << 20),
         value_len_max: VALUE_SIZE_MAX,
         seed: plan.workload.seed,
@@ -194,7 +195,7 @@ fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
     let mut lines = vec![
         format!("{}; {:.1} % of the GETs hit.", workload_text(&plan.workload, KEY_LEN), hit_percent(stats)),
         format!("Items take {}, their index {}.", memory(stats.used_bytes), memory(stats.index_bytes)),
-        "The limit is pairs of random cache lines, read in batches of the same size; p50 and p99 are of one request."
+        "The limit is pairs of random cache lines, read in batches of the same size; p50 and p99 are for one request."
             .to_owned(),
     ];
     lines.extend(
@@ -208,7 +209,7 @@ fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
     format!("{table}\n{}", lines.join("\n"))
 }
 
-/// Serves requests of a trace, again and again.
+/// Serves the requests of a trace, over and over.
 struct Server<'a> {
     cache: Cache,
     trace: &'a [Request],
@@ -244,7 +245,7 @@ impl Server<'_> {
         Ok(served as f64 / began.elapsed().as_secs_f64() / 1e6)
     }
 
-    /// Serves a batch; returns whether all values were right.
+    /// Serves a batch. Returns whether all values were right.
     #[inline(always)]
     fn serve(&mut self, requests: &[Request]) -> bool {
         if let [request] = requests {
@@ -288,7 +289,7 @@ impl Server<'_> {
     }
 }
 
-/// Memory as large as the table's, of which lines are read at random.
+/// Memory as large as the table's, whose lines are read at random.
 struct Limit {
     index: Words,
     items: Words,
@@ -311,7 +312,7 @@ impl Limit {
         Ok(Self { index: memory(index_lines)?, items: memory(item_lines)?, lines })
     }
 
-    /// Pairs of lines that are read, in millions per second.
+    /// Reads pairs of lines for `duration`. Returns millions a second.
     fn mops(&self, batch: usize, duration: Duration) -> f64 {
         let began = Instant::now();
         let (mut read, mut at, mut sum) = (0usize, 0, 0u64);
@@ -325,7 +326,7 @@ impl Limit {
                     items.clone().for_each(|line| self.items.prefetch_line(line));
                 }
                 for (index, item) in index.zip(items) {
-                    // The second waits for the first, as it does in a table.
+                    // The second load waits for the first, as it does in a table.
                     let found = self.index.load(index);
                     sum = sum.wrapping_add(self.items.load(item + (found >> 63) as usize));
                 }

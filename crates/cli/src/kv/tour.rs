@@ -1,4 +1,4 @@
-//! What the tour shows of the cache.
+//! The cache's part of the tour.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use super::{memcached, rpc};
 use crate::fabrics::Fabric;
 use crate::measure::as_told;
 
-/// GETs and PUTs over RPC, with every value checked, beside echoes of the same messages.
+/// Measures GETs and PUTs over RPC, with every value checked, beside echoes of the same messages.
 pub fn over_rpc(fabric: Fabric, duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let args: rpc::Args = as_told(&["--fabric", fabric.name(), "--keys", "100K"], duration)?;
     rpc::measure(&args.plan()?, progress)
 }
 
-/// A client of memcached's protocol, which asks ours, over TCP.
+/// Measures our cache with a client of memcached's protocol, over TCP.
 pub fn memcached(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let args: memcached::ClientArgs = as_told(&["--keys", "10K"], duration)?;
     memcached::measure(&args.plan(Wire::Text, 1, false)?, progress)

@@ -1,42 +1,42 @@
-//! What the clients of all designs can be told to ask for.
+//! Options for the workload of the clients of all designs.
 
 use anyhow::ensure;
 use sinew_harness::units::{parse_count, parse_size};
 use sinew_harness::workload::{Distribution, KEYS_MAX, Order, Sizes, Workload};
 
-/// Keys of a store that is asked over a fabric.
+/// Most keys of a store that is asked over a fabric.
 pub const KEYS_MAX_OF_FABRIC: usize = 1 << 27;
-/// Requests in flight of a client thread at most.
+/// Most requests in flight of a client thread.
 pub const WINDOW_MAX: i64 = 65_536;
 
-/// What clients ask for.
+/// Requests that clients make.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadArgs {
-    /// Keys there are: 8M is 8 million [default: 8M for table, else 1M]
+    /// Keys in the store: 8M is 8 million [default: 8M for table, else 1M]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     keys: Option<usize>,
-    /// GETs among a hundred requests; the others are PUTs
+    /// Percentage of GETs among the requests; the others are PUTs
     #[arg(long, default_value = "95", value_name = "PERCENT", allow_negative_numbers = true, value_parser = parse_percent)]
     get: f64,
-    /// How often each key is asked for
+    /// Distribution of requests over the keys
     #[arg(long, value_enum, default_value = "uniform")]
     dist: Distribution,
-    /// Bytes of each value
+    /// Length of each value, in bytes
     #[arg(long, default_value = "32", allow_negative_numbers = true, value_parser = parse_size)]
     pub value_size: usize,
-    /// Another seed is another trace
+    /// Seed of the trace of requests
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {
     let percent = text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
-    percent.ok_or_else(|| "a percentage from 0 to 100 is needed".to_owned())
+    percent.ok_or_else(|| "must be a percentage from 0 to 100".to_owned())
 }
 
 impl WorkloadArgs {
-    /// The workload, of up to `keys_max` keys.
+    /// The workload, with `keys_default` keys unless told otherwise, and at most `keys_max`.
     pub fn workload(&self, keys_default: usize, keys_max: usize) -> anyhow::Result<Workload> {
         let (keys, max) = (self.keys.unwrap_or(keys_default), keys_max.min(KEYS_MAX));
         ensure!((1..=max).contains(&keys), "--keys can be from 1 to {max}");
@@ -45,7 +45,7 @@ impl WorkloadArgs {
     }
 }
 
-/// A workload as results tell it.
+/// The workload in the form that results have.
 pub fn workload_json(workload: &Workload, key_size: usize) -> serde_json::Value {
     serde_json::json!({
         "keys": workload.keys,
@@ -57,15 +57,15 @@ pub fn workload_json(workload: &Workload, key_size: usize) -> serde_json::Value 
     })
 }
 
-/// A workload in words.
+/// The workload in words.
 pub fn workload_text(workload: &Workload, key_size: usize) -> String {
     let Workload { keys, get_percent, distribution, sizes, .. } = workload;
     let (dist, values) = (distribution.name(), sizes.name());
     format!("{keys} keys of {key_size} B, values of {values}, {get_percent} % GET, {dist}")
 }
 
-/// Reads millions of requests in a second.
+/// Parses a rate in millions of requests a second.
 pub fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.000_001..=1000.0).contains(rate));
-    rate.ok_or_else(|| "millions of requests in a second are needed, from 0.000001 to 1000".to_owned())
+    rate.ok_or_else(|| "must be millions of requests a second, from 0.000001 to 1000".to_owned())
 }

@@ -27,15 +27,15 @@ use crate::verbs::{Carried, DeviceArgs, Job};
 use crate::{Outcome, Usage, table};
 
 pub const HELP: &str = "\
-Each thread has an engine, and all of them share a merge queue and a window, as threads that use one donor do. The donor is this process, which
-lends --memory bytes of its own; over shm a read is a copy by the thread that asks. What it stands beside is copies of the same bytes, between the same
+Each thread has an engine; all share a merge queue and a window, as the threads of one user of a donor do. The donor is this process, which
+lends --memory bytes of its own; over shm a read is a copy by the thread that asks. The baseline is copies of the same bytes, between the same
 places and as many buffers, by the same threads, by turns in the same run.
 
-Requests have memory that is registered. With --unregistered they have not: it is copied, or from a size on registered and kept so. From which, is
-measured at start; --register-from says it instead.
+The memory of requests is registered. With --unregistered it is not: requests up to some size are copied, and the memory of longer ones is registered and kept so. That size is
+measured at start, unless --register-from gives it.
 
 Contents are checked: the first word and the last of each read, and all words of one in 64; of writes, one in 64 is read back.
-There is a result for each size; thresholds are held against each.
+There is a result for each size; thresholds apply to each.
 
 Examples:
   sinew memory bench --sizes 4K,16K,64K,256K,1M
@@ -43,13 +43,13 @@ Examples:
   sinew memory bench --sizes 64K,256K,1M --unregistered
   sinew memory bench --sizes 4K --order sequential --mode single --window none --json";
 
-/// The least and the most that a request can have.
+/// Sizes that a request can have, in bytes.
 const SIZES: std::ops::RangeInclusive<usize> = 64..=16 << 20;
-/// Requests in flight of a thread, and threads, at most.
+/// Most requests in flight of a thread, and most threads.
 const WINDOW_MAX: usize = 4096;
 const THREADS_MAX: usize = 64;
 
-/// What requests do.
+/// Operation of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Op {
     /// Read
@@ -58,23 +58,23 @@ pub enum Op {
     Write,
 }
 
-/// Where requests go.
+/// Places of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
-    /// Anywhere
+    /// At random
     Random,
-    /// One behind the other, of each thread
+    /// One after the other, for each thread
     Sequential,
 }
 
-/// What becomes of requests that gathered.
+/// Treatment of the requests that have gathered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Batching {
     /// Each is an operation with a doorbell of its own
     Single,
     /// Adjacent ones become one operation
     Merge,
-    /// All operations have one doorbell
+    /// All operations share one doorbell
     Doorbell,
     /// Both
     Hybrid,
@@ -91,7 +91,7 @@ impl Batching {
     }
 }
 
-/// How many bytes may be in flight.
+/// Bytes that may be in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     None,
@@ -123,7 +123,7 @@ fn parse_window(text: &str) -> Result<Window, String> {
         "find" => Ok(Window::Find),
         _ => parse_size(text)
             .map(|bytes| Window::Bytes(bytes as u64))
-            .map_err(|error| format!("{error}; or none, or find: a window that finds itself")),
+            .map_err(|error| format!("{error}; or `none`, or `find` for a window that adapts itself")),
     }
 }
 
@@ -132,10 +132,10 @@ fn parse_window(text: &str) -> Result<Window, String> {
 pub struct Args {
     #[command(flatten)]
     device: DeviceArgs,
-    /// What requests do
+    /// Operation of the requests
     #[arg(long, value_enum, default_value = "read")]
     op: Op,
-    /// Bytes of a request, in several sizes
+    /// Lengths of a request, in bytes; one result for each
     #[arg(long, visible_alias = "size", value_delimiter = ',', default_value = "4K,16K,64K,256K,1M",
         allow_negative_numbers = true, value_parser = parse_size)]
     sizes: Vec<usize>,
@@ -145,25 +145,25 @@ pub struct Args {
     /// Threads, each with an engine
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     threads: usize,
-    /// Where requests go
+    /// Places of requests
     #[arg(long, value_enum, default_value = "random")]
     order: Order,
-    /// What becomes of requests that gathered
+    /// Treatment of the requests that have gathered
     #[arg(long, value_enum, default_value = "hybrid")]
     mode: Batching,
-    /// Bytes in flight at most, over all threads: 7M, none, or find
+    /// Bytes in flight at most, over all threads: a size such as 7M, none, or find
     #[arg(long, default_value = "7000000", value_parser = parse_window)]
     window: Window,
     /// Queue pairs of each thread
     #[arg(long, visible_alias = "qps", default_value_t = 4, allow_negative_numbers = true)]
     queue_pairs: usize,
-    /// Requests' memory is not registered beforehand
+    /// Leave the memory of requests unregistered
     #[arg(long)]
     unregistered: bool,
-    /// Bytes of a request from which on such memory is registered instead of copied: a size, measured, never, or always
+    /// Bytes from which on unregistered memory is registered instead of copied: a size, measured, never, or always
     #[arg(long, value_name = "BYTES", default_value = "measured", value_parser = registering::parse)]
     register_from: RegisterFrom,
-    /// Bytes of the donor's memory
+    /// Memory of the donor, in bytes
     #[arg(long, default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
     #[command(flatten)]
@@ -195,17 +195,17 @@ impl Args {
         for size in &sizes {
             ensure!(
                 SIZES.contains(size) && size.is_multiple_of(64),
-                "--sizes: {size} is no size of a request: multiples of 64 are, up to {}",
+                "--sizes: {size} is not possible: a request has a multiple of 64 bytes, up to {}",
                 units::size(*SIZES.end())
             );
         }
-        let largest = sizes.last().copied().context("--sizes: one is needed, for example --sizes 4K")?;
+        let largest = sizes.last().copied().context("--sizes: give at least one, for example --sizes 4K")?;
         ensure!((1..=WINDOW_MAX).contains(&self.in_flight), "--in-flight can be 1 to {WINDOW_MAX}");
         ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads can be 1 to {THREADS_MAX}");
         ensure!((1..=64).contains(&self.queue_pairs), "--queue-pairs can be 1 to 64");
         ensure!(
             self.memory >= 2 * largest && self.memory.is_multiple_of(4096),
-            "--memory has to be a multiple of 4K, and at least twice as long as a request: {} here",
+            "--memory must be a multiple of 4K, and at least twice as long as a request: {} here",
             units::size(2 * largest)
         );
         Ok(Plan {
@@ -225,7 +225,7 @@ impl Args {
     }
 }
 
-/// Measures and shows.
+/// Measures, and prints the results.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let plan = args.plan().map_err(Usage::of)?;
     let (figures, chosen) = with_progress(|progress| args.device.run(Measure { plan: &plan, progress }))?;
@@ -243,7 +243,7 @@ impl Job for Measure<'_, '_> {
     fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<(Vec<Figure>, Chosen)> {
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
         let plan = self.plan;
-        // The donor, with what lies in it.
+        // The donor, and its memory.
         let domain = device.protection_domain()?;
         let exposed = domain.expose(plan.memory, Access::ALL).context("exposing the donor's memory")?;
         let chosen = plan.register_from.choose(&domain)?;
@@ -260,7 +260,7 @@ impl Job for Measure<'_, '_> {
     }
 }
 
-/// Each place has its own address.
+/// Fills each place with its own address.
 pub fn fill_all(memory: &SharedMemory) -> anyhow::Result<()> {
     let mut bytes = vec![0; 1 << 20];
     for at in (0..memory.len()).step_by(bytes.len()) {
@@ -279,7 +279,7 @@ struct Donor<'a, D: Device> {
 }
 
 impl<D: Device + 'static> Donor<'_, D> {
-    /// Threads with an engine each.
+    /// Starts threads with an engine each.
     fn threads(&self, plan: &Plan, size: usize, interrupt: Interrupt) -> anyhow::Result<EngineTurns> {
         let requests = move |seed| Requests {
             memory: plan.memory as u64,
@@ -295,7 +295,7 @@ impl<D: Device + 'static> Donor<'_, D> {
         let arenas = (0..plan.threads)
             .map(|_| domain.arena(requests(0).arena_len()).context("registering memory for requests"))
             .collect::<anyhow::Result<Vec<Arena>>>()?;
-        // Memory that requests have, and the path does not know.
+        // Memory of requests that the path does not know.
         let foreign = (0..if plan.unregistered { plan.threads } else { 0 })
             .map(|_| Arena::private(requests(0).arena_len()).context("reserving memory for requests"))
             .collect::<anyhow::Result<Vec<Arena>>>()?;
@@ -310,7 +310,7 @@ impl<D: Device + 'static> Donor<'_, D> {
         let requests: Vec<Requests> = (0..plan.threads as u64).map(requests).collect();
         let cpus = &plan.setting.client_cpus;
         let crew = Crew::start(cpus, move |index| {
-            // Its own memory is where it copies to, where it has to.
+            // The first arena is the thread's own, to which it copies where it has to.
             let mut arenas = arenas.clone();
             arenas.swap(0, index);
             let mut path = VerbsPath::new(&device, &domain, &arenas, &path_config)?;
@@ -332,11 +332,11 @@ enum Ask {
     Copies(Duration),
 }
 
-/// A thread with its engine, and the same without it.
+/// A thread with its engine, and the same requests as plain copies.
 struct Thread<P: Path> {
     load: Memory<ByEngine<P>>,
     copies: Copies,
-    /// The donor's side of its queue pairs.
+    /// The donor's end of its queue pairs.
     _keep: Box<dyn Any>,
     clock: HostClock,
     interrupt: Interrupt,
@@ -359,7 +359,7 @@ struct EngineTurns {
     crew: Crew<Ask, (Slice, u64)>,
     size: usize,
     shared: sinew::mem::atomic::Arc<Shared>,
-    /// What the engines had done before what counts.
+    /// Counters of the engines when the measurement that counts began.
     before: EngineStats,
     sum: Slice,
     checked: u64,
@@ -369,7 +369,7 @@ impl Turns for EngineTurns {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         let ask = if side == 0 { Ask::Engine(duration) } else { Ask::Copies(duration) };
         let slices = self.crew.order(&ask, duration)?;
-        // Of all threads together.
+        // Sum over all threads.
         let mops: f64 = slices.iter().map(|(slice, _)| slice.mops()).sum();
         if side == 0 {
             self.checked = slices.iter().map(|(_, checked)| checked).sum();

@@ -1,4 +1,4 @@
-//! How the memory of donors is read and written, and the key of a pool: options of donors and of those who use them.
+//! Options for reading and writing donors' memory, and for the key of a pool, which donors and their users share.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use sinew::remote_memory::donor::{KEY_LEN_MIN, Key};
 
 use crate::verbs::{Carried, DeviceArgs};
 
-/// What reads and writes the memory of donors.
+/// Means of reading and writing donors' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum By {
     /// Shared memory between processes of one user
@@ -19,19 +19,19 @@ pub enum By {
     Rpc,
 }
 
-/// How memory is read and written.
+/// Options that say how to read and write memory.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ByArgs {
-    /// What reads and writes the memory [default: what the address says, and for udp:// calls: rpc]
+    /// Means of reading and writing the memory [default: that of the address; for udp://, rpc]
     #[arg(long, value_enum)]
     fabric: Option<By>,
-    /// The RDMA device, as rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first that can be used]
+    /// RDMA device, as rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first usable one]
     #[arg(long, visible_alias = "ib-dev")]
     device: Option<String>,
 }
 
 impl ByArgs {
-    /// What reads and writes the memory of a donor at this address.
+    /// Means for a donor at this address.
     pub fn by(&self, address: &str) -> By {
         self.fabric.unwrap_or_else(|| match address.split_once("://") {
             Some(("shm", _)) => By::Shm,
@@ -40,12 +40,12 @@ impl ByArgs {
         })
     }
 
-    /// The RDMA device that was asked for, if one was.
+    /// The RDMA device that was asked for, if any.
     pub fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }
 
-    /// The device that does it; none for calls.
+    /// The device that reads and writes; `None` for calls.
     pub fn device_args(&self, address: &str) -> Option<DeviceArgs> {
         let fabric = match self.by(address) {
             By::Shm => Carried::Shm,
@@ -55,12 +55,12 @@ impl ByArgs {
         Some(DeviceArgs { fabric, device: self.device.clone() })
     }
 
-    /// Whether they make sense, whatever the machine.
+    /// Checks these options, as far as that needs no look at the machine.
     pub fn check(&self, address: &str) -> anyhow::Result<()> {
         match self.device_args(address) {
             Some(device) => device.check(),
             None => {
-                ensure!(self.device.is_none(), "--device is for --fabric ibverbs");
+                ensure!(self.device.is_none(), "--device applies to --fabric ibverbs");
                 Ok(())
             }
         }
@@ -70,7 +70,7 @@ impl ByArgs {
 /// The key of a pool, or of a cluster.
 #[derive(clap::Args, Clone, Debug)]
 pub struct KeyArgs {
-    /// A file with the key: any 16 bytes or more, the same on all hosts
+    /// File with the key: any 16 bytes or more, the same on all hosts
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
 }
@@ -94,7 +94,7 @@ fn read_key(path: &Path) -> anyhow::Result<Key> {
     }
 }
 
-/// Whether only this host's programs reach an address.
+/// Whether only programs of this host can reach an address.
 pub fn is_of_this_host(address: &str) -> bool {
     let Some((scheme, rest)) = address.split_once("://") else { return false };
     let rest = rest.split(['?', '/']).next().unwrap_or_default();

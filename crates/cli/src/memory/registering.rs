@@ -1,4 +1,4 @@
-//! From which size on memory is registered instead of copied: an option, and what this machine says.
+//! The size from which memory is registered instead of copied: an option, or a measurement of this machine.
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -7,19 +7,20 @@ use sinew::host::HostClock;
 use sinew::remote_memory::engine::{Crossing, Registering};
 use sinew_harness::units::{self, parse_size};
 
-/// Times that each length is registered, and copied: some 15 ms for all of them, most of which is the system's, which gives the memory.
+/// Times that each length is registered, and copied. All together takes some 15 ms, most of which the system spends on
+/// giving the memory.
 const ROUNDS: usize = 5;
 
-/// What becomes of requests whose memory is not registered.
+/// Rule for requests whose memory is not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterFrom {
-    /// What is measured at start says it.
+    /// The size is measured at start.
     Measured,
-    /// It is this.
+    /// The user gave the rule.
     Fixed(Registering),
 }
 
-/// For clap.
+/// Parses the option, for clap.
 pub fn parse(text: &str) -> Result<RegisterFrom, String> {
     match text {
         "measured" => Ok(RegisterFrom::Measured),
@@ -31,7 +32,7 @@ pub fn parse(text: &str) -> Result<RegisterFrom, String> {
     }
 }
 
-/// What requests go by, and what was measured for it.
+/// The rule for requests, and the measurement that led to it.
 #[derive(Clone, Debug)]
 pub struct Chosen {
     pub registering: Registering,
@@ -39,14 +40,15 @@ pub struct Chosen {
 }
 
 impl RegisterFrom {
-    /// Measures it, if that was asked for.
+    /// Measures the size, if that was asked for.
     pub fn choose(self, domain: &impl ProtectionDomain) -> anyhow::Result<Chosen> {
         match self {
             Self::Fixed(registering) => Ok(Chosen { registering, crossing: None }),
             Self::Measured => {
                 let crossing = Crossing::of_domain(domain, &HostClock::new(), ROUNDS);
-                let crossing = crossing
-                    .context("measuring from which size on memory is registered; --register-from says it instead")?;
+                let crossing = crossing.context(
+                    "measuring the size from which memory is registered; give it with --register-from instead",
+                )?;
                 Ok(Chosen { registering: crossing.registering(), crossing: Some(crossing) })
             }
         }
@@ -54,7 +56,7 @@ impl RegisterFrom {
 }
 
 impl Chosen {
-    /// As a sentence.
+    /// The rule as a sentence.
     pub fn sentence(&self) -> String {
         let how = if self.crossing.is_some() { "as measured at start" } else { "as asked for" };
         match self.registering.least() {
@@ -66,7 +68,7 @@ impl Chosen {
         }
     }
 
-    /// For JSON.
+    /// The rule and the measurement, as JSON.
     pub fn details(&self) -> Value {
         let takes = self.crossing.iter().flat_map(|crossing| &crossing.takes);
         let takes = takes

@@ -1,4 +1,4 @@
-//! `sinew serve memory`: a donor.
+//! `sinew serve memory`: a donor, which lends memory to other hosts.
 
 use anyhow::{Context, ensure};
 use sinew::Program;
@@ -14,15 +14,15 @@ use crate::verbs::{Carried, Job};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
-Others keep volumes in this memory; ADDRESS is where they ask for slabs of it. They read and write it by themselves, past this program, at an
-address of shm:// or ibverbs://; at one of udp:// this program does it for them, by calls. --fabric chooses otherwise. What a volume had is made
-zeros before another gets it. Memory is taken from the system as it is used, and is gone with the server: a volume has copies at several donors.
+Other hosts keep volumes in this memory; at ADDRESS they ask for slabs of it. With an address of shm:// or ibverbs:// they read and write the memory themselves,
+past this program; with one of udp:// this program does it for them, by calls. --fabric overrides that. What a volume leaves behind is zeroed
+before another volume gets it. Memory is taken from the system as it is used, and is lost with the server: a volume has copies at several donors.
 
-SIGUSR1 asks for the memory back: nothing more is given, volumes that are open move what they have here to other donors with room, and the server
-ends when nobody has any. Ctrl-C ends it at once, and volumes make their copies anew from others.
+SIGUSR1 asks for the memory back: the server lends nothing more, open volumes move what they have here to other donors with room, and the server
+ends once no volume has any. Ctrl-C ends it at once, and volumes make their copies anew from others.
 
-Beyond shared memory and this host, who asks has to have the key of --key-file, any 16 bytes or more that all hosts of a pool have; or, with
---open, may be anybody.
+Beyond shared memory and this host, whoever asks needs the key in --key-file, any 16 bytes or more that all hosts of a pool share; with
+--open, no key is needed.
 
 Examples:
   sinew serve memory shm://donor1 --memory 8G
@@ -31,18 +31,19 @@ Examples:
   head -c 32 /dev/urandom > pool.key        makes a key
   sinew serve block udp://a:7200 udp://b:7200 udp://c:7200 --size 4G --key-file pool.key --at unix:/run/disk.sock";
 
-/// Give memory to volumes of others until Ctrl-C.
+/// Lend memory to other hosts' volumes until Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to be asked: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
+    /// Address at which users ask for memory: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or
+    /// xdp://INTERFACE/IP:PORT
     address: String,
-    /// Bytes to give
+    /// Bytes to lend
     #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
     #[command(flatten)]
     key: KeyArgs,
-    /// Let anybody have memory who reaches the address
+    /// Lend memory to anybody who reaches the address
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]
@@ -51,25 +52,29 @@ pub struct Args {
     threads: ThreadArgs,
 }
 
-/// The least memory that is worth it: a slab of a small volume.
+/// Least useful memory, in bytes: a slab of a small volume.
 const MEMORY_MIN: usize = 1 << 20;
 
-/// Whether there is any point in giving so many bytes.
+/// Checks that lending so little is not pointless.
 pub fn check_len(memory: usize) -> anyhow::Result<()> {
     let least = units::size(MEMORY_MIN);
-    ensure!(memory >= MEMORY_MIN, "--memory {}: at least {least}, for example --memory 8G", units::size(memory));
+    ensure!(
+        memory >= MEMORY_MIN,
+        "--memory {}: must be at least {least}, for example --memory 8G",
+        units::size(memory)
+    );
     Ok(())
 }
 
 impl Args {
     fn check(&self) -> anyhow::Result<()> {
         self.by.check(&self.address)?;
-        ensure!(self.threads.threads() == 1, "--threads: a donor is asked so rarely that one thread is enough");
+        ensure!(self.threads.threads() == 1, "--threads: a donor gets so few requests that one thread is enough");
         check_len(self.memory)?;
         let is_near = is_of_this_host(&self.address) && self.by.by(&self.address) != By::Ibverbs;
         ensure!(
             is_near || self.open || self.key.key_file.is_some(),
-            "{}: others than programs of this host reach it, and would get memory that they can read and write. Give them a key \
+            "{}: hosts other than this one reach it, and would get memory to read and write. Give them a key \
              (--key-file FILE, the same on all hosts of the pool), or let everybody in (--open)",
             self.address
         );
@@ -107,21 +112,21 @@ impl Serving<'_> {
         let Self { args, addresses, key } = self;
         let (threads, memory) = (&args.threads, args.memory);
         let start = || {
-            // Who has gone is told, so that strangers leave nothing behind.
+            // Events of clients that leave, so that strangers leave nothing behind.
             let config = Config { client_events: true, ..threads.config() };
             let nexus = Nexus::builder().config(config).build()?;
             let interrupt = Interrupt::install()?;
             interrupt.catch_request().context("catching SIGUSR1")?;
             threads.start(server(&nexus, lends, memory, key, Some(interrupt)), addresses)
         };
-        let advice = |_: &str| format!("It gives {} of memory.", units::size(memory));
+        let advice = |_: &str| format!("It lends {} of memory.", units::size(memory));
         let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
         threads.tell_reports(&reports)?;
         Ok(Outcome::Done)
     }
 }
 
-/// A server of a donor's, which gives its memory up when `interrupt`, if there is one, hears that it is asked for.
+/// A server of a donor. It withdraws its memory when `interrupt`, if there is one, gets a request.
 fn server<L: Lends + Clone + Send + Sync + 'static>(
     nexus: &Nexus,
     lends: L,
@@ -138,7 +143,7 @@ fn server<L: Lends + Clone + Send + Sync + 'static>(
     })
 }
 
-/// Gives memory beside something else, at an address, on a thread of its own.
+/// Lends memory at an address, on a thread of its own, beside another service.
 pub fn lend(by: &ByArgs, address: &str, memory: usize, key: Option<Key>) -> anyhow::Result<sinew::ServerHandle> {
     let lending = Lending { address, memory, key };
     match by.device_args(address) {
@@ -168,29 +173,29 @@ impl Lending<'_> {
     }
 }
 
-/// The donor's thread: it answers who asks for slabs, and who reads and writes by calls.
+/// The donor's thread, which answers requests for slabs, and reads and writes by calls.
 struct Part<L: Lends> {
     service: Service<L>,
     interrupt: Option<Interrupt>,
-    /// Whether it was asked for its memory back.
+    /// Whether it has asked for its memory back.
     wants_back: bool,
     _wakes: Option<WakeOnInterrupt>,
 }
 
 impl<L: Lends> Part<L> {
-    /// Asks for the memory back, and ends when it is.
+    /// Asks for the memory back, and ends the server once it has all of it.
     fn withdraw(&mut self, interrupt: Interrupt) {
         if !self.wants_back {
             self.wants_back = true;
             self.service.want_back();
             let lent = self.service.donor().lent_bytes();
             output::complain(format_args!(
-                "nothing more is given; {} are to come back from volumes, which move them while they are open",
+                "nothing more is lent; {} are still in volumes, which move them while they are open",
                 units::size(lent as usize)
             ));
         }
         if self.service.donor().lent_bytes() == 0 {
-            output::complain("nobody has any of the memory");
+            output::complain("no volume has any of the memory now");
             interrupt.set();
         }
     }

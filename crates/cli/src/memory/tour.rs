@@ -1,4 +1,4 @@
-//! What the tour shows of memory that lies elsewhere: a volume with two copies, at donors in processes of their own.
+//! The tour's part about other hosts' memory: a volume with two copies, at donors in processes of their own.
 
 use std::time::{Duration, Instant};
 
@@ -23,20 +23,20 @@ use super::bench::fill_all;
 use crate::child::ServerProcess;
 use crate::fabrics::Fabric;
 
-/// Bytes of the volume, of a piece of it at a donor, and what each donor gives.
+/// Bytes of the volume, of a slab of it, and of the memory that each donor lends.
 const LEN: usize = 16 << 20;
 const SLAB: u64 = 10 << 20;
 const GIVEN: usize = 48 << 20;
 const COPIES: u32 = 2;
-/// Bytes of what it is filled with at a time.
+/// Bytes written at a time when the volume is filled.
 const PIECE: usize = 64 << 10;
 const WINDOW: usize = 32;
-/// How long donors may take to answer.
+/// Longest wait for the donors' answers.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Donors = VerbsDonors<SharedEndpoint<Rpc>, ShmDevice>;
 
-/// A volume with two copies at two processes: it is written, read, checked, and measured.
+/// Writes, reads, checks and measures a volume with two copies at two processes.
 pub fn volume(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let mut servers = Vec::new();
@@ -77,7 +77,7 @@ pub fn volume(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result
     Ok(figure)
 }
 
-/// Does something again and again until it is done.
+/// Repeats a step until it returns a result.
 fn finish<T>(what: &str, mut step: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
     let since = Instant::now();
     loop {
@@ -105,7 +105,7 @@ fn create(addresses: &[&str]) -> anyhow::Result<Volume<Donors>> {
     finish("making a volume", || Ok(opening.turn()?))
 }
 
-/// Writes the volume from its beginning to its end, and reads each piece back.
+/// Writes the volume from beginning to end, and reads each piece back.
 fn write_all(volume: &mut Volume<Donors>) -> anyhow::Result<()> {
     let mut finished = Vec::new();
     let mut run = |volume: &mut Volume<Donors>, job| {
@@ -126,7 +126,7 @@ fn write_all(volume: &mut Volume<Donors>) -> anyhow::Result<()> {
         run(volume, Job::Write { at, source: Bytes::from(buffer.freeze()) })?;
         let target = volume.arena().alloc(PIECE, PIECE)?;
         let read = run(volume, Job::Read { at, target })?.context("a read came back without its buffer")?;
-        ensure!(*read == *expected, "the volume has other bytes at {at} than were written");
+        ensure!(*read == *expected, "the bytes read from the volume at {at} are not those written");
     }
     Ok(())
 }

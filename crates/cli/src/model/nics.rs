@@ -1,4 +1,4 @@
-//! `sinew model nics`.
+//! `sinew model nics`: the parameters of NIC models.
 
 use serde_json::{Value, json};
 use sinew_harness::units;
@@ -9,10 +9,10 @@ use crate::{Usage, output, table};
 
 const HELP: &str = "\
 Each parameter has a source: a data sheet, a section of a paper, an estimate with its reason, or a calibration, which names the published figures that it was
-fitted to. Those figures prove nothing where the model meets them; all others do. A NIC that is `not compared` is one of which no published figure is known
-to us.
+fitted to. That the model meets those figures proves nothing; that it meets any others does. For a NIC that is `not compared`, we know of no published
+figure.
 
-A file of your own may be based on one of these, and say only what differs:
+Your own file may be based on one of these, and give only what differs:
 
   name = \"mine\"
   title = \"A ConnectX-3 on PCIe 2.0\"
@@ -28,14 +28,14 @@ Examples:
   sinew model nics cx3 --file > mine.toml
   sinew model pcie --nic mine.toml";
 
-/// Which, and how.
+/// Options of `sinew model nics`.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// Its name, or a TOML file; all, when none is given
+    /// Name of a built-in NIC, or a TOML file [default: all]
     #[arg(value_name = "NIC|FILE")]
     nic: Option<String>,
-    /// Print the file of one that is built in, with its comments, to begin one of your own with
+    /// Print the file of a built-in NIC, with its comments, as a start for one of your own
     #[arg(long, requires = "nic", conflicts_with = "json")]
     file: bool,
     /// Print one JSON object
@@ -43,7 +43,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Tells it.
+/// Prints the NICs.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let Some(name) = &args.nic else {
         let all: Vec<Profile> = Profile::BUILT_IN.iter().map(|name| request::nic(name)).collect::<Result<_, _>>()?;

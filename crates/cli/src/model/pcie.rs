@@ -1,4 +1,4 @@
-//! `sinew model pcie`.
+//! `sinew model pcie`: what crosses PCI Express for a request.
 
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Verb;
@@ -11,11 +11,11 @@ use super::request::{self, RequestArgs};
 use crate::{output, table};
 
 const HELP: &str = "\
-All of it is arithmetic (atc16 2.1, 3.1, 3.2, Figures 2b, 4, 5, 6, Appendix A): packets of PCI Express's transaction layer, their headers included, where
+All of this is arithmetic (atc16 2.1, 3.1, 3.2, Figures 2b, 4, 5, 6, Appendix A): packets of PCI Express's transaction layer, with their headers, when
 no cache of the NIC misses. Nothing is measured here, and the NIC need not exist.
 
-Sizes, in Figure 2b's table, are what a core sends to the NIC. A WQE takes whole lines of 64 bytes. What the NIC writes goes in packets of 256 bytes, which is an
-assumption. Receives are posted as many at a time as there are requests.
+Sizes, in Figure 2b's table, are those of the data that a core sends to the NIC. A WQE takes whole lines of 64 bytes. The NIC is assumed to write in packets of 256
+bytes. Receives are posted in batches of the same size as the requests.
 
 Examples:
   sinew model pcie                         a SEND over UD on a Connect-IB
@@ -24,7 +24,7 @@ Examples:
   sinew model pcie --nic cx3 --verb read --payload 256
   sinew model nics cx3 --file > mine.toml; sinew model pcie --nic mine.toml";
 
-/// Which request, and how it is told.
+/// Options of `sinew model pcie`.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
@@ -38,7 +38,7 @@ pub struct Args {
 /// Sizes of Figure 2b.
 const SIZES: [usize; 10] = [4, 16, 32, 64, 96, 128, 192, 256, 512, 1024];
 
-/// Tells it.
+/// Computes, and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let nic = args.request.nic()?;
     let requests = args.request.requests(&nic)?;
@@ -71,7 +71,7 @@ fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// The NIC and its link.
+/// The NIC and its link, in words.
 pub fn head(nic: &Profile) -> String {
     let link = nic.pcie.link;
     let generation = link.generation;
@@ -85,12 +85,12 @@ pub fn head(nic: &Profile) -> String {
         link.completion_max
     );
     let validated =
-        if nic.is_validated { "" } else { "\nNo published measurement of this NIC was compared with the model." };
+        if nic.is_validated { "" } else { "\nThe model was not compared with any published measurement of this NIC." };
     let wrapped = |text: String| units::wrapped(&text, usize::from(table::WIDTH), 0);
     format!("{}\n{}{validated}", wrapped(format!("{}: {}", nic.name, nic.title)), wrapped(text))
 }
 
-/// A limit: its name, what it is, its unit and its value.
+/// The link's limits: name, description, unit and value of each.
 fn link_limits(nic: &Profile, requests: &Requests) -> [(&'static str, String, Unit, f64); 5] {
     let link = nic.pcie.link;
     let len = requests.wqe_len(nic);
@@ -154,7 +154,7 @@ fn steps(expected: &Expected) -> String {
     table::of(&HEADS, rows, table::FIGURES)
 }
 
-/// What optimisations leave out: each of a request that differs in it.
+/// Savings of each optimisation: the traffic of the same batch with and without it.
 fn variants(nic: &Profile, requests: &Requests) -> String {
     let count = requests.count;
     let table = |title: &str, rows: Vec<(&str, Requests)>, expected: fn(&Requests, &Profile) -> Expected| {
@@ -188,7 +188,7 @@ fn variants(nic: &Profile, requests: &Requests) -> String {
     parts.join("\n\n")
 }
 
-/// Appendix A.
+/// The sums of Appendix A.
 fn sums(nic: &Profile, requests: &Requests) -> String {
     let (link, count, len) = (nic.pcie.link, requests.count, requests.wqe_len(nic));
     let by_mmio = link.wqes_by_mmio(count, len).to_device.bytes;
@@ -199,7 +199,7 @@ fn sums(nic: &Profile, requests: &Requests) -> String {
     units::wrapped(&text, usize::from(table::WIDTH), 0)
 }
 
-/// What was computed, as a result.
+/// A computed value, in the schema of all results.
 pub fn result(bench: &str, title: String, unit: Unit, value: f64, setup: Value, details: Value) -> Figure {
     Figure {
         bench: bench.to_owned(),

@@ -1,4 +1,4 @@
-//! Which request, on which NIC.
+//! Options that describe a request and its NIC.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use sinew_sim::nic::{Post, Profile, Requests, Source, transport_name, verb_name}
 use crate::Usage;
 use crate::infile::read;
 
-/// How elements get to the NIC.
+/// Way in which WQEs get to the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Method {
     /// The core writes them: WQE-by-MMIO, or BlueFlame
@@ -22,48 +22,48 @@ pub enum Method {
     Doorbell,
 }
 
-/// The options of a request.
+/// Options of a request.
 #[derive(clap::Args)]
 pub struct RequestArgs {
-    /// The NIC at both ends: a name that `sinew model nics` has, or a TOML file
+    /// NIC at both ends: a name from `sinew model nics`, or a TOML file
     #[arg(long, value_name = "NIC|FILE", default_value = "cib")]
     nic: String,
-    /// What the request does
+    /// Operation of the request
     #[arg(long, visible_alias = "op", value_enum, ignore_case = true)]
     pub verb: Option<Op>,
-    /// How its queue pair talks [default: ud for send, else rc]
+    /// Transport of its queue pair [default: ud for send, else rc]
     #[arg(long, visible_alias = "connection", value_enum, ignore_case = true)]
     transport: Option<Carrier>,
-    /// Bytes of its payload: 32, 4K [default: 32; 4 with --header-only, 8 of atomics]
+    /// Length of its payload, in bytes, as 32 or 4K [default: 32; 4 with --header-only, 8 for atomics]
     #[arg(long, visible_alias = "size", allow_negative_numbers = true, value_parser = parse_size)]
     payload: Option<usize>,
-    /// Requests that are posted together
+    /// Requests posted together
     #[arg(long, default_value = "1", allow_negative_numbers = true, value_parser = parse_count)]
     batch: usize,
-    /// How they are posted [default: mmio for one, doorbell for several]
+    /// Way in which they are posted [default: mmio for one, doorbell for several]
     #[arg(long, value_enum, ignore_case = true)]
     post: Option<Method>,
-    /// The payload is in the WQE [default where it can be]
+    /// Put the payload into the WQE [default where possible]
     #[arg(long)]
     inline: bool,
-    /// The payload is in memory, and the WQE points to it
+    /// Leave the payload in memory, where the WQE points to it
     #[arg(long, conflicts_with = "inline")]
     no_inline: bool,
-    /// Up to 4 bytes are in the header of a SEND that has no payload
+    /// Put up to 4 bytes into the header of a SEND without payload
     #[arg(long, conflicts_with_all = ["inline", "no_inline"])]
     header_only: bool,
-    /// How many requests of the batch are signaled [default: 0; of READs and atomics all]
+    /// Signaled requests in the batch [default: 0; for READs and atomics all]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     signaled: Option<usize>,
-    /// The responder's completions hold short messages
+    /// Let the responder's completions hold short messages
     #[arg(long)]
     inline_receive: bool,
-    /// Where in a line of 64 bytes payloads begin
+    /// Offset of payloads within a line of 64 bytes
     #[arg(long, default_value = "0", value_parser = clap::value_parser!(u8).range(0..64))]
     place: u8,
 }
 
-/// A NIC by its name, or from a file.
+/// Finds a NIC by its name, or reads it from a file.
 pub fn nic(name: &str) -> anyhow::Result<Profile> {
     if let Some(profile) = Profile::built_in(name) {
         return Ok(profile);
@@ -95,7 +95,7 @@ impl RequestArgs {
         nic(&self.nic)
     }
 
-    /// Whether there are options that say something of a request.
+    /// Whether any option beside the NIC and the verb was given.
     pub fn has_more(&self) -> bool {
         let Self { nic: _, verb: _, transport, payload, batch, post, inline, no_inline, header_only, signaled, .. } =
             self;
@@ -104,7 +104,7 @@ impl RequestArgs {
         is_given || is_set || *batch != 1 || self.place != 0
     }
 
-    /// The requests, if there can be such.
+    /// The requests, if the NIC can do them.
     pub fn requests(&self, nic: &Profile) -> anyhow::Result<Requests> {
         self.requests_of(nic, self.verb.unwrap_or(Op::Send)).map_err(Usage::of)
     }
@@ -157,7 +157,7 @@ pub fn text(requests: &Requests) -> String {
     format!("{} over {}, {}{how}", verb_name(verb), transport_name(transport), units::size(len))
 }
 
-/// How many of them there are, and how they are posted and signaled.
+/// Count of the requests, and how they are posted and signaled, in words.
 pub fn batch_text(requests: &Requests) -> String {
     let Requests { count, signaled, post, .. } = *requests;
     let signaled = match signaled {
@@ -175,7 +175,7 @@ pub fn batch_text(requests: &Requests) -> String {
     }
 }
 
-/// What was asked for, in the schema of results.
+/// The options in the schema of results.
 pub fn setup(nic: &Profile, requests: &Requests) -> Map<String, Value> {
     let Requests { verb, transport, len, source, post, count, signaled, inline_receive, place } = *requests;
     let wqe_bytes = requests.wqe_len(nic);

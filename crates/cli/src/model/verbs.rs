@@ -1,4 +1,4 @@
-//! `sinew model verbs`.
+//! `sinew model verbs`: the counters that a processor should show.
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -12,11 +12,11 @@ use super::request::{self, RequestArgs};
 use crate::{Usage, output, table};
 
 const HELP: &str = "\
-A processor counts the lines that a NIC reads and writes: PCIeRdCur and PCIeItoM in Intel's terms (atc16 2.1, footnote 2). What it counts beyond what
-is told here is what the NIC's caches missed: translations of addresses, states of queue pairs, WQEs (atc16 3.5). A write of a part of a line is counted apart by
-some processors, as RFO: add the two.
+A processor counts the lines that a NIC reads and writes: PCIeRdCur and PCIeItoM in Intel's terms (atc16 2.1, footnote 2). What it counts beyond the
+figures printed here is due to misses of the NIC's caches: translations of addresses, states of queue pairs, WQEs (atc16 3.5). Some processors count a write of part of a line
+separately, as RFO: add the two.
 
-With --counted-reads or --counted-writes the difference is told, too. Count while nothing else on the host uses a device, and say with --at which end of the
+With --counted-reads or --counted-writes the difference is printed as well. Count while nothing else on the host uses a device, and say with --at which end of the
 requests the host is.
 
 Examples:
@@ -27,31 +27,31 @@ Examples:
   sinew model verbs --nic cx3 --verb write --transport uc --at responder \\
       --rate 30 --counted-writes 30";
 
-/// Which end of the requests.
+/// End of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum End {
-    /// The host that posts them
+    /// Host that posts them
     Requester,
-    /// The host that they are for
+    /// Host that they go to
     Responder,
 }
 
-/// Which request, how many of it, and what was counted.
+/// Options of `sinew model verbs`.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
     #[command(flatten)]
     request: RequestArgs,
-    /// Millions of requests in a second
+    /// Millions of requests a second
     #[arg(long, value_name = "M/S", default_value = "1", allow_negative_numbers = true, value_parser = parse_mops)]
     rate: f64,
-    /// Where lines were counted
+    /// End where lines were counted
     #[arg(long, value_enum, default_value = "requester")]
     at: End,
-    /// PCIeRdCur, in millions a second
+    /// Counted PCIeRdCur, in millions a second
     #[arg(long, value_name = "M/S", requires = "verb", allow_negative_numbers = true, value_parser = parse_counter)]
     counted_reads: Option<f64>,
-    /// PCIeItoM, in millions a second
+    /// Counted PCIeItoM, in millions a second
     #[arg(long, value_name = "M/S", requires = "verb", allow_negative_numbers = true, value_parser = parse_counter)]
     counted_writes: Option<f64>,
     /// Print one JSON object (see docs/results.md)
@@ -61,15 +61,15 @@ pub struct Args {
 
 fn parse_mops(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.000_001..=10_000.0).contains(rate));
-    rate.ok_or_else(|| "millions of requests in a second are needed, from 0.000001 to 10000".to_owned())
+    rate.ok_or_else(|| "must be millions of requests a second, from 0.000001 to 10000".to_owned())
 }
 
 fn parse_counter(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.0..=1_000_000.0).contains(rate));
-    rate.ok_or_else(|| "millions of lines in a second are needed, from 0 to 1000000".to_owned())
+    rate.ok_or_else(|| "must be millions of lines a second, from 0 to 1000000".to_owned())
 }
 
-/// What is shown where no verb is asked for.
+/// Requests shown if no verb is given.
 const USUAL: [(Verb, Transport, Source, usize); 8] = [
     (Verb::Send, Transport::Ud, Source::Inline, 32),
     (Verb::Send, Transport::Ud, Source::Header, 4),
@@ -81,7 +81,7 @@ const USUAL: [(Verb, Transport, Source, usize); 8] = [
     (Verb::FetchAdd, Transport::Rc, Source::Memory, 8),
 ];
 
-/// Tells it.
+/// Computes, and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let nic = args.request.nic()?;
     if args.request.verb.is_none() && !args.json {
@@ -111,7 +111,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What each request sends over the links of the two hosts.
+/// Traffic of each request over the links of requester and responder.
 fn both(nic: &Profile, requests: &Requests) -> (Rates, Rates) {
     let each = |sum: sinew_sim::nic::Crossings| sum.per_request(requests.count);
     (each(requests.at_requester(nic).sum()), each(requests.at_responder(nic).sum()))
@@ -132,7 +132,7 @@ fn rows_of(each: Rates, rate: f64) -> Vec<Vec<String>> {
     ]
 }
 
-/// Requests of all kinds.
+/// Prints the counters for requests of all kinds.
 fn overview(args: &Args, nic: &Profile) -> anyhow::Result<()> {
     if args.request.has_more() {
         return Err(Usage("options of a request need --verb, as in --verb send --batch 16".to_owned()).into());
@@ -157,7 +157,7 @@ fn overview(args: &Args, nic: &Profile) -> anyhow::Result<()> {
     });
     let heads = ["request", "requester PCIeRdCur", "PCIeItoM", "responder PCIeRdCur", "PCIeItoM"];
     let text = format!(
-        "Millions of lines in a second at {} M requests/s, each posted alone by WQE-by-MMIO, unsignaled but for READs and atomics, where no cache misses. \
+        "Millions of lines a second at {} M requests/s, each posted alone by WQE-by-MMIO, unsignaled except for READs and atomics, when no cache misses. \
          A receive is read by itself.",
         units::figure(args.rate)
     );
@@ -193,7 +193,7 @@ impl Counted {
         all
     }
 
-    /// How many lines of a request were counted on top of those that are expected.
+    /// Lines of a request that were counted beyond those expected.
     fn missed(&self) -> Option<f64> {
         self.counted.map(|counted| (counted - self.expected) / self.rate)
     }
@@ -203,9 +203,9 @@ impl Counted {
         let Self { side, counter, expected, .. } = self;
         let figure = units::figure;
         let means = match missed {
-            missed if missed > 0.0 => format!("{} a request on top, which caches of the NIC missed", figure(missed)),
+            missed if missed > 0.0 => format!("{} more a request, from misses of the NIC's caches", figure(missed)),
             0.0 => "no more than expected: the NIC's caches miss nothing".to_owned(),
-            _ => "fewer than expected: the rate, the options or the counter are of something else".to_owned(),
+            _ => "fewer than expected: the rate, the options or the counter do not match".to_owned(),
         };
         let text = format!(
             "{counter} at the {side}: {} M/s counted, {} M/s expected; {means}.",

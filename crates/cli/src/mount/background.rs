@@ -15,20 +15,20 @@ pub fn start() -> anyhow::Result<Outcome> {
     let mut command = Command::new(&program);
     command.args(args).arg("--is-in-background").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
-    let stdout = child.stdout.take().context("its output is not there")?;
+    let stdout = child.stdout.take().context("its output was not captured")?;
     for line in BufReader::new(stdout).lines() {
-        let line = line.context("reading what it says")?;
+        let line = line.context("reading its output")?;
         if line == READY {
             return Ok(Outcome::Done);
         }
         output::print(line)?;
     }
-    // It has said why.
-    child.wait().context("waiting for it")?;
+    // The child has reported why.
+    child.wait().context("waiting for the background process")?;
     Ok(Outcome::Failed)
 }
 
-/// Says, in the background, that it is mounted; nobody hears what is said later.
+/// Tells the parent that the mount is ready. After this, nobody reads the output.
 pub fn tell_ready() -> anyhow::Result<()> {
     output::print(READY)?;
     sinew_mount::daemon::hush().context("closing the terminal's side")

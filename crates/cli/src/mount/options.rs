@@ -1,4 +1,4 @@
-//! What `sinew mount` is told.
+//! Options of `sinew mount`.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,14 @@ use super::check_address;
 use crate::memory::reach::{ByArgs, KeyArgs};
 
 const AFTER_HELP: &str = "\
-The files lie in the memory of the service's donors, which this host reads and writes by itself, over --fabric; ADDRESS is where `sinew serve files` runs.
-Several hosts mount it at the same time: whoever opens a file sees what was written before others closed it. What was written is kept when `fsync` or
-`close` returns. Files opened with O_DIRECT go past this host's cache.
+The files lie in the memory of the service's donors, which this host reads and writes itself, over --fabric; ADDRESS is where `sinew serve files` runs.
+Several hosts can mount it at the same time: whoever opens a file sees what was written before others closed it. Written data is safe once `fsync` or
+`close` returns. Files opened with O_DIRECT bypass this host's cache.
 
-Users other than root need fusermount3 (package fuse3), and /dev/fuse that they may open. Whoever mounts is the only one who can use the files, unless
---allow-other lets everybody, as the files' modes allow.
+Users other than root need fusermount3 (package fuse3), and permission to open /dev/fuse. Only the user who mounts can use the files, unless
+--allow-other lets in everybody, as the files' modes allow.
 
-Ctrl-C, SIGTERM and `umount DIR` unmount it; it is not left behind when this process is killed. Exit status 0: it was unmounted.
+Ctrl-C, SIGTERM and `umount DIR` unmount it; it is also unmounted when this process is killed. Exit status 0: it was unmounted.
 
 JSON: first `mounted`, with address and directory; at the end `unmounted`, with directory and was_in_use.
 
@@ -30,50 +30,51 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where its service is: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
+    /// Address of its service: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     pub address: String,
-    /// A directory that is there, to mount it at
+    /// Existing directory to mount it at
     pub directory: PathBuf,
-    /// Return when it is mounted, and go on in the background
+    /// Return once it is mounted, and go on in the background
     #[arg(long)]
     pub background: bool,
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Let nothing be written
+    /// Mount it read-only
     #[arg(long)]
     pub read_only: bool,
-    /// Let users other than you use the files
+    /// Let other users use the files
     #[arg(long)]
     pub allow_other: bool,
-    /// Be fit for a file that this host swaps to: memory is locked, and the kernel never ends this process
+    /// Make the mount fit for a file that this host swaps to: memory is locked, and the kernel never kills this process
+    /// for want of memory
     #[arg(long)]
     pub for_paging: bool,
     #[command(flatten)]
     pub by: ByArgs,
-    /// Threads that answer the kernel [default: as many as processors, from 2 to 8]
+    /// Threads that answer the kernel [default: one for each processor, from 2 to 8]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(LANES_MAX) - 4))]
     pub threads: Option<u8>,
-    /// How long a service that does not answer is waited for, in seconds, before programs get errors
+    /// Seconds to wait for a service that does not answer, before programs get errors
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub timeout: u32,
-    /// Bytes that may be written and not committed yet
+    /// Bytes that may be written but not yet committed
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
     pub unwritten: usize,
-    /// How long names and attributes are believed, in milliseconds, before the service is asked again
+    /// Milliseconds for which names and attributes are cached, before the service is asked again
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub lifetime_ms: u64,
-    /// A file to say in what no program is told, such as a donor that is lost [default: standard error]
+    /// File for news that no program is told, such as the loss of a donor [default: standard error]
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Print JSON objects, one a line
+    /// Print JSON objects, one on each line
     #[arg(long)]
     pub json: bool,
-    /// This is the process in the background
+    /// Marks the process in the background
     #[arg(long, hide = true, conflicts_with = "background")]
     pub is_in_background: bool,
 }
 
-/// The least and the most that may be unwritten.
+/// Least and most bytes that may be uncommitted.
 const UNWRITTEN: (usize, usize) = (4 << 20, 16 << 30);
 
 impl Args {
@@ -83,7 +84,7 @@ impl Args {
         let (least, most) = UNWRITTEN;
         ensure!(
             (least..=most).contains(&self.unwritten),
-            "--unwritten {}: from {} to {}",
+            "--unwritten {}: must be from {} to {}",
             units::size(self.unwritten),
             units::size(least),
             units::size(most)
@@ -91,7 +92,7 @@ impl Args {
         Ok(())
     }
 
-    /// How the file system is joined.
+    /// Settings for joining the file system.
     pub fn joining(&self) -> Joining {
         let Self { address, key, timeout, unwritten, lifetime_ms, .. } = self;
         let (address, key) = (address.clone(), key.clone());
@@ -99,7 +100,7 @@ impl Args {
     }
 }
 
-/// How a file system is joined.
+/// Settings for joining a file system.
 pub struct Joining {
     pub address: String,
     pub key: KeyArgs,
@@ -109,7 +110,7 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// As a mount does it that is told nothing else.
+    /// The defaults of a mount.
     pub fn new(address: String, key: KeyArgs) -> Self {
         Self { address, key, timeout: 30, unwritten: 64 << 20, lifetime_ms: 1000 }
     }

@@ -12,9 +12,9 @@ use super::cluster::ClusterArgs;
 use crate::{Outcome, output};
 
 const PUT_HELP: &str = "\
-With --if-revision or --if-absent the key is changed only if what is there is as expected; else the command exits with status 5.
+With --if-revision or --if-absent the key changes only if its present state is the expected one; otherwise the command exits with status 5.
 
-JSON: revision; or, where what is there is something else, found (revision, value) or null.
+JSON: revision; or, if the present state differs, found (revision, value) or null.
 
 Examples:
   sinew replica put colour blue
@@ -22,18 +22,18 @@ Examples:
   sinew replica put lock me --if-absent
   sinew replica put colour green --if-revision 7 --at udp://10.0.0.1:7401,udp://10.0.0.2:7401";
 
-/// Give a key a value.
+/// Store a value under a key.
 #[derive(clap::Args)]
 #[command(after_help = PUT_HELP)]
 pub struct PutArgs {
-    /// The key, up to 64 KiB
+    /// Key, up to 64 KiB
     key: String,
-    /// The value, up to 1 MiB; - reads it from standard input
+    /// Value, up to 1 MiB; - reads it from standard input
     value: String,
-    /// Only if the key's value has this revision
+    /// Store only if the key's value has this revision
     #[arg(long, value_name = "REVISION", conflicts_with = "if_absent")]
     if_revision: Option<u64>,
-    /// Only if there is no such key
+    /// Store only if the key does not exist
     #[arg(long)]
     if_absent: bool,
     #[command(flatten)]
@@ -44,10 +44,10 @@ pub struct PutArgs {
 }
 
 const GET_HELP: &str = "\
-A read sees all that was acknowledged before it began: the leader asks a majority whether it still leads. With --lease it answers by itself when a majority
-has said so a moment ago, which is as good as long as all members have the same --election-ms and no clock runs 1 % faster than another's. With --stale any member answers, with what it has.
+A read sees all that was acknowledged before it began: the leader asks a majority whether it still leads. With --lease the leader answers alone if a majority
+confirmed it a moment ago; that is just as safe while all members have the same --election-ms and no clock runs 1 % faster than another's. With --stale any member answers, with what it has.
 
-When there is no such key, the command exits with status 5.
+If there is no such key, the command exits with status 5.
 
 JSON: revision (of the store), and key, value, item_revision, created, or items, a list of these, and more.
 
@@ -62,16 +62,16 @@ Examples:
 pub struct GetArgs {
     /// The key
     key: String,
-    /// All keys that begin so, as KEY=VALUE
+    /// Print all keys that begin with KEY, as KEY=VALUE
     #[arg(long)]
     prefix: bool,
-    /// The most keys that are printed, with --prefix
+    /// Most keys to print, with --prefix
     #[arg(long, default_value_t = 1000, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// Trust clocks to run at nearly the same rate
+    /// Let the leader answer alone; this trusts clocks to run at nearly the same rate
     #[arg(long, conflicts_with = "stale")]
     lease: bool,
-    /// Take what any member has
+    /// Accept what any member has, which may be old
     #[arg(long)]
     stale: bool,
     #[command(flatten)]
@@ -81,10 +81,10 @@ pub struct GetArgs {
     json: bool,
 }
 
-/// Take a key away.
+/// Delete a key.
 #[derive(clap::Args)]
 #[command(
-    after_help = "A key that is not there ends the command with 5.\n\nJSON: revision, or null.\n\nExample:\n  sinew replica delete colour"
+    after_help = "If there is no such key, the command exits with status 5.\n\nJSON: revision, or null.\n\nExample:\n  sinew replica delete colour"
 )]
 pub struct DeleteArgs {
     /// The key
@@ -104,7 +104,7 @@ fn item_json(item: &Item<'_>, key: &[u8]) -> Value {
     json!({ "key": shown(key), "value": shown(item.value), "item_revision": item.revision, "created": item.created })
 }
 
-/// Puts.
+/// Runs `sinew replica put`.
 pub fn put(args: &PutArgs) -> anyhow::Result<Outcome> {
     let value = if args.value == "-" {
         let mut value = Vec::new();
@@ -141,11 +141,11 @@ pub fn put(args: &PutArgs) -> anyhow::Result<Outcome> {
             }
             Ok(Outcome::FoundWrong)
         }
-        _ => bail!("an answer that makes no sense: use the same release everywhere"),
+        _ => bail!("an answer that cannot be read: use the same release everywhere"),
     }
 }
 
-/// The first key behind all that begin so.
+/// The first key after all that begin with `prefix`.
 fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -157,7 +157,7 @@ fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// Gets.
+/// Runs `sinew replica get`.
 pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
     let freshness = match (args.lease, args.stale) {
         (true, _) => Freshness::Lease,
@@ -204,17 +204,17 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
             }
             Ok(Outcome::Done)
         }
-        _ => bail!("an answer that makes no sense: use the same release everywhere"),
+        _ => bail!("an answer that cannot be read: use the same release everywhere"),
     }
 }
 
-/// Deletes.
+/// Runs `sinew replica delete`.
 pub fn delete(args: &DeleteArgs) -> anyhow::Result<Outcome> {
     let answer = args.cluster.open()?.command(&Command::Delete { key: args.key.as_bytes() })?;
     let revision = match wire::decode(&answer) {
         Ok(Done::Changed { revision }) => Some(revision),
         Ok(Done::NotThere) => None,
-        _ => bail!("an answer that makes no sense: use the same release everywhere"),
+        _ => bail!("an answer that cannot be read: use the same release everywhere"),
     };
     match revision {
         _ if args.json => _ = output::print(json!({ "revision": revision }))?,

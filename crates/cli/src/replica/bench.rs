@@ -1,4 +1,4 @@
-//! `sinew replica bench`.
+//! `sinew replica bench`: the rate and latency of PUTs.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::cluster::ClusterArgs;
 use crate::{Outcome, output};
 
 const AFTER_HELP: &str = "\
-Puts keys drawn at random from --keys keys of 16 bytes (nsdi19 7.1: one million), from one client, --in-flight at a time, each counted once its answer is there.
+One client PUTs keys drawn at random from --keys keys of 16 bytes (nsdi19 7.1: one million), --in-flight at a time. Each PUT counts once it is answered.
 
 JSON: puts, seconds, rate_per_s, p50_us, p99_us, longest_us, in_flight, value_len.
 
@@ -25,16 +25,16 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Requests at a time
+    /// PUTs in flight
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=200))]
     in_flight: u16,
-    /// How long
+    /// Seconds to measure
     #[arg(long, default_value_t = 3.0, allow_negative_numbers = true)]
     seconds: f64,
-    /// Bytes of a value
+    /// Length of a value, in bytes
     #[arg(long, value_name = "BYTES", default_value = "64", allow_negative_numbers = true, value_parser = parse_size)]
     value_len: usize,
-    /// Keys
+    /// Keys to draw from
     #[arg(long, default_value_t = 1_000_000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
     #[command(flatten)]
@@ -44,10 +44,10 @@ pub struct Args {
     json: bool,
 }
 
-/// Measures.
+/// Measures, and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    ensure!(args.seconds > 0.0 && args.seconds <= 3600.0, "--seconds: more than none, an hour at most");
-    ensure!(args.value_len <= 1 << 20, "--value-len: 1 MiB at most");
+    ensure!(args.seconds > 0.0 && args.seconds <= 3600.0, "--seconds: must be more than 0, and an hour at most");
+    ensure!(args.value_len <= 1 << 20, "--value-len: must be 1 MiB at most");
     let cluster = args.cluster.open()?;
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let shape = Shape {

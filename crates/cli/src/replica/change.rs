@@ -9,7 +9,7 @@ use super::cluster::ClusterArgs;
 use crate::fabrics::{self, Purpose};
 use crate::{Outcome, Usage, output};
 
-/// What all changes have.
+/// Options of all changes.
 #[derive(clap::Args)]
 pub struct ChangeArgs {
     #[command(flatten)]
@@ -20,8 +20,8 @@ pub struct ChangeArgs {
 }
 
 const ADD_HELP: &str = "\
-The member is started first, with `sinew serve replica --name NAME --peers ...,NAME=URL`. It learns what the others know while they serve, and then votes. One of
-the same name that is there already is replaced: so a host that died, or a member without --data that was started again, comes back with one command.
+Start the member first, with `sinew serve replica --name NAME --peers ...,NAME=URL`. It learns what the others know while they go on serving, and then votes. It replaces
+a member of the same name: so a host that died, or a member without --data that was restarted, comes back with one command.
 
 JSON: done.
 
@@ -29,14 +29,14 @@ Examples:
   sinew replica add d=udp://10.0.0.4:7401
   sinew replica add c=udp://127.0.0.1:7403       after it was started again with nothing";
 
-/// Add a member, or add one again that lost its state.
+/// Add a member, or one again that has lost its state.
 #[derive(clap::Args)]
 #[command(after_help = ADD_HELP)]
 pub struct AddArgs {
-    /// NAME=URL
+    /// Name and address of the member, as NAME=URL
     #[arg(value_parser = super::serve::parse_peer)]
     member: (String, String),
-    /// It learns, and does not vote until `sinew replica promote`
+    /// Let it learn without a vote until `sinew replica promote`
     #[arg(long)]
     learner: bool,
     #[command(flatten)]
@@ -47,19 +47,19 @@ pub struct AddArgs {
 #[derive(clap::Args)]
 #[command(after_help = "It votes once it is up to date.\n\nJSON: done.\n\nExample:\n  sinew replica promote d")]
 pub struct PromoteArgs {
-    /// Its name
+    /// Name of the member
     name: String,
     #[command(flatten)]
     change: ChangeArgs,
 }
 
-/// Let a member go.
+/// Remove a member.
 #[derive(clap::Args)]
 #[command(
     after_help = "A leader that is removed hands over first. Stop the member's program afterwards.\n\nJSON: done.\n\nExample:\n  sinew replica remove c"
 )]
 pub struct RemoveArgs {
-    /// Its name
+    /// Name of the member
     name: String,
     #[command(flatten)]
     change: ChangeArgs,
@@ -68,10 +68,10 @@ pub struct RemoveArgs {
 /// Have another member lead.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Without a name, the member that is the least behind. A member that is stopped with Ctrl-C does so by itself.\n\nJSON: done.\n\nExample:\n  sinew replica transfer b"
+    after_help = "Without a name, the member that is least behind becomes the leader. A leader that is stopped with Ctrl-C hands over by itself.\n\nJSON: done.\n\nExample:\n  sinew replica transfer b"
 )]
 pub struct TransferArgs {
-    /// Its name
+    /// Name of the member
     name: Option<String>,
     #[command(flatten)]
     change: ChangeArgs,
@@ -80,18 +80,18 @@ pub struct TransferArgs {
 impl ChangeArgs {
     fn run(&self, ask: &Ask<'_>, done: &str) -> anyhow::Result<Outcome> {
         let mut cluster = self.cluster.open()?;
-        // The leader gives up before its client does, and says why.
+        // Longer than the leader's own time-out, so that the leader can say why it gave up.
         cluster.timeout_ns = cluster.timeout_ns.max(40_000_000_000);
         match cluster.ask(ask, None)? {
             Answered::Done => {}
-            other => bail!("an answer to something else: {other:?}"),
+            other => bail!("an answer to another request: {other:?}"),
         }
         output::print(if self.json { json!({ "done": true }).to_string() } else { done.to_owned() })?;
         Ok(Outcome::Done)
     }
 }
 
-/// Adds.
+/// Runs `sinew replica add`.
 pub fn add(args: &AddArgs) -> anyhow::Result<Outcome> {
     let (name, address) = args.member.clone();
     fabrics::check(&address, Purpose::Call).map_err(Usage::of)?;
@@ -99,17 +99,17 @@ pub fn add(args: &AddArgs) -> anyhow::Result<Outcome> {
     args.change.run(&Ask::Add { name, address, learner: args.learner }, &done)
 }
 
-/// Promotes.
+/// Runs `sinew replica promote`.
 pub fn promote(args: &PromoteArgs) -> anyhow::Result<Outcome> {
     args.change.run(&Ask::Promote { name: args.name.clone() }, &format!("{} votes", args.name))
 }
 
-/// Removes.
+/// Runs `sinew replica remove`.
 pub fn remove(args: &RemoveArgs) -> anyhow::Result<Outcome> {
     args.change.run(&Ask::Remove { name: args.name.clone() }, &format!("{} is no member any more", args.name))
 }
 
-/// Hands the leadership over.
+/// Runs `sinew replica transfer`.
 pub fn transfer(args: &TransferArgs) -> anyhow::Result<Outcome> {
     args.change.run(&Ask::Transfer { name: args.name.clone() }, "done")
 }

@@ -1,4 +1,4 @@
-//! Where a cluster is, and how it is asked.
+//! Options that locate a cluster, and the client that asks it.
 
 use anyhow::{Context, bail, ensure};
 use sinew::host::SystemEntropy;
@@ -12,24 +12,24 @@ use crate::fabrics::{self, Purpose};
 use crate::memory::reach::KeyArgs;
 use crate::{Usage, interrupted};
 
-/// Where members are, and how long they are waited for.
+/// Addresses of members, and the longest wait for their answers.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterArgs {
-    /// Where members are, one or more: shm://NAME or udp://HOST:PORT; the others are learned from them
+    /// Addresses of one or more members: shm://NAME or udp://HOST:PORT; the others are learned from them
     #[arg(long = "at", value_name = "URL", value_delimiter = ',', default_values_t = [DEFAULT.to_owned()])]
     pub at: Vec<String>,
-    /// How long an answer is waited for, in milliseconds
+    /// Milliseconds to wait for an answer
     #[arg(long, value_name = "MS", default_value_t = 5000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     pub timeout_ms: u64,
     #[command(flatten)]
     pub key: KeyArgs,
 }
 
-/// Where the first member of the examples is.
+/// Address of the first member in the examples.
 pub const DEFAULT: &str = "udp://127.0.0.1:7401";
 
 impl ClusterArgs {
-    /// A client of the cluster.
+    /// Opens a client of the cluster.
     pub fn open(&self) -> anyhow::Result<Cluster> {
         let nexus = Nexus::builder().config(config()).build()?;
         self.open_with(&nexus)
@@ -40,7 +40,7 @@ impl ClusterArgs {
         let fabric = fabrics::check(first, Purpose::Call).map_err(Usage::of)?;
         for address in &self.at {
             let other = fabrics::check(address, Purpose::Call).map_err(Usage::of)?;
-            ensure!(other == fabric, "{first} and {address}: members are on one fabric");
+            ensure!(other == fabric, "{first} and {address}: all members must be on one fabric");
         }
         let key = self.key.key()?;
         interrupted::ends()?;
@@ -54,7 +54,7 @@ impl ClusterArgs {
     }
 }
 
-/// The limits of members' endpoints and clients'.
+/// Limits of the endpoints of members and clients.
 pub fn config() -> Config {
     const MS: u64 = 1_000_000;
     Config {
@@ -68,14 +68,14 @@ pub fn config() -> Config {
     }
 }
 
-/// A cluster, as one client has it.
+/// A cluster as a client sees it.
 pub struct Cluster {
     pub client: Client<Rpc>,
     pub timeout_ns: u64,
 }
 
 impl Cluster {
-    /// Turns the client until something is over.
+    /// Turns the client until a request is over, and returns its tag and result.
     pub fn next(&mut self) -> anyhow::Result<(u64, Result<Answered, ClientError>)> {
         loop {
             let busy = self.client.turn();
@@ -86,7 +86,7 @@ impl Cluster {
         }
     }
 
-    /// Sleeps until there is something to do.
+    /// Sleeps until there is work.
     pub fn rest(&mut self, busy: bool) -> anyhow::Result<()> {
         let next_ns = self.client.next_turn_ns();
         let rpc = self.client.rpc();
@@ -98,21 +98,21 @@ impl Cluster {
         Ok(self.next()?.1?)
     }
 
-    /// Runs a command.
+    /// Runs a command, and returns its encoded result.
     pub fn command(&mut self, command: &Command<'_>) -> anyhow::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         wire::encode(command, &mut bytes);
         self.client.run(0, &bytes, self.timeout_ns)?;
         match self.one()? {
             Answered::Ran(done) => {
-                ensure!(wire::decode(&done) != Ok(Done::Malformed), "the members are of another release");
+                ensure!(wire::decode(&done) != Ok(Done::Malformed), "the members run another release");
                 Ok(done)
             }
-            other => bail!("an answer to something else: {other:?}"),
+            other => bail!("an answer to another request: {other:?}"),
         }
     }
 
-    /// Finds something.
+    /// Runs a query, and returns its encoded result.
     pub fn query(
         &mut self,
         freshness: sinew::replica::client_wire::Freshness,
@@ -123,11 +123,11 @@ impl Cluster {
         self.client.read(0, freshness, &bytes, self.timeout_ns)?;
         match self.one()? {
             Answered::Found(found) => Ok(found),
-            other => bail!("an answer to something else: {other:?}"),
+            other => bail!("an answer to another request: {other:?}"),
         }
     }
 
-    /// Asks for something else.
+    /// Sends a request that is neither a command nor a query, to the member at `at` if given.
     pub fn ask(&mut self, ask: &Ask<'_>, at: Option<&str>) -> anyhow::Result<Answered> {
         self.client.ask(0, ask, at, self.timeout_ns)?;
         self.one()

@@ -1,4 +1,4 @@
-//! `sinew serve replica`.
+//! `sinew serve replica`: a member of a replicated key-value store.
 
 use std::path::PathBuf;
 
@@ -18,21 +18,21 @@ use crate::memory::reach::{KeyArgs, is_of_this_host};
 use crate::serve::{TellArgs, begin};
 use crate::{Outcome, Usage, advice, output};
 
-/// Whoever is to lead after a planned stop has this long to do so.
+/// Time that a new leader has to take over after a planned stop.
 const HAND_OVER_NS: u64 = 100_000_000;
 
 const AFTER_HELP: &str = "\
-Three members survive the loss of any one, five of any two, seven of any three. All are started with the same --peers, and found the cluster when all of them are
-there and new. What a client has been told is done lies with a majority of them.
+Three members survive the loss of any one, five of any two, seven of any three. Start all with the same --peers; they found the cluster once all of them are
+there and new. What a client was told is done lies with a majority of them.
 
-Without --data all is in memory, as in nsdi19: it is gone when a majority is gone at once, and a member that is started again knows nothing: it waits
-until it is added again (`sinew replica add NAME=URL`), and votes for nobody before. With --data a member goes on where it was.
+Without --data everything is in memory, as in nsdi19: it is lost if a majority dies at once, and a member that is restarted knows nothing. It waits
+until it is added again (`sinew replica add NAME=URL`), and does not vote before. With --data a member resumes where it was.
 
-Members ask for votes after --election-ms to twice that of silence, and a dead leader is usually replaced soon after. Give all members the same
---election-ms: reads with --lease rely on it. A member that is stopped with Ctrl-C hands its leadership over first.
+A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon after. Give all members the same
+--election-ms: reads with --lease rely on it. A leader that is stopped with Ctrl-C hands over first.
 
-Members and clients that other hosts reach have the cluster's key: --key-file, any 16 bytes or more, the same for all. Both sides of each session prove that
-they have it; what they say is not encrypted. With --open anybody is let in.
+Beyond this host a cluster needs a key: --key-file, any 16 bytes or more, the same for all members and clients. Both sides of each session prove that
+they have it; nothing is encrypted. With --open anybody is let in.
 
 JSON: first `serving`, a list of one address; at the end `status`: role, term, applied.
 
@@ -49,16 +49,16 @@ Between hosts, with a key that `head -c 32 /dev/urandom > cluster.key` made:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// This member, one of --peers
+    /// Name of this member, one of --peers
     #[arg(long)]
     name: String,
-    /// All members, this one too: NAME=URL, with commas; shm://NAME or udp://HOST:PORT
+    /// Addresses of all members, this one included: NAME=URL, with commas between; shm://NAME or udp://HOST:PORT
     #[arg(long, value_name = "NAME=URL", value_delimiter = ',', required = true, value_parser = parse_peer)]
     peers: Vec<(String, String)>,
-    /// A directory for the log, which nothing else uses
+    /// Directory for the log, used by nothing else
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
-    /// Silence of the leader after which another is elected, in milliseconds
+    /// Milliseconds of the leader's silence after which another is elected
     #[arg(long, value_name = "MS", default_value_t = 24, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(6..=60_000))]
     election_ms: u64,
     /// Spin for up to 50 us before sleeping
@@ -66,18 +66,18 @@ pub struct Args {
     spin: bool,
     #[command(flatten)]
     key: KeyArgs,
-    /// Let anybody in who reaches the addresses
+    /// Let in anybody who reaches the addresses
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]
     tells: TellArgs,
 }
 
-/// Reads NAME=URL.
+/// Parses NAME=URL.
 pub fn parse_peer(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, address)) if !name.is_empty() && !address.is_empty() => Ok((name.to_owned(), address.to_owned())),
-        _ => Err("NAME=URL is needed, as a=udp://127.0.0.1:7401".to_owned()),
+        _ => Err("must be NAME=URL, as in a=udp://127.0.0.1:7401".to_owned()),
     }
 }
 
@@ -87,8 +87,8 @@ impl Args {
             fabrics::check(address, Purpose::Serve)?;
             ensure!(
                 self.open || self.key.key_file.is_some() || is_of_this_host(address),
-                "{address}: programs of other hosts reach it, and could read and write everything: give members and clients a key \
-                 (--key-file FILE, the same for all), or let everybody in (--open)"
+                "{address}: other hosts reach it, and could read and write everything: give members and clients a key \
+                 (--key-file FILE, the same for all), or let anybody in (--open)"
             );
         }
         let own = self.peers.iter().find(|(name, _)| *name == self.name);
@@ -144,7 +144,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(ended.unwrap_or(Outcome::Failed))
 }
 
-/// Serves until the interrupt, and then until somebody else leads.
+/// Serves until the interrupt, and then until another member leads or time is up.
 fn drive(host: &mut Kv, interrupt: Interrupt, tells: &TellArgs) -> anyhow::Result<()> {
     let mut said = String::new();
     let mut look_ns = 0;
@@ -170,7 +170,7 @@ fn drive(host: &mut Kv, interrupt: Interrupt, tells: &TellArgs) -> anyhow::Resul
         while host.member().is_leader() && sinew::Endpoint::now_ns(host.rpc()) < end_ns {
             step(host)?;
         }
-        // What it still has to say to its clients.
+        // Send what it still owes its clients.
         for _ in 0..4 {
             host.turn()?;
         }
@@ -184,7 +184,7 @@ fn step(host: &mut Kv) -> anyhow::Result<()> {
     Ok(host.rpc().rest(busy, Some(rest_ns))?)
 }
 
-/// What people are told when it changes.
+/// The member's state, for people, who are told when it changes.
 fn says(status: &Status) -> String {
     let leader = status.leader.as_ref().map(|leader| leader.name.as_str());
     match (status.role, leader) {

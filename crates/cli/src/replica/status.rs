@@ -1,4 +1,4 @@
-//! `sinew replica status`.
+//! `sinew replica status`: who leads, and how far each member is.
 
 use serde_json::{Value, json};
 use sinew::replica::client::{Answered, ClientError};
@@ -8,16 +8,16 @@ use super::cluster::ClusterArgs;
 use crate::{Outcome, output, table};
 
 const AFTER_HELP: &str = "\
-Each member reports on itself. Behind: entries that its state lacks of what the leader knows to be decided. When no member leads, the command ends
-with 5.
+Each member reports on itself. Behind: entries that the leader knows to be decided and that the member has not applied. If no member leads, the command exits
+with status 5.
 
 JSON: leader (a name, or null), members, a list of: name, address, role, term, committed, applied, behind, snapshot, sessions, durable, disk_full, dropped;
-or, of one that does not answer: name, address, error.
+or, for one that does not answer: name, address, error.
 
 Example:
   sinew replica status --at udp://10.0.0.1:7401";
 
-/// Say who leads, and how far each member is.
+/// Show who leads, and how far each member is.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
@@ -45,10 +45,10 @@ fn role(role: Role) -> &'static str {
     }
 }
 
-/// Asks all.
+/// Asks all members.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut cluster = args.cluster.open()?;
-    // Whoever does not answer in this time is shown so.
+    // A member that does not answer in this time is shown without a status.
     cluster.timeout_ns = cluster.timeout_ns.min(500_000_000);
     let mut lines: Vec<Line> = Vec::new();
     let mut to_ask: Vec<(String, String)> =

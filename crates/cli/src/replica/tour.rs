@@ -1,4 +1,4 @@
-//! What the tour shows of a replicated store: three members in processes of their own.
+//! The tour's part about a replicated store: three members in processes of their own.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::fabrics::Fabric;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const SHAPE: Shape = Shape { window: 1, keys: 1_000, value_len: 64, timeout_ns: 5_000_000_000 };
 
-/// PUTs, one at a time, beside reads that a member answers by itself.
+/// Measures PUTs, one at a time, beside reads that one member answers alone.
 pub fn puts(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let addresses = NAMES.iter().map(|_| Fabric::Shm.fresh_address("")).collect::<anyhow::Result<Vec<_>>>()?;
@@ -58,7 +58,7 @@ struct Sides {
     load: Replica<Rpc, HostClock>,
     clock: HostClock,
     interrupt: Interrupt,
-    /// Of the PUTs.
+    /// Results of the PUTs.
     sum: Slice,
 }
 

@@ -1,4 +1,4 @@
-//! `sinew replica watch`.
+//! `sinew replica watch`: prints changes of keys.
 
 use anyhow::bail;
 use serde_json::json;
@@ -10,11 +10,11 @@ use super::cluster::ClusterArgs;
 use crate::{Outcome, output};
 
 const AFTER_HELP: &str = "\
-Prints each change as REVISION KEY=VALUE, or REVISION KEY for one that is gone, in order, without a gap, until Ctrl-C or --count changes. Any member
-answers; when one dies, another goes on. Members keep the last 65536 changes, or 32 MiB of them, and a member that was started
-again keeps none from before: from an older revision on, the command fails and says from which one there are any.
+Prints each change as REVISION KEY=VALUE, or REVISION KEY for a deletion, in order and without a gap, until Ctrl-C or --count changes. Any member
+answers; when it dies, another goes on. Members keep the last 65536 changes, or 32 MiB of them; a restarted member
+keeps none from before. If --from is older, the command fails and names the oldest revision that can be had.
 
-JSON: an object a line: revision, key, value (null when it is gone).
+JSON: an object on each line: revision, key, value (null for a deletion).
 
 Examples:
   sinew replica watch config/
@@ -24,12 +24,12 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// How keys begin; '' for all
+    /// Prefix of the keys; '' for all keys
     prefix: String,
-    /// The first revision of interest [default: the next]
+    /// First revision to print [default: the next]
     #[arg(long, value_name = "REVISION")]
     from: Option<u64>,
-    /// End after so many changes
+    /// End after this many changes
     #[arg(long)]
     count: Option<u64>,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Watches.
+/// Runs `sinew replica watch`.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut cluster = args.cluster.open()?;
     let mut from = match args.from {
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             let answer = cluster.query(sinew::replica::client_wire::Freshness::Linear, &now)?;
             match wire::decode(&answer) {
                 Ok(Found::Items { revision, .. }) => revision + 1,
-                _ => bail!("an answer that makes no sense: use the same release everywhere"),
+                _ => bail!("an answer that cannot be read: use the same release everywhere"),
             }
         }
     };
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let mut query = Vec::new();
         wire::encode(&Query::Watch { prefix: args.prefix.as_bytes(), from, limit }, &mut query);
         cluster.client.watch(0, &query, u64::MAX >> 1)?;
-        let Answered::Found(found) = cluster.next()?.1? else { bail!("an answer to something else") };
+        let Answered::Found(found) = cluster.next()?.1? else { bail!("an answer to another request") };
         match wire::decode(&found) {
             Ok(Found::Changes { changes, next }) => {
                 for change in &changes {
@@ -75,10 +75,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             }
             Ok(Found::Compacted { oldest }) => {
                 bail!(
-                    "changes from revision {from} on are kept no more: ask from {oldest} on, and read what is there first"
+                    "changes from revision {from} on are no longer kept: watch from {oldest} on, and read the present values first"
                 )
             }
-            _ => bail!("an answer that makes no sense: use the same release everywhere"),
+            _ => bail!("an answer that cannot be read: use the same release everywhere"),
         }
     }
     Ok(Outcome::Done)

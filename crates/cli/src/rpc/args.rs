@@ -1,4 +1,4 @@
-//! What `sinew rpc bench` can be told.
+//! Options of `sinew rpc bench`.
 
 use anyhow::ensure;
 use clap::Subcommand;
@@ -14,49 +14,49 @@ use crate::measure::MeasureArgs;
 /// The benchmarks.
 #[derive(Subcommand)]
 pub enum Command {
-    /// One call at a time: how long it takes
+    /// Measure the latency of one call at a time
     #[command(after_help = LATENCY_HELP)]
     Latency(Args),
-    /// Many small calls in flight: how many a client core completes
+    /// Measure the rate of small calls that a client core completes, with many in flight
     #[command(after_help = RATE_HELP)]
     Rate(LoadArgs),
-    /// Large requests: bits per second
+    /// Measure the bandwidth of large requests
     #[command(after_help = BANDWIDTH_HELP)]
     Bandwidth(LoadArgs),
-    /// The rate over many sessions against the rate over 20, in the same run
+    /// Measure the rate over many sessions against the rate over 20, in the same run
     #[command(after_help = SCALE_HELP)]
     Scale(LoadArgs),
 }
 
 const LATENCY_HELP: &str = "\
-Every answer is checked in full. The limit is the same message to and fro with nothing above. Over shm and hub: through two
+Every answer is checked in full. The limit is the time of the same message there and back with nothing above. Over shm and hub: through two
 rings between two threads, and past 224 bytes between two bare ports, which copy it on arrival. Over udp: as one datagram
-between two sockets that spin; for messages of more than 64,976 bytes there is no ratio. Over ibverbs: as one datagram between
-two bare queue pairs of the device, and no ratio for more than one holds.
+between two sockets that spin; messages of more than 64,976 bytes have no ratio. Over ibverbs: as one datagram between
+two bare queue pairs of the device; messages that do not fit one have no ratio.
 
 Example: sinew rpc bench latency --fabric shm --size 32 --seconds 3 --json";
 
 const RATE_HELP: &str = "\
-Calls go out --batch at a time while --window are in flight, each over a session chosen at random. Every answer is checked in
-full up to 40 bytes; longer ones at their first 32 and last 8 bytes, and one in 64 byte for byte. Latencies are those of one
-batch in 32, and of all from 4 KB on. The limit is the same window and batch of messages to and fro with nothing above. Over
+--batch calls at a time are sent while --window are in flight, each over a session chosen at random. Every answer of up to 40 bytes is checked in
+full; of longer ones the first 32 and last 8 bytes are checked, and one in 64 byte for byte. Latencies are those of one
+batch in 32, or of all from 4 KB on. The limit is the rate of the same messages there and back, with the same window and batch and nothing above. Over
 shm and hub: through two rings, and past 224 bytes between two bare ports. Over udp: with as many to a datagram as fit, or one
-where --address or --options say coalesce=off; for messages of more than 64,976 bytes there is no ratio. Over ibverbs: as one
-datagram each between two bare queue pairs, and no ratio for more than one holds.
+if --address or --options say coalesce=off; messages of more than 64,976 bytes have no ratio. Over ibverbs: as one
+datagram each between two bare queue pairs; messages that do not fit one have no ratio.
 
 Example: sinew rpc bench rate --fabric udp --window 512 --batch 8 --seconds 3 --fail-if-below 5";
 
 const BANDWIDTH_HELP: &str = "\
 The server checks each request: its length, a stamp of its call in every 16 KB, a word of every 4 KB (another one each time),
-and one request in 64 byte for byte. The limit is the rate at which one core copies as much memory, but 64 KB at least, that
-the other has just written (shm, hub), that of UDP packets of 4 KB one way with segmentation offload (udp), or that of full datagrams between two bare queue pairs, each
+and one request in 64 byte for byte. The limit is the rate at which one core copies memory that the other has just written, of the same size but at least 64 KB (shm,
+hub), that of UDP packets of 4 KB one way with segmentation offload (udp), or that of full datagrams between two bare queue pairs, each
 answered by a short one (ibverbs).
 
 Example: sinew rpc bench bandwidth --fabric shm --size 8M --seconds 3";
 
 const SCALE_HELP: &str = "\
 Opens --sessions sessions, 20,000 by default, and alternates between calls over 20 of them and calls over all, chosen at
-random. Unless --credits says otherwise each has as many credits as 20 sessions need for the window, so that the few are
+random. Unless --credits says otherwise, each session has as many credits as 20 sessions need for the window, so that the few are
 not held back.
 
 Example: sinew rpc bench scale --fabric shm --json";
@@ -64,19 +64,19 @@ Example: sinew rpc bench scale --fabric shm --json";
 /// Options of every benchmark.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What carries the calls; follows from --address
+    /// Fabric that carries the calls; follows from --address
     #[arg(long, value_enum)]
     fabric: Option<Fabric>,
-    /// A server that runs already (see `sinew rpc serve`); else one is started in a process of its own
+    /// Address of a running `sinew rpc serve` [default: a server is started in a process of its own]
     #[arg(long, value_name = "URL")]
     address: Option<String>,
     /// Options of the fabric for addresses made here, as in `ring=4095`, `coalesce=off` or `device=rxe0`
     #[arg(long, value_name = "OPTIONS")]
     options: Option<String>,
-    /// Bytes of each request (and of each echo), at most 16M: 32, 64K, 8M
+    /// Length of each request (and of each echo) in bytes, at most 16M: 32, 64K, 8M
     #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
     size: Option<usize>,
-    /// Sessions of each client thread [default: enough for what is in flight; 20000 for scale]
+    /// Sessions of each client thread [default: enough for the calls in flight; 20000 for scale]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=SESSIONS_MAX))]
     sessions: Option<u32>,
     /// Client threads, and as many server threads
@@ -93,7 +93,7 @@ pub struct Args {
 pub struct LoadArgs {
     #[command(flatten)]
     args: Args,
-    /// Calls that go out together [default: 3; 1 for bandwidth]
+    /// Calls sent together [default: 3; 1 for bandwidth]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     batch: Option<u32>,
     /// Calls in flight for each client thread [default: 60; 2 for bandwidth]
@@ -101,13 +101,13 @@ pub struct LoadArgs {
     window: Option<u32>,
 }
 
-/// What an endpoint takes, by its configuration.
+/// Most sessions that an endpoint accepts, by its configuration.
 const SESSIONS_MAX: i64 = 65_536;
-/// Calls whose buffers are made up front.
+/// Most calls in flight, whose buffers are allocated in advance.
 const WINDOW_MAX: i64 = 65_536;
 
 impl Command {
-    /// What to measure and how to show it.
+    /// The measurement that the options ask for, and how to show it.
     pub fn plan(&self) -> anyhow::Result<(RpcPlan, MeasureArgs)> {
         let (kind, args, batch, window) = match self {
             Self::Latency(args) => (Kind::Latency, args, None, None),
@@ -120,7 +120,7 @@ impl Command {
         let limit_size = LimitMeter::new(&plan).size();
         ensure!(
             !args.measure.thresholds.judge_ratio() || plan.has_ratio(limit_size),
-            "--fail-if-ratio-...: there is no limit for messages of {} over {}: {} is the most for one",
+            "--fail-if-ratio-...: there is no limit to compare with for messages of {} over {}: the longest has {}",
             units::size(plan.size),
             plan.fabric.name(),
             units::size(limit_size)
@@ -137,7 +137,7 @@ impl Args {
         let mut plan = RpcPlan::new(kind, fabric, self.measure.seconds);
         plan.size = self.size.unwrap_or(plan.size);
         ensure!(plan.size <= SIZE_MAX, "--size: {} is more than {}", units::size(plan.size), units::size(SIZE_MAX));
-        ensure!(kind != Kind::Bandwidth || plan.size > 0, "--size 0: nothing has no bandwidth");
+        ensure!(kind != Kind::Bandwidth || plan.size > 0, "--size 0: a bandwidth needs requests with data");
         if let Some(window) = window {
             plan.window = window as usize;
             let enough = RpcPlan::sessions_for(plan.window, self.limits.slots).min(SESSIONS_MAX as usize);
@@ -146,14 +146,14 @@ impl Args {
         plan.batch = batch.map_or(plan.batch.min(plan.window), |batch| batch as usize);
         ensure!(
             plan.batch <= plan.window,
-            "--batch {}: more than the {} calls that are in flight at all (--window)",
+            "--batch {}: exceeds the {} calls in flight (--window)",
             plan.batch,
             plan.window
         );
         plan.sessions = self.sessions.map_or(plan.sessions, |sessions| sessions as usize);
         ensure!(
             kind != Kind::Scale || plan.sessions > RpcPlan::FEW_SESSIONS,
-            "--sessions {}: they are compared with {}, so take more",
+            "--sessions {}: give more than the {} that they are compared with",
             plan.sessions,
             RpcPlan::FEW_SESSIONS
         );
@@ -162,13 +162,13 @@ impl Args {
         plan.options = fabrics::options_of(self.options.as_deref());
         plan.limits = self.limits.clone();
         if kind == Kind::Scale {
-            // Chosen at random, some of the few get more than their share of the window.
+            // Sessions are chosen at random, so some of the few get more than their share of the window.
             let needed = u16::try_from((plan.window / RpcPlan::FEW_SESSIONS + 1) * 2).unwrap_or(u16::MAX);
             plan.limits.credits.get_or_insert(needed);
         }
         ensure!(
             plan.ring_packets().is_none_or(|packets| packets <= RING_PACKETS_MAX),
-            "--sessions {} and --credits {}: rings for so many packets do not exist; say how large with --options ring=PACKETS",
+            "--sessions {} and --credits {}: no ring holds so many packets; give its size with --options ring=PACKETS",
             plan.sessions,
             plan.limits.credits()
         );

@@ -13,22 +13,23 @@ use sinew_harness::service::VERDICT_LEN;
 use super::plan::{Kind, RpcPlan};
 use crate::fabrics::Fabric;
 
-/// Bytes of the raw packets beside a bandwidth over UDP.
+/// Length of the raw packets that a bandwidth over UDP is compared with, in bytes.
 const UDP_BANDWIDTH_PACKET: usize = 4096;
-/// Bytes of a full datagram, and of the headers before it, on a pair of virtual interfaces.
+/// Lengths of a full datagram, and of the headers before it, on a pair of virtual interfaces, in bytes.
 const XDP_DATAGRAM: usize = 1472;
 const XDP_HEADERS: usize = 42;
-/// Datagrams on their way beside a bandwidth over an RDMA device: as many as a session has credits.
+/// Datagrams in flight that a bandwidth over an RDMA device is compared with: as many as a session has credits.
 const BANDWIDTH_WINDOW: usize = 32;
-/// The least MTU of RDMA devices.
+/// Smallest MTU of RDMA devices, in bytes.
 const LEAST_DATAGRAM: usize = 256;
-/// The least that is copied at a time beside a bandwidth over shared memory: reading the clock would be seen in less.
+/// Least memory copied at a time when a bandwidth over shared memory is compared: with less, reading the clock would
+/// show.
 const COPY_MIN: usize = 64 << 10;
-/// A limit of which nothing came through in the time, since something else had the processors, is tried again for four times
-/// as long, up to this.
+/// Longest measurement of a limit. If no message was received in the time, because something else had the processors,
+/// the limit is measured again for four times as long, up to this.
 const LONGEST_TRY: Duration = Duration::from_secs(1);
 
-/// Measures what the machine allows for what a plan measures.
+/// Measures the machine's limit for a plan.
 pub struct LimitMeter {
     kind: Kind,
     fabric: Fabric,
@@ -37,7 +38,7 @@ pub struct LimitMeter {
     window: usize,
     batch: usize,
     coalesces: bool,
-    /// Of addresses made here.
+    /// `?name=value...`, appended to addresses made here.
     options: String,
     xdp: OnceCell<XdpEcho>,
 }
@@ -67,17 +68,17 @@ impl LimitMeter {
         Self { kind, fabric, cpus, size, window, batch, coalesces, options, xdp: OnceCell::new() }
     }
 
-    /// The processors that it uses.
+    /// Processors that it uses.
     pub fn cpus(&self) -> Pair {
         self.cpus
     }
 
-    /// Bytes of the messages that it moves.
+    /// Length of the messages that it moves, in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// What it is, in words.
+    /// The limit in words.
     pub fn what(&self) -> String {
         let size = sinew_harness::units::size(self.size);
         match (self.kind, self.fabric) {
@@ -99,7 +100,7 @@ impl LimitMeter {
         }
     }
 
-    /// Measures once. Zero when nothing came through in all the time that may be spent on it.
+    /// Measures once. Returns zero if no message was received in all the time that may be spent.
     pub fn measure(&self, duration: Duration) -> anyhow::Result<f64> {
         let mut duration = duration;
         loop {
@@ -116,7 +117,7 @@ impl LimitMeter {
         Datagrams { cpus: self.cpus, options: &self.options, lens, window, batch }
     }
 
-    /// Frames between bare AF_XDP sockets, which are opened when the first is measured.
+    /// Measures frames between bare AF_XDP sockets, which are opened at the first measurement.
     fn frames(&self, kind: Kind, duration: Duration) -> anyhow::Result<f64> {
         let packet = self.size + HEADER_LEN;
         let echo = match self.xdp.get() {

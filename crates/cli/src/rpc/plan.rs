@@ -1,4 +1,4 @@
-//! What a benchmark of RPC is to measure.
+//! Plan of a benchmark of RPC.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::echo::EchoPlan;
 use crate::endpoint_args::LimitArgs;
 use crate::fabrics::Fabric;
 
-/// What is measured.
+/// Kind of benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One call at a time.
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// What its figures are counted in.
+    /// Unit of its figures.
     pub fn unit(self) -> Unit {
         match self {
             Self::Latency => Unit::Ns,
@@ -44,7 +44,7 @@ impl Kind {
     }
 }
 
-/// What to measure.
+/// A measurement to make.
 #[derive(Clone, Debug)]
 pub struct RpcPlan {
     pub kind: Kind,
@@ -57,11 +57,11 @@ pub struct RpcPlan {
     pub threads: usize,
     pub client_cpus: Vec<Option<usize>>,
     pub server_cpus: Vec<Option<usize>>,
-    /// A server that runs already,
+    /// Address of a server that is already running.
     pub address: Option<String>,
-    /// and its process, where that is one of ours.
+    /// Process of that server, if it is one of ours.
     pub server: Option<u32>,
-    /// `?name=value...` for addresses made here.
+    /// `?name=value...`, appended to addresses made here.
     pub options: String,
     pub limits: LimitArgs,
     pub references: References,
@@ -99,20 +99,20 @@ impl RpcPlan {
         }
     }
 
-    /// Sessions that a window needs: calls choose theirs at random, so that some get more than their share; with twice the
-    /// slots few of them wait.
+    /// Sessions that a window needs. Calls choose theirs at random, so some sessions get more than their share; with
+    /// twice the slots few calls wait.
     pub fn sessions_for(window: usize, slots: u16) -> usize {
         (2 * window).div_ceil(usize::from(slots.max(1))).max(1)
     }
 
-    /// Packets that a ring has to hold for so many sessions, where no option says how many.
+    /// Packets that a ring must hold for these sessions, unless an option says how many.
     pub fn ring_packets(&self) -> Option<usize> {
         let packets = self.sessions * usize::from(self.limits.credits()) + 64;
         let rings = matches!(self.fabric, Fabric::Shm | Fabric::Hub);
         (self.kind == Kind::Scale && rings && self.options.is_empty()).then_some(packets)
     }
 
-    /// The options that addresses need for so many sessions.
+    /// Options that addresses need for these sessions.
     pub fn options(&self) -> String {
         match self.ring_packets() {
             Some(packets) => format!("?ring={packets}"),
@@ -122,11 +122,11 @@ impl RpcPlan {
 
     /// Whether a figure can be divided by a limit that was measured with messages of `limit_size` bytes.
     pub fn has_ratio(&self, limit_size: usize) -> bool {
-        // Bits per second are bits per second, whatever they come in.
+        // Bandwidths compare whatever the length of the messages.
         self.kind == Kind::Bandwidth || self.size == limit_size
     }
 
-    /// What client threads do.
+    /// Work of the client threads.
     pub fn clients(&self) -> EchoPlan {
         let sink = self.kind == Kind::Bandwidth;
         EchoPlan {
@@ -138,7 +138,7 @@ impl RpcPlan {
         }
     }
 
-    /// What tells whether the machine is as it was when a reference was made.
+    /// Yardstick that shows whether the machine is as it was when a reference was made.
     pub fn yardstick(&self) -> Yardstick {
         match (self.kind, self.fabric) {
             (Kind::Bandwidth, Fabric::Udp) => Yardstick::UdpBandwidth,

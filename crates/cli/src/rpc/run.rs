@@ -1,4 +1,4 @@
-//! Runs a benchmark: server, clients, and slices of limit and measurement by turns.
+//! Runs a benchmark: a server, clients, and slices of calls and of their limit by turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use crate::echo::Echoes;
 use crate::fabrics::{Fabric, nth_address};
 use crate::output;
 
-/// The server of a benchmark. Goes when it is dropped.
+/// The server of a benchmark. It ends when this is dropped.
 enum Serving {
     Process(ServerProcess),
     Threads(ServerThreads),
@@ -77,7 +77,7 @@ impl Drop for ServerThreads {
 }
 
 impl Serving {
-    /// Starts a server, unless there is one.
+    /// Starts a server, unless one is already running.
     fn start(plan: &RpcPlan, hub: &Hub) -> anyhow::Result<Self> {
         if let Some(address) = &plan.address {
             let addresses = (0..plan.threads).map(|index| nth_address(address, index));
@@ -102,7 +102,7 @@ impl Serving {
     }
 }
 
-/// Calls, and their limit.
+/// The calls, and their limit.
 struct Calls<'a> {
     plan: &'a RpcPlan,
     clients: Echoes,
@@ -111,7 +111,7 @@ struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// The mean figure of the client threads.
+    /// Mean figure of the client threads.
     fn slices(&mut self, sessions: usize, duration: Duration, is_ours: bool) -> anyhow::Result<f64> {
         let slices = self.clients.slice(sessions, duration)?;
         let mut sum = 0.0;
@@ -143,11 +143,11 @@ impl Turns for Calls<'_> {
     }
 }
 
-/// Measures. `progress` hears what is done, and how much of it.
+/// Measures. `progress` is called with the current activity, and the fraction of it done.
 pub fn measure(plan: &RpcPlan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let result = measure_until(plan, interrupt, progress);
-    // Ctrl-C reaches the server too: what a call says of its going is not the cause.
+    // Ctrl-C reaches the server too, so an error of a call about it is not the cause.
     ensure!(!interrupt.is_set(), Interrupted);
     result
 }
@@ -182,12 +182,12 @@ fn measure_until(plan: &RpcPlan, interrupt: Interrupt, progress: &mut Progress<'
     if let Some(beside) = &mut figure.beside {
         beside.has_ratio = plan.has_ratio(meter.size());
         if !beside.has_ratio {
-            beside.what += &format!(", of {}, the most that it can be measured with", units::size(meter.size()));
+            beside.what += &format!(", of {}, the longest that it can be measured with", units::size(meter.size()));
         }
     }
     figure.latency = Some(sum.latency);
     let resent = client["retransmissions"].as_u64().unwrap_or(0);
-    figure.lines.push(format!("{} answers checked, {resent} sent again", sum.done));
+    figure.lines.push(format!("{} answers checked, {resent} retransmitted", sum.done));
     figure.setup = setup(plan);
     figure.details = json!({
         "calls_checked": sum.done, "limit_size": meter.size(), "server": server, "client": client,

@@ -1,4 +1,4 @@
-//! `sinew seq bench`.
+//! `sinew seq bench`: measures a design of a sequencer beside its limit.
 
 use anyhow::ensure;
 use sinew_harness::Unit;
@@ -12,14 +12,14 @@ use crate::verbs::{Carried, DeviceArgs, parse_address};
 use crate::{Outcome, Usage};
 
 const HELP: &str = "\
-A server process is started, and clients keep --window calls in flight, --batch of them at a time. In every slice each number is looked at: no
-number may come twice, to whichever client, and none that is no greater than those of calls that were over before.
+Starts a server process; clients keep --window calls in flight, --batch of them at a time. In every slice all numbers are checked: none
+may come twice, to any client, and each must be greater than those of the calls that were over before its call began.
 
-What it stands beside, measured by turns with it:
+The comparison, measured by turns with it:
   rpc       baseline: echoes by RPC of 16 bytes, with the same window and batch
   spec-s0   baseline: empty datagrams that a thread sends back, same window
-  herd-opt  baseline: --design herd, calls one by one on one queue pair
-  herd, atomics  nothing
+  herd-opt  baseline: --design herd, calls one at a time on one queue pair
+  herd, atomics  none
 
 Examples:
   sinew seq bench --design rpc --fabric shm --json
@@ -30,16 +30,16 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// How numbers are handed out
+    /// Design of the sequencer
     #[arg(long, value_enum, default_value = "rpc")]
     design: Design,
-    /// What carries the calls; for designs on verbs shm or ibverbs
+    /// Fabric that carries the calls; designs on verbs need shm or ibverbs
     #[arg(long, value_enum)]
     fabric: Option<Fabric>,
-    /// The RDMA device, for designs on verbs
+    /// RDMA device, for designs on verbs
     #[arg(long)]
     device: Option<String>,
-    /// A server that runs already (see `sinew serve sequencer`); else one is started in a process of its own
+    /// Address of a running `sinew serve sequencer` [default: a server is started in a process of its own]
     #[arg(long, value_name = "URL|HOST:PORT")]
     address: Option<String>,
     /// Clients, each in a thread of its own
@@ -48,21 +48,21 @@ pub struct Args {
     /// Calls in flight for each client; 64 for herd and herd-opt
     #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     window: u16,
-    /// Calls that go out together [default: 16, or what --window allows]
+    /// Calls sent together [default: 16, or what --window allows]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: Option<u16>,
-    /// Numbers of one call where they are measured in ranges (rpc, atomics); 1 leaves that out
+    /// Numbers in each call when ranges are measured as well (rpc, atomics); 1 leaves that out
     #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     range: u32,
     #[command(flatten)]
     measure: MeasureArgs,
 }
 
-/// Calls that go out together.
+/// Default number of calls sent together.
 const BATCH: u16 = 16;
 
 impl Args {
-    /// What to measure.
+    /// The measurement that the options ask for.
     pub fn plan(&self) -> anyhow::Result<SequencerPlan> {
         self.measure.check_thresholds(Unit::Mops)?;
         let is_rpc = self.design == Design::Rpc;
@@ -77,15 +77,15 @@ impl Args {
             Fabric::Ibverbs => Carried::Ibverbs,
             // Not used.
             Fabric::Udp | Fabric::Xdp if is_rpc => Carried::Shm,
-            _ => anyhow::bail!("--design {name} is not on --fabric {}", fabric.name()),
+            _ => anyhow::bail!("--design {name} does not run on --fabric {}", fabric.name()),
         };
         let device = DeviceArgs { fabric: carried, device: self.device.clone() };
         device.check()?;
-        ensure!(!is_rpc || self.device.is_none(), "--device is for designs on verbs");
+        ensure!(!is_rpc || self.device.is_none(), "--device applies to designs on verbs");
         let is_herd = matches!(self.design, Design::Herd | Design::HerdOpt);
-        ensure!(!is_herd || usize::from(self.window) == HERD_WINDOW, "--window: {name} has {HERD_WINDOW}");
+        ensure!(!is_herd || usize::from(self.window) == HERD_WINDOW, "--window: {name} always has {HERD_WINDOW}");
         let batch = self.batch.unwrap_or(BATCH.min(self.window));
-        ensure!(batch <= self.window, "--batch {batch}: more than the {} calls in flight (--window)", self.window);
+        ensure!(batch <= self.window, "--batch {batch}: exceeds the {} calls in flight (--window)", self.window);
         ensure!(
             !self.measure.thresholds.judge_ratio() || !matches!(self.design, Design::Herd | Design::Atomics),
             "--fail-if-ratio-...: there is no limit for --design {name}"
@@ -103,7 +103,7 @@ impl Args {
     }
 }
 
-/// Measures and shows.
+/// Measures, and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let plan = args.plan().map_err(Usage::of)?;
     args.measure.show(&with_progress(|progress| run::measure(&plan, progress))?)

@@ -15,9 +15,9 @@ use sinew_harness::machine::{Pair, two_threads};
 
 /// Completions taken, and answers sent, at a time.
 const BURST: usize = 64;
-/// One message in so many is signaled.
+/// Signaling interval: one message in this many is signaled.
 const SIGNAL_EVERY: usize = 64;
-/// The clock is looked at every so many turns.
+/// Turns between two looks at the clock.
 const TURNS_PER_LOOK: u32 = 64;
 
 /// One side: a queue pair whose messages have no data.
@@ -58,7 +58,7 @@ impl<D: Device> End<D> {
             for _ in 0..self.sends.poll(&mut self.completions, BURST) {
                 self.in_flight -= SIGNAL_EVERY;
             }
-            // None that came: this is called with none at hand.
+            // No receive is among them: this is called when all have been taken out.
             self.completions.clear();
         }
         let operation = Operation::Send { source: Source::Empty, immediate: Some(immediate), to: Some(to) };
@@ -70,7 +70,7 @@ impl<D: Device> End<D> {
     }
 }
 
-/// Millions of datagrams without data a second that go there and come back, `window` in flight.
+/// Echoes datagrams without data between two threads, `window` in flight. Returns millions of round trips a second.
 pub fn header_only_echo_mops<D: Device>(
     device: &D,
     cpus: Pair,

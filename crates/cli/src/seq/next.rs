@@ -1,4 +1,4 @@
-//! `sinew seq next`.
+//! `sinew seq next`: takes numbers from a sequencer.
 
 use anyhow::ensure;
 use serde_json::json;
@@ -11,9 +11,9 @@ use crate::fabrics::{self, Purpose};
 use crate::{Outcome, Usage, advice, interrupted, output};
 
 const AFTER_HELP: &str = "\
-Prints the numbers one a line. No other call gets them, and a call that begins after this one is over gets greater ones.
+Prints the numbers, one on each line. No other call gets them, and a call that begins after this one is over gets greater ones.
 
-The epoch says which life of the server gave them. One that was started anew may have forgotten how far it was (unless it keeps notes:
+The epoch identifies the run of the server that gave them. A restarted server may have forgotten how far it was (unless it keeps notes:
 see `sinew serve sequencer --help`); with --epoch its numbers are refused.
 
 JSON: first, last, count, epoch.
@@ -26,13 +26,13 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// The sequencer: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
+    /// Address of the sequencer: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     #[arg(long, value_name = "URL", default_value = ADDRESS)]
     address: String,
     /// Numbers to take, one after the other
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// Fail unless the server is in this life
+    /// Fail unless the server has this epoch
     #[arg(long, value_parser = parse_epoch)]
     epoch: Option<Epoch>,
     /// Print one JSON object
@@ -40,7 +40,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Takes and prints.
+/// Takes numbers, and prints them.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let fabric = fabrics::check(&args.address, Purpose::Call).map_err(Usage::of)?;
     interrupted::ends()?;

@@ -1,4 +1,4 @@
-//! A sequencer's notes: the ceiling of the numbers that it may have handed out, where it survives the server.
+//! A sequencer's notes: a ceiling on the numbers that it may have handed out, which survives the server.
 
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
@@ -12,23 +12,25 @@ use sinew::sequencer::{self, Sequence};
 
 use crate::output;
 
-/// Numbers that a ceiling lies ahead at least, and at first: the gap that a killed server leaves, unless it is busy.
+/// Shortest lease, and the first: a lease is how many numbers the ceiling lies ahead. It is also the gap that a killed
+/// server leaves unless it is busy.
 const LEASE_MIN: u64 = 1 << 16;
-/// At most: what ranges at their highest rate use up in a second.
+/// Longest lease: the numbers that ranges at their highest rate use up in a second.
 const LEASE_MAX: u64 = 1 << 40;
-/// A lease that is renewed more often than this doubles, ...
+/// A lease that is renewed sooner than this doubles, ...
 const OFTEN: Duration = Duration::from_millis(500);
-/// ... and one that is renewed less often halves: a ceiling is noted about once a second, whatever the rate.
+/// ... and one that is renewed later than this halves: a ceiling is noted about once a second, whatever the rate.
 const SELDOM: Duration = Duration::from_secs(2);
-/// How often the keeper looks whether half of the lease is used; also, how long nobody tries again after a note could not be written.
+/// Time between the keeper's checks whether half of the lease is used; also the back-off after a note that could not be
+/// written.
 const LOOK: Duration = Duration::from_millis(100);
-/// What stands before the ceiling.
+/// Text before the ceiling.
 const HEAD: &str = "sinew sequencer: every number below this may have been handed out\n";
 
-/// A file of notes, which nobody else may use meanwhile.
+/// A file of notes, which is locked against other sequencers.
 pub struct Notes {
     path: PathBuf,
-    /// Locked.
+    /// Lock on the file beside the notes.
     _lock: File,
     state: Mutex<State>,
 }
@@ -37,14 +39,14 @@ struct State {
     /// The ceiling in the file.
     noted: u64,
     lease: u64,
-    /// When a ceiling was noted last, by this process.
+    /// Time when this process last noted a ceiling.
     renewed: Option<Instant>,
-    /// When a note could not be written, until one is.
+    /// Time when a note could not be written; cleared once one is written.
     failed: Option<Instant>,
 }
 
 impl Notes {
-    /// Opens the notes, and reads the ceiling; 0 where there are none yet.
+    /// Opens the notes, and reads the ceiling, which is 0 if there are none yet.
     pub fn open(path: &Path) -> anyhow::Result<(Self, u64)> {
         let beside = beside(path, ".lock");
         let lock = File::options().create(true).append(true).open(&beside);
@@ -61,7 +63,7 @@ impl Notes {
         let noted = match fs::read_to_string(path) {
             Ok(text) => read(&text).with_context(|| {
                 format!(
-                    "--notes: {} is no note of a sequencer; whoever knows how far it was can say --first",
+                    "--notes: {} is not a note of a sequencer; if you know how far it was, give --first",
                     path.display()
                 )
             })?,
@@ -72,7 +74,7 @@ impl Notes {
         Ok((Self { path: path.to_owned(), _lock: lock, state: Mutex::new(state) }, noted))
     }
 
-    /// Notes a ceiling. When this returns, it survives even a loss of power.
+    /// Notes a ceiling. Once this returns, the note survives even a loss of power.
     fn write(&self, ceiling: u64) -> anyhow::Result<()> {
         let new = beside(&self.path, ".new");
         let doing = || format!("--notes: writing {}", self.path.display());
@@ -88,7 +90,7 @@ impl Notes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a ceiling of a lease beyond `from`.
+    /// Notes a ceiling that is a lease beyond `from`.
     fn renew(&self, state: &mut State, from: u64) -> anyhow::Result<u64> {
         if let Some(renewed) = state.renewed.replace(Instant::now()) {
             state.lease = next_lease(state.lease, renewed.elapsed());
@@ -99,7 +101,7 @@ impl Notes {
         Ok(ceiling)
     }
 
-    /// As [`Self::renew`]. What cannot be written is said once, and tried again after a while.
+    /// As [`Self::renew`], but a failure is reported once, and the note is tried again after a back-off.
     fn try_renew(&self, state: &mut State, from: u64) -> Option<u64> {
         if state.failed.is_some_and(|failed| failed.elapsed() < LOOK) {
             return None;
@@ -141,7 +143,8 @@ impl Notes {
         }
     }
 
-    /// Notes exactly how far `sequence` came, once nobody hands out any more of its numbers: the next start leaves no gap.
+    /// Notes exactly how far `sequence` came, once its numbers are no longer handed out, so that the next start leaves
+    /// no gap.
     pub fn close(&self, sequence: &Sequence) -> anyhow::Result<()> {
         self.write(sequence.next())
     }
@@ -155,7 +158,7 @@ impl sequencer::Notes for Notes {
     }
 }
 
-/// The lease after one that lasted so long.
+/// The lease that follows one that lasted this long.
 fn next_lease(lease: u64, lasted: Duration) -> u64 {
     let next = if lasted < OFTEN {
         lease.saturating_mul(2)
@@ -205,7 +208,7 @@ mod tests {
         notes.begin(&sequence).unwrap();
         assert_eq!(sequence.ceiling(), LEASE_MIN);
         for count in [1, LEASE_MIN / 2 + 1, LEASE_MIN, 10 * LEASE_MIN, 1 << 30, 1] {
-            // Whether the keeper was in time, or the call met the ceiling.
+            // Either the keeper was in time, or the call met the ceiling.
             assert!(sequence.take(count).is_some());
             assert!(noted(&path) >= sequence.next() && noted(&path) == sequence.ceiling());
             notes.raise(&sequence);
@@ -213,7 +216,7 @@ mod tests {
         }
         let gap = noted(&path) - sequence.next();
         assert!(gap <= LEASE_MIN << 12, "{gap}: doubled with each note at most");
-        // Without a farewell, as when it is killed.
+        // Closed without a last note, as when the server is killed.
         let next = sequence.next();
         drop((notes, sequence));
         let (notes, again) = Notes::open(&path).unwrap();

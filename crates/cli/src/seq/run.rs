@@ -1,4 +1,5 @@
-//! Runs a measurement of a sequencer: its server, clients, and slices of ours, ranges and what it stands beside by turns.
+//! Runs a measurement of a sequencer: its server, its clients, and slices of calls, of the comparison and of ranges by
+//! turns.
 
 use std::time::Duration;
 
@@ -25,22 +26,22 @@ use crate::interrupted;
 use crate::measure::Setting;
 use crate::verbs::{Carried, DeviceArgs, Job};
 
-/// Bytes of the calls that RPC is measured beside: those of an answer.
+/// Length of the echoes that RPC is compared with, in bytes: that of an answer.
 const ECHO_LEN: usize = 16;
 
-/// What to measure.
+/// A measurement to make.
 #[derive(Clone)]
 pub struct SequencerPlan {
     pub design: Design,
     pub fabric: Fabric,
     pub device: DeviceArgs,
-    /// A server that runs already.
+    /// Address of a server that is already running.
     pub address: Option<String>,
     pub window: usize,
     pub batch: usize,
-    /// Numbers that one call asks for where they are measured in ranges; 1 leaves that out.
+    /// Numbers in each call when ranges are measured; 1 leaves that out.
     pub range: u32,
-    /// With one server thread.
+    /// Setting with one server thread.
     pub setting: Setting,
 }
 
@@ -51,7 +52,7 @@ impl SequencerPlan {
         LimitArgs { credits: Some(self.window.max(32) as u16), slots, ..LimitArgs::default() }
     }
 
-    /// A server of a design, unless there is one, and where it is.
+    /// Starts a server of a design, unless one is running, and returns its address.
     fn server(&self, design: Design) -> anyhow::Result<(Option<ServerProcess>, String)> {
         if let Some(address) = &self.address {
             return Ok((None, address.clone()));
@@ -81,7 +82,7 @@ impl SequencerPlan {
 /// Client threads of a sequencer.
 type Clients = Drivers<dyn Counts>;
 
-/// A thread's driver over RPC.
+/// Driver of a thread over RPC.
 fn boxed(
     mut rpc: impl Endpoint + 'static,
     address: &str,
@@ -93,15 +94,15 @@ fn boxed(
     Ok((Box::new(Sequencer::new(client, HostClock::new(), window, batch)), ()))
 }
 
-/// What the figure stands beside: how to take it, what it is, and a slice of it.
+/// Comparison of a figure: its kind, its description, and a function that measures a slice of it.
 type Beside<'a> = (Comparison, &'static str, Box<dyn FnMut(Duration) -> anyhow::Result<f64> + 'a>);
 
-/// A sequencer's clients and what they stand beside; then its clients once more, for ranges.
+/// Sides that take turns: a sequencer's clients, the comparison, and the clients once more, for ranges.
 struct SequencerTurns<'a> {
     clients: Clients,
     beside: Option<Beside<'a>>,
     range: u32,
-    /// All numbers from here on are to be handed out once.
+    /// First number that has not been accounted for: each from here on must be handed out once.
     from: u64,
     numbers: u64,
     gaps: u64,
@@ -113,7 +114,8 @@ fn mops(slices: &[Slice]) -> f64 {
 }
 
 impl SequencerTurns<'_> {
-    /// One slice of the sequencer: the rate of calls, when no number was handed out twice or too low.
+    /// Measures a slice of the sequencer. Returns the rate of calls, or an error if a number was handed out twice or
+    /// was too low.
     fn calls(&mut self, duration: Duration, count: u32) -> anyhow::Result<f64> {
         let from = self.from;
         let mut slices = self.clients.slices(duration, move |_, client| client.expect(count, from))?;
@@ -128,7 +130,7 @@ impl SequencerTurns<'_> {
             self.sum.add(slice);
         }
         self.numbers += all.numbers;
-        // Before the first slice nobody knows where it begins.
+        // The first number of the first slice is unknown, so gaps count only from the second on.
         if from > 0 {
             self.gaps += all.end - from - all.numbers;
         }
@@ -159,7 +161,7 @@ pub fn measure(plan: &SequencerPlan, progress: &mut Progress<'_>) -> anyhow::Res
     })
 }
 
-/// The sequencer over RPC beside echoes.
+/// Measures the sequencer over RPC beside echoes.
 fn over_rpc(plan: &SequencerPlan, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let (server, address) = plan.server(Design::Rpc)?;
     let (limits, fabric, window, batch) = (plan.limits(), plan.fabric, plan.window, plan.batch);
@@ -208,7 +210,7 @@ impl Job for OnVerbs<'_, '_> {
             (_, Some((_, address))) => {
                 let clients = start(Design::Herd, address)?;
                 let slice = move |duration| Ok(mops(&clients.slices(duration, |_, client| client.expect(1, 0))?));
-                Some((Comparison::Baseline, "HERD's calls one by one", Box::new(slice)))
+                Some((Comparison::Baseline, "HERD's calls one at a time", Box::new(slice)))
             }
             (Design::SpecS0, None) => {
                 let slice = |duration| header_only_echo_mops(&device, pair, window, duration);
@@ -221,7 +223,7 @@ impl Job for OnVerbs<'_, '_> {
     }
 }
 
-/// Measures the clients and what they stand beside.
+/// Measures the clients and the comparison by turns.
 fn alternate(
     plan: &SequencerPlan,
     clients: Clients,
@@ -234,7 +236,7 @@ fn alternate(
     let mut turns =
         SequencerTurns { clients, beside, range: plan.range, from: 0, numbers: 0, gaps: 0, sum: Slice::new() };
     let judged = if comparison.is_some() { 2 } else { 1 };
-    // Where the sequencer is somebody else's, so is its processor.
+    // If the sequencer was started elsewhere, its processor is unknown.
     let servers = servers.into_iter().flatten().filter(|_| plan.address.is_none()).map(ServerProcess::id);
     let run = plan.setting.run(judged, servers, Some(Yardstick::RingRoundTrip), interrupt);
     let measured = run.alternate(if plan.range > 1 { 3 } else { 2 }, &mut turns, progress)?;
@@ -288,6 +290,6 @@ fn figure(
     figure
 }
 
-/// What must be said of a design.
-const ATOMICS: &str = "over shared memory the atomic is the processor's own: there is no NIC that locks the word for as long as PCIe takes, \
+/// Remark on the design, shown with its figure.
+const ATOMICS: &str = "over shared memory the atomic is the processor's own: no NIC locks the word for as long as PCIe takes, \
                        which makes this design the slowest on NICs (atc16 4.2.3)";

@@ -1,4 +1,4 @@
-//! `sinew serve sequencer`.
+//! `sinew serve sequencer`: hands out numbers.
 
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -17,12 +17,12 @@ use crate::verbs::{DeviceArgs, parse_address};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
-Every number is handed out once, and a call that begins after another was over, at whichever client, gets a greater one. A client that dies
-loses the numbers that were on their way to it, and nobody else's.
+Every number is handed out once, and a call that begins after another one ended, at any client, gets a greater one. When a client dies, only
+the numbers that were on their way to it are lost.
 
-A server that is started anew begins at --first, which hands out old numbers again if it is too low. With --notes it need not be said: one
-that was stopped in order goes on where it was. The server notes about once a second how far it may go, so one that was killed repeats no
-number, and leaves a gap: up to 65,536 numbers, more only where it hands out as many a second, about what it does in two seconds at its
+A restarted server begins at --first, and hands out old numbers again if that is too low. With --notes this is not needed: a server
+that was shut down cleanly resumes where it was. About once a second the server notes how far it may go, so one that was killed repeats no
+number, but leaves a gap. The gap is at most 65,536 numbers, or, for a server that hands out that many a second, about two seconds' numbers at its
 highest rate. Each start has an epoch of its own, which clients can compare.
 
 Examples:
@@ -35,24 +35,24 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where to serve: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT; for designs on verbs HOST:PORT, where clients ask for the
-    /// way [default: shm://sequencer, 127.0.0.1:0]
+    /// Address to serve at: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT; for designs on
+    /// verbs HOST:PORT, at which clients connect [default: shm://sequencer, 127.0.0.1:0]
     address: Option<String>,
-    /// How numbers are handed out; all but rpc are on verbs
+    /// Design of the sequencer; all designs but rpc are on verbs
     #[arg(long, value_enum, default_value = "rpc")]
     design: Design,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// The first number; with --notes, no lower than what is noted [default: 0]
+    /// First number; with --notes, no lower than what is noted [default: 0]
     #[arg(long, allow_negative_numbers = true)]
     first: Option<u64>,
-    /// Numbers that one call may ask for
+    /// Most numbers that one call may ask for
     #[arg(long, default_value_t = COUNT_MAX_DEFAULT, allow_negative_numbers = true,
         value_parser = clap::value_parser!(u32).range(1..))]
     count_max: u32,
-    /// Note here how far the numbers may have gone, and begin there
+    /// File to note in how far the numbers may have gone, and to resume from
     #[arg(long, value_name = "FILE")]
     notes: Option<PathBuf>,
 }
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
     let (sequence, notes) = args.sequence()?;
     let outcome = std::thread::scope(|scope| {
-        // It closes when the server ends, however that comes.
+        // Dropping this when the server ends, for whatever reason, ends the keeper.
         let (_keeps, ends) = mpsc::channel::<()>();
         if let Some(notes) = &notes {
             let sequence = &sequence;
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if let Some(notes) = notes
         && let Err(error) = notes.close(&sequence)
     {
-        // It was asked to stop, and did; what is lost is that the next start goes on without a gap.
+        // The server shut down as asked. What is lost is that the next start leaves no gap.
         output::complain(output::describe(&error));
         return Ok(Outcome::Failed);
     }
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 impl Args {
-    /// Whether what was asked for can be, whatever the machine.
+    /// Checks the options, as far as that needs no look at the machine.
     fn check(&self) -> anyhow::Result<()> {
         self.device.check()?;
         if self.design == Design::Rpc {
@@ -116,7 +116,7 @@ impl Args {
         }
         ensure!(
             self.notes.is_none() || self.design != Design::Atomics,
-            "--notes: whoever adds to the word of --design atomics asks nobody; nothing can be noted ahead"
+            "--notes: with --design atomics clients add to the word themselves, so nothing can be noted in advance"
         );
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What the tour shows of sequencers.
+//! The tour's part about sequencers.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sinew_harness::run::Progress;
 use super::{bench, run};
 use crate::measure::as_told;
 
-/// The one for every day, on shared memory.
+/// Measures the design for everyday use, over shared memory.
 pub fn over_shm(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let args: bench::Args = as_told(&["--design", "rpc", "--fabric", "shm", "--range", "1"], duration)?;
     run::measure(&args.plan()?, progress)

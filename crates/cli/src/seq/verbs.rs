@@ -1,7 +1,8 @@
-//! Sequencers on verbs: their servers, and how clients meet them.
+//! Sequencers on verbs: their servers, and how clients connect to them.
 //!
-//! A client comes to `HOST:PORT` and says which design it wants, over what, and where it is; the server answers with its epoch, the next number and
-//! what the client needs to reach it. A client that is connected stays until the connection of this meeting ends.
+//! A client connects to `HOST:PORT` and sends its design, its fabric and its addresses. The server answers with its
+//! epoch, the next number and what the client needs to reach it. A client of a connected design is admitted until this
+//! connection closes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -31,28 +32,30 @@ use crate::output;
 use crate::serve::{ThreadArgs, begin};
 use crate::verbs::{Carried, Job};
 
-/// Clients of one server at a time, of the designs that connect.
+/// Most clients of a server at a time, for designs that connect.
 const CLIENTS_MAX: usize = 256;
-/// Requests that wait at a thread of a Spec-S0 server, over all clients.
+/// Receives posted by a thread of a Spec-S0 server, for all clients.
 const RECEIVES: usize = 8192;
-/// Calls in flight of a client of HERD.
+/// Calls in flight of a HERD client.
 pub const HERD_WINDOW: usize = 64;
-/// An interrupt is noticed, and clients that went, within this time.
+/// Longest time until an interrupt, or a client's leaving, is noticed.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a server may take to answer.
+/// Time that a server has to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a client tries to reach its server.
+/// Time that a client spends to reach its server.
 const CONNECT: Duration = Duration::from_secs(5);
-/// A worker that polls memory, and found nothing for some time, looks so often.
+/// Sleep of an idle worker between polls of its memory.
 const PAUSE: Duration = Duration::from_micros(50);
-/// What clients of another design or fabric, and nobody else, need to hear.
+/// Limits of the frames that client and server exchange.
 const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 4096, frame_timeout: PATIENCE };
-/// A server answers one after the other: who does not take its answer holds up those that come, and nobody else, for this long.
+/// Limits of a server's answers, which it sends one at a time: a client that does not take its answer delays new
+/// clients, and nobody else, for at most this long.
 const ANSWERING: RendezvousLimits = RendezvousLimits { frame_timeout: Duration::from_millis(500), ..LIMITS };
-/// Threads of a HERD server that clients make room for.
+/// Most threads of a HERD server that a client makes room for.
 const HERD_THREADS_MAX: usize = 64;
 
-/// A server of a design on verbs: serves until a signal; false when a child failed, and has said so.
+/// A server of a design on verbs. The job serves until a signal; it returns false if a child failed, which it has
+/// reported.
 pub struct Serving<'a> {
     pub design: Design,
     pub at: &'a str,
@@ -60,7 +63,7 @@ pub struct Serving<'a> {
     pub sequence: &'a Arc<Sequence>,
 }
 
-/// Ends the workers when it is dropped.
+/// Ends the workers, by [`StopWhenDropped`].
 #[derive(Default)]
 struct Stop {
     is_set: AtomicBool,
@@ -124,7 +127,7 @@ impl Serving<'_> {
         })
     }
 
-    /// Makes what clients come for, and starts its workers.
+    /// Makes the server's part of the design, and starts its workers.
     fn start<'scope, D: Device>(
         &'scope self,
         device: &'scope D,
@@ -159,7 +162,7 @@ impl Serving<'_> {
                 let (server, seeds) = sinew::herd::Server::new(device, &config)?;
                 let config = if self.design == Design::Herd { WorkerConfig::herd() } else { WorkerConfig::herd_opt() };
                 for seed in seeds {
-                    // What a worker is made of goes to its thread, the rest is made there.
+                    // The worker itself is made on its thread, from this seed.
                     let ended = ended.clone();
                     threads.spawn(move || drop(ended.send(self.poll(seed, &config, stop))));
                 }
@@ -172,7 +175,7 @@ impl Serving<'_> {
         machine::pin(self.threads.pins().get(index).copied())
     }
 
-    /// A thread of a Spec-S0 server.
+    /// Body of a thread of a Spec-S0 server.
     fn guess<D: Device>(
         &self,
         device: &D,
@@ -197,7 +200,7 @@ impl Serving<'_> {
         Ok(())
     }
 
-    /// A worker of HERD. A WRITE wakes nobody, so one that has found nothing for some time looks now and then.
+    /// Body of a HERD worker. A WRITE wakes nobody, so an idle worker polls now and then.
     fn poll<D: Device>(&self, seed: WorkerSeed<D>, config: &WorkerConfig, stop: &Stop) -> anyhow::Result<()> {
         self.pin(seed.index())?;
         let mut worker = Worker::new(seed, config, NumberService::new(Arc::clone(self.sequence)))?;
@@ -217,7 +220,7 @@ impl Serving<'_> {
     }
 }
 
-/// What clients come for.
+/// The server's part of a design.
 enum Served<D: Device> {
     Spec { workers: Vec<QpAddress>, next: usize },
     Atomics { word: Word<<D::Domain as ProtectionDomain>::Exposed>, cq: Cq<D>, thread: Thread<D> },
@@ -230,17 +233,17 @@ enum Guest<D: Device> {
     Herd(ClientId),
 }
 
-/// Where clients come in.
+/// Admits clients.
 struct Door<'a, D: Device> {
     design: Served<D>,
     carried: Carried,
     serving: &'a Serving<'a>,
-    /// Clients that are connected, until their ends of the meeting close.
+    /// Connected clients, until their end of the rendezvous closes.
     guests: Vec<(Rendezvous, Guest<D>)>,
 }
 
 impl<D: Device> Door<'_, D> {
-    /// Somebody came and said what they want.
+    /// Answers a client that has connected and sent what it wants.
     fn welcome(&mut self, rendezvous: Rendezvous, said: &[u8]) {
         let peer = rendezvous.peer();
         if let Err(error) = self.meet(rendezvous, said) {
@@ -248,11 +251,11 @@ impl<D: Device> Door<'_, D> {
         }
     }
 
-    /// Lets clients go that went, and takes what the device has to tell of the others.
+    /// Lets go of clients that have left, and handles the device's events for the others.
     fn let_go(&mut self) {
         let design = &mut self.design;
         self.guests.retain(|(rendezvous, guest)| {
-            // Nothing more is said to us: what comes is the end.
+            // A client sends nothing more, so anything to read is the end of the connection.
             let stays = matches!(rendezvous.wait(Duration::ZERO), Ok(false));
             if let (false, Served::Herd(server), Guest::Herd(id)) = (stays, &mut *design, guest) {
                 server.dismiss(*id);
@@ -268,9 +271,9 @@ impl<D: Device> Door<'_, D> {
         }
     }
 
-    /// Tells a client what it wants to know.
+    /// Sends a client what it needs, or an error.
     fn meet(&mut self, mut rendezvous: Rendezvous, said: &[u8]) -> anyhow::Result<()> {
-        let said = serde_json::from_slice(said).context("what was said is no JSON, as clients of sequencers speak it");
+        let said = serde_json::from_slice(said).context("this is not the JSON of a sequencer's client");
         match said.and_then(|said| self.admit(&said)) {
             Ok((told, guest)) => {
                 rendezvous.send(told.to_string().as_bytes())?;
@@ -302,17 +305,17 @@ impl<D: Device> Door<'_, D> {
                 None
             }
             Served::Atomics { word, cq, thread } => {
-                ensure!(!word.is_exhausted(), "there are no more numbers: the word has gone past the last");
+                ensure!(!word.is_exhausted(), "no numbers are left: the word has gone past the last one");
                 let theirs = address_of(&said["qp"])?;
                 let mut qp = server_queue_pair(thread, cq)?;
-                qp.connect(Some(&theirs)).context("connecting to it")?;
+                qp.connect(Some(&theirs)).context("connecting to the client")?;
                 told["next"] = word.next().into();
                 told["qp"] = digits(&qp.address().to_bytes()).into();
                 told["word"] = digits(&word.remote().to_bytes()).into();
                 Some(Guest::Atomics { _qp: qp })
             }
             Served::Herd(server) => {
-                let hello = Hello::from_bytes(&bytes_of(&said["hello"]).context("it said no greeting")?)?;
+                let hello = Hello::from_bytes(&bytes_of(&said["hello"]).context("the client sent no greeting")?)?;
                 let (id, welcome) = server.admit(&hello)?;
                 told["welcome"] = digits(&welcome.to_bytes()).into();
                 Some(Guest::Herd(id))
@@ -324,25 +327,26 @@ impl<D: Device> Door<'_, D> {
 
 fn address_of(value: &Value) -> anyhow::Result<QpAddress> {
     let address = bytes_of(value).and_then(|bytes| QpAddress::from_bytes(&bytes));
-    address.with_context(|| format!("{value} is no address of a queue pair"))
+    address.with_context(|| format!("{value} is not the address of a queue pair"))
 }
 
-/// A client's side of the meeting.
+/// Sends a client's request over the rendezvous, and returns the answer.
 fn ask(rendezvous: &mut Rendezvous, value: &Value) -> anyhow::Result<Value> {
     let peer = rendezvous.peer();
     rendezvous.send(value.to_string().as_bytes())?;
-    ensure!(rendezvous.wait(PATIENCE)?, "the sequencer at {peer} does not answer; look whether it is stopped");
-    let told: Value =
-        serde_json::from_slice(&rendezvous.receive()?).with_context(|| format!("{peer} is no sequencer on verbs"))?;
+    ensure!(rendezvous.wait(PATIENCE)?, "the sequencer at {peer} does not answer; check that it is not suspended");
+    let told: Value = serde_json::from_slice(&rendezvous.receive()?)
+        .with_context(|| format!("{peer} is not a sequencer on verbs"))?;
     if let Some(error) = told["error"].as_str() {
-        // It comes from elsewhere: nothing that moves a terminal's cursor.
+        // The text is foreign, so drop control characters, which could move the terminal's cursor.
         let error: String = error.chars().filter(|char| !char.is_control()).take(1000).collect();
         bail!("the sequencer at {peer}: {error}");
     }
     Ok(told)
 }
 
-/// Meets a server of such a design, over such a fabric: a driver of its client, and what has to live as long as that.
+/// Connects to a server of this design over this fabric. Returns a driver of its client, and the rendezvous, which has
+/// to live as long.
 pub fn meet<D: Device + 'static>(
     device: &D,
     (design, carried): (Design, Carried),
@@ -383,9 +387,9 @@ pub fn meet<D: Device + 'static>(
                 said["hello"] = digits(&hello.to_bytes()).into();
                 let mut meeting = meeting()?;
                 let told = ask(&mut meeting, &said)?;
-                let welcome = bytes_of(&told["welcome"]).ok_or_else(|| anyhow!("the server did not welcome us"))?;
+                let welcome = bytes_of(&told["welcome"]).ok_or_else(|| anyhow!("the server sent no welcome"))?;
                 match joining.join(&Welcome::from_bytes(&welcome)?) {
-                    // It has more threads: with room for their answers we come again.
+                    // The server has more threads: try again with room for their answers.
                     Err(sinew::herd::ClientError::Layout { theirs, .. })
                         if (threads + 1..=HERD_THREADS_MAX).contains(&theirs.workers) =>
                     {

@@ -1,4 +1,4 @@
-//! `sinew sim run`.
+//! `sinew sim run`: runs a workload on a simulated cluster.
 
 mod csv;
 mod text;
@@ -17,7 +17,7 @@ use sinew_harness::units;
 use crate::{Outcome, Usage, output};
 
 const HELP: &str = "\
-A topology says what the cluster is made of; a workload who calls whom, with how
+A topology says what the cluster is made of; a workload says who calls whom, with how
 much data, and what goes wrong meanwhile. Both are TOML:
 
   warm_up_ms = 10              # not counted
@@ -38,14 +38,14 @@ much data, and what goes wrong meanwhile. Both are TOML:
   from_ms = 15
   until_ms = 16
 
-docs/workloads.md and docs/topologies.md say what else there is, and what each
-field is. crates/lab/workloads has examples; `sinew sim topology cx4` prints a
-topology to begin with.
+docs/workloads.md and docs/topologies.md describe all fields.
+crates/lab/workloads has examples; `sinew sim topology cx4` prints a
+topology to start with.
 
-Goodput is data of requests and responses that arrived. Cores poll whenever they
-are not at work. Queues are what waited for a link: `most` since the warm-up,
-and `mean` of the moments since then, of 200 in all, at which everything is
-looked at. Equal seeds have equal results.
+Goodput is the data of requests and responses that arrived. Cores poll whenever they
+have no other work. Queues hold what waited for a link: `most` is the maximum since the warm-up,
+`mean` the mean over the samples since then, of the 200 that are taken in all.
+Equal seeds have equal results.
 
 Examples:
   sinew sim run cx4 --workload crates/lab/workloads/incast.toml
@@ -53,31 +53,32 @@ Examples:
   sinew sim run cx4 --workload crates/lab/workloads/failure.toml --csv out.csv
   sinew sim run cx4 --workload x.toml --pcap x.pcap --pcap-host node0";
 
-/// What to run.
+/// Options of `sinew sim run`.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The topology: a TOML file, or cx4 or cx5, which are built in
+    /// Topology: a TOML file, or one of the built-in cx4 and cx5
     topology: String,
-    /// The workload: a TOML file
+    /// Workload: a TOML file
     #[arg(long, value_name = "FILE")]
     workload: PathBuf,
-    /// What all chance follows from: equal seeds have equal results
+    /// Seed of all randomness: equal seeds have equal results
     #[arg(long, default_value = "1")]
     seed: u64,
-    /// Also write one HTML file with plots over virtual time, which needs nothing beside it; what the file held before stays until then
+    /// Also write one self-contained HTML file with plots over virtual time; its former contents stay until then
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Also write what happened when as CSV, for spreadsheets and plots: a line for each of 200 intervals, the warm-up included
+    /// Also write a time series as CSV, for spreadsheets and plots: a line for each of 200 intervals, the warm-up
+    /// included
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Also write the packets for Wireshark, each when it leaves its sender, in virtual time; 1 GB at most
+    /// Also write the packets for Wireshark, each at the virtual time when it leaves its sender; 1 GB at most
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Of these hosts alone: what they send and are sent; can be given several times [default: of all]
+    /// Write only packets from or to this host; may be given several times [default: all packets]
     #[arg(long, value_name = "HOST", requires = "pcap")]
     pcap_host: Vec<String>,
-    /// Bytes that are kept of each packet, 28 of made-up IPv4 and UDP headers included
+    /// Bytes to keep of each packet, 28 of made-up IPv4 and UDP headers included
     #[arg(long, value_name = "BYTES", requires = "pcap", default_value = "128", value_parser = clap::value_parser!(u32).range(28..=65_535))]
     pcap_bytes: u32,
     /// Print one JSON object
@@ -85,7 +86,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs it, and shows.
+/// Runs the workload, and prints the report.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let topology = match Topology::BUILT_IN.into_iter().find(|(name, _)| *name == args.topology) {
         Some((_, text)) => Topology::parse(text)?,
@@ -123,7 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     if let Some(csv) = csv {
         csv.write(csv::of(&report).as_bytes())?;
-        output::note(format_args!("what happened when is in {}", csv.name()));
+        output::note(format_args!("the time series is in {}", csv.name()));
     }
     if let (Some(pcap), Some(capture)) = (pcap, network.take_capture()) {
         pcap.write(&capture.file)?;
@@ -147,16 +148,16 @@ fn simulate(network: &Network, workload: &Workload, seed: u64) -> anyhow::Result
     Ok(result?)
 }
 
-/// Reads a workload, and the files that it names: they are beside it.
+/// Reads a workload, and the files that it names, which lie beside it.
 fn workload_of(text: &str, path: &Path, topology: &Topology) -> Result<Workload, FileError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     Workload::parse_with(text, topology, &mut |name| {
         let bytes = bytes_of(&folder.join(name)).map_err(|error| error.to_string())?;
-        String::from_utf8(bytes).map_err(|_| "this is no text in UTF-8".to_owned())
+        String::from_utf8(bytes).map_err(|_| "this is not UTF-8 text".to_owned())
     })
 }
 
-/// Hosts by their names; all, when none is named.
+/// Finds hosts by their names; without names, all hosts.
 fn hosts(names: &[String], topology: &Topology) -> anyhow::Result<Vec<HostId>> {
     if names.is_empty() {
         return Ok((0..topology.hosts.len()).map(HostId).collect());
@@ -220,7 +221,7 @@ fn json_of(report: &Report) -> Value {
             "rates_gbps": series.rates_gbps.iter().map(|group| group.iter().map(|rates| rounded(rates)).collect()).collect::<Vec<Vec<_>>>(),
         },
     });
-    // Where nothing goes wrong on purpose there is nothing to say.
+    // Without planned faults there is nothing to report.
     if !report.faults.is_empty() {
         json["faults"] = report.faults.iter().map(fault).collect();
     }

@@ -1,4 +1,4 @@
-//! What the tour shows of simulated clusters: an incast, without congestion control and with it.
+//! The tour's part about simulated clusters: an incast, with and without congestion control.
 
 use anyhow::ensure;
 use comfy_table::{Table, presets};
@@ -10,14 +10,15 @@ use sinew_harness::units;
 const CLIENTS: usize = 20;
 const MS: u64 = 1_000_000;
 
-/// The incast without congestion control, and with it.
+/// Outcomes of the incast without congestion control, and with it.
 pub type Seen = [(&'static str, Outcome); 2];
 
-/// Lets twenty hosts of nsdi19's CX4 cluster send to one, and checks that congestion control shortens the queue and leaves no link idle.
+/// Lets twenty hosts of nsdi19's CX4 cluster send to one, and checks that congestion control shortens the queue and
+/// leaves no link idle.
 ///
 /// # Errors
 ///
-/// It does not.
+/// A check that failed, which does not happen.
 pub fn measure(is_quick: bool) -> anyhow::Result<Seen> {
     let ms = if is_quick { 3 } else { 10 };
     let run =
@@ -32,7 +33,7 @@ pub fn measure(is_quick: bool) -> anyhow::Result<Seen> {
     Ok([("without congestion control", without), ("with Swift", with)])
 }
 
-/// A table of it.
+/// Table of the outcomes.
 pub fn show(seen: &Seen) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_width(crate::output::width() as u16).set_header([

@@ -10,43 +10,43 @@ use anyhow::{Context, bail, ensure};
 use super::tools;
 use crate::{output, socket_args};
 
-/// Where the kernel shows its block devices.
+/// Directory in which the kernel lists its block devices.
 const DEVICES: &str = "/sys/block";
 
-/// Bytes at a device's beginning in which whatever is on it has something.
+/// Bytes at the beginning of a device that any user of it writes to.
 const BEGINNING: usize = 128 << 10;
 
-/// What stands at the end of the first page of swap.
+/// Magic at the end of the first page of swap.
 const SWAP_MAGIC: &[u8] = b"SWAPSPACE2";
 
-/// What becomes swap.
+/// Device or file that becomes swap.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Source {
     /// A block device that is served at a Unix socket.
     Socket(PathBuf),
-    /// One that is served at a port.
+    /// A block device that is served at a host and a port.
     Port(String, u16),
     /// A file.
     File(PathBuf),
-    /// A device that is attached already; for taking it down.
+    /// A device that is attached already; only for taking it down.
     Device(PathBuf),
 }
 
-/// A device that is let go when this is dropped.
+/// A device that is released when this is dropped.
 pub struct Attached {
-    /// It.
+    /// Path of the device.
     pub device: PathBuf,
-    /// Bytes of it.
+    /// Size of the device, in bytes.
     pub bytes: u64,
-    /// Nothing can be on it, since it was made just now.
+    /// Whether it was made just now, so that nothing can be on it.
     pub is_new: bool,
-    /// A file that goes with it.
+    /// A file that is removed with it.
     file: Option<PathBuf>,
     is_kept: bool,
 }
 
 impl Attached {
-    /// It stays.
+    /// Keeps the device attached.
     pub fn keep(mut self) {
         self.is_kept = true;
     }
@@ -67,11 +67,11 @@ impl Drop for Attached {
 }
 
 impl Source {
-    /// What `sinew swap` was told.
+    /// Parses the argument of `sinew swap`.
     ///
     /// # Errors
     ///
-    /// That it is none of these.
+    /// The argument is none of these.
     pub fn of(text: &str) -> anyhow::Result<Self> {
         if text.starts_with("/dev/") {
             return Ok(Self::Device(text.into()));
@@ -94,15 +94,15 @@ impl Source {
         Ok(Self::Port(host.trim_matches(['[', ']']).to_owned(), port))
     }
 
-    /// Makes a device of it.
+    /// Attaches a device for it.
     ///
     /// # Errors
     ///
-    /// What is missing, or what a program said.
+    /// Something is missing, or a program failed.
     pub fn attach(&self, name: &str, size: Option<usize>) -> anyhow::Result<Attached> {
         match self {
             Self::Device(device) => bail!(
-                "{}: say where the block device is served, or a file; mkswap and swapon make a device swap",
+                "{}: give the address of a block device, or a file; mkswap and swapon make a device swap",
                 device.display()
             ),
             Self::File(file) => attach_file(file, size),
@@ -111,16 +111,16 @@ impl Source {
         }
     }
 
-    /// The device that was made of it.
+    /// Finds the device that was attached for it.
     ///
     /// # Errors
     ///
-    /// That there is none.
+    /// There is none.
     pub fn device(&self) -> anyhow::Result<PathBuf> {
         match self {
             Self::Device(device) => {
                 let is_device = std::fs::metadata(device).is_ok_and(|about| about.file_type().is_block_device());
-                ensure!(is_device, "{} is no block device of this machine", device.display());
+                ensure!(is_device, "{} is not a block device of this machine", device.display());
                 Ok(device.clone())
             }
             Self::File(file) => {
@@ -128,22 +128,24 @@ impl Source {
                 let listed =
                     tools::done(&["losetup", "--noheadings", "--output", "NAME", "-j", &file.to_string_lossy()])?;
                 let devices = || listed.lines().map(str::trim).filter(|device| !device.is_empty()).map(PathBuf::from);
-                // Others may have it on a device, too.
+                // Others may have attached it to a device, too.
                 let ours = devices().find(|device| check_ours(device).is_ok());
-                ours.or_else(|| devices().next()).with_context(|| format!("{} is on no loop device", file.display()))
+                ours.or_else(|| devices().next()).with_context(|| format!("{} is not on a loop device", file.display()))
             }
             Self::Socket(_) | Self::Port(..) => {
                 let backend = self.backend();
                 let is_it = |device: &PathBuf| note(device).is_some_and(|note| note == backend);
                 let device = nbd_devices()?.into_iter().find(is_it);
                 device.with_context(|| {
-                    format!("no network block device was set up for {backend}; sinew swap show lists what there is, by device")
+                    format!(
+                        "no network block device was set up for {backend}; sinew swap show lists the devices in use"
+                    )
                 })
             }
         }
     }
 
-    /// As it is written down for a device.
+    /// Form in which it is noted for a device.
     fn backend(&self) -> String {
         match self {
             Self::Socket(path) => format!("unix:{}", path.display()),
@@ -153,17 +155,17 @@ impl Source {
     }
 }
 
-/// Where it is written down what a device was set up for: it goes with the machine's run.
+/// File that notes what a device was set up for. It does not survive a reboot.
 fn note_path(device: &Path) -> PathBuf {
     Path::new("/run/sinew-swap").join(device.file_name().unwrap_or_default())
 }
 
-/// Where it is written down whose connection it was.
+/// File that notes which process connected the device.
 fn client_path(device: &Path) -> PathBuf {
     note_path(device).with_extension("client")
 }
 
-/// The process that has connected a network block device, as the kernel tells it.
+/// The process that has connected a network block device, according to the kernel.
 fn nbd_client(device: &Path) -> Option<String> {
     let path = Path::new(DEVICES).join(device.file_name()?).join("pid");
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
@@ -181,34 +183,34 @@ fn write_note(device: &Path, what: &str) -> anyhow::Result<()> {
         .with_context(|| format!("writing {}", note.display()))
 }
 
-/// The file that a loop device is over, as the kernel tells it.
+/// The file under a loop device, according to the kernel.
 fn backing_file(device: &Path) -> Option<String> {
     let path = Path::new(DEVICES).join(device.file_name()?).join("loop/backing_file");
     let text = std::fs::read_to_string(path).ok()?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
-    // Of one without a name it says so.
+    // The kernel marks a file that has lost its name.
     Some(text.strip_suffix(" (deleted)").unwrap_or(text).to_owned())
 }
 
-/// Whether `sinew swap on` has set the device up.
+/// Checks that `sinew swap on` has set the device up.
 ///
 /// # Errors
 ///
-/// That it has not, and what the device is.
+/// It has not; the error says what the device is.
 pub fn check_ours(device: &Path) -> anyhow::Result<()> {
     let shown = device.display();
     let name = device.file_name().unwrap_or_default().to_string_lossy();
     let note = note(device);
     if name.starts_with("loop") {
         let found =
-            backing_file(device).with_context(|| format!("{shown} is over no file: nothing is to be let go"))?;
+            backing_file(device).with_context(|| format!("{shown} is not over a file: there is nothing to release"))?;
         match note {
             Some(ours) if ours == found => Ok(()),
             Some(ours) => {
                 bail!("{shown} is over {found} by now, and sinew swap on had set it up over {ours}: it stays")
             }
             None => bail!(
-                "{shown} is over {found}, and sinew swap on has not set it up: it stays; whoever did may let it go with losetup -d {shown}"
+                "{shown} is over {found}, and sinew swap on has not set it up: it stays; whoever did can release it with losetup -d {shown}"
             ),
         }
     } else if name.starts_with("nbd") {
@@ -219,16 +221,17 @@ pub fn check_ours(device: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a network block device is the one that was set up: `ours` connected it then, and `found` has it connected now.
+/// Checks that a network block device is still the one that was set up: process `ours` connected it then, and `found`
+/// has it connected now.
 fn check_nbd(device: &Path, is_noted: bool, ours: Option<&str>, found: Option<&str>) -> anyhow::Result<()> {
     let shown = device.display();
     ensure!(
         is_noted,
-        "{shown} is a network block device that sinew swap on has not set up: it stays; whoever did may let it go with nbd-client -d {shown}"
+        "{shown} is a network block device that sinew swap on has not set up: it stays; whoever did can release it with nbd-client -d {shown}"
     );
     match (ours, found) {
         (Some(ours), Some(found)) if ours != found => bail!(
-            "{shown} is connected by process {found} by now, and sinew swap on had set it up by process {ours}: it stays; whoever did may let it go with nbd-client -d {shown}"
+            "{shown} is connected by process {found} by now, and sinew swap on had set it up by process {ours}: it stays; whoever did can release it with nbd-client -d {shown}"
         ),
         _ => Ok(()),
     }
@@ -247,16 +250,16 @@ fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
             let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
             let made = made.map_err(|error| match error.kind() {
                 ErrorKind::AlreadyExists => {
-                    anyhow::anyhow!("{shown} is there already: without --size it is used as it is")
+                    anyhow::anyhow!("{shown} exists already: without --size it is used as it is")
                 }
                 _ => anyhow::Error::from(error).context(format!("making {shown}")),
             })?;
             let longer = made.set_len(size as u64).and_then(|()| made.metadata());
-            longer.with_context(|| format!("making {shown} so long")).map_err(undo)?
+            longer.with_context(|| format!("making {shown} that long")).map_err(undo)?
         }
-        None => std::fs::metadata(file).with_context(|| format!("{shown} (with --size BYTES it is made)"))?,
+        None => std::fs::metadata(file).with_context(|| format!("{shown} (with --size BYTES it is created)"))?,
     };
-    ensure!(about.is_file(), "{shown} is no file");
+    ensure!(about.is_file(), "{shown} is not a regular file");
     ensure!(about.len() as usize >= super::SIZE_MIN, "{shown} is too short for swap");
     ensure!(
         about.mode() & 0o077 == 0,
@@ -265,16 +268,17 @@ fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
     let device = PathBuf::from(loop_device(file).map_err(undo)?);
     let made = size.map(|_| file.to_path_buf());
     let attached = Attached { device, bytes: about.len(), is_new: size.is_some(), file: made, is_kept: false };
-    // From here on it is let go when something fails.
+    // From here on, an error releases the device.
     let device = &attached.device;
-    write_note(device, &backing_file(device).with_context(|| format!("{} is over no file", device.display()))?)?;
+    write_note(device, &backing_file(device).with_context(|| format!("{} is not over a file", device.display()))?)?;
     Ok(attached)
 }
 
-/// Puts a file on a loop device, past the cache of pages where the file system can, so that a page that goes out takes no other page.
+/// Attaches a file to a loop device. Where the file system can, I/O bypasses the page cache, so that swapping out a
+/// page takes no other page.
 fn loop_device(file: &Path) -> anyhow::Result<String> {
     if !Path::new("/dev/loop-control").exists() {
-        // Where there is no such module, losetup says so.
+        // If the module does not exist, losetup reports it.
         let _ = tools::done(&["modprobe", "loop"]);
     }
     let path = file.to_string_lossy();
@@ -282,7 +286,7 @@ fn loop_device(file: &Path) -> anyhow::Result<String> {
     attach("--direct-io=on").or_else(|_| {
         let device = attach("--direct-io=off")?;
         output::complain(format_args!(
-            "{path}: its file system has no direct I/O, so a page that goes out takes memory of the page cache for a while"
+            "{path}: its file system has no direct I/O, so swapping out a page takes memory of the page cache for a while"
         ));
         Ok(device)
     })
@@ -299,11 +303,11 @@ fn nbd_devices() -> anyhow::Result<Vec<PathBuf>> {
     Ok(names.into_iter().map(|name| Path::new("/dev").join(name)).collect())
 }
 
-/// Bytes of a device: the kernel counts in sectors of 512, whatever the device's are.
+/// Size of a device in bytes. The kernel counts sectors of 512 bytes, whatever the device's own size is.
 fn device_bytes(device: &Path) -> anyhow::Result<u64> {
     let path = Path::new(DEVICES).join(device.file_name().unwrap_or_default()).join("size");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let sectors: u64 = text.trim().parse().with_context(|| format!("{} is no number", path.display()))?;
+    let sectors: u64 = text.trim().parse().with_context(|| format!("{} is not a number", path.display()))?;
     Ok(sectors * 512)
 }
 
@@ -318,11 +322,11 @@ fn attach_nbd(server: &[&str], name: &str) -> anyhow::Result<Attached> {
     let shown = device.to_string_lossy().into_owned();
     let mut command = vec!["nbd-client"];
     command.extend(server);
-    // As a device that is paged to: its client, too, is not to wait for memory.
+    // Options of a device that is paged to: its client must not wait for memory either.
     command.extend([shown.as_str(), "-name", name, "-block-size", "4096", "-swap"]);
     tools::done(&command)?;
     let attached = |bytes| Attached { device: device.clone(), bytes, is_new: false, file: None, is_kept: false };
-    // From here on it is let go when something fails.
+    // From here on, an error releases the device.
     let mut attached = attached(0);
     attached.bytes = device_bytes(&device)?;
     ensure!(attached.bytes as usize >= super::SIZE_MIN, "the block device is too short for swap");
@@ -331,19 +335,19 @@ fn attach_nbd(server: &[&str], name: &str) -> anyhow::Result<Attached> {
         _ => server.join(":"),
     };
     write_note(&device, &backend)?;
-    // Kernels that do not tell it leave the device to its name.
+    // On kernels that do not name the process, the device is recognised by its name alone.
     match nbd_client(&device) {
-        Some(client) => std::fs::write(client_path(&device), client).context("noting whose the connection is")?,
+        Some(client) => std::fs::write(client_path(&device), client).context("noting the connecting process")?,
         None => drop(std::fs::remove_file(client_path(&device))),
     }
     Ok(attached)
 }
 
-/// Lets a device go that [is ours](check_ours).
+/// Releases a device that [is ours](check_ours).
 ///
 /// # Errors
 ///
-/// What a program said.
+/// A program failed.
 pub fn detach(device: &Path) -> anyhow::Result<()> {
     let shown = device.to_string_lossy();
     let name = device.file_name().unwrap_or_default().to_string_lossy();
@@ -354,11 +358,11 @@ pub fn detach(device: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether nothing is on a device that somebody could want: zeros, or swap.
+/// Checks that nothing on a device could be wanted: it begins with zeros, or is swap.
 ///
 /// # Errors
 ///
-/// That something is.
+/// Something else is on it.
 pub fn check_unused(device: &Path) -> anyhow::Result<()> {
     let shown = device.display();
     let mut file = File::open(device).with_context(|| format!("reading {shown}"))?;
@@ -367,7 +371,7 @@ pub fn check_unused(device: &Path) -> anyhow::Result<()> {
     file.take(BEGINNING as u64).read_to_end(&mut bytes).with_context(|| format!("reading {shown}"))?;
     ensure!(
         is_unused(&bytes),
-        "something other than swap is on the device: if it is not needed any more, say --overwrite"
+        "something other than swap is on the device: if it is no longer needed, add --overwrite"
     );
     Ok(())
 }
@@ -402,7 +406,7 @@ mod tests {
             |is_noted, ours, found| check_nbd(device, is_noted, ours, found).err().map(|error| error.to_string());
         assert!(said(false, None, Some("7")).unwrap().contains("has not set up"));
         assert!(said(true, Some("7"), Some("8")).unwrap().contains("connected by process 8 by now"));
-        // One that is not connected any more is nobody else's, and not every kernel tells.
+        // A device that is no longer connected is nobody else's, and not every kernel names the process.
         for (ours, found) in [(Some("7"), Some("7")), (Some("7"), None), (None, Some("7")), (None, None)] {
             assert_eq!(said(true, ours, found), None);
         }

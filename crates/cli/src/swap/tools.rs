@@ -1,14 +1,14 @@
-//! The system's own programs, which know how its devices are set up.
+//! The system's own programs, which know how to set up its devices.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// Folders that programs of administrators are in, which not every PATH has.
+/// Folders of administrators' programs, which not every PATH has.
 const FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin";
 
-/// Programs, and the Debian packages that have them.
+/// Programs, and the Debian packages that contain them.
 const PACKAGES: &[(&str, &str)] = &[
     ("losetup", "mount"),
     ("mkswap", "util-linux"),
@@ -24,11 +24,11 @@ fn paths() -> String {
     }
 }
 
-/// Whether all of these programs are here, and this user may use them.
+/// Checks that all of these programs exist, and that this user may use them.
 ///
 /// # Errors
 ///
-/// What is missing, and the package that has it.
+/// A program is missing; the error names its package. Or the user is not root.
 pub fn require(programs: &[&str]) -> anyhow::Result<()> {
     let paths = paths();
     for program in programs {
@@ -44,11 +44,11 @@ pub fn require(programs: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a program to its end, and returns what it printed.
+/// Runs a program to its end, and returns its output.
 ///
 /// # Errors
 ///
-/// That it failed, with what it said.
+/// It failed; the error has its message.
 pub fn done<S: AsRef<OsStr>>(command: &[S]) -> anyhow::Result<String> {
     let (program, args) = command.split_first().context("a command has a name")?;
     let shown = command.iter().map(|word| word.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -58,7 +58,7 @@ pub fn done<S: AsRef<OsStr>>(command: &[S]) -> anyhow::Result<String> {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
     let said = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
-    let said = said.iter().find(|text| !text.is_empty()).map_or("it says nothing", String::as_str);
+    let said = said.iter().find(|text| !text.is_empty()).map_or("without a message", String::as_str);
     bail!("{shown}: {} ({said})", output.status)
 }
 

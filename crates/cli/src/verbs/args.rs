@@ -1,4 +1,4 @@
-//! What `sinew verbs` can be told.
+//! Options of `sinew verbs`.
 
 use anyhow::ensure;
 use sinew_harness::load::verbs::{Carrier, Form, Op, Shape, VerbsPlan, Wait, Work};
@@ -14,19 +14,19 @@ use crate::measure::{MeasureArgs, with_progress};
 use crate::{Outcome, Usage};
 
 pub const BW_HELP: &str = "\
-As ib_send_bw, ib_write_bw and ib_read_bw. MB are 2^20 bytes. The limit over shm is one thread that copies messages of the same size
-into memory of the same layout; for SEND a bare ring, and past what that holds copies of
-what another core has just written.
-Contents are checked: messages and results of READs as they come; of what was written the last in each place, at the end of each slice.
+Like ib_send_bw, ib_write_bw and ib_read_bw. MB are 2^20 bytes. Over shm the limit is one thread that copies messages of the same size
+into memory of the same layout; for SEND it is a bare ring, and for messages that do not fit one, copies of
+memory that another core has just written.
+Contents are checked: messages and results of READs as they arrive; of WRITEs the last in each place, at the end of each slice.
 
 Examples:
   sinew verbs bw --op write --size 64K
   sinew verbs bw --op read --sizes 2..1M --json";
 
 pub const RATE_HELP: &str = "\
-Small messages, --window in flight on each queue pair, started --doorbell at a time, one in --signal signaled. Over UC and UD the
-receiver of SENDs and WRITEs with immediate tells the sender how far it is, with a SEND of a header now and then, and only what arrived
-counts. Of plain WRITEs over UC nobody is told: what has left counts. The limit is as for `bw`; for atomics, those of one thread alone.
+Small messages, with --window in flight on each queue pair, --doorbell of them started by one doorbell, and one in --signal signaled. Over UC and UD the
+receiver of SENDs and WRITEs with immediate reports to the sender how far it is, with a SEND of a header now and then, and only messages that arrived
+count. Nobody reports the arrival of plain WRITEs over UC, so those sent count. The limit is that of `bw`; for atomics, those of one thread alone.
 
 Examples:
   sinew verbs rate --op write --inline
@@ -34,10 +34,10 @@ Examples:
   sinew verbs rate --op write --threads 4 --inbound --fail-if-ratio-below 0.5";
 
 pub const LAT_HELP: &str = "\
-As ib_send_lat, ib_write_lat, ib_read_lat and ib_atomic_lat: a READ or an atomic from its post to its completion; a SEND, a WRITE or a
-WRITE with immediate as half of a message there and back. A READ over shm is of what the server's processor has just written; its limit is a plain copy of the
-same bytes out of what another processor has just written. The others' are one atomic, half a cache line's round trip between the
-cores (WRITE), and half of a packet's through bare rings (SEND, WRITE with immediate).
+Like ib_send_lat, ib_write_lat, ib_read_lat and ib_atomic_lat: the latency of a READ or an atomic is from its post to its completion; that of a SEND, a WRITE or a
+WRITE with immediate is half of a message's round trip. Over shm a READ reads what the server's processor has just written; its limit is a plain copy of the
+same bytes, which another processor has just written. The other limits are one atomic, half a cache line's round trip between the
+cores (WRITE), and half of a packet's round trip through bare rings (SEND, WRITE with immediate).
 
 Examples:
   sinew verbs lat --op read --size 64
@@ -45,8 +45,8 @@ Examples:
 
 pub const ECHO_HELP: &str = "\
 A client sends a message and the server sends it back (sigcomm14 3.2.2): as WRITE and WRITE (ww), WRITE and SEND over UD (ws), SEND and
-SEND (ss), WRITEs with immediate (imm). Either side checks each message: the first 32 bytes and the last 8, a word of every 4 KB, and one message in 64 byte for byte.
-With one in flight the figure is the round trip, with more the rate.
+SEND (ss), WRITEs with immediate (imm). Both sides check each message: the first 32 bytes and the last 8, a word of every 4 KB, and one message in 64 byte for byte.
+With one message in flight the figure is the round trip, with more it is the rate.
 
 Examples:
   sinew verbs echo --form ww
@@ -57,28 +57,28 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     device: DeviceArgs,
-    /// A server that runs already (see `sinew verbs serve`); else one is started in a process of its own
+    /// Address of a running `sinew verbs serve` [default: a server is started in a process of its own]
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
     address: Option<String>,
-    /// How queue pairs talk [default: rc; for echo uc, and ud for --form ss]
+    /// Transport of the queue pairs [default: rc; for echo uc, and ud for --form ss]
     #[arg(long, visible_alias = "connection", value_enum, ignore_case = true)]
     transport: Option<Carrier>,
-    /// Bytes of a message: 32, 64K, 8M [default: 32; 64K for bw, 8 for atomics]
+    /// Length of a message, in bytes: 32, 64K, 8M [default: 32; 64K for bw, 8 for atomics]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
     size: Option<usize>,
-    /// Measure all sizes from the first to the second, doubling: 2..64K
+    /// Measure all sizes from the first to the second, each twice the one before: 2..64K
     #[arg(long, value_name = "SIZE..SIZE", conflicts_with = "size", value_parser = parse_sizes)]
     sizes: Option<(usize, usize)>,
     /// Copy messages into the requests [default for lat and echo, up to 220 bytes]
     #[arg(long)]
     inline: bool,
-    /// Do not, where it is the default
+    /// Do not copy messages into the requests, even where that is the default
     #[arg(long, conflicts_with = "inline")]
     no_inline: bool,
     /// Requests in flight on each queue pair [default: 128; 1 for echo]
     #[arg(long, visible_alias = "tx-depth", allow_negative_numbers = true)]
     window: Option<usize>,
-    /// Of how many requests one is signaled [default: 64, or the window; for long echoes fewer]
+    /// Signaling interval: one request in this many is signaled [default: 64, or the window; for long echoes fewer]
     #[arg(long, visible_alias = "cq-mod", allow_negative_numbers = true)]
     signal: Option<usize>,
     /// Queue pairs between two threads
@@ -87,16 +87,16 @@ pub struct Args {
     /// Threads of each side
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     threads: usize,
-    /// All client threads work with one server thread
+    /// Connect all client threads to one server thread
     #[arg(long, group = "shape")]
     inbound: bool,
-    /// One client thread works with all server threads
+    /// Connect one client thread to all server threads
     #[arg(long, group = "shape")]
     outbound: bool,
-    /// Every client thread works with every server thread
+    /// Connect every client thread to every server thread
     #[arg(long, group = "shape")]
     all_to_all: bool,
-    /// How threads wait for completions [default: poll; events with --read-intr]
+    /// Way in which threads wait for completions [default: poll; events with --read-intr]
     #[arg(long, value_enum)]
     wait: Option<Wait>,
     /// The same as --wait events
@@ -112,13 +112,14 @@ pub struct Args {
 /// Options of measurements of one kind of request.
 #[derive(clap::Args)]
 pub struct OpArgs {
-    /// What a request does
+    /// Operation of a request
     #[arg(long, value_enum, default_value = "write")]
     op: Op,
-    /// READs for each object, one after the other: all but the last read 8 bytes (READ-Intr-2 to 4 of apnet19; 1 is a plain READ)
+    /// READs for each object, one after the other; all but the last read 8 bytes (READ-Intr-2 to 4 of apnet19; 1 is a
+    /// plain READ)
     #[arg(long, value_name = "READS", allow_negative_numbers = true)]
     read_intr: Option<usize>,
-    /// SEND with immediate and no bytes
+    /// SEND an immediate without data
     #[arg(long)]
     header_only: bool,
     #[command(flatten)]
@@ -130,7 +131,7 @@ pub struct OpArgs {
 pub struct LoadArgs {
     #[command(flatten)]
     op: OpArgs,
-    /// Requests that one doorbell starts [default: 1 for bw, 16 for rate]
+    /// Requests started by one doorbell [default: 1 for bw, 16 for rate]
     #[arg(long, visible_alias = "post-list", allow_negative_numbers = true)]
     doorbell: Option<usize>,
 }
@@ -138,7 +139,7 @@ pub struct LoadArgs {
 /// Options of echoes.
 #[derive(clap::Args)]
 pub struct EchoArgs {
-    /// How messages go there and back
+    /// Verbs of a message there and back
     #[arg(long, value_enum, default_value = "ww")]
     form: Form,
     #[command(flatten)]
@@ -148,12 +149,12 @@ pub struct EchoArgs {
 /// Measurements, one for each size, and the processors of the client threads.
 type Planned = (Vec<(Kind, VerbsPlan)>, Vec<Option<usize>>);
 
-/// The longest source that is inline unless it is said otherwise, as perftest has it for SEND and WRITE.
+/// Longest source that is inline by default, in bytes, as in perftest for SEND and WRITE.
 pub const INLINE_DEFAULT: usize = 220;
 
-/// Reads `2..64K`.
+/// Parses `2..64K`.
 fn parse_sizes(text: &str) -> Result<(usize, usize), String> {
-    let expected = || "two sizes are needed, the smaller first: 2..64K".to_owned();
+    let expected = || "must be two sizes, the smaller first: 2..64K".to_owned();
     let (first, last) = text.split_once("..").ok_or_else(expected)?;
     let (first, last) = (parse_size(first)?, parse_size(last)?);
     if first == 0 || first > last { Err(expected()) } else { Ok((first, last)) }
@@ -167,7 +168,7 @@ pub fn load(args: &LoadArgs, kind: Kind) -> anyhow::Result<Outcome> {
 }
 
 pub fn latency(args: &OpArgs) -> anyhow::Result<Outcome> {
-    // A message's way there alone cannot be timed: it is half of the way there and back.
+    // The time of a message one way cannot be measured alone: it is half of a round trip.
     let work = match args.op {
         Op::Send => Work::Echo(Form::Ss),
         Op::Write => Work::Echo(Form::Ww),
@@ -194,7 +195,7 @@ impl OpArgs {
 }
 
 impl Args {
-    /// Measures what a plan begins to say.
+    /// Completes a plan from the options, and measures it.
     fn run(&self, kind: Kind, start: VerbsPlan) -> anyhow::Result<Outcome> {
         let (plans, client_cpus) = self.plan(kind, start).map_err(Usage::of)?;
         let references = self.measure.references().map_err(Usage::of)?;
@@ -233,10 +234,10 @@ impl Args {
             let told_to_wait = self.events || self.wait.is_some_and(|wait| wait != Wait::Poll);
             ensure!(
                 !told_to_wait || matches!(work, Work::Echo(_)) || !is_shm,
-                "--wait, --events: over shm it is the client that does what such a request asks for, and nothing waits; they are for \
-                 --op send and write-imm, and for --fabric ibverbs"
+                "--wait, --events: over shm the client itself carries out such a request, so nothing waits; these options apply to \
+                 --op send and write-imm, and to --fabric ibverbs"
             );
-            ensure!(!self.no_inline || has_source, "--no-inline: such a request has no bytes to copy into it");
+            ensure!(!self.no_inline || has_source, "--no-inline: this request has no bytes to copy into it");
         }
         ensure!(!self.inline || !header_only, "--inline: with --header-only there are no bytes to copy");
         ensure!(!header_only || self.sizes.is_none(), "--header-only has no --sizes");
@@ -268,7 +269,7 @@ impl Args {
         let larger = |size: &usize| size.checked_mul(2).filter(|size| (1..=last).contains(size));
         let plans: Vec<VerbsPlan> = std::iter::successors(Some(first), larger).map(of_size).collect();
         for plan in &plans {
-            ensure!(kind != Kind::Bandwidth || plan.message_len() > 0, "nothing has no bandwidth");
+            ensure!(kind != Kind::Bandwidth || plan.message_len() > 0, "a bandwidth needs messages with data");
             plan.check()?;
             ensure!(
                 !self.measure.thresholds.judge_ratio() || Meter::new(plan, kind, self.device.fabric, None).is_some(),

@@ -11,7 +11,7 @@ use sinew_harness::units;
 
 use crate::{Outcome, output};
 
-/// What carries the verbs.
+/// Fabric that carries the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Carried {
     /// Shared memory between processes of one user
@@ -21,7 +21,7 @@ pub enum Carried {
 }
 
 impl Carried {
-    /// As on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
@@ -30,18 +30,18 @@ impl Carried {
     }
 }
 
-/// Which device.
+/// Options that choose a device.
 #[derive(clap::Args, Clone, Debug)]
 pub struct DeviceArgs {
-    /// What carries the verbs
+    /// Fabric that carries the verbs
     #[arg(long, value_enum, default_value = "shm")]
     pub fabric: Carried,
-    /// The RDMA device, as rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first that can be used]
+    /// RDMA device, as rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first usable one]
     #[arg(long, visible_alias = "ib-dev")]
     pub device: Option<String>,
 }
 
-/// Something to do with a device of whatever kind.
+/// Work to do with a device of any kind.
 pub trait Job {
     type Result;
 
@@ -49,9 +49,9 @@ pub trait Job {
 }
 
 impl DeviceArgs {
-    /// Whether they make sense, whatever the machine.
+    /// Checks these options, as far as that needs no look at the machine.
     pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(self.device.is_none() || self.fabric == Carried::Ibverbs, "--device is for --fabric ibverbs");
+        ensure!(self.device.is_none() || self.fabric == Carried::Ibverbs, "--device applies to --fabric ibverbs");
         self.selector().map(|_| ())
     }
 
@@ -59,7 +59,7 @@ impl DeviceArgs {
         Ok(self.device.as_deref().unwrap_or_default().parse()?)
     }
 
-    /// Opens the device and does the job.
+    /// Opens the device, and does the job.
     pub fn run<J: Job>(&self, job: J) -> anyhow::Result<J::Result> {
         match self.fabric {
             Carried::Shm => job.run(ShmDevice::open(&"shm://".parse()?)?, self.fabric),
@@ -67,7 +67,7 @@ impl DeviceArgs {
         }
     }
 
-    /// The arguments that give a child the same device.
+    /// Arguments that give a child the same device.
     pub fn to_args(&self) -> Vec<String> {
         let mut args = vec!["--fabric".to_owned(), self.fabric.name().to_owned()];
         if let Some(device) = &self.device {
@@ -95,10 +95,10 @@ impl Job for Describe {
     }
 }
 
-/// A device as it is listed: in lines to read, and as JSON.
+/// A device as it is listed: as text, and as JSON.
 type Listed = (String, Value);
 
-/// Lists the devices; one that cannot be used says why, and so does each of its ports.
+/// Lists the devices. One that cannot be used is listed with the reason, and so is each of its ports.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let open = |fabric, device| DeviceArgs { fabric, device }.run(Describe);
     let none = |fabric: Carried, error: &anyhow::Error| {
@@ -152,7 +152,7 @@ fn of_ibverbs(device: &DeviceInfo, open: impl Fn(String) -> anyhow::Result<Attri
             "gids": port.gids.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "error": null,
         });
-        // A device that cannot be used has said why already.
+        // A device that cannot be used has given its reason already.
         if trouble.is_none() {
             let opened = match &port.trouble {
                 Some(trouble) => Err(trouble.clone()),
@@ -172,7 +172,7 @@ fn of_ibverbs(device: &DeviceInfo, open: impl Fn(String) -> anyhow::Result<Attri
     (text, json!({ "fabric": "ibverbs", "name": name, "ports": json_ports, "error": trouble }))
 }
 
-/// Adds what a device can do to what is told of it; the same in a line to read.
+/// Adds a device's attributes to its JSON, and returns them as a line of text.
 fn describe(json: &mut Value, attributes: &Attributes) -> String {
     json["mtu"] = attributes.mtu.into();
     json["message_len_max"] = attributes.message_len_max.into();

@@ -1,9 +1,9 @@
-//! What is measured.
+//! Kinds of measurements.
 
 use sinew_harness::Unit;
 use sinew_harness::load::verbs::{Op, VerbsPlan, Work};
 
-/// What is measured.
+/// Kind of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Bytes a second.
@@ -17,7 +17,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bandwidth => "bw",
@@ -32,7 +32,7 @@ impl Kind {
         self == Self::Latency || (self == Self::Echo && plan.window == 1 && plan.links().len() == 1)
     }
 
-    /// Whether a latency is half of what is timed: that of a message one way, which perftest has so too.
+    /// Whether a latency is half of the time measured: that of a message one way, as in perftest.
     pub fn is_halved(self, plan: &VerbsPlan) -> bool {
         self == Self::Latency && matches!(plan.work, Work::Echo(_))
     }
@@ -42,7 +42,7 @@ impl Kind {
         self == Self::Latency && matches!(plan.work, Work::Load(Op::Read | Op::FetchAdd | Op::CompareSwap))
     }
 
-    /// What the figure of a plan is counted in.
+    /// Unit of a plan's figure.
     pub fn unit(self, plan: &VerbsPlan) -> Unit {
         match self {
             Self::Bandwidth => Unit::Gbps,

@@ -16,25 +16,25 @@ use sinew_harness::{Comparison, histogram, limits};
 use super::device::Carried;
 use super::kind::Kind;
 
-/// Times around a loop between two looks at the clock.
+/// Turns of a loop between two looks at the clock.
 const GROUP: usize = 256;
-/// Bytes of a packet's header on the way of a message over shared memory.
+/// Length of a packet's header, when a message goes over shared memory, in bytes.
 const PACKET_HEADER: usize = 24;
-/// A limit of which nothing came through is tried again for longer, up to this.
+/// Longest measurement of a limit, which is measured again for longer if no message was received.
 const LONGEST_TRY: Duration = Duration::from_secs(1);
 
-/// What a figure stands beside.
+/// Comparison of a figure.
 pub struct Meter {
-    /// In words.
+    /// Description.
     pub what: &'static str,
-    /// How to take it: what one thread does alone, or half a line's round trip, can be beaten.
+    /// Kind of comparison. A baseline can be beaten: one thread alone, or half a line's round trip.
     pub comparison: Comparison,
-    /// Measures it for so long: millions a second, or nanoseconds.
+    /// Measures it for the given time. Returns millions a second, or nanoseconds.
     take: Box<dyn Fn(Duration) -> anyhow::Result<f64>>,
 }
 
 impl Meter {
-    /// What the machine allows for what a plan measures, if there is a bare thing that does the same.
+    /// The machine's limit for a plan, if something bare does the same.
     pub fn new(plan: &VerbsPlan, kind: Kind, carried: Carried, cpus: Pair) -> Option<Self> {
         let is_latency = kind == Kind::Latency;
         let (size, packet, reads) = (plan.message_len(), plan.message_len() + PACKET_HEADER, plan.reads);
@@ -43,7 +43,7 @@ impl Meter {
         let is_bare = match plan.work {
             _ if carried == Carried::Ibverbs => false,
             Work::Load(_) => true,
-            // Of many in flight there is none.
+            // With many in flight there is none.
             Work::Echo(form) => plan.window == 1 && (packet_fits || matches!(form, Form::Ww | Form::Ws)),
         };
         if !is_bare {
@@ -92,7 +92,7 @@ impl Meter {
         })
     }
 
-    /// What can be beaten.
+    /// A comparison that can be beaten.
     fn baseline(what: &'static str, take: impl Fn(Duration) -> anyhow::Result<f64> + 'static) -> Self {
         Self { what, comparison: Comparison::Baseline, take: Box::new(take) }
     }
@@ -101,7 +101,7 @@ impl Meter {
         Self { comparison: Comparison::Limit, ..Self::baseline(what, take) }
     }
 
-    /// Measures once; `None` when nothing came through.
+    /// Measures once; `None` if no message was received.
     pub fn measure(&self, mut duration: Duration) -> anyhow::Result<Option<f64>> {
         loop {
             let figure = (self.take)(duration)?;
@@ -113,7 +113,7 @@ impl Meter {
     }
 }
 
-/// What one thread comes to alone, on the client's processor.
+/// Result of one thread alone, on the client's processor.
 fn alone(cpus: Pair, work: impl Fn() -> f64 + Send) -> anyhow::Result<f64> {
     two_threads(cpus, work, |_| ()).map(|(figure, ())| figure)
 }
@@ -131,7 +131,7 @@ fn rate(duration: Duration, mut work: impl FnMut()) -> f64 {
     }
 }
 
-/// The median time of one turn of `work`, with one reading of the clock, in nanoseconds.
+/// Median time of one turn of `work`, including one reading of the clock, in nanoseconds.
 fn each(duration: Duration, mut work: impl FnMut()) -> f64 {
     let (clock, mut times) = (HostClock::new(), histogram());
     let mut now_ns = clock.now_ns();
@@ -180,7 +180,7 @@ fn one_atomic() -> impl FnMut() {
     }
 }
 
-/// The median time of reading what the other core has written since the last time, with one reading of the clock.
+/// Median time of reading what the other core has just written, including one reading of the clock, in nanoseconds.
 fn fresh_loads(cpus: Pair, layout: Layout, duration: Duration) -> anyhow::Result<f64> {
     let exchange = Exchange::of(layout);
     let memory = SharedMemory::private(exchange.bytes())?;
@@ -192,7 +192,7 @@ fn fresh_loads(cpus: Pair, layout: Layout, duration: Duration) -> anyhow::Result
             sequence += 1;
             memory.store(exchange.asked, sequence)?;
             while memory.load(exchange.written)? != sequence {}
-            // Nothing is read ahead of the clock, and the clock is not read ahead of what it waits for.
+            // Keeps the reads from moving ahead of the clock, and the clock from moving ahead of the wait.
             settle();
             let began_ns = clock.now_ns();
             memory.read(0, &mut target)?;

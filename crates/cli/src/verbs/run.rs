@@ -1,4 +1,4 @@
-//! Runs a measurement: server, client threads, and slices of limit and measurement by turns.
+//! Runs a measurement: a server, client threads, and slices of the measurement and of its limit by turns.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub struct Measure<'a, 'b> {
     pub client_cpus: &'a [Option<usize>],
     pub references: &'a References,
     pub device: &'a DeviceArgs,
-    /// Where a server is; else one is started.
+    /// Address of a running server; without it, one is started.
     pub address: Option<&'a str>,
     pub progress: &'a mut Progress<'b>,
 }
@@ -69,7 +69,7 @@ impl Job for Measure<'_, '_> {
                 anyhow::Ok((run.alternate(run.judged, &mut turns, self.progress)?, turns))
             };
             let measured = measure();
-            // Ctrl-C reaches the server too: what is said of its going is not the cause.
+            // Ctrl-C reaches the server too, so an error about it is not the cause.
             ensure!(!interrupt.is_set(), Interrupted);
             let (measured, VerbsTurns { rig, meter }) = measured?;
             let setup = show::Setup {
@@ -86,13 +86,13 @@ impl Job for Measure<'_, '_> {
     }
 }
 
-/// A server process for measurements on a device like ours.
+/// Starts a server process for measurements on a device like ours.
 fn start_server(device: &DeviceArgs) -> anyhow::Result<ServerProcess> {
     let args = ["verbs", "serve"].into_iter().map(str::to_owned).chain(device.to_args());
     ServerProcess::spawn(&args.collect::<Vec<_>>())
 }
 
-/// Client threads, and what the machine allows beside them.
+/// Client threads, and the machine's limit beside them.
 struct VerbsTurns {
     rig: Clients,
     meter: Option<Meter>,
@@ -113,7 +113,8 @@ impl Turns for VerbsTurns {
     }
 }
 
-/// Orders for a client thread, which answers with what came of its slice, and how many requests each of its links has made so far.
+/// Orders for a client thread. It answers with the result of its slice, and the requests that each of its links has
+/// made so far.
 #[derive(Clone)]
 enum Ask {
     Connect(Vec<LinkAddress>),
@@ -139,19 +140,19 @@ impl<D: Device> Member for ClientThread<D> {
     }
 }
 
-/// Client threads that are connected with a server, which checks what they leave.
+/// Client threads connected to a server, which checks what they write.
 pub struct Clients {
     kind: Kind,
     plan: VerbsPlan,
     talk: Talk,
     crew: Crew<Ask, (Slice, Vec<u64>)>,
-    /// For each thread its links, by their places in the plan's list.
+    /// Links of each thread, by their places in the plan's list.
     links: Vec<Vec<usize>>,
     sum: Found,
 }
 
 impl Clients {
-    /// Starts client threads, and connects them with the server at `address`.
+    /// Starts client threads, and connects them to the server at `address`.
     fn meet<D: Device + 'static>(
         device: &D,
         carried: Carried,
@@ -184,7 +185,8 @@ impl Clients {
         Ok(Self { kind, plan: plan.clone(), talk, crew, links, sum })
     }
 
-    /// One slice on all client threads, and the server's verdict on it: the mean figure of the threads.
+    /// Measures one slice on all client threads, and asks the server to check it. Returns the mean figure of the
+    /// threads.
     fn slice(&mut self, duration: Duration) -> anyhow::Result<f64> {
         let Self { kind, plan, talk, crew, links, sum } = self;
         talk.is_ready_after(&Word::Go)?;
@@ -218,17 +220,18 @@ impl Clients {
     }
 }
 
-/// Holds what the server found against what was made; how many messages were lost in this slice.
+/// Compares the server's findings with the requests made. Returns the messages lost in this slice.
 fn judge(plan: &VerbsPlan, found: Findings, sum: &mut Found) -> anyhow::Result<u64> {
     let made: u64 = sum.made.iter().sum();
     let Findings { received, wrong, looked, lost } = found;
     let is_heard = plan.takes_receives() || matches!(plan.work, Work::Echo(_));
     let unseen = if is_heard { made.saturating_sub(received) } else { 0 };
-    // Of WRITEs, the last of each place can be looked at. One with immediate is missed twice.
+    // Only the last WRITE in each place can be checked. A lost WRITE with immediate is missed twice, so take the larger
+    // count.
     let lost = unseen.max(lost);
-    ensure!(looked <= made, "the server looked at {looked} messages in memory, of {made} that were written");
-    ensure!(received <= made, "the server received {received} messages, of {made} that were sent");
-    ensure!(wrong == 0, "{wrong} of {made} requests did not leave, or bring, what they must: the fabric corrupts data");
+    ensure!(looked <= made, "the server found {looked} messages in memory, but only {made} were written");
+    ensure!(received <= made, "the server received {received} messages, but only {made} were sent");
+    ensure!(wrong == 0, "{wrong} of {made} requests wrote or returned wrong data: the fabric corrupts data");
     let is_reliable = plan.carrier == Carrier::Rc;
     ensure!(lost == 0 || !is_reliable, "{lost} of {made} messages were lost on a reliable transport");
     let lost_now = lost.saturating_sub(sum.lost);
@@ -236,14 +239,14 @@ fn judge(plan: &VerbsPlan, found: Findings, sum: &mut Found) -> anyhow::Result<u
     Ok(lost_now)
 }
 
-/// Client threads and a server process of their own: what services on verbs stand beside.
+/// Client threads and a server process of their own, which services on verbs are compared with.
 pub struct Bare {
     clients: Clients,
     server: ServerProcess,
 }
 
 impl Bare {
-    /// Starts them.
+    /// Starts the server and the client threads.
     pub fn open<D: Device + 'static>(
         device: &D,
         args: &DeviceArgs,
@@ -257,17 +260,17 @@ impl Bare {
         Ok(Self { clients, server })
     }
 
-    /// The server's process.
+    /// Process ID of the server.
     pub fn process(&self) -> u32 {
         self.server.id()
     }
 
-    /// Measures a slice: messages of all threads, in millions a second.
+    /// Measures a slice. Returns millions of messages a second, over all threads.
     pub fn mops(&mut self, duration: Duration) -> anyhow::Result<f64> {
         let figure = self.clients.slice(duration)?;
         let Clients { kind, plan, .. } = &self.clients;
         Ok(match kind.is_time(plan) {
-            // One message at a time is told as the time that it takes.
+            // With one message at a time the figure is the time that it takes.
             true if figure > 0.0 => 1e3 / figure,
             true => 0.0,
             false => figure * plan.sides().0 as f64,

@@ -19,8 +19,8 @@ use crate::serve::{FAILED, READY, SERVING, end_with_stdin};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
-Serves measurements until Ctrl-C, each with threads, queue pairs and memory of its own. Who measures names HOST:PORT, where the two
-sides tell each other what they need. Shared memory carries between processes of one user.
+Serves measurements until Ctrl-C, each with threads, queue pairs and memory of its own. Clients connect to HOST:PORT, where the two
+sides exchange what they need. Shared memory works between processes of one user.
 
 Examples:
   sinew verbs serve 127.0.0.1:7100
@@ -31,7 +31,7 @@ Examples:
 /// Measurements at a time.
 const SESSIONS_MAX: usize = 16;
 const LOOK: Duration = Duration::from_millis(50);
-/// How long messages that are on their way are waited for.
+/// Longest wait for messages that are still in flight.
 const SETTLING: Duration = Duration::from_millis(500);
 
 /// Serve measurements of verbs until Ctrl-C.
@@ -40,18 +40,18 @@ const SETTLING: Duration = Duration::from_millis(500);
 pub struct Args {
     #[command(flatten)]
     device: DeviceArgs,
-    /// Where clients come to; port 0 is any that is free
+    /// Address at which clients connect; port 0 means any free port
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:0", value_parser = parse_address)]
     at: String,
     /// Keep the threads of a measurement on these processors, in turn
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pin: Vec<usize>,
-    /// Serve for a parent process: say `ready`, and end when standard input does
+    /// Serve for a parent process: print `ready`, and end when standard input does
     #[arg(long, hide = true)]
     child: bool,
 }
 
-/// Looks whether it can be an address; what a name stands for is found out later.
+/// Checks that this can be an address; a host name is resolved later.
 pub fn parse_address(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
     port.map(|_| text.to_owned()).ok_or_else(|| "an address is HOST:PORT, as in 127.0.0.1:7100".to_owned())
@@ -84,7 +84,7 @@ impl Job for Server<'_> {
 
     fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
-        // Who says nothing has a place there, and none among those who measure.
+        // A client that says nothing waits in the lobby, and takes no place from those that measure.
         let mut lobby = Lobby::new(RendezvousListener::bind(&args.at, LIMITS)?, LobbyLimits::default());
         output::print(format_args!("{SERVING}{}", lobby.address()))?;
         if args.child {
@@ -125,7 +125,7 @@ impl Job for Server<'_> {
                     };
                     if let Err(error) = served {
                         if !interrupt.is_set() {
-                            // Who asked may be the one that is gone.
+                            // The client may be gone.
                             let _ = talk.tell(&Word::Error(output::describe(&error)));
                         }
                         if !args.child {
@@ -140,7 +140,7 @@ impl Job for Server<'_> {
     }
 }
 
-/// One measurement, until its client closes the connection.
+/// Serves one measurement, until its client closes the connection.
 fn serve<D: Device + 'static>(
     device: &D,
     carried: Carried,
@@ -150,7 +150,7 @@ fn serve<D: Device + 'static>(
 ) -> anyhow::Result<()> {
     let Word::Begin(fabric, plan) = talk.read(hello)? else { return Err(talk.confused()) };
     let own = carried.name();
-    ensure!(fabric == own, "this server is one of --fabric {own}, and {fabric:?} was asked for");
+    ensure!(fabric == own, "this server serves --fabric {own}, but {fabric:?} was asked for");
     plan.check()?;
     let (workers, ours) = Workers::start(device, &plan, pins)?;
     let count = ours.len();
@@ -161,7 +161,7 @@ fn serve<D: Device + 'static>(
     while let Ok(word) = talk.hear(Duration::MAX) {
         let answer = match word {
             Word::Go => workers.go(),
-            // No link gets as far as its requests' ids do.
+            // No link makes more requests than their ids can number.
             Word::Check(made) if made.len() == count && made.iter().all(|&made| made <= NTH_MASK) => {
                 workers.rest()?;
                 Word::Found(workers.order(&made, Order::Check)?)
@@ -173,14 +173,14 @@ fn serve<D: Device + 'static>(
     Ok(())
 }
 
-/// What a server's thread is told; it answers with what it has found.
+/// Order for a server's thread, which answers with its findings.
 #[derive(Clone)]
 enum Order {
-    /// Queue pairs to connect with.
+    /// Connects its queue pairs with these.
     Connect(Vec<LinkAddress>),
-    /// Answer requests until all rest.
+    /// Answers requests until all threads are to rest.
     Answer,
-    /// Say what came of each link's requests, of which so many were made in all.
+    /// Checks each link's requests, whose number is given.
     Check(Vec<u64>),
 }
 
@@ -215,7 +215,7 @@ impl<D: Device> Member for Worker<D> {
     }
 
     fn tend(&mut self) {
-        // What fails now fails again when there is something to do.
+        // An error here occurs again when there is work.
         let _ = self.responder.turn();
     }
 }
@@ -223,16 +223,16 @@ impl<D: Device> Member for Worker<D> {
 /// The threads of a measurement.
 struct Workers {
     crew: Crew<Order, Findings>,
-    /// For each its links, one thread's behind the other's.
+    /// Number of links of each thread; in the list of all links, the threads' links follow one another.
     counts: Vec<usize>,
-    /// Whether they do not work, or are to end it,
+    /// Whether the threads rest, or are to come to rest.
     rests: Arc<AtomicBool>,
-    /// and their sleep.
+    /// Wakers of the threads.
     wakers: Vec<Waker>,
 }
 
 impl Workers {
-    /// Starts them; what to tell of their links.
+    /// Starts the threads. Returns the addresses of their links, too.
     fn start<D: Device + 'static>(
         device: &D,
         plan: &VerbsPlan,
@@ -257,7 +257,7 @@ impl Workers {
         Ok((Self { crew, counts, rests, wakers }, ours.concat()))
     }
 
-    /// Has each do something with its part of what there is for every link; what all have found.
+    /// Gives each thread its part of a list over all links, and returns the findings of all threads together.
     fn order<T: Clone>(&self, of_links: &[T], order: fn(Vec<T>) -> Order) -> anyhow::Result<Findings> {
         let first = |index: usize| self.counts[..index].iter().sum::<usize>();
         let part = |index: usize| of_links[first(index)..first(index + 1)].to_vec();

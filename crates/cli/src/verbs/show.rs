@@ -1,4 +1,4 @@
-//! How what came of measurements reads.
+//! Figures, tables and CSV of measurements.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -11,21 +11,21 @@ use super::kind::Kind;
 use super::limit::Meter;
 use crate::{output, table};
 
-/// What all slices have found so far, of the whole run, warm-up included.
+/// Findings of all slices so far, the warm-up included.
 pub struct Found {
     /// Messages of each link.
     pub made: Vec<u64>,
     /// Requests, or echoes, that are over.
     pub done: u64,
-    /// Messages of an unreliable transport that did not arrive.
+    /// Messages lost on an unreliable transport.
     pub lost: u64,
-    /// Messages, results and echoes that were looked at; of WRITEs the last in each place, after each slice.
+    /// Messages, results and echoes that were checked; of WRITEs the last in each place, after each slice.
     pub checked: u64,
-    /// How long requests took; without the warm-up.
+    /// Latency of requests in ns, without the warm-up.
     pub latency: Histogram<u64>,
 }
 
-/// What was measured, and on what.
+/// Parameters of a measurement.
 pub struct Setup<'a> {
     pub kind: Kind,
     pub plan: &'a VerbsPlan,
@@ -58,7 +58,7 @@ pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: Option<&Meter>, fou
         let left = if plan.knows_arrivals() {
             ""
         } else {
-            "; what has left is counted, since of plain WRITEs over UC nobody is told"
+            "; messages sent are counted, since nobody reports the arrival of plain WRITEs over UC"
         };
         figure.lines.push(format!("{} in flight on each queue pair{left}", plan.window));
     }
@@ -93,11 +93,11 @@ pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: Option<&Meter>, fou
 }
 
 impl Setup<'_> {
-    /// What requests do, as on the command line.
+    /// Operation of the requests, as on the command line.
     fn what(&self) -> String {
         match self.plan.work {
             Work::Load(op) => name(op),
-            // What a latency is half of.
+            // Operations whose latency is half of this echo.
             Work::Echo(Form::Ww | Form::Ws) if self.kind == Kind::Latency => name(Op::Write),
             Work::Echo(Form::Ss) if self.kind == Kind::Latency => name(Op::Send),
             Work::Echo(Form::Imm) if self.kind == Kind::Latency => name(Op::WriteImm),
@@ -117,7 +117,8 @@ impl Setup<'_> {
     }
 }
 
-/// A column of a table of several sizes: its head on the screen, its name in CSV, and its value as shown and as a plain number.
+/// A column of a table of several sizes: its head on the screen, its name in CSV, and its value as shown and as a plain
+/// number.
 type Column = (&'static str, &'static str, fn(&Figure) -> (String, String));
 
 fn number(value: Option<f64>) -> (String, String) {
@@ -172,7 +173,7 @@ fn columns(figures: &[Figure]) -> Vec<Column> {
     [&[size], own, &judged].concat()
 }
 
-/// Several sizes as a table, as perftest has it.
+/// Several sizes as a table like perftest's.
 pub fn table(figures: &[Figure]) -> String {
     let columns = columns(figures);
     let heads: Vec<&str> = columns.iter().map(|(head, ..)| *head).collect();

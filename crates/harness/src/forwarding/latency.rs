@@ -1,4 +1,5 @@
-//! How long frames take through an application on another core (nsdi15 4.5): over cables in shared memory, sent at a rate, and stamped with when they were due.
+//! Latency of frames through an application on another core (nsdi15 4.5): they go over cables in shared memory at a
+//! given rate, and are stamped with the time when they were due.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,39 +17,40 @@ use super::loads::PORTS;
 use crate::histogram;
 use crate::machine::{Idle, Pair, two_threads};
 
-/// Frames in flight, where as many are sent as can be.
+/// Frames in flight when as many as possible are sent.
 const WINDOW: u64 = 256;
-/// Frames in flight at most at any rate, if the rings hold as many.
+/// Most frames in flight at any rate, if the rings hold as many.
 const IN_FLIGHT_MAX: u64 = 512;
-/// What does not come so long after the last that came is lost: the other thread may wait for its processor.
+/// Time since the last arrival after which the remaining frames are lost. It is long, since the other thread may wait
+/// for its processor.
 const LOST_AFTER: Duration = Duration::from_secs(1);
-/// The links have to be there by then.
+/// Longest wait for the links.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a burst is waited for before there are links.
+/// Time to wait for a burst before there are links.
 const PAUSE: Duration = Duration::from_millis(5);
-/// When nothing has come for so long, nothing is under way.
+/// Time without arrivals after which nothing is in flight.
 const QUIET: Duration = Duration::from_millis(100);
-/// Of a stamp, the bits that are a time; above are the frame's number.
+/// Bits of a stamp that hold a time; the frame's number is above them.
 const TIME_BITS: u32 = 40;
 const STAMP_LEN: usize = 8;
-/// In place of a stamp, of frames that only make links: wherever they go is well.
+/// Stamp of frames that only make links, and may go anywhere.
 const HELLO: u64 = u64::MAX;
 
-/// What was found at a rate.
+/// Result at one rate.
 #[derive(Clone, Debug)]
 pub struct AtLoad {
     /// Millions of frames a second that came back.
     pub mops: f64,
-    /// Nanoseconds from when each was due to when it was back.
+    /// Nanoseconds from when each frame was due to when it was back.
     pub trips: Histogram<u64>,
 }
 
-/// The most that comes back in a second, and round trips at parts of it.
+/// The highest rate, and round trips at parts of it.
 #[derive(Clone, Debug)]
 pub struct Latencies {
-    /// With as many frames in flight as make sense.
+    /// Result with as many frames in flight as make sense.
     pub peak: AtLoad,
-    /// For each part that was asked for.
+    /// Result at each part that was asked for.
     pub at: Vec<AtLoad>,
 }
 
@@ -64,7 +66,7 @@ struct Client<'a> {
     sent: u64,
     came: u64,
     stray: u64,
-    /// A bit for each port that a frame came from.
+    /// A bit for each port from which a frame came.
     ports: u64,
     trips: Histogram<u64>,
 }
@@ -78,7 +80,7 @@ impl Client<'_> {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Sends so many frames, of which the `nth` is due at `due_ns(nth)`.
+    /// Sends `count` frames, the `nth` of which is due at `due_ns(nth)`.
     fn send(&mut self, count: u64, due_ns: impl Fn(u64) -> u64) {
         let (_, tx) = self.cables[0].split();
         for _ in 0..count {
@@ -93,7 +95,7 @@ impl Client<'_> {
         tx.submit();
     }
 
-    /// Takes what came; returns whether that is anything.
+    /// Takes the frames that have arrived. Returns whether there were any.
     fn receive(&mut self) -> bool {
         let now_ns = self.now_ns();
         let before = self.came;
@@ -124,11 +126,12 @@ impl Client<'_> {
         }
     }
 
-    /// Makes the links: the other end of a cable is whoever first sends a frame over it. They are there when frames have come from all ports.
+    /// Makes the links: the other end of a cable is whoever first sends a frame over it. They exist once frames have
+    /// come from all ports.
     fn begin(&mut self) -> anyhow::Result<()> {
         let began = Instant::now();
         while self.ports.count_ones() < self.cables.len() as u32 {
-            ensure!(self.stray == 0, "{} frames went elsewhere than they should", self.stray);
+            ensure!(self.stray == 0, "{} frames did not go where they should", self.stray);
             ensure!(began.elapsed() < PATIENCE, "no frames come back, or not from all ports");
             for cable in &mut self.cables {
                 let (_, tx) = cable.split();
@@ -141,7 +144,7 @@ impl Client<'_> {
                 self.receive();
             }
         }
-        // Those that are still under way are none of the measurement's.
+        // Frames that are still in flight must not count in the measurement.
         let mut last = Instant::now();
         while last.elapsed() < QUIET {
             if self.receive() {
@@ -151,7 +154,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Sends at `rate` frames a second, or as many as can be, and takes what comes.
+    /// Sends at `rate` frames a second, or as fast as possible, and takes what arrives.
     fn load(&mut self, rate: Option<f64>, duration: Duration, idle: Idle) -> anyhow::Result<AtLoad> {
         (self.sent, self.came, self.stray, self.trips, self.began) = (0, 0, 0, histogram(), Instant::now());
         let held = self.cables.iter().map(|cable| cable.caps().receive_frames as u64).min().unwrap_or(0);
@@ -164,7 +167,7 @@ impl Client<'_> {
             let due = rate.map_or(u64::MAX, |rate| (now_ns as f64 * rate * 1e-9) as u64);
             let room = window.saturating_sub(self.sent.saturating_sub(self.came));
             let count = due.saturating_sub(self.sent).min(room).min(MAX_BURST as u64);
-            // Whole bursts where nobody waits for the next frame.
+            // Without a rate nobody waits for the next frame, so bursts are whole.
             if count > 0 && (rate.is_some() || count == MAX_BURST as u64) {
                 self.send(count, |nth| rate.map_or(now_ns, |rate| (nth as f64 / rate * 1e9) as u64));
             }
@@ -175,7 +178,7 @@ impl Client<'_> {
         let mops = self.came as f64 / self.began.elapsed().as_secs_f64() * 1e-6;
         self.wait_for_all();
         let (sent, came, stray) = (self.sent, self.came, self.stray);
-        ensure!(stray == 0, "{stray} of {sent} frames went elsewhere than they should");
+        ensure!(stray == 0, "{stray} of {sent} frames did not go where they should");
         let lost = sent.saturating_sub(came);
         ensure!(lost <= sent / 100, "{lost} of {sent} frames did not come back");
         Ok(AtLoad { mops, trips: self.trips.clone() })
@@ -183,11 +186,13 @@ impl Client<'_> {
 }
 
 impl<A: Application + Send> Pipeline<A> {
-    /// The application forwards on the second of two processors what the first sends it: first as much as passes, then at each of these parts of that, each for so long.
+    /// Measures with the client on the first of two processors, and the application, which forwards the client's
+    /// frames, on the second: first at the highest rate, then at each of `parts` of it, each for `duration`.
     ///
     /// # Errors
     ///
-    /// A frame that went elsewhere than it should, or one in a hundred lost; no memory for the cables; no such processors.
+    /// A frame did not go where it should; one in a hundred was lost; there is no memory for the cables; there are no
+    /// such processors.
     pub fn latencies(self, cpus: Pair, form: Form, parts: &[f64], duration: Duration) -> anyhow::Result<Latencies> {
         let Self { mut application, template, at, len, differences, expected, .. } = self;
         application.set_form(form);
@@ -229,7 +234,7 @@ impl<A: Application + Send> Pipeline<A> {
             anyhow::Ok(())
         };
         let (measured, forwarded) = two_threads(cpus, measure, forward)?;
-        // Where the forwarder failed, that is why the client did.
+        // If the forwarder failed, that is why the client did.
         forwarded.and(measured)
     }
 }
@@ -250,6 +255,6 @@ mod tests {
         assert!(found.at.is_empty() && found.peak.mops > 0.0);
         let mut wrong = echo(1000).unwrap();
         wrong.expected.iter_mut().for_each(|fate| *fate = Fate::Drop);
-        assert!(wrong.latencies(None, Form::Plain, &[], SHORT).unwrap_err().to_string().contains("elsewhere"));
+        assert!(wrong.latencies(None, Form::Plain, &[], SHORT).unwrap_err().to_string().contains("did not go where"));
     }
 }

@@ -1,4 +1,4 @@
-//! Tables and frames, each with its recipe. Tables are those of [`crate::lookups`], with four ports behind them.
+//! Tables and frames, made by fixed rules. The tables are those of [`crate::lookups`], with four ports behind them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,17 +17,17 @@ use sinew::store::lookup::names::{Name, NameTable};
 use super::Pipeline;
 use crate::lookups::{NAME_LEN, ipv4_prefix, ipv6_prefix, mixed, name_text, station};
 
-/// Ports of each.
+/// Ports of each application.
 pub(super) const PORTS: u16 = 4;
 /// Routers behind each port.
 const GATEWAYS: u64 = 16;
 const HOST: MacAddress = MacAddress([2, 0xFF, 0, 0, 0, 1]);
 
-/// Frames that name each of four ports as often.
+/// Frames that name each of four ports equally often.
 ///
 /// # Errors
 ///
-/// None: as the others.
+/// None; the signature is that of the others.
 pub fn echo(frames: usize) -> anyhow::Result<Pipeline<Echo>> {
     let numbers = (0..frames as u64).map(|at| (mixed(at + 1) as u32).to_be_bytes().to_vec()).collect();
     let template = headers::ethernet(own(0), HOST, 0x88B5).to_vec();
@@ -47,7 +47,7 @@ fn interfaces() -> anyhow::Result<Vec<Interface>> {
     (0..PORTS).map(one).collect()
 }
 
-/// The router behind a port that a route is through.
+/// Target of a route: a router behind a port.
 fn via(at: u64, is_v4: bool) -> Target {
     let (port, gateway) = (at % u64::from(PORTS), at / u64::from(PORTS) % GATEWAYS);
     let address: IpAddr = if is_v4 {
@@ -58,7 +58,8 @@ fn via(at: u64, is_v4: bool) -> Target {
     Target::Via(port as u16, address)
 }
 
-/// A router with these prefixes, and one for all else, that knows all its neighbours.
+/// A router with these prefixes and a default route, which knows all its neighbours. Returns the size of its table in
+/// bytes, too.
 fn router(prefixes: impl Iterator<Item = (IpAddr, u8)>, is_v4: bool) -> anyhow::Result<(Router, usize)> {
     let of = |(at, (address, len)): (u64, (IpAddr, u8))| {
         let prefix = Network { address, len };
@@ -80,11 +81,12 @@ fn router(prefixes: impl Iterator<Item = (IpAddr, u8)>, is_v4: bool) -> anyhow::
     Ok((router, bytes))
 }
 
-/// Packets to random addresses, at a router with so many routes of IPv4, spread about as BGP's.
+/// Packets to random addresses, at a router with `routes` routes of IPv4, whose lengths are distributed about as in
+/// BGP.
 ///
 /// # Errors
 ///
-/// There is no room for them.
+/// There is no room for the routes.
 pub fn ipv4(routes: usize, frames: usize) -> anyhow::Result<Pipeline<Router>> {
     let prefixes = (1..=routes as u64).map(ipv4_prefix).map(|(prefix, len)| (prefix.into(), len));
     let (router, bytes) = router(prefixes, true)?;
@@ -98,13 +100,13 @@ pub fn ipv4(routes: usize, frames: usize) -> anyhow::Result<Pipeline<Router>> {
     Pipeline::new(router, bytes, template, 14 + 10, differences)
 }
 
-/// Packets to addresses of its random prefixes of 48 to 64 bits, at a router with so many routes of IPv6.
+/// Packets to addresses of random prefixes of 48 to 64 bits, at a router with `routes` such routes of IPv6.
 ///
 /// # Errors
 ///
-/// There is no room for them.
+/// There is no room for the routes.
 pub fn ipv6(routes: usize, frames: usize) -> anyhow::Result<Pipeline<Router>> {
-    // Of the half of all addresses that hosts have.
+    // Moves a prefix into the global unicast addresses, 2000::/3.
     let global = |(prefix, len): (Ipv6Addr, u8)| (Ipv6Addr::from_bits(prefix.to_bits() >> 3 | 1 << 125), len);
     let prefixes = (1..=routes as u64).map(move |at| global(ipv6_prefix(at)));
     let (router, bytes) = router(prefixes.map(|(prefix, len)| (prefix.into(), len)), false)?;
@@ -119,11 +121,12 @@ pub fn ipv6(routes: usize, frames: usize) -> anyhow::Result<Pipeline<Router>> {
     Pipeline::new(router, bytes, template, 14 + 24, differences)
 }
 
-/// Frames to random stations of so many, at a switch that learns nothing: as in the paper, each is looked up once.
+/// Frames to random ones of `stations` stations, at a switch that learns nothing: as in the paper, each frame takes one
+/// lookup.
 ///
 /// # Errors
 ///
-/// There is no room for them.
+/// There is no room for the stations.
 pub fn switch(stations: usize, frames: usize) -> anyhow::Result<Pipeline<Switch>> {
     let known = (0..stations as u64)
         .map(|at| (MacAddress(station(at)), 1 + (mixed(at) % u64::from(PORTS - 1)) as u16))
@@ -134,11 +137,12 @@ pub fn switch(stations: usize, frames: usize) -> anyhow::Result<Pipeline<Switch>
     Pipeline::new(switch, stations * 64 / 7, template, 0, to)
 }
 
-/// Interests for names of four components of eight letters, at a forwarder by so many prefixes of two or three.
+/// Interests for names of four components of eight letters, at a forwarder with `prefixes` prefixes of two or three
+/// components.
 ///
 /// # Errors
 ///
-/// There is no room for them.
+/// There is no room for the prefixes.
 pub fn names(prefixes: usize, frames: usize) -> anyhow::Result<Pipeline<Named>> {
     let mut table = NameTable::new(prefixes, prefixes.saturating_mul(40), 1)?;
     for at in 1..=prefixes as u64 {

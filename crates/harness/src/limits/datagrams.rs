@@ -14,30 +14,30 @@ use sinew::ibverbs::{IbDevice, IbOptions};
 use crate::histogram;
 use crate::machine::{Idle, Pair, two_threads};
 
-/// The clock is read at every so many polls.
+/// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u64 = 64;
-/// Datagrams that are not back by then are lost.
+/// Silence after which datagrams in flight are lost, in ns.
 const LOST_NS: u64 = 1_000_000_000;
-/// Of the ports, which need no room for long messages.
+/// Options of the ports, which need no room for long messages: receives, and bytes of the arena.
 const RECEIVES: &str = "1024";
 const ARENA_BYTES: &str = "33554432";
 
-/// What goes to a server and comes back.
+/// Echoes to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagrams<'a> {
-    /// Of client and server.
+    /// Processors of client and server.
     pub cpus: Pair,
-    /// As `?device=rxe0`, of addresses of the fabric.
+    /// Options of the fabric's addresses, such as `?device=rxe0`.
     pub options: &'a str,
-    /// Bytes of a request, and of its answer.
+    /// Length of a request, and of its answer, in bytes.
     pub lens: [usize; 2],
-    /// Requests on their way.
+    /// Requests in flight.
     pub window: usize,
-    /// Requests that go out together.
+    /// Requests sent together.
     pub batch: usize,
 }
 
-/// Bytes of the longest datagram.
+/// Length of the longest datagram, in bytes.
 pub fn datagram_len_max(options: &str) -> anyhow::Result<usize> {
     let options = IbOptions::of(&address(options)?)?;
     Ok(IbDevice::open(&options.device)?.attributes().mtu)
@@ -49,7 +49,8 @@ fn address(options: &str) -> anyhow::Result<Address> {
 }
 
 impl Datagrams<'_> {
-    /// How long each took, and how many millions a second there were.
+    /// Measures for `duration`. Returns the latency of each echo in ns, if one was in flight at a time, and millions of
+    /// echoes a second.
     pub fn measure(&self, duration: Duration) -> anyhow::Result<(Histogram<u64>, f64)> {
         let (tell, told) = mpsc::channel();
         let client = move || {
@@ -58,7 +59,7 @@ impl Datagrams<'_> {
         };
         let server = move |stop: &AtomicBool| self.answer(tell, stop);
         let (measured, served) = two_threads(self.cpus, client, server)?;
-        // Where the server failed, that is why the client did.
+        // If the server failed, that is why the client did.
         served.and(measured)
     }
 
@@ -104,7 +105,7 @@ impl Datagrams<'_> {
             rx.receive(&mut burst);
             let back = burst.packets.len();
             polls += 1;
-            // One at a time is timed; of many the number is what counts.
+            // With one in flight each echo is timed; with many, only their number counts.
             if polls.is_multiple_of(POLLS_PER_LOOK) || (window == 1 && back > 0) {
                 now_ns = clock.now_ns();
             }

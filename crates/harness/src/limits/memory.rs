@@ -1,4 +1,4 @@
-//! Copies and clock readings.
+//! Copies, and readings of the clock.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,10 +10,10 @@ use sinew::host::HostClock;
 use crate::machine::{Idle, Pair, two_threads};
 use crate::units;
 
-/// The size of a large message.
+/// Length of a large message, in bytes.
 pub const LARGE: usize = 8 << 20;
 
-/// One reading of the clock that endpoints use, in nanoseconds.
+/// Duration of one reading of the clock that endpoints use, in nanoseconds.
 pub fn clock_read_ns() -> f64 {
     const READINGS: u64 = 100_000;
     let clock = HostClock::new();
@@ -25,7 +25,7 @@ pub fn clock_read_ns() -> f64 {
     (last_ns - began_ns) as f64 / READINGS as f64
 }
 
-/// Bytes per second at which a core copies 8 MB of its own.
+/// Bytes a second at which a core copies 8 MB of its own.
 pub fn copy_own_bytes_per_s(duration: Duration) -> f64 {
     let (source, mut target) = (vec![1u8; LARGE], vec![2u8; LARGE]);
     let mut rates = Vec::new();
@@ -39,13 +39,13 @@ pub fn copy_own_bytes_per_s(duration: Duration) -> f64 {
     units::median(&rates)
 }
 
-/// Bytes per second at which a core copies `len` bytes that another core has just written. Only the copy is timed.
+/// Bytes a second at which a core copies `len` bytes that another core has just written. Only the copy is timed.
 pub fn copy_fresh_bytes_per_s(cpus: Pair, len: usize, duration: Duration) -> anyhow::Result<f64> {
     const WRITTEN: usize = 1;
     const COPIED: usize = 0;
     let shared = Mutex::new(vec![0u8; len]);
     let state = AtomicUsize::new(COPIED);
-    // The copier is first: it decides when it has seen enough.
+    // The copier is the first thread: it decides when to stop.
     let copier = || {
         let idle = Idle::new();
         let mut target = vec![0u8; len];
@@ -80,6 +80,6 @@ pub fn copy_fresh_bytes_per_s(cpus: Pair, len: usize, duration: Duration) -> any
             }
         }
     };
-    // The copier stands where a server does.
+    // The copier runs on the server's processor.
     Ok(two_threads(cpus.map(|[client, server]| [server, client]), copier, writer)?.0)
 }

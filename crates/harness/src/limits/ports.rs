@@ -1,5 +1,5 @@
-//! Messages that are too long for a ring's packets, between two bare ports of shared memory: a packet is a descriptor in a
-//! ring, and its receiver copies the bytes from where the sender has them. Nobody looks at them.
+//! Messages that are too long for a ring's packets, between two bare ports of shared memory. A packet is a descriptor
+//! in a ring, and its receiver copies the bytes from the sender's memory. Their contents are not checked.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,17 +16,17 @@ use super::HEADER_LEN;
 use crate::histogram;
 use crate::machine::{Idle, Pair, two_threads};
 
-/// What a side's messages take together at most: more than its caches hold.
+/// Most bytes that one side's messages take together: more than its caches hold.
 const MESSAGES_BYTES: usize = 64 << 20;
-/// The clock is read at every so many polls.
+/// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u64 = 64;
-/// An answer that takes longer will not come.
+/// Time after which an answer will not come any more.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A port and the message that it is receiving.
+/// A port, and the message that it is receiving.
 struct End {
     port: ShmPort,
-    /// Bytes of a packet behind its header.
+    /// Bytes of a packet after its header.
     data_per_packet: usize,
     message: MessageBuffer,
     filled: usize,
@@ -49,7 +49,7 @@ impl End {
         })
     }
 
-    /// Sends a message with the next submit.
+    /// Pushes a message, to be sent with the next submit.
     fn push(&mut self, to: Peer, message: &Frozen) {
         let (_, tx) = self.port.split();
         for start in (0..message.len()).step_by(self.data_per_packet) {
@@ -63,8 +63,8 @@ impl End {
         self.port.split().1.submit();
     }
 
-    /// Takes what is there. `done` sees who sent a message, and puts another buffer in its place, or leaves it. Returns the
-    /// messages.
+    /// Takes the packets that have arrived. `done` is given each message's sender and the message, and may swap in
+    /// another buffer. Returns the number of messages.
     fn receive(
         &mut self,
         mut done: impl FnMut(Peer, &mut MessageBuffer) -> anyhow::Result<()>,
@@ -100,11 +100,11 @@ fn message(arena: &Arena, len: usize) -> anyhow::Result<MessageBuffer> {
     Ok(message)
 }
 
-/// Sends back what comes until the flag is set.
+/// Sends back every message until the flag is set.
 fn serve(mut end: End, stop: &AtomicBool) -> anyhow::Result<()> {
     let (idle, arena, len) = (Idle::new(), end.port.arena().clone(), end.message.len());
     let mut answers = Vec::new();
-    // From the oldest on, those are free again that the client has copied.
+    // Answers in the order in which the client copies them; copied ones can be reused, oldest first.
     let mut sent: VecDeque<Frozen> = VecDeque::new();
     while !stop.load(Ordering::Relaxed) {
         let messages = end.receive(|from, message_here| {
@@ -131,7 +131,7 @@ fn serve(mut end: End, stop: &AtomicBool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The side that asks: its messages, of which there are enough that they are not all in its nearest cache.
+/// The side that asks, with so many messages that they do not all fit into its nearest cache.
 struct Client {
     end: End,
     to: Peer,
@@ -170,7 +170,8 @@ impl Client {
     }
 }
 
-/// Runs `measure` on one thread, and its server on another. The first message, which makes the link, came back already.
+/// Runs `measure` on one thread, and its server on another. The first message, which makes the link, has already come
+/// back.
 fn with_server<T: Send>(
     cpus: Pair,
     len: usize,
@@ -187,13 +188,13 @@ fn with_server<T: Send>(
     let responses = (0..messages).map(fresh).collect::<anyhow::Result<_>>()?;
     let mut client = Client { end: End::new(port, len)?, to, requests, responses, idle: Idle::new() };
     let server = End::new(server, len)?;
-    // The client outlives its server, which may still be copying what the client would take back.
+    // The client outlives its server, which may still be copying messages that the client would reclaim.
     let first = || {
         client.round_trip()?;
         measure(&mut client)
     };
     let (measured, served) = two_threads(cpus, first, |stop| serve(server, stop))?;
-    // Where the server failed, that is why the client did.
+    // If the server failed, that is why the client did.
     served.and(measured)
 }
 
@@ -213,8 +214,8 @@ pub fn round_trips(cpus: Pair, len: usize, duration: Duration) -> anyhow::Result
     })
 }
 
-/// Messages that go to another thread and come back, `window` in flight (or as many as the rings hold), sent `batch` at a time,
-/// in millions per second.
+/// Messages that go to another thread and come back, `window` in flight (or as many as the rings hold), sent `batch` at
+/// a time, in millions a second.
 pub fn echo_mops(cpus: Pair, len: usize, window: usize, batch: usize, duration: Duration) -> anyhow::Result<f64> {
     with_server(cpus, len, window, |client| {
         let packets = len.div_ceil(client.end.data_per_packet);
@@ -242,7 +243,7 @@ pub fn echo_mops(cpus: Pair, len: usize, window: usize, batch: usize, duration: 
 mod tests {
     use super::*;
 
-    // One test, since its threads spin.
+    // A single test, since its threads spin.
     #[test]
     fn messages_of_one_packet_and_of_many_come_back_whole() {
         const SHORT: Duration = Duration::from_millis(20);
@@ -252,7 +253,7 @@ mod tests {
                 Ok(client.end.port.stats())
             })
             .unwrap();
-            // The first made the link.
+            // The first message made the link.
             assert_eq!(received.rx_bytes, 4 * (len + packets * HEADER_LEN) as u64, "{len}");
         }
         assert!(!round_trips(None, 4096, SHORT).unwrap().is_empty());

@@ -9,11 +9,11 @@ use sinew::mem::ring::{self, Consumer, Producer};
 use crate::histogram;
 use crate::machine::{Idle, Pair, two_threads};
 
-/// Lines of each ring, as a port's by default; more for windows that would not fit.
+/// Lines of each ring, as in a port by default; windows that would not fit get more.
 const LINES: usize = 8192;
-/// Packets that are taken at a time, as a port's burst.
+/// Packets taken at a time, as in a port's burst.
 const BURST: usize = 32;
-/// Clock readings are spread over so many bursts.
+/// Bursts between two looks at the clock.
 const BURSTS_PER_LOOK: u64 = 64;
 
 /// A packet of at most [`ring::INLINE_MAX`] bytes.
@@ -21,12 +21,12 @@ fn packet(packet_len: usize) -> Vec<u8> {
     vec![0xA5; packet_len]
 }
 
-/// Sends back what comes until the flag is set.
+/// Sends back every packet until the flag is set.
 fn echo(mut from: Consumer, mut to: Producer, packet_len: usize, stop: &AtomicBool) {
     let (idle, answer) = (Idle::new(), packet(packet_len));
     while !stop.load(Ordering::Relaxed) {
         let taken = from.receive(BURST, |_| {
-            // A full ring cannot be: what is in flight fits.
+            // The ring cannot be full: it holds everything that is in flight.
             let _ = to.push(&answer, &[]);
         });
         to.submit();
@@ -36,7 +36,7 @@ fn echo(mut from: Consumer, mut to: Producer, packet_len: usize, stop: &AtomicBo
     }
 }
 
-/// Round trips of one packet of `packet_len` bytes.
+/// Round trips of one packet of `packet_len` bytes, in ns.
 pub fn ring_round_trips(cpus: Pair, packet_len: usize, duration: Duration) -> anyhow::Result<Histogram<u64>> {
     let ((mut there, from_there), (to_here, mut here)) = (ring::pair(LINES)?, ring::pair(LINES)?);
     let first = move || {
@@ -59,7 +59,7 @@ pub fn ring_round_trips(cpus: Pair, packet_len: usize, duration: Duration) -> an
     Ok(two_threads(cpus, first, |stop| echo(from_there, to_here, packet_len, stop))?.0)
 }
 
-/// Packets that go to another thread and come back, `window` in flight, sent `batch` at a time, in millions per second.
+/// Packets that go to another thread and come back, `window` in flight, sent `batch` at a time, in millions a second.
 pub fn ring_echo_mops(
     cpus: Pair,
     packet_len: usize,
@@ -96,7 +96,7 @@ pub fn ring_echo_mops(
     Ok(two_threads(cpus, first, |stop| echo(from_there, to_here, packet_len, stop))?.0)
 }
 
-/// Packets one way, as fast as both can, in millions per second.
+/// Packets one way, at the full rate, in millions a second.
 pub fn ring_stream_mops(cpus: Pair, packet_len: usize, duration: Duration) -> anyhow::Result<f64> {
     let (mut there, mut from_there) = ring::pair(LINES)?;
     let first = move || {
@@ -114,7 +114,7 @@ pub fn ring_stream_mops(cpus: Pair, packet_len: usize, duration: Duration) -> an
     };
     let second = move |stop: &AtomicBool| {
         let (idle, mut packets) = (Idle::new(), 0u64);
-        // What is in the ring at the end counts too: its sender may wait for room.
+        // Packets still in the ring at the end count too: the sender may be waiting for room.
         while !stop.load(Ordering::Relaxed) || !from_there.is_empty() {
             let taken = from_there.receive(BURST, |_| ());
             packets += taken as u64;

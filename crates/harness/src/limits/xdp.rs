@@ -1,4 +1,4 @@
-//! Frames that go over a virtual pair and come back, through bare AF_XDP sockets or through frame ports.
+//! Frames that go over a virtual pair and back, through bare AF_XDP sockets or through frame ports.
 
 mod forward;
 
@@ -20,10 +20,10 @@ use crate::machine::{self, Pair as Cpus};
 
 pub use forward::{Middle, Passed, Passing};
 
-/// A frame that came back so late is taken to be lost.
+/// Silence after which frames in flight count as lost.
 const LOST_AFTER: Duration = Duration::from_millis(20);
 
-/// What moves the frames.
+/// Mover of the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mover {
     /// A socket and its rings, and nothing else.
@@ -100,7 +100,7 @@ fn open(mover: Mover, pair: &Pair, side: Side) -> anyhow::Result<Box<dyn End>> {
     })?
 }
 
-/// What the client is to do.
+/// A measurement for the client to make.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     frame_len: usize,
@@ -109,10 +109,11 @@ struct Ask {
     duration: Duration,
 }
 
-/// What came back: how long each round trip took, where one was made at a time, and how many a second there were, in millions.
+/// Round trips in ns, if one frame was in flight at a time, and millions of frames a second.
 pub type Echoed = (Histogram<u64>, f64);
 
-/// A server that sends frames back and a client, each on its own processor, at the ends of a pair of their own. They are at rest while nothing is measured.
+/// A client, and a server that sends frames back, each on its own processor, at the ends of a pair of their own. They
+/// are idle while nothing is measured.
 #[derive(Debug)]
 pub struct XdpEcho {
     ask: Option<Sender<Ask>>,
@@ -127,7 +128,7 @@ impl XdpEcho {
     ///
     /// # Errors
     ///
-    /// What making a pair and opening its ends takes and this user has not.
+    /// This user may not make a pair and open its ends.
     pub fn start(mover: Mover, cpus: Cpus) -> anyhow::Result<Self> {
         let pair = Arc::new(
             Pair::new(PairOptions { addresses: false, ..PairOptions::default() })
@@ -146,7 +147,7 @@ impl XdpEcho {
             while !stop.load(Ordering::Relaxed) {
                 if !active.load(Ordering::Relaxed) {
                     std::thread::park_timeout(Duration::from_millis(10));
-                    // What came late is nobody's.
+                    // Frames that arrive late belong to no measurement.
                     while !active.load(Ordering::Relaxed) && end.receive() > 0 {}
                 } else if end.echo() == 0 {
                     std::hint::spin_loop();
@@ -168,18 +169,18 @@ impl XdpEcho {
         Ok(echo)
     }
 
-    /// Starts a thread, and waits until it has told of its end of the pair.
+    /// Starts a thread, and waits until it has opened its end of the pair, or failed to.
     fn spawn(&mut self, run: impl FnOnce(Sender<anyhow::Result<()>>) + Send + 'static) -> anyhow::Result<()> {
         let (opened, is_open) = mpsc::channel();
         self.threads.push(std::thread::spawn(move || run(opened)));
         is_open.recv().context("a measuring thread ended")?
     }
 
-    /// Has `window` frames of `frame_len` bytes be on their way for so long, sent in batches.
+    /// Keeps `window` frames of `frame_len` bytes in flight for `duration`, sent in batches.
     ///
     /// # Errors
     ///
-    /// When a thread ended.
+    /// A thread has ended.
     pub fn measure(&self, frame_len: usize, window: usize, batch: usize, duration: Duration) -> anyhow::Result<Echoed> {
         self.active.store(true, Ordering::Relaxed);
         self.threads[0].thread().unpark();
@@ -191,7 +192,7 @@ impl XdpEcho {
     }
 }
 
-/// Tells how the opening went, and gives what was opened.
+/// Reports the result of opening an end, and returns the end.
 fn told_of<T>(opened: Sender<anyhow::Result<()>>, result: anyhow::Result<T>) -> Option<T> {
     let (told, end) = match result {
         Ok(end) => (Ok(()), Some(end)),
@@ -203,7 +204,7 @@ fn told_of<T>(opened: Sender<anyhow::Result<()>>, result: anyhow::Result<T>) -> 
 
 fn run(end: &mut dyn End, Ask { frame_len, window, batch, duration }: Ask) -> Echoed {
     let mut frame = vec![0; frame_len];
-    // Addresses of nobody, and a type for experiments.
+    // Addresses that nobody has, and an EtherType for experiments.
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xB5]);
     let mut trips = histogram();
     while end.receive() > 0 {}

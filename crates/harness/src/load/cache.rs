@@ -1,4 +1,4 @@
-//! What loads a cache over RPC: requests of a trace, many in flight, each answer checked.
+//! Load for a cache over RPC: requests of a trace, many in flight, with each answer checked.
 
 use anyhow::{Context, bail, ensure};
 use sinew::Endpoint;
@@ -9,22 +9,22 @@ use sinew::kv::cache::protocol::{KEYS_MAX, Lookup, PutOptions, Response};
 use super::{Drive, Load, Slice, Span, State};
 use crate::workload::{self, KEY_LEN, Request, Sizes, Workload, check_value, fill_value, key_bytes};
 
-/// Requests that are drawn ahead.
+/// Requests drawn in advance.
 const TRACE: usize = 1 << 22;
-/// Of every so many batches the latency of one is recorded.
+/// Sampling interval: the latency of one batch in this many is recorded.
 const SAMPLE_EVERY: u64 = 32;
 
-/// What a client keeps in flight.
+/// Load that a client keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Requests in flight.
     pub window: usize,
-    /// Requests that are enqueued together.
+    /// Requests enqueued together.
     pub batch: usize,
-    /// Keys of one request; from 1 to [`KEYS_MAX`].
+    /// Keys of one request, from 1 to [`KEYS_MAX`].
     pub keys_per_get: usize,
-    /// Requests in a second, whether answers come or not; as many as can be when `None`. Latencies are then those from when a
-    /// request should have been made, so that one that has to wait for others counts as slow as its user finds it.
+    /// Requests a second, sent whether answers come or not; as many as possible if `None`. Latencies then count from
+    /// when a request was due, so that one that waits for others counts as slow as its user finds it.
     pub rate: Option<f64>,
 }
 
@@ -37,23 +37,23 @@ pub struct Cache<E: Endpoint, C> {
     trace: Vec<Request>,
     /// Times between requests, in multiples of their mean.
     gaps: Vec<f64>,
-    /// Of the next request of the trace.
+    /// Index of the next request in the trace.
     at: usize,
-    /// Differs from put to put, so that values do.
+    /// Counts PUTs, so that each stores another value.
     round: u64,
     value: Vec<u8>,
     /// Tags that are not in flight.
     idle: Vec<u32>,
-    /// By tag.
+    /// Requests in flight, by tag.
     in_flight: Vec<InFlight>,
-    /// By tag and place in the request.
+    /// Keys of the requests, by tag, and by place in the request.
     keys: Vec<u32>,
-    /// Tags whose values came, and are now to be stored anew.
+    /// Tags whose value has arrived, and is to be stored anew.
     to_store: Vec<u32>,
-    /// Keys that are still to be stored before the trace begins.
+    /// Keys still to be stored before the trace begins.
     filling: std::ops::Range<u64>,
     batches: u64,
-    /// When the next request is due, where requests come by the clock.
+    /// Time when the next request is due, in ns, if there is a rate.
     due_ns: f64,
     span: Span,
     slice: Slice,
@@ -61,16 +61,16 @@ pub struct Cache<E: Endpoint, C> {
 
 #[derive(Clone, Copy)]
 struct InFlight {
-    /// Answers that are still to come.
+    /// Answers still to come.
     answers: u16,
-    /// Whether a PUT of the same key is to follow.
+    /// Whether a PUT of the same key follows.
     stores: bool,
-    /// When it was enqueued, if its latency counts; else 0.
+    /// Time when it was enqueued, if its latency is recorded; else 0.
     began_ns: u64,
 }
 
 impl<E: Endpoint, C: Clock> Cache<E, C> {
-    /// Asks over a pipeline that takes [`Self::window_for`] requests at least.
+    /// Sends requests over a pipeline whose window is at least [`Self::window_for`].
     pub fn new(pipeline: Pipeline<E>, clock: C, shape: Shape, workload: &Workload) -> Self {
         let nothing = InFlight { answers: 0, stores: false, began_ns: 0 };
         Self {
@@ -95,7 +95,7 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
         }
     }
 
-    /// The window of its pipeline: a request for several keys takes a place for each of the partitions.
+    /// Window that a pipeline needs: a request for several keys takes a place for each of the partitions.
     pub fn window_for(shape: Shape, partitions: usize) -> usize {
         shape.window * partitions.min(shape.keys_per_get)
     }
@@ -121,7 +121,7 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
             self.pipeline.get(&key_bytes(request.key()), u64::from(tag))?;
             return Ok(());
         }
-        // As many gets as follow, up to what one request is for.
+        // Combine the gets that follow, up to the keys of one request.
         let mut count = 1;
         while count < self.shape.keys_per_get && self.trace[self.at].is_get() && !self.trace[self.at].is_read_first() {
             self.keys[first + count] = self.trace[self.at].key() as u32;
@@ -145,7 +145,7 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
         Ok(())
     }
 
-    /// Starts what is due; whether that is anything.
+    /// Starts the requests that are due. Returns whether there were any.
     #[inline]
     fn start_due(&mut self) -> anyhow::Result<bool> {
         let Some(rate) = self.shape.rate else {
@@ -168,7 +168,7 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
         Ok(starts)
     }
 
-    /// Stores the next keys of those that are to be there before the trace begins.
+    /// Stores the next keys of those that must be there before the trace begins.
     fn fill_on(&mut self) -> anyhow::Result<()> {
         for _ in 0..self.shape.batch.min(self.idle.len()) {
             let Some(key) = self.filling.next() else { break };
@@ -179,7 +179,7 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
         Ok(())
     }
 
-    /// Takes the answers that are there, and checks them; counts them, if they came in time.
+    /// Takes and checks the answers that have arrived, and counts them if they came in time.
     #[inline]
     fn take_answers(&mut self, counts: bool) -> anyhow::Result<()> {
         let sizes = self.sizes;
@@ -207,7 +207,7 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
                     }
                     (all_good, [values.count() as u64, values.count() as u64, hits])
                 }
-                other => bail!("an answer to something else: {other:?}"),
+                other => bail!("an answer to another request: {other:?}"),
             };
             ensure!(all_good, "the cache gave a wrong value");
             if counts {
@@ -235,9 +235,9 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
     }
 }
 
-/// What is told a driver of a cache's client.
+/// Orders for a driver of a cache's client.
 pub trait Fills: Drive {
-    /// Has the next slice store these keys, and end with that.
+    /// Has the next slice store these keys, and end once they are stored.
     fn fill(&mut self, keys: std::ops::Range<u64>);
 }
 
@@ -280,7 +280,7 @@ impl<E: Endpoint, C: Clock> Load for Cache<E, C> {
     }
 
     fn tend(&mut self) {
-        // No more than that, whatever keeps coming.
+        // A bounded number of turns, whatever keeps arriving.
         let _ = (0..1000).take_while(|_| self.pipeline.turn()).count();
     }
 }

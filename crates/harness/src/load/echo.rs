@@ -1,4 +1,4 @@
-//! Echoes of test messages, and large requests whose verdict a server tells.
+//! Echoes of test messages, and large requests that a server checks.
 
 use anyhow::{Context, anyhow, bail, ensure};
 use sinew::Endpoint;
@@ -10,24 +10,24 @@ use super::{Drive, Load, Slice, Span, State};
 use crate::service::{self, Verdict};
 use crate::{pattern, units};
 
-/// Of every so many batches the latency of one is recorded, the first to begin with, since reading the clock for all would be
-/// most of what is measured.
+/// Sampling interval: the latency of one batch in this many is recorded, beginning with the first. Reading the clock
+/// for every batch would be most of what is measured.
 const SAMPLE_EVERY: u64 = 32;
-/// Of messages from this size on all are recorded: moving one takes longer than reading the clock by far.
+/// Size from which all latencies are recorded: moving such a message takes far longer than reading the clock.
 const SAMPLE_ALL_FROM: usize = 4096;
-/// Sessions that are being opened at a time, so that a server's headroom for management packets suffices.
+/// Most sessions being opened at a time, so that a server's headroom for management packets suffices.
 const CONNECTING_MAX: usize = 12;
 
-/// What a slice keeps in flight.
+/// Load that a slice keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Bytes of each request; for echoes also of each response.
+    /// Length of each request in bytes, and of each response to an echo.
     pub size: usize,
     /// Calls in flight.
     pub window: usize,
-    /// Calls that are enqueued together.
+    /// Calls enqueued together.
     pub batch: usize,
-    /// Whether the server checks and answers 32 bytes, instead of echoing.
+    /// Whether the server checks the request and answers with 32 bytes, instead of echoing.
     pub sink: bool,
 }
 
@@ -39,12 +39,12 @@ pub struct Echo<E, C> {
     sessions_used: usize,
     shape: Shape,
     random: u64,
-    /// Sessions chosen for the next calls, whose state is on its way into the caches.
+    /// Sessions chosen for the next calls, whose state is being prefetched.
     upcoming: Vec<SessionId>,
     sequence: u64,
     /// Buffers of calls that are not in flight, with their tags.
     idle: Vec<(usize, MessageBuffer, MessageBuffer)>,
-    /// By tag.
+    /// Calls in flight, by tag.
     in_flight: Vec<InFlight>,
     batches: u64,
     span: Span,
@@ -54,15 +54,15 @@ pub struct Echo<E, C> {
 #[derive(Clone, Copy, Default)]
 struct InFlight {
     sequence: u64,
-    /// When it was enqueued, if its latency counts; else 0.
+    /// Time when it was enqueued, if its latency is recorded; else 0.
     began_ns: u64,
 }
 
-/// Opens sessions to a server, some at a time, until all are open or `stop` says so.
+/// Opens sessions to a server, several at a time, until all are open or `stop` returns true.
 ///
 /// # Errors
 ///
-/// Why one could not be opened, or that it was stopped.
+/// A session could not be opened, or `stop` returned true.
 pub fn open_sessions(
     rpc: &mut impl Endpoint,
     address: &str,
@@ -97,7 +97,7 @@ pub fn open_sessions(
 }
 
 impl<E: Endpoint, C: Clock> Echo<E, C> {
-    /// Calls over these sessions, each of which leads to a server of [`service`].
+    /// Makes calls over these sessions, each of which leads to a server of [`service`].
     pub fn new(rpc: E, clock: C, sessions: Vec<SessionId>, shape: Shape) -> Self {
         Self {
             rpc,
@@ -118,7 +118,7 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
 
     #[inline]
     fn random_session(&mut self) -> SessionId {
-        // xorshift64: a session for each call, as clients of many servers would.
+        // xorshift64. A session is chosen for each call, as by a client of many servers.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -130,7 +130,7 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         self.shape.size + if self.shape.sink { service::SEQUENCE_LEN } else { 0 }
     }
 
-    /// Makes sure of buffers for all calls.
+    /// Allocates buffers for all calls, unless that was done.
     fn prepare(&mut self) -> anyhow::Result<()> {
         let Shape { size, window, sink, .. } = self.shape;
         let (request_len, response_len) = (self.request_len(), if sink { service::VERDICT_LEN } else { size });
@@ -177,7 +177,7 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         }
     }
 
-    /// Why a call was not taken: when its session was lost while nothing was in flight, what became of that.
+    /// Reason for a refused call. If its session was lost while nothing was in flight, that is the reason.
     #[cold]
     fn why_refused(&mut self, error: EnqueueError) -> anyhow::Error {
         while let Some(event) = self.rpc.poll_event() {
@@ -188,7 +188,7 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         error.into()
     }
 
-    /// Starts a batch, and chooses the next one's sessions.
+    /// Starts a batch, and chooses the sessions of the next one.
     #[inline]
     fn start_batch(&mut self) -> anyhow::Result<()> {
         let Shape { size, window, batch, sink } = self.shape;
@@ -201,7 +201,7 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         if window == 1 {
             return Ok(());
         }
-        // While this one is sent and answers are taken.
+        // Their state is prefetched while this batch is sent and answers are taken.
         for _ in 0..batch {
             let session = self.random_session();
             self.rpc.prefetch_session(session);
@@ -210,11 +210,11 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         Ok(())
     }
 
-    /// Takes a call that is over: checks its answer and keeps its buffers.
+    /// Handles a completed call: checks its answer and keeps its buffers.
     #[inline]
     fn finish(&mut self, completion: Completion) -> anyhow::Result<()> {
         let InFlight { sequence, began_ns } = self.in_flight[completion.tag as usize];
-        // The check of an answer is no part of its latency.
+        // Checking an answer is not part of its latency.
         let now_ns = if began_ns == 0 { 0 } else { self.clock.now_ns() };
         completion.result?;
         let good = if self.shape.sink {
@@ -232,16 +232,16 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
     }
 }
 
-/// What is told a driver of calls, and asked of it.
+/// Orders for a driver of calls.
 pub trait Calls: Drive {
-    /// Uses only the first so many sessions from now on.
+    /// Uses only the first `sessions` sessions from now on.
     fn use_sessions(&mut self, sessions: usize);
 
-    /// The server's counters, and ours.
+    /// Returns the server's counters, and ours.
     ///
     /// # Errors
     ///
-    /// The server does not tell them.
+    /// The server does not send them.
     fn report(&mut self) -> anyhow::Result<[serde_json::Value; 2]>;
 }
 
@@ -292,7 +292,7 @@ impl<E: Endpoint, C: Clock> Load for Echo<E, C> {
     }
 
     fn tend(&mut self) {
-        // No more than that, whatever keeps coming.
+        // A bounded number of turns, whatever keeps arriving.
         let _ = (0..1000).take_while(|_| self.rpc.turn()).count();
     }
 }

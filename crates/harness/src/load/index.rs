@@ -1,4 +1,5 @@
-//! What loads an ordered index: GETs of random keys, and now and then the sum of the values behind one (nsdi19 7.2). Each answer is checked.
+//! Load for an ordered index: GETs of random keys, and now and then a sum over the values from one on (nsdi19 7.2).
+//! Each answer is checked.
 
 use std::ops::{Bound, Range};
 
@@ -13,44 +14,44 @@ use sinew::kv::ordered::protocol::{Request, Response};
 use super::cache::Fills;
 use super::{Load, Slice, Span, State};
 
-/// Bytes of a key, and of a value: the paper's.
+/// Length of a key, and of a value, in bytes, as in the paper.
 pub const KEY_LEN: usize = 8;
-/// Draws of a scan are parts of so many.
+/// Resolution of the share of scans.
 const PARTS: u32 = 10_000;
-/// Makes numbers keys that are spread over all: an odd factor, so that each number has a key of its own.
+/// Odd factor that spreads numbers over all keys, and gives each number a key of its own.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a client keeps in flight, and of what.
+/// Load that a client keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Requests in flight.
     pub window: usize,
-    /// Requests that are enqueued together.
+    /// Requests enqueued together.
     pub batch: usize,
     /// Keys of the index.
     pub keys: u64,
-    /// The part of the requests that are sums over a scan, from 0 to 1.
+    /// Share of requests that are sums over a scan, from 0 to 1.
     pub scan_share: f64,
     /// Keys of a scan.
     pub scan_len: u32,
 }
 
-/// The key of a number: keys are in another order than numbers.
+/// Key of a number. The order of keys is not that of numbers.
 pub fn key_of(number: u64) -> [u8; KEY_LEN] {
     number.wrapping_mul(SPREAD).to_be_bytes()
 }
 
-/// The value of a number's key. Its sum over all keys fits into a u128.
+/// Value of a number's key. The sum over all keys fits into a u128.
 pub fn value_of(number: u64) -> [u8; KEY_LEN] {
     number.to_le_bytes()
 }
 
-/// What the sums of scans are to be.
+/// Expected sums of scans.
 #[derive(Clone, Debug)]
 struct Sums {
     /// Numbers in the order of their keys.
     order: Vec<u32>,
-    /// By place in the order: the sum of the values before it.
+    /// Sum of the values before each place in the order.
     before: Vec<u128>,
 }
 
@@ -67,7 +68,7 @@ impl Sums {
         Self { order, before }
     }
 
-    /// The sum of up to `len` values from a place on, and how many these are.
+    /// Sum of up to `len` values from a place on, and the number of these values.
     fn of(&self, place: usize, len: u32) -> (u128, u32) {
         let end = (place + len as usize).min(self.order.len());
         (self.before[end] - self.before[place], (end - place) as u32)
@@ -81,13 +82,13 @@ pub struct Index<E: Endpoint, C> {
     shape: Shape,
     sums: Sums,
     random: SmallRng,
-    /// Scans in [`PARTS`] requests.
+    /// Scans among every [`PARTS`] requests.
     scans: u32,
     /// Tags that are not in flight.
     idle: Vec<u32>,
-    /// By tag.
+    /// Requests in flight, by tag.
     in_flight: Vec<InFlight>,
-    /// Keys that are still to be stored before the load begins.
+    /// Keys still to be stored before the load begins.
     filling: Range<u64>,
     span: Span,
     slice: Slice,
@@ -107,14 +108,14 @@ struct InFlight {
 }
 
 impl<E: Endpoint, C: Clock> Index<E, C> {
-    /// Asks over a pipeline whose window is [`Shape::window`] at least. Keys are drawn from `seed`.
+    /// Sends requests over a pipeline whose window is at least [`Shape::window`]. Keys are drawn from `seed`.
     pub fn new(pipeline: Pipeline<E>, clock: C, shape: Shape, seed: u64) -> Self {
         let nothing = InFlight { asked: Asked::Put, began_ns: 0 };
         Self {
             pipeline,
             clock,
             shape,
-            // Sums are known where there are scans.
+            // Sums are only needed where there are scans.
             sums: Sums::new(if shape.scan_share > 0.0 { shape.keys } else { 0 }),
             random: SmallRng::seed_from_u64(seed),
             scans: (shape.scan_share * f64::from(PARTS)).round() as u32,
@@ -136,7 +137,7 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
                 Request::Get { key: &key }
             }
             Asked::Put => {
-                let Some(number) = self.filling.next() else { bail!("there is nothing to store") };
+                let Some(number) = self.filling.next() else { bail!("nothing is left to store") };
                 (key, value) = (key_of(number), value_of(number));
                 Request::Put { key: &key, value: &value }
             }
@@ -154,7 +155,7 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
         if is_scan { Asked::Sum { place: number as usize } } else { Asked::Get { number } }
     }
 
-    /// Starts what there is room for; whether that is anything.
+    /// Starts the requests that there is room for. Returns whether there were any.
     fn start_some(&mut self) -> anyhow::Result<bool> {
         if self.idle.len() < self.shape.batch {
             return Ok(false);
@@ -167,7 +168,7 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
         Ok(true)
     }
 
-    /// Takes the answers that are there, and checks them; counts them, if they came in time.
+    /// Takes and checks the answers that have arrived, and counts them if they came in time.
     fn take_answers(&mut self, counts: bool) -> anyhow::Result<()> {
         let mut now_ns = None;
         while let Some(answer) = self.pipeline.poll() {
@@ -188,7 +189,7 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
                     let expected = self.sums.of(place, self.shape.scan_len);
                     ensure!((sum.sum, sum.added) == expected, "the index gave a wrong sum");
                 }
-                (_, other) => bail!("an answer to something else: {other:?}"),
+                (_, other) => bail!("an answer to another request: {other:?}"),
             }
             self.slice.done += u64::from(counts);
             self.idle.push(tag);
@@ -235,7 +236,7 @@ impl<E: Endpoint, C: Clock> Load for Index<E, C> {
     }
 
     fn tend(&mut self) {
-        // No more than that, whatever keeps coming.
+        // A bounded number of turns, whatever keeps arriving.
         let _ = (0..1000).take_while(|_| self.pipeline.turn()).count();
     }
 }

@@ -1,4 +1,5 @@
-//! A client of any memcached or Redis server: requests of a trace, pipelined over several connections, every answer checked.
+//! A client of any memcached or Redis server: requests of a trace, pipelined over several connections, with every
+//! answer checked.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,18 +14,18 @@ use sinew::fabric::Clock;
 use super::{Load, Slice, Span, State};
 use crate::workload::{Request, Workload, check_value, fill_value};
 
-/// Requests that are drawn ahead.
+/// Requests drawn in advance.
 const TRACE: usize = 1 << 20;
-/// Bytes of a key: a number in hexadecimal.
+/// Length of a key in bytes: a number in hexadecimal.
 pub const KEY_LEN: usize = 16;
-/// Bytes that are read at once.
+/// Bytes read at once.
 const READ_LEN: usize = 64 << 10;
-/// Of every so many batches the latency of one is recorded.
+/// Sampling interval: the latency of one batch in this many is recorded.
 const SAMPLE_EVERY: u64 = 8;
-/// How long a server may be silent.
+/// Longest silence of a server, in ns.
 const SILENCE_MAX_NS: u64 = 10_000_000_000;
 
-/// What a client and a server say to each other.
+/// Protocol between client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     /// memcached's `get` and `set`
@@ -36,7 +37,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// In words.
+    /// Its commands, in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "get and set",
@@ -46,24 +47,24 @@ impl Wire {
     }
 }
 
-/// What a client asks, and how.
+/// Load that a client makes.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Connections of the client.
     pub connections: usize,
-    /// Requests in flight on each connection, which go out together and of which all are answered before the next.
+    /// Requests in flight on each connection. They are sent together, and the next ones once all are answered.
     pub depth: usize,
-    /// Keys of one request to get.
+    /// Keys in each get.
     pub keys_per_get: usize,
-    /// What is said on them.
+    /// Protocol on the connections.
     pub wire: Wire,
-    /// Bytes of every value.
+    /// Length of every value, in bytes.
     pub value_size: usize,
-    /// Requests per second, over all connections; as many as are answered when none is given.
+    /// Requests a second, over all connections; as many as are answered if `None`.
     pub rate: Option<f64>,
 }
 
-/// A socket, which is read and written as any file.
+/// Connects a socket, which is then read and written as a file.
 fn connect(address: &str) -> std::io::Result<File> {
     if let Some(path) = address.strip_prefix("unix:") {
         let stream = UnixStream::connect(path)?;
@@ -79,10 +80,10 @@ fn connect(address: &str) -> std::io::Result<File> {
 /// A request in flight.
 #[derive(Clone, Copy)]
 struct Pending {
-    /// Of its first key, in the list of keys.
+    /// Number of its keys.
     keys: usize,
     is_get: bool,
-    /// When it went out, or should have, if its latency counts.
+    /// Time when it was sent or was due, if its latency is recorded.
     began_ns: Option<u64>,
 }
 
@@ -91,14 +92,14 @@ struct Connection {
     out: Vec<u8>,
     sent: usize,
     input: Vec<u8>,
-    /// Of the input, what is read and not looked at.
+    /// Part of the input that has been read and not yet parsed.
     filled: std::ops::Range<usize>,
     pending: VecDeque<Pending>,
-    /// Keys that pending requests to get are still to be answered for.
+    /// Keys of pending gets that have not been answered yet.
     keys: VecDeque<u64>,
 }
 
-/// A driver of connections to a server of memcached's protocol, or of Redis'.
+/// A driver of connections to a server of memcached's or Redis' protocol.
 pub struct Memcached<C> {
     connections: Vec<Connection>,
     clock: C,
@@ -108,9 +109,9 @@ pub struct Memcached<C> {
     round: u64,
     batches: u64,
     value: Vec<u8>,
-    /// Keys that are still to be stored before the trace begins.
+    /// Keys still to be stored before the trace begins.
     filling: std::ops::Range<u64>,
-    /// Requests that were started in the slice, and when it began, for those that come by the clock.
+    /// Requests started in the slice, and when it began, if there is a rate.
     started: u64,
     began_ns: u64,
     heard_ns: u64,
@@ -118,7 +119,7 @@ pub struct Memcached<C> {
     slice: Slice,
 }
 
-/// The key with this number.
+/// Text of the key with this number.
 fn key_text(key: u64) -> [u8; KEY_LEN] {
     std::array::from_fn(|at| b"0123456789abcdef"[(key >> (60 - 4 * at)) as usize & 15])
 }
@@ -128,7 +129,7 @@ impl<C: Clock> Memcached<C> {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no server.
     pub fn connect(address: &str, shape: Shape, workload: &Workload, clock: C) -> anyhow::Result<Self> {
         let open = || {
             let stream = connect(address).with_context(|| format!("no server at {address}"))?;
@@ -160,7 +161,7 @@ impl<C: Clock> Memcached<C> {
         })
     }
 
-    /// Has the next slice store so many keys, and end with that.
+    /// Has the next slice store the first `keys` keys, and end once they are stored.
     pub fn fill(&mut self, keys: u64) {
         self.filling = 0..keys;
     }
@@ -170,7 +171,7 @@ impl<C: Clock> Memcached<C> {
         self.trace[self.at]
     }
 
-    /// Puts what is due in a connection's output.
+    /// Puts the requests that are due into a connection's output.
     fn start_due(&mut self, connection: usize) {
         let in_flight = self.connections[connection].pending.len();
         if !self.filling.is_empty() {
@@ -183,7 +184,7 @@ impl<C: Clock> Memcached<C> {
             let due = (self.clock.now_ns().saturating_sub(self.began_ns) as f64 * rate / 1e9) as u64;
             let room = self.shape.depth.saturating_sub(in_flight) as u64;
             for _ in 0..due.saturating_sub(self.started).min(room) {
-                // When it should have gone out, not when it did.
+                // Count from when it was due, not from when it is sent.
                 let stamp_ns = self.began_ns + (self.started as f64 / rate * 1e9) as u64;
                 self.start(connection, Some(stamp_ns));
                 self.started += 1;
@@ -195,7 +196,7 @@ impl<C: Clock> Memcached<C> {
         }
     }
 
-    /// Puts the next request of the trace in a connection's output.
+    /// Puts the next request of the trace into a connection's output.
     fn start(&mut self, connection: usize, began_ns: Option<u64>) {
         let request = self.next();
         if !request.is_get() {
@@ -230,7 +231,7 @@ impl<C: Clock> Memcached<C> {
         let len = self.value.len();
         let text = key_text(key);
         let text = std::str::from_utf8(&text).unwrap_or_default();
-        // It can be written: it is memory.
+        // Writing cannot fail: the output is memory.
         let _ = match self.shape.wire {
             Wire::Text => write!(connection.out, "set {text} 0 0 {len}\r\n"),
             Wire::Meta => write!(connection.out, "ms {text} {len}\r\n"),
@@ -295,7 +296,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once; returns whether anything came.
+    /// Reads once. Returns whether there was any input.
     fn receive(&mut self) -> anyhow::Result<bool> {
         if self.filled.start > 0 {
             self.input.copy_within(self.filled.clone(), 0);
@@ -315,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// Takes and checks the answers that are there, and counts them, if they came in time; how many they are.
+    /// Takes and checks the answers that have arrived, and counts them if they came in time. Returns their number.
     fn take_answers(
         &mut self,
         shape: Shape,
@@ -337,7 +338,7 @@ impl Connection {
                 ensure!(matches!(line, b"STORED" | b"HD" | b"+OK"), "not stored: {}", shown(line));
                 true
             } else if matches!(line, b"END" | b"EN" | b"$-1") {
-                // What was not answered was not there.
+                // Keys without an answer were not found.
                 let left = if wire == Wire::Text { answers_left(&self.pending, &self.keys) } else { 1 };
                 self.keys.drain(..left.min(self.keys.len()));
                 true
@@ -349,9 +350,9 @@ impl Connection {
                 let value = &rest[len..len + size];
                 ensure!(rest[len + size..].starts_with(b"\r\n"), "a value without its end");
                 len += size + 2;
-                // Keys that were not there are left out.
+                // Keys that were not found are left out.
                 let found = loop {
-                    let asked = self.keys.pop_front().context("a value that nobody asked for")?;
+                    let asked = self.keys.pop_front().context("a value that was not asked for")?;
                     if key.is_none_or(|key| key == key_text(asked)) {
                         break asked;
                     }
@@ -378,13 +379,13 @@ impl Connection {
     }
 }
 
-/// Of the keys that are not answered for, those of the first request.
+/// Number of unanswered keys that belong to the first request.
 fn answers_left(pending: &VecDeque<Pending>, keys: &VecDeque<u64>) -> usize {
     let behind: usize = pending.iter().skip(1).filter(|pending| pending.is_get).map(|pending| pending.keys).sum();
     keys.len() - behind
 }
 
-/// The key, if it is told, and the length that a line announces.
+/// The key, if there is one, and the length of the value that a line announces.
 fn value_line(line: &[u8], wire: Wire) -> Option<(Option<&[u8]>, usize)> {
     let (key, size) = match wire {
         Wire::Redis => (None, line.strip_prefix(b"$")?),

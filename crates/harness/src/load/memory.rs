@@ -1,6 +1,8 @@
-//! Requests for memory that lies elsewhere: by an engine that goes to a donor, or by a volume. So many are kept in flight, and what they bring is checked.
+//! Requests for memory that lies elsewhere, made by an engine that goes to a donor, or by a volume. A window of
+//! requests is kept in flight, and what they return is checked.
 //!
-//! Each place holds its own address: the first word and the last of what a request covers, and all words of one in [`CHECK_EVERY`].
+//! Each place holds its own address, so the first word and the last of each request are checked, and all words of one
+//! in [`CHECK_EVERY`].
 
 use anyhow::{Context, ensure};
 use sinew::fabric::SeededGenerator;
@@ -11,11 +13,11 @@ use sinew::remote_memory::store::{self, Store};
 
 use super::{Load, Slice, Span, State};
 
-/// Of so many reads one is checked word by word.
+/// Interval of full checks: one read in this many is checked word by word.
 pub const CHECK_EVERY: u64 = 64;
-/// Bytes of a word.
+/// Length of a word, in bytes.
 const WORD: usize = 8;
-/// What buffers of a request need beside its bytes, at most.
+/// Most bytes that a request's buffer needs beside its contents.
 const BESIDE: usize = 4096;
 
 /// The word at an address.
@@ -24,13 +26,13 @@ fn word(at: u64) -> [u8; WORD] {
     at.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).to_ne_bytes()
 }
 
-/// Writes what is to lie from `at` on.
+/// Fills `bytes`, which lie at `at`, with their addresses.
 pub fn fill(bytes: &mut [u8], at: u64) {
     let words = (at..).step_by(WORD);
     bytes.chunks_exact_mut(WORD).zip(words).for_each(|(bytes, at)| bytes.copy_from_slice(&word(at)));
 }
 
-/// Whether these bytes, which lie at `at`, are as they should: the first word and the last, or all.
+/// Whether these bytes, which lie at `at`, are right: the first word and the last, or all.
 fn is_right(bytes: &[u8], at: u64, all: bool) -> bool {
     let last = bytes.len() - WORD;
     if all {
@@ -39,29 +41,29 @@ fn is_right(bytes: &[u8], at: u64, all: bool) -> bool {
     bytes[..WORD] == word(at) && bytes[last..] == word(at + last as u64)
 }
 
-/// What carries requests.
+/// Carrier of the requests.
 pub trait Carrier {
-    /// Begins to read.
+    /// Begins a read.
     ///
     /// # Errors
     ///
     /// It is refused.
     fn read(&mut self, tag: u64, at: u64, target: MessageBuffer) -> anyhow::Result<()>;
 
-    /// Begins to write.
+    /// Begins a write.
     ///
     /// # Errors
     ///
     /// It is refused.
     fn write(&mut self, tag: u64, at: u64, source: Frozen) -> anyhow::Result<()>;
 
-    /// Does what there is to do; whether there was anything.
+    /// Does the work at hand. Returns whether there was any.
     fn turn(&mut self, now_ns: u64) -> bool;
 
-    /// Whether it has nothing that it must be turned for, others' requests among it.
+    /// Whether it has no work left that it must be turned for, including other users' requests.
     fn is_idle(&self) -> bool;
 
-    /// Takes what is over, and tells the request's tag and a read's target.
+    /// Takes the requests that are over, and calls `over` with each one's tag, and a read's target.
     ///
     /// # Errors
     ///
@@ -69,7 +71,7 @@ pub trait Carrier {
     fn poll(&mut self, over: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()>;
 }
 
-/// An engine as a carrier, with room for what is finished.
+/// An engine as a carrier, with room for finished requests.
 pub struct ByEngine<P: Path> {
     /// The engine.
     pub engine: Engine<P>,
@@ -77,7 +79,7 @@ pub struct ByEngine<P: Path> {
 }
 
 impl<P: Path> ByEngine<P> {
-    /// An engine.
+    /// Carries requests by an engine.
     pub fn new(engine: Engine<P>) -> Self {
         Self { engine, finished: Vec::new() }
     }
@@ -122,7 +124,7 @@ pub struct ByStore<S> {
 }
 
 impl<S: Store> ByStore<S> {
-    /// A store.
+    /// Carries requests by a store.
     pub fn new(store: S) -> Self {
         Self { store, finished: Vec::new() }
     }
@@ -155,30 +157,30 @@ impl<S: Store> Carrier for ByStore<S> {
     }
 }
 
-/// What is asked for.
+/// Requests to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Requests {
-    /// Bytes of the memory, from its beginning on.
+    /// Bytes of the memory to use, from its beginning on.
     pub memory: u64,
-    /// Bytes of a request: a multiple of 8.
+    /// Length of a request in bytes: a multiple of 8.
     pub len: usize,
     /// Whether requests write.
     pub writes: bool,
-    /// Whether they follow one another in memory; else they are anywhere.
+    /// Whether they follow one another in memory; otherwise they are at random.
     pub follows: bool,
     /// Requests in flight.
     pub window: usize,
-    /// For places.
+    /// Seed of the places.
     pub seed: u64,
 }
 
 impl Requests {
-    /// Bytes of an arena that has room for the buffers of a driver.
+    /// Length of an arena that has room for a driver's buffers, in bytes.
     pub fn arena_len(&self) -> usize {
         2 * (self.window + 2) * (self.len + BESIDE) + (1 << 21)
     }
 
-    /// Where requests go: of `seed` alone, so that others can go there, too.
+    /// Places of the requests. They follow from `seed` alone, so that others can use the same ones.
     fn places(&self) -> impl FnMut() -> u64 + use<> {
         let (slots, len, follows) = ((self.memory / self.len as u64).max(1), self.len as u64, self.follows);
         let mut random = SeededGenerator::new(self.seed);
@@ -195,13 +197,13 @@ impl Requests {
 struct Place {
     at: u64,
     buffer: Option<MessageBuffer>,
-    /// A share of what is being written.
+    /// A reference to the buffer that is being written.
     source: Option<Frozen>,
-    /// Whether it reads what it has just written.
+    /// Whether it reads back what it has just written.
     looks: bool,
 }
 
-/// A driver of a thread.
+/// A driver for a thread.
 pub struct Memory<C> {
     carrier: C,
     requests: Requests,
@@ -211,7 +213,7 @@ pub struct Memory<C> {
     over: Vec<(u64, Option<MessageBuffer>)>,
     span: Span,
     slice: Slice,
-    /// Requests whose bytes were looked at, of the whole run.
+    /// Requests whose bytes were checked, over the whole run.
     checked: u64,
 }
 
@@ -239,12 +241,12 @@ impl<C: Carrier> Memory<C> {
         })
     }
 
-    /// What it asks.
+    /// The carrier of its requests.
     pub fn carrier(&mut self) -> &mut C {
         &mut self.carrier
     }
 
-    /// Requests whose bytes were looked at.
+    /// Requests whose bytes were checked.
     pub fn checked(&self) -> u64 {
         self.checked
     }
@@ -264,7 +266,8 @@ impl<C: Carrier> Memory<C> {
         self.carrier.write(u64::from(number), place.at, source)
     }
 
-    /// A request is over. Whether its place is free, which it is not when it goes on to look.
+    /// Handles a request that is over. Returns whether its place is free; it is not if the request goes on to read
+    /// back.
     fn end(&mut self, tag: u64, target: Option<MessageBuffer>, counts: bool) -> anyhow::Result<bool> {
         let place = &mut self.places[tag as usize];
         let at = place.at;
@@ -325,7 +328,8 @@ impl<C: Carrier> Load for Memory<C> {
     }
 }
 
-/// Plain copies of the same bytes, between the same places and as many buffers: what the engine's thread could do with nothing in between.
+/// Plain copies of the same bytes, between the same places and as many buffers: what the engine's thread could do with
+/// nothing in between.
 pub struct Copies {
     memory: SharedMemory,
     requests: Requests,
@@ -412,7 +416,7 @@ mod tests {
         let arena = store.arena().clone();
         let mut writing = Memory::new(ByStore::new(store), &arena, requests(true)).unwrap();
         assert!(run(&mut writing).unwrap().done > 100 && writing.checked() > 1);
-        // The rest is zeros.
+        // The rest of the memory is zeros.
         let mut reading = Memory { requests: requests(false), ..writing };
         let error = run(&mut reading).unwrap_err().to_string();
         assert!(error.contains("not as they should be"), "{error}");
@@ -441,7 +445,7 @@ mod tests {
             Memory::new(ByEngine::new(engine), &arenas[number], requests(true)).unwrap()
         });
         loads.iter_mut().for_each(|load| load.begin(0, 100).unwrap());
-        // The first takes what the second has submitted, and is asked to end with it.
+        // The first takes what the second has submitted, and must end with it.
         loads[0].turn(0).unwrap();
         loads[1].start(7).unwrap();
         let mut over = [false; 2];

@@ -1,4 +1,4 @@
-//! Stores on verbs whose GETs are READs: of each design an owner that serves, and a client.
+//! Stores on verbs whose GETs are READs: an owner that serves and a client, for each design.
 
 use anyhow::{Context, ensure};
 use sinew::fabric::verbs::Device;
@@ -14,21 +14,21 @@ use super::store::Asks;
 use crate::run::Interrupted;
 use crate::workload::{KEY_LEN, fill_value, key_bytes};
 
-/// A GET that finds nothing but changes for so long is given up.
+/// Time after which a GET that finds nothing but changes is given up, in ns.
 const GIVE_UP_NS: u64 = 5_000_000_000;
-/// Far longer than the system lets a thread stand still.
+/// Lease of a lock in ns: far longer than the system keeps a thread waiting.
 const LEASE_NS: u64 = 10_000_000_000;
 
-/// What a store is to be.
+/// Plan of a store.
 #[derive(Clone, Debug)]
 pub struct StorePlan {
-    /// How its owner serves.
+    /// Configuration of its owner.
     pub owner: OwnerConfig,
-    /// Requests that its client has under way.
+    /// Requests of its client in flight.
     pub window: usize,
     /// Keys that it will hold.
     pub keys: usize,
-    /// Ends what fills it, where something does.
+    /// Interrupt that ends the filling of the store, if there is one.
     pub interrupt: Option<Interrupt>,
 }
 
@@ -49,31 +49,31 @@ impl StorePlan {
     }
 }
 
-/// What a client did so far.
+/// Operations of a client so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ops {
-    /// GETs, of all requests
+    /// GETs among the requests that are over.
     pub gets: u64,
-    /// that are over.
+    /// Requests that are over.
     pub done: u64,
-    /// READs,
+    /// READs.
     pub reads: u64,
-    /// of which these were made again, since what they brought was changing.
+    /// READs that were repeated, since what they read was changing.
     pub again: u64,
     /// WRITEs.
     pub writes: u64,
     /// Atomics.
     pub atomics: u64,
-    /// Locks that were held.
+    /// Locks that were found held.
     pub conflicts: u64,
-    /// PUTs that were tried again.
+    /// PUTs that were retried.
     pub retries: u64,
     /// PUTs that were given up.
     pub contended: u64,
 }
 
 impl Ops {
-    /// What was done since.
+    /// Operations since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -92,26 +92,26 @@ impl Ops {
 
 /// A store of one design.
 pub trait Design<D: Device>: Clone + Send + 'static {
-    /// Who owns the table.
+    /// Owner of the table.
     type Owner: Owns;
-    /// Who asks it.
+    /// Client of the store.
     type Client: Asks + 'static;
 
-    /// Bytes of the first READ of a GET.
+    /// Length of the first READ of a GET, in bytes.
     fn read_len(&self) -> usize;
 
-    /// The owner, of the calling thread, with all keys.
+    /// Makes the owner, on the calling thread, with all keys stored.
     ///
     /// # Errors
     ///
-    /// What the device says, that there is no room for an item, or an interrupt.
+    /// Those of the device; there is no room for an item; or an interrupt.
     fn owner(&self, device: &D, plan: &StorePlan) -> anyhow::Result<Self::Owner>;
 
-    /// A client of the calling thread, which `greet` introduces to the owner.
+    /// Makes a client, on the calling thread. `greet` introduces it to the owner.
     ///
     /// # Errors
     ///
-    /// What the device or the owner says.
+    /// Those of the device or the owner.
     fn client(
         &self,
         device: &D,
@@ -119,17 +119,17 @@ pub trait Design<D: Device>: Clone + Send + 'static {
         greet: impl FnOnce(Hello) -> anyhow::Result<Welcome>,
     ) -> anyhow::Result<Self::Client>;
 
-    /// What a client did.
+    /// Operations of a client.
     fn ops(client: &Self::Client) -> Ops;
 }
 
-/// An owner.
+/// An owner of a table.
 pub trait Owns {
-    /// Serves; how many requests.
+    /// Serves requests. Returns their number.
     fn turn(&mut self, now_ns: u64) -> usize;
-    /// To be called now and then.
+    /// Does rare work; to be called now and then.
     fn tend(&mut self, now_ns: u64);
-    /// Takes a client in.
+    /// Admits a client.
     ///
     /// # Errors
     ///
@@ -137,10 +137,10 @@ pub trait Owns {
     fn admit(&mut self, hello: &Hello) -> anyhow::Result<Welcome>;
 }
 
-/// Pilaf's and FaRM's: a table, and how others search it.
+/// Pilaf's and FaRM's design: a table, and how others search it.
 #[derive(Clone)]
 pub struct Searched<I, F> {
-    /// Where what lies.
+    /// Layout of the table, for searches.
     pub index: I,
     /// Makes the table in exposed memory.
     pub table: F,
@@ -199,7 +199,7 @@ impl<D: Device, T: Table> Owns for (Worker<D, ChangeService<T>>, Owner<D>) {
     }
 }
 
-/// DrTM-KV's.
+/// DrTM-KV's design.
 #[derive(Clone)]
 pub struct Locked(pub Layout);
 
@@ -231,7 +231,7 @@ impl<D: Device + 'static> Design<D> for Locked {
         plan: &StorePlan,
         greet: impl FnOnce(Hello) -> anyhow::Result<Welcome>,
     ) -> anyhow::Result<Self::Client> {
-        // Half full, sets of four hardly ever lack a place.
+        // In a table that is half full, sets of four hardly ever lack a place.
         let config = drtm::ClientConfig::new(plan.client(self.calls(plan), self.0.read_len_max()), 2 * plan.keys);
         let (joining, hello) = drtm::Joining::prepare(device, &device.protection_domain()?, &config)?;
         Ok(joining.join(&greet(hello)?)?)

@@ -1,4 +1,5 @@
-//! A driver of a replicated store: PUTs of random keys (nsdi19 7.1), or reads of one that a member answers by itself. Each answer is checked.
+//! Load for a replicated store: PUTs of random keys (nsdi19 7.1), or reads of one key that a member answers alone. Each
+//! answer is checked.
 
 use anyhow::{Context, bail, ensure};
 use rand::rngs::SmallRng;
@@ -12,28 +13,28 @@ use sinew::replica::wire;
 
 use super::{Load, Slice, Span, State};
 
-/// The key that is read. It is put before anything else.
+/// Key that is read. It is stored before anything else.
 const READ_KEY: &[u8] = b"bench";
 
-/// What a client keeps in flight, and of what.
+/// Load that a client keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Requests in flight.
     pub window: usize,
     /// Keys to draw from, of 16 bytes each.
     pub keys: u64,
-    /// Bytes of a value.
+    /// Length of a value, in bytes.
     pub value_len: usize,
-    /// How long an answer may take.
+    /// Longest time for an answer, in ns.
     pub timeout_ns: u64,
 }
 
-/// What is asked for.
+/// Kind of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
     /// PUTs.
     Puts,
-    /// Reads of one key, stale ones.
+    /// Stale reads of one key.
     Reads,
 }
 
@@ -41,7 +42,7 @@ pub enum Asks {
 struct InFlight {
     asked: Asks,
     began_ns: u64,
-    /// The last revision that was heard of when it began.
+    /// Latest revision that was known when it began.
     after: u64,
 }
 
@@ -53,13 +54,13 @@ pub struct Replica<E: Endpoint, C> {
     asks: Asks,
     value: Vec<u8>,
     random: SmallRng,
-    /// Whether [`READ_KEY`] is there.
+    /// Whether [`READ_KEY`] is stored.
     is_ready: bool,
-    /// The last revision that was heard of.
+    /// Latest revision that is known.
     revision: u64,
     /// Tags that are not in flight.
     idle: Vec<u64>,
-    /// By tag.
+    /// Requests in flight, by tag.
     in_flight: Vec<InFlight>,
     bytes: Vec<u8>,
     span: Span,
@@ -67,7 +68,7 @@ pub struct Replica<E: Endpoint, C> {
 }
 
 impl<E: Endpoint, C: Clock> Replica<E, C> {
-    /// Asks by a client, which nothing else uses. Keys are drawn from `seed`.
+    /// Sends requests by a client that nothing else uses. Keys are drawn from `seed`.
     pub fn new(client: Client<E>, clock: C, shape: Shape, seed: u64) -> Self {
         let nothing = InFlight { asked: Asks::Puts, began_ns: 0, after: 0 };
         Self {
@@ -87,7 +88,7 @@ impl<E: Endpoint, C: Clock> Replica<E, C> {
         }
     }
 
-    /// What is asked for from the next slice on.
+    /// Sets the kind of requests, from the next slice on.
     pub fn ask_for(&mut self, asks: Asks) {
         self.asks = asks;
     }
@@ -108,7 +109,7 @@ impl<E: Endpoint, C: Clock> Replica<E, C> {
         Ok(self.client.run(tag, &self.bytes, timeout_ns)?)
     }
 
-    /// Takes the answers that are there, and checks them; counts them, if they came in time.
+    /// Takes and checks the answers that have arrived, and counts them if they came in time.
     fn take_answers(&mut self, counts: bool) -> anyhow::Result<()> {
         while let Some((tag, answer)) = self.client.poll() {
             let InFlight { asked, began_ns, after } = self.in_flight[tag as usize];
@@ -122,12 +123,12 @@ impl<E: Endpoint, C: Clock> Replica<E, C> {
                 },
                 (Asks::Reads, Answered::Found(found)) => match wire::decode(&found) {
                     Ok(Found::Item { item, .. }) => {
-                        let item = item.context("a key that was put is not there")?;
+                        let item = item.context("a key that was stored is missing")?;
                         ensure!(item.value == self.value, "the store gave a wrong value");
                     }
                     other => bail!("a read was answered by {other:?}"),
                 },
-                (_, other) => bail!("an answer to something else: {other:?}"),
+                (_, other) => bail!("an answer to another request: {other:?}"),
             }
             if counts && self.is_ready {
                 self.slice.done += 1;
@@ -150,7 +151,7 @@ impl<E: Endpoint, C: Clock> Load for Replica<E, C> {
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
         let goes_on = !self.is_ready || self.span.goes_on(now_ns, self.slice.done);
         let mut is_busy = false;
-        // One alone finds out who leads, before the time counts.
+        // A single request finds out who leads, before the time counts.
         let window = if self.is_ready { self.shape.window } else { 1 };
         while goes_on && self.shape.window - self.idle.len() < window {
             self.start()?;
@@ -186,7 +187,7 @@ impl<E: Endpoint, C: Clock> Load for Replica<E, C> {
     }
 
     fn tend(&mut self) {
-        // No more than that, whatever keeps coming.
+        // A bounded number of turns, whatever keeps arriving.
         let _ = (0..1000).take_while(|_| self.client.turn()).count();
     }
 }

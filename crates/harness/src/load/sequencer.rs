@@ -1,4 +1,4 @@
-//! A client that is kept busy, and what must hold of the numbers that it gets.
+//! Load for a sequencer, and checks of the numbers that it hands out.
 
 use anyhow::{bail, ensure};
 use sinew::fabric::Clock;
@@ -6,35 +6,35 @@ use sinew::sequencer::{CallError, Client, Numbers};
 
 use super::{Drive, Load, Slice, Span, State};
 
-/// Of so many batches the latency of one is recorded.
+/// Sampling interval: the latency of one batch in this many is recorded.
 const SAMPLE_EVERY: u64 = 32;
-/// An answer that takes longer will not come.
+/// Time after which an answer will not come any more, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// Numbers of one slice lie no further apart.
+/// Greatest distance between the numbers of one slice.
 const SPAN_MAX: u64 = 1 << 36;
 
-/// The numbers that were seen, each as a bit.
+/// The numbers that were seen, one bit each.
 #[derive(Default)]
 pub struct Seen {
     from: u64,
     bits: Vec<u64>,
-    /// How many.
+    /// Count of the numbers.
     pub numbers: u64,
-    /// One more than the greatest.
+    /// One more than the greatest number.
     pub end: u64,
 }
 
 impl Seen {
-    /// None so far; all are to be at least `from`.
+    /// No numbers yet; all must be at least `from`.
     pub fn new(from: u64) -> Self {
         Self { from, end: from, ..Self::default() }
     }
 
-    /// Takes numbers that were seen.
+    /// Adds numbers that were seen.
     ///
     /// # Errors
     ///
-    /// Says which of them was seen before, or is less than what was there before the slice.
+    /// One of them was seen before, or is less than the numbers before the slice; the error names it.
     #[inline]
     pub fn take(&mut self, numbers: Numbers) -> anyhow::Result<()> {
         let offset = numbers.first.checked_sub(self.from);
@@ -60,13 +60,13 @@ impl Seen {
         Ok(())
     }
 
-    /// Adds what another client saw in the same slice.
+    /// Adds the numbers that another client saw in the same slice.
     ///
     /// # Errors
     ///
-    /// Says that both got the same number.
+    /// Both got the same number.
     pub fn add(&mut self, other: &Self) -> anyhow::Result<()> {
-        ensure!(self.from == other.from, "the slices of two clients began elsewhere");
+        ensure!(self.from == other.from, "the slices of two clients began at different numbers");
         if self.bits.len() < other.bits.len() {
             self.bits.resize(other.bits.len(), 0);
         }
@@ -84,12 +84,12 @@ impl Seen {
     }
 }
 
-/// A call on its way.
+/// A call in flight.
 #[derive(Clone, Copy, Default)]
 struct Flight {
-    /// One more than the greatest number of a call that was over when this one began.
+    /// One more than the greatest number of any call that was over when this one began.
     floor: u64,
-    /// When it began, if that is recorded; else 0.
+    /// Time when it began, if its latency is recorded; else 0.
     began_ns: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct Sequencer<C: Client, K> {
     client: C,
     batch: usize,
     clock: K,
-    /// By tag.
+    /// Calls in flight, by tag.
     flights: Vec<Flight>,
     /// Tags of calls that are not in flight.
     free: Vec<u32>,
@@ -113,7 +113,7 @@ pub struct Sequencer<C: Client, K> {
 }
 
 impl<C: Client, K: Clock> Sequencer<C, K> {
-    /// Up to `window` calls are in flight, of which `batch` go out together.
+    /// Keeps up to `window` calls in flight, `batch` of which are sent together.
     pub fn new(client: C, clock: K, window: usize, batch: usize) -> Self {
         let window = client.window().min(window);
         Self {
@@ -132,7 +132,7 @@ impl<C: Client, K: Clock> Sequencer<C, K> {
         }
     }
 
-    /// Takes the answers that are there; how many.
+    /// Takes the answers that have arrived. Returns their number.
     #[inline]
     fn take_answers(&mut self) -> anyhow::Result<u64> {
         let mut answered = 0;
@@ -149,7 +149,7 @@ impl<C: Client, K: Clock> Sequencer<C, K> {
             };
             ensure!(
                 numbers.first >= floor && numbers.count == self.count,
-                "{numbers:?} came although {} numbers above {floor} were asked for",
+                "{numbers:?} came, but {} numbers from {floor} on were asked for",
                 self.count
             );
             self.floor = self.floor.max(numbers.last() + 1);
@@ -163,12 +163,12 @@ impl<C: Client, K: Clock> Sequencer<C, K> {
     }
 }
 
-/// What is told a driver of a sequencer's client, and asked of it.
+/// Orders for a driver of a sequencer's client.
 pub trait Counts: Drive {
-    /// In the next slice each call asks for `count` numbers, all of which must be at least `from`.
+    /// Has each call of the next slice ask for `count` numbers, all of which must be at least `from`.
     fn expect(&mut self, count: u32, from: u64);
 
-    /// The numbers that came since.
+    /// Takes the numbers that have come since.
     fn take_seen(&mut self) -> Seen;
 }
 
@@ -205,7 +205,7 @@ impl<C: Client, K: Clock> Load for Sequencer<C, K> {
             }
         }
         let is_busy = self.client.turn(now_ns)?;
-        // What comes late is looked at all the same.
+        // Late answers are checked, too.
         let answered = self.take_answers()?;
         if goes_on {
             self.slice.done += answered;
@@ -213,7 +213,7 @@ impl<C: Client, K: Clock> Load for Sequencer<C, K> {
         if answered > 0 {
             self.heard_ns = now_ns;
         }
-        ensure!(now_ns.saturating_sub(self.heard_ns) < PATIENCE_NS, "the sequencer does not answer any more");
+        ensure!(now_ns.saturating_sub(self.heard_ns) < PATIENCE_NS, "the sequencer no longer answers");
         if !goes_on && self.free.len() == self.flights.len() {
             return Ok(State::Over);
         }
@@ -226,7 +226,7 @@ impl<C: Client, K: Clock> Load for Sequencer<C, K> {
     }
 
     fn tend(&mut self) {
-        // No more than that, whatever keeps coming. What is wrong shows in the next slice.
+        // A bounded number of turns, whatever keeps arriving. An error shows in the next slice.
         let _ = (0..1000).take_while(|_| self.client.turn(self.clock.now_ns()).unwrap_or(false)).count();
     }
 }

@@ -1,4 +1,4 @@
-//! Stores on verbs: all windows of a thread's clients are kept full, and every answer is checked.
+//! Load for stores on verbs: the windows of a thread's clients are kept full, and every answer is checked.
 
 use anyhow::ensure;
 use sinew::fabric::Clock;
@@ -10,34 +10,34 @@ use sinew::store::remote::Index;
 use super::{Load, Slice, Span, State};
 use crate::workload::{Request, Workload, check_value, fill_value, key_bytes};
 
-/// Requests that are drawn ahead.
+/// Requests drawn in advance.
 const TRACE: usize = 1 << 20;
-/// Of so many answers the time of one is taken.
+/// Sampling interval: the latency of one answer in this many is recorded.
 const SAMPLE_EVERY: u64 = 8;
 
 /// A client of a store.
 pub trait Asks {
-    /// Whether there is room for a GET, or a PUT, of a key.
+    /// Whether there is room for a GET or a PUT of a key.
     fn has_room(&self, key: &[u8], is_get: bool) -> bool;
 
-    /// Requests under way.
+    /// Requests in flight.
     fn in_flight(&self) -> usize;
 
-    /// Begins to GET a key, or to PUT a value.
+    /// Begins a GET of a key, or, with a value, a PUT.
     ///
     /// # Errors
     ///
-    /// As the store's client.
+    /// Those of the store's client.
     fn ask(&mut self, tag: u64, key: &[u8], value: Option<&[u8]>, now_ns: u64) -> anyhow::Result<()>;
 
-    /// Sends what was begun.
+    /// Sends the requests begun.
     fn flush(&mut self);
 
-    /// Takes what is over; how many.
+    /// Takes the requests that are over. Returns their number.
     ///
     /// # Errors
     ///
-    /// As the store's client.
+    /// Those of the store's client.
     fn poll(&mut self, now_ns: u64, take: impl FnMut(Outcome<'_>)) -> anyhow::Result<usize>;
 }
 
@@ -137,20 +137,21 @@ impl<D: Device> Asks for drtm::DrtmClient<D> {
     }
 }
 
-/// A driver of clients of one thread. Latencies are from a request to its answer, the wait in the window included.
+/// A driver of the clients of one thread. Latencies run from a request to its answer, including the wait in the window.
 pub struct Store<A, C> {
     clients: Vec<A>,
     clock: C,
     trace: Vec<Request>,
     at: usize,
-    /// Differs from round to round of the trace, so that values do.
+    /// Counts rounds of the trace, so that each stores other values.
     round: u64,
     value: Vec<u8>,
-    /// There is no table: READs are checked to come from where they should, and hold nothing.
+    /// There is no table: READs are checked to come from the right place, and return nothing.
     is_emulated: bool,
-    /// Keys that are asked for once before the trace begins, so that the client knows where all of them are, as atc16 has it.
+    /// Keys that are asked for once before the trace begins, so that the client knows where all of them are, as in
+    /// atc16.
     learning: std::ops::Range<u64>,
-    /// When answers were asked for whose time is taken.
+    /// Times when the requests were made whose latency is recorded, in ns.
     sampled: Vec<u64>,
     answers: u64,
     contended: u64,
@@ -159,13 +160,13 @@ pub struct Store<A, C> {
 }
 
 impl<A: Asks, C: Clock> Store<A, C> {
-    /// Asks over these clients for the keys of a workload, whose values are all as long. The first slice asks for `learns` keys once before
-    /// all else.
+    /// Sends a workload's requests by these clients; its values must all have the same length. The first slice asks for
+    /// `learns` keys once before everything else.
     pub fn new(clients: Vec<A>, clock: C, workload: &Workload, is_emulated: bool, learns: u64) -> Self {
         Self::with_trace(clients, clock, workload, TRACE, is_emulated, learns)
     }
 
-    /// The same, with so many requests drawn ahead.
+    /// As [`Self::new`], with `requests` requests drawn in advance.
     pub fn with_trace(
         clients: Vec<A>,
         clock: C,
@@ -196,12 +197,12 @@ impl<A: Asks, C: Clock> Store<A, C> {
         &self.clients
     }
 
-    /// PUTs so far that others were quicker than all the time.
+    /// PUTs so far that gave up because others were always quicker.
     pub fn contended(&self) -> u64 {
         self.contended
     }
 
-    /// Asks until a client has no room for the next request; whether it had room for any.
+    /// Sends requests until the client has no room for the next one. Returns whether it had room for any.
     #[inline(always)]
     fn ask(&mut self, which: usize, now_ns: u64) -> anyhow::Result<bool> {
         let client = &mut self.clients[which];
@@ -225,7 +226,7 @@ impl<A: Asks, C: Clock> Store<A, C> {
         }
     }
 
-    /// Asks for the next keys that are to be known.
+    /// Asks for the next keys whose places are to be learned.
     fn learn(&mut self, which: usize, now_ns: u64) -> anyhow::Result<()> {
         while self.clients[which].has_room(&[], true) {
             let Some(key) = self.learning.next() else { break };
@@ -244,7 +245,7 @@ impl<A: Asks, C: Clock> Load for Store<A, C> {
 
     #[inline]
     fn turn(&mut self, _: u64) -> anyhow::Result<State> {
-        // Clients hand requests out again that were not answered in time, so they need to know it.
+        // Clients repeat requests that are not answered in time, so they need the exact time.
         let now_ns = self.clock.now_ns();
         let learns = !self.learning.is_empty();
         let goes_on = learns || self.span.goes_on(now_ns, self.slice.done);

@@ -1,7 +1,8 @@
-//! SEND, WRITE, READ, atomics and echoes between queue pairs, as perftest and the tools of atc16 measure them.
+//! SEND, WRITE, READ, atomics and echoes between queue pairs, measured as perftest and the tools of atc16 do.
 //!
-//! Both sides are made from a [`VerbsPlan`]. A [`Requester`] is a client thread's driver; a [`Responder`] is turned by a server's thread, and
-//! looks at what the requests have left. How the two learn each other's addresses is their owners' business.
+//! Both sides are made from a [`VerbsPlan`]. A [`Requester`] is the driver of a client thread. A server's thread turns
+//! a [`Responder`], which checks what the requests have written. It is up to their owners how the two learn each
+//! other's addresses.
 
 mod echoes;
 mod fresh;
@@ -24,22 +25,22 @@ pub use plan::{
 pub use requester::Requester;
 pub use responder::{Findings, Responder};
 
-/// What the two sides tell each other, before a measurement and after each of its slices.
+/// Messages between the two sides, before a measurement and after each of its slices.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Word {
-    /// The client begins: what carries the verbs, and what is measured.
+    /// The client begins, with its fabric and its plan.
     Begin(String, VerbsPlan),
-    /// The links of a side: the server answers so, and then the client.
+    /// The links of a side: the server sends its own, and then the client.
     Links(Vec<LinkAddress>),
-    /// The server has done what it was told.
+    /// The server has done as told.
     Ready,
     /// Requests come from now on.
     Go,
-    /// So many requests were made of each link: do they show?
+    /// Asks the server to check for this many requests on each link.
     Check(Vec<u64>),
-    /// The server's answer.
+    /// The server's findings.
     Found(Findings),
-    /// The server cannot go on, and why.
+    /// The server cannot go on, for this reason.
     Error(String),
 }

@@ -1,4 +1,5 @@
-//! Chains of random places (nsdi15 2.5): the table is a permutation, and a lookup follows it so many times. And chains of hashes, which touch no memory (2.6.2).
+//! Chains of random places (nsdi15 2.5): the table is a permutation, which a lookup follows for a number of steps. And
+//! chains of hashes, which touch no memory (2.6.2).
 
 use sinew::mem::room_for_random_access;
 use sinew_interleave::{Batch, interleave, prefetch};
@@ -13,12 +14,12 @@ pub struct Chase {
 }
 
 impl Chase {
-    /// Of so many numbers, a power of two up to 2^32, and chains of `depth`. The permutation is what multiplications by odd numbers and shifts make of the
-    /// numbers in order.
+    /// A permutation of `len` numbers, a power of two up to 2^32, and chains of `depth` steps. Multiplications by odd
+    /// numbers, and shifts, turn the numbers in order into the permutation.
     ///
     /// # Panics
     ///
-    /// When `len` is no such power.
+    /// When `len` is not such a power.
     pub fn new(len: usize, depth: usize) -> Self {
         assert!(len.is_power_of_two() && len <= 1 << 32, "a permutation has a power of two numbers");
         let mut table = room_for_random_access(len);
@@ -48,7 +49,8 @@ impl Chase {
         at
     }
 
-    /// All chains of a group step by step. Where nothing is prefetched, the processor overlaps what it sees: that is the paper's Table 1.
+    /// Follows all chains of a group step by step. Without prefetching, the processor overlaps what it can by itself:
+    /// that is the paper's Table 1.
     #[inline(always)]
     pub fn follow_grouped(&self, starts: &[u32], ends: &mut [u32], prefetches: bool) {
         ends.copy_from_slice(starts);
@@ -96,14 +98,14 @@ impl Lookups for Chase {
     }
 }
 
-/// Chains of hashes: work that touches no memory, to be held against (nsdi15 2.6.2).
+/// Chains of hashes: work without memory accesses, for comparison (nsdi15 2.6.2).
 #[derive(Debug)]
 pub struct Hashes {
     depth: usize,
 }
 
 impl Hashes {
-    /// Chains of so many hashes.
+    /// Chains of `depth` hashes.
     pub fn new(depth: usize) -> Self {
         Self { depth }
     }

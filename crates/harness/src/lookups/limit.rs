@@ -1,4 +1,4 @@
-//! What the machine allows: random cache lines that are known ahead.
+//! The machine's limit: random cache lines that are known in advance.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::{STRETCH, TRACE, mixed};
 /// Words of a cache line.
 const LINE: usize = 8;
 
-/// Memory of which lines are read at random.
+/// Memory whose lines are read at random.
 #[derive(Debug)]
 pub struct RandomLines {
     words: Words,
@@ -19,11 +19,11 @@ pub struct RandomLines {
 }
 
 impl RandomLines {
-    /// Memory of so many bytes, at least a line.
+    /// Takes `bytes` of memory, at least a line.
     ///
     /// # Errors
     ///
-    /// There is not so much.
+    /// There is not enough.
     pub fn new(bytes: usize) -> anyhow::Result<Self> {
         let count = (bytes / 64).max(1);
         let words = Words::zeroed(count * LINE).context("memory for the limit")?;
@@ -32,7 +32,7 @@ impl RandomLines {
         Ok(Self { words, lines: (0..TRACE).map(place).collect() })
     }
 
-    /// Lines that are read in a second, in millions: so many are prefetched, and then read.
+    /// Prefetches `width` lines and then reads them, for `duration`. Returns millions of lines a second.
     pub fn mops(&self, width: usize, duration: Duration) -> f64 {
         let began = Instant::now();
         let (mut read, mut at, mut sum) = (0usize, 0, 0u64);

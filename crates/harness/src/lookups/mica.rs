@@ -1,4 +1,4 @@
-//! The cache table: GETs of keys of 16 bytes and values of 32, which are copied out and checked.
+//! The cache's table: GETs of keys of 16 bytes and values of 32, which are copied out and checked.
 
 use sinew::store::cache::{Cache, CacheConfig, Item, Key, Put};
 use sinew_interleave::{Batch, switch};
@@ -7,7 +7,7 @@ use super::{Form, Lookups, WIDTH_MAX};
 use crate::workload::{KEY_LEN, check_value, fill_value, key_bytes};
 
 const VALUE_LEN: usize = 32;
-/// The clock that the table is handed: nothing expires here.
+/// Time that the table is given, in seconds: nothing expires here.
 const NOW_S: u32 = 1;
 
 /// MICA's table, filled.
@@ -18,14 +18,14 @@ pub struct Mica {
 }
 
 impl Mica {
-    /// With so many items.
+    /// A table with `keys` items.
     ///
     /// # Errors
     ///
     /// There is no memory for it.
     pub fn new(keys: usize) -> anyhow::Result<Self> {
         let memory_bytes = keys * (16 + KEY_LEN + VALUE_LEN) + (1 << 20);
-        // With room in the buckets: all that are looked up are to be there.
+        // The buckets have spare room, so that all keys looked up are there.
         let config = CacheConfig { items: 2 * keys, memory_bytes, value_len_max: VALUE_LEN, ..CacheConfig::default() };
         let mut cache = Cache::new(&config)?;
         let hasher = cache.hasher().clone();
@@ -78,7 +78,7 @@ impl Lookups for Mica {
                 batch.run(keys.iter().copied(), found, async |key| {
                     let bytes = key_bytes(key);
                     let mut hashed = hasher.key(&bytes);
-                    // As `Cache::get_all`, with the value copied before the line is gone.
+                    // Like `Cache::get_all`, but copies the value before its line is evicted.
                     self.cache.prefetch_bucket(&hashed);
                     switch().await;
                     self.cache.prefetch_item(&mut hashed);

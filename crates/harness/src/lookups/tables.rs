@@ -30,7 +30,7 @@ macro_rules! look_up {
     };
 }
 
-/// The cuckoo table, of numbers: keys are mixed numbers in order, and all that are looked up are there (nsdi15 3.3).
+/// The cuckoo table of numbers: keys are consecutive numbers, mixed, and all that are looked up are there (nsdi15 3.3).
 #[derive(Debug)]
 pub struct Numbers {
     table: Cuckoo,
@@ -38,7 +38,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// So many of them.
+    /// A table of `count` numbers.
     ///
     /// # Errors
     ///
@@ -70,7 +70,8 @@ impl Lookups for Numbers {
     }
 }
 
-/// A switch's table: stations have mixed numbers in order for addresses, and all that are looked up are there (nsdi15 4).
+/// A switch's table: the stations' addresses are consecutive numbers, mixed, and all that are looked up are there
+/// (nsdi15 4).
 #[derive(Debug)]
 pub struct Stations {
     table: MacTable,
@@ -78,7 +79,7 @@ pub struct Stations {
 }
 
 impl Stations {
-    /// So many of them.
+    /// A table of `count` stations.
     ///
     /// # Errors
     ///
@@ -92,7 +93,8 @@ impl Stations {
     }
 }
 
-/// The address of a station: locally administered, of no group; odd multipliers make no two of fewer than 2^40 the same.
+/// The address of a station: locally administered, and unicast. The multiplier is odd, so fewer than 2^40 stations all
+/// have different addresses.
 pub(crate) fn station(number: u64) -> MacAddress {
     let [.., a, b, c, d, e] = number.wrapping_mul(0xB5_9F4A_7C15).to_be_bytes();
     [2, a, b, c, d, e]
@@ -131,15 +133,16 @@ pub(crate) fn ipv4_prefix(at: u64) -> (Ipv4Addr, u8) {
     (Ipv4Addr::from_bits(bits as u32), len as u8)
 }
 
-/// Routes of IPv4: random prefixes whose lengths are spread about as in tables of BGP, of 1,000 two of 8 bits, 130 of 9 to 19, 120 of 20 and 21, 120 of 22, 90 of 23, 528 of 24 and ten of more
-/// (nsdi15 4: 1 % are longer than 24). Addresses that are looked up are random.
+/// Routes of IPv4: random prefixes whose lengths are distributed about as in BGP tables. Of 1,000, two have 8 bits, 130
+/// have 9 to 19, 120 have 20 or 21, 120 have 22, 90 have 23, 528 have 24 and ten have more (nsdi15 4: 1 % are longer
+/// than 24). The addresses looked up are random.
 #[derive(Debug)]
 pub struct Ipv4 {
     table: Ipv4Table,
 }
 
 impl Ipv4 {
-    /// So many routes.
+    /// A table of `routes` routes.
     ///
     /// # Errors
     ///
@@ -173,7 +176,7 @@ impl Lookups for Ipv4 {
     }
 }
 
-/// Routes of IPv6: random prefixes of 48 to 64 bits; addresses that are looked up are of one of them (nsdi15 3.3).
+/// Routes of IPv6: random prefixes of 48 to 64 bits; each address that is looked up has one of them (nsdi15 3.3).
 #[derive(Debug)]
 pub struct Ipv6 {
     table: Ipv6Table,
@@ -181,7 +184,7 @@ pub struct Ipv6 {
 }
 
 impl Ipv6 {
-    /// So many routes.
+    /// A table of `routes` routes.
     ///
     /// # Errors
     ///
@@ -196,7 +199,7 @@ impl Ipv6 {
     }
 }
 
-/// A prefix of [`Ipv6`]'s, by its number; further bits are not zero.
+/// A prefix of [`Ipv6`]'s, by its number; bits beyond its length are not zero.
 pub(crate) fn ipv6_prefix(at: u64) -> (Ipv6Addr, u8) {
     (Ipv6Addr::from_bits(u128::from(mixed(at)) << 64), 48 + (mixed(!at) % 17) as u8)
 }
@@ -220,22 +223,23 @@ impl Lookups for Ipv6 {
     }
 }
 
-/// Routes of names: prefixes of two or three components of eight letters, and names of 36 bytes, each with a prefix in the table (nsdi15 4: names of 32 bytes).
+/// Routes of names: prefixes of two or three components of eight letters, and names of 36 bytes, each with a prefix in
+/// the table (nsdi15 4: names of 32 bytes).
 #[derive(Debug)]
 pub struct Names {
     table: NameTable,
     prefixes: u64,
-    /// Of names.
+    /// The names to look up.
     texts: Vec<[u8; NAME_LEN]>,
 }
 
-/// Bytes of a name.
+/// Length of a name, in bytes.
 pub(crate) const NAME_LEN: usize = 36;
-/// Different names that are looked up.
+/// Number of different names that are looked up.
 const NAMES: usize = 1 << 18;
 
 impl Names {
-    /// So many prefixes.
+    /// A table of `prefixes` prefixes.
     ///
     /// # Errors
     ///
@@ -266,7 +270,7 @@ pub(crate) fn name_text(at: u64) -> [u8; NAME_LEN] {
 }
 
 impl Lookups for Names {
-    /// Which of the names.
+    /// Index of a name.
     type Key = u32;
     type Found = Option<u16>;
 
@@ -280,7 +284,7 @@ impl Lookups for Names {
     }
 
     fn look_up(&self, form: Form, width: usize, keys: &[u32], found: &mut [Option<u16>]) {
-        // As they come from packets: each is checked.
+        // Each name is checked, as if it came from a packet.
         let name = |at: &u32| Name::new(&self.texts[*at as usize]).ok();
         match form {
             Form::Plain => {

@@ -1,4 +1,4 @@
-//! The endpoint as libraries see it.
+//! [`Rpc`] as an [`Endpoint`], for libraries.
 
 use sinew_fabric::{Address, Armed, Descriptor, PortStats, Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
@@ -10,7 +10,7 @@ use sinew_rpc::{
 
 use super::{FabricEndpoint, Rpc};
 
-/// What libraries use; errors are those of the RPC layer.
+/// Errors are those of the RPC layer.
 impl Endpoint for Rpc {
     fn address(&self) -> Address {
         self.address()

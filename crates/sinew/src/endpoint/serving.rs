@@ -1,4 +1,4 @@
-//! The endpoint as a server: handlers of its own, and requests that its program takes.
+//! [`Rpc`] as a server: handlers of its own, and requests that its program takes.
 
 use sinew_rpc::{BurstCalls, Call, DeferredCall, RequestType};
 
@@ -6,19 +6,21 @@ use super::{FabricEndpoint, Rpc};
 use crate::error::Result;
 
 impl Rpc {
-    /// Handles requests of a type with a handler of this endpoint's own. It stays on this thread: what it shares with the program, it can share
-    /// by `Rc`. To be called before clients ask, since until then they hear that there is no handler.
+    /// Handles requests of a type with a handler of this endpoint's own. The handler stays on this thread, so it can
+    /// share state with the program by `Rc`. Must be called before clients ask, since until then they are told that
+    /// there is no handler.
     ///
     /// # Errors
     ///
-    /// [`Error::Nexus`](crate::Error::Nexus) when the type has a handler already, here or in the [`Nexus`](crate::Nexus).
+    /// [`Error::Nexus`](crate::Error::Nexus) when the type has a handler already, here or in the
+    /// [`Nexus`](crate::Nexus).
     pub fn handle(&mut self, request_type: RequestType, handler: impl FnMut(Call<'_>) + 'static) -> Result<()> {
         Ok(
             each!(&mut self.endpoint, rpc => rpc.handle(request_type, handler), other => other.handle(request_type, Box::new(handler)))?,
         )
     }
 
-    /// As [`Self::handle`], of all requests of a type in a received burst at once.
+    /// As [`Self::handle`], with a handler that gets all requests of a type in a received burst at once.
     ///
     /// # Errors
     ///
@@ -42,20 +44,22 @@ impl Rpc {
         Ok(each!(&mut self.endpoint, rpc => rpc.handle_polled(request_type))?)
     }
 
-    /// As [`Self::turn`], and hands `take` the requests of all types that no handler is registered for, so that they can be handled with state
-    /// that the caller borrows. Other ways to turn the loop refuse these requests: see [`sinew_rpc::Rpc::turn_with`].
+    /// As [`Self::turn`], and hands `take` the requests of all types without a handler, so that they can be handled
+    /// with state that the caller borrows. Other ways to turn the loop refuse these requests; see
+    /// [`sinew_rpc::Rpc::turn_with`].
     #[inline]
     pub fn turn_with(&mut self, mut take: impl FnMut(Call<'_>)) -> bool {
         each!(&mut self.endpoint, rpc => rpc.turn_with(take), other => other.turn_with(&mut take))
     }
 
-    /// The next request of a type that is polled ([`Self::handle_polled`]); see [`sinew_rpc::Rpc::poll_request`]. Answer it with
-    /// [`Self::reply`], or as any [`DeferredCall`].
+    /// The next request of a polled type ([`Self::handle_polled`]); see [`sinew_rpc::Rpc::poll_request`]. Answer it
+    /// with [`Self::reply`], or as any [`DeferredCall`].
     pub fn poll_request(&mut self) -> Option<DeferredCall> {
         each!(&mut self.endpoint, rpc => rpc.poll_request())
     }
 
-    /// Answers a call that was kept, with these bytes: quicker than [`DeferredCall::reply`], on its endpoint's own thread.
+    /// Answers a deferred call with these bytes. On its endpoint's own thread this is quicker than
+    /// [`DeferredCall::reply`].
     pub fn reply(&mut self, call: DeferredCall, response: &[u8]) {
         each!(&mut self.endpoint, rpc => rpc.reply(call, response));
     }

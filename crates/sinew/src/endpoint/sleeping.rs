@@ -1,4 +1,4 @@
-//! Sleeping on the endpoint: alone, or beside other things.
+//! Sleeping on an endpoint: alone, or beside other things.
 
 use sinew_fabric::{Armed, Descriptor, Readiness};
 
@@ -6,18 +6,19 @@ use super::{FabricEndpoint, Rpc};
 use crate::error::Result;
 
 impl Rpc {
-    /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` passed. Returns whether it did: not where
-    /// there is something to do already.
+    /// Sleeps until something may have arrived, a timer of the endpoint is due, or `timeout_ns` has passed. Returns
+    /// whether it slept; it does not if there is work already.
     ///
     /// # Errors
     ///
-    /// [`Error::System`](crate::Error::System), what the port says.
+    /// [`Error::System`](crate::Error::System), from the port.
     pub fn wait(&mut self, timeout_ns: Option<u64>) -> Result<bool> {
         Ok(each!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))?)
     }
 
-    /// After a turn that was `busy` or not: sleeps when there was nothing to do for longer than [`Config::poller`](sinew_rpc::Config::poller) spins, until there is, for so
-    /// many nanoseconds at most.
+    /// To be called after a turn that was `busy` or not. Sleeps if there has been nothing to do for longer than
+    /// [`Config::poller`](sinew_rpc::Config::poller) spins, until there is work, but for at most `timeout_ns`
+    /// nanoseconds.
     ///
     /// # Errors
     ///
@@ -26,8 +27,9 @@ impl Rpc {
         Ok(each!(&mut self.endpoint, rpc => rpc.rest(busy, timeout_ns))?)
     }
 
-    /// As [`Self::rest`], on a thread that serves something else too: it sleeps on all of them. `busy` is whether any of them was. Other endpoints
-    /// among them are not turned here: each is to be turned in every round of the loop. See [`sinew_rpc::Rpc::rest_beside`].
+    /// As [`Self::rest`], on a thread that serves something else too: it sleeps on all of them. `busy` says whether any
+    /// of them had work. Other endpoints among them are not turned here: turn each one in every round of the loop. See
+    /// [`sinew_rpc::Rpc::rest_beside`].
     ///
     /// ```
     /// # use sinew::prelude::*;
@@ -49,27 +51,28 @@ impl Rpc {
         Ok(each!(&mut self.endpoint, rpc => rpc.rest_beside(busy, beside, timeout_ns))?)
     }
 
-    /// What becomes readable when there is something to do at an endpoint that is [armed](Self::arm); see [`sinew_rpc::Rpc::descriptor`].
+    /// A descriptor that becomes readable when an [armed](Self::arm) endpoint has work; see
+    /// [`sinew_rpc::Rpc::descriptor`].
     pub fn descriptor(&self) -> Option<Descriptor> {
         each!(&self.endpoint, rpc => rpc.descriptor())
     }
 
-    /// Gets the endpoint ready for its thread to sleep; see [`sinew_rpc::Rpc::arm`].
+    /// Prepares the endpoint for its thread's sleep; see [`sinew_rpc::Rpc::arm`].
     ///
     /// # Errors
     ///
-    /// [`Error::System`](crate::Error::System): there is no descriptor, or what the port says.
+    /// [`Error::System`](crate::Error::System): there is no descriptor, or the port failed.
     pub fn arm(&mut self) -> Result<Armed> {
         Ok(each!(&mut self.endpoint, rpc => rpc.arm())?)
     }
 
-    /// Says that the thread is awake, as a turn does; see [`sinew_rpc::Rpc::disarm`].
+    /// Tells the endpoint that its thread is awake, as a turn does; see [`sinew_rpc::Rpc::disarm`].
     pub fn disarm(&mut self) -> bool {
         each!(&mut self.endpoint, rpc => rpc.disarm())
     }
 }
 
-/// An endpoint beside other things that a thread sleeps on. Deadlines are on the caller's clock.
+/// Lets a thread sleep on an endpoint beside other things. Deadlines are on the caller's clock.
 impl Readiness for Rpc {
     fn descriptor(&self) -> Option<Descriptor> {
         self.descriptor()

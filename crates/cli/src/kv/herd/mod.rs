@@ -1,4 +1,4 @@
-//! HERD's cache, measured: a server process, client threads, and the same way of messages without a cache beside it.
+//! `sinew kv bench herd` and `herd-opt`: HERD's cache beside the same messages without a cache.
 
 pub mod serve;
 
@@ -28,10 +28,10 @@ use crate::{Outcome, Usage, interrupted};
 use serve::{Schedule, WINDOW, WorkerArgs};
 
 pub const HELP: &str = "\
-A server process is started that stores all keys (or --address HOST:PORT of `sinew serve herd` is taken, with the same --workers,
---window, --keys and --value-size), and is asked from --threads threads with --clients clients each, whose windows are full. Every answer
-is checked. The baseline is the rate of `sinew verbs echo --form ws`, by turns: as many messages of an item's size that are written to
-a server and sent back with nothing in between. Latencies are from the request to its answer, the wait in the window included.
+Starts a server process that stores all keys (or uses --address HOST:PORT of a `sinew serve herd` with the same --workers,
+--window, --keys and --value-size). --threads threads with --clients clients each keep their windows full of requests, and check every
+answer. The baseline, measured by turns, is the rate of `sinew verbs echo --form ws`: messages of an item's size that are written to
+a server and sent straight back. Latencies run from the request to its answer, including the wait in the window.
 
 Examples:
   sinew kv bench herd-opt --keys 8M --json
@@ -44,7 +44,7 @@ pub struct Args {
     workload: WorkloadArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// A server that runs already (see `sinew serve herd`); else one is started in a process of its own
+    /// Address of a running `sinew serve herd` [default: a server is started in a process of its own]
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
     address: Option<String>,
     /// Client threads
@@ -53,10 +53,10 @@ pub struct Args {
     /// Clients of each thread
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     clients: u16,
-    /// Requests that a client has on their way to each worker; a power of two
+    /// Requests of a client in flight to each worker; a power of two
     #[arg(long, default_value_t = WINDOW, allow_negative_numbers = true, value_parser = serve::parse_window)]
     window: usize,
-    /// Requests that are executed together at most, for herd-opt
+    /// Most requests executed together, for herd-opt
     #[arg(long, default_value_t = 32, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=256))]
     batch: u16,
     #[command(flatten)]
@@ -65,18 +65,18 @@ pub struct Args {
     measure: MeasureArgs,
 }
 
-/// Measures and shows.
+/// Measures, and prints the result.
 pub fn run(args: &Args, schedule: Schedule) -> anyhow::Result<Outcome> {
     let plan = args.plan(schedule).map_err(Usage::of)?;
     args.measure.show(&with_progress(|progress| args.device.run(Measure { plan: &plan, progress }))?)
 }
 
-/// What to measure.
+/// A measurement to make.
 struct HerdPlan<'a> {
     args: &'a Args,
     schedule: Schedule,
     workload: Workload,
-    /// Of client threads, and workers.
+    /// Setting for client threads and workers.
     setting: Setting,
 }
 
@@ -95,7 +95,7 @@ impl Args {
 }
 
 impl HerdPlan<'_> {
-    /// The same messages with nothing in between.
+    /// The same messages, echoed without a cache.
     fn bare(&self) -> VerbsPlan {
         let size = KEY_LEN + self.args.workload.value_size;
         VerbsPlan {
@@ -109,7 +109,7 @@ impl HerdPlan<'_> {
         }
     }
 
-    /// Clients in all.
+    /// Clients over all threads.
     fn all_clients(&self) -> usize {
         usize::from(self.args.clients) * self.setting.client_cpus.len()
     }
@@ -182,7 +182,7 @@ fn measure<D: Device + 'static>(
     };
     let (of_thread, domain, count) = (device.clone(), device.protection_domain()?, args.clients);
     let layout = layout(plan.setting.server_cpus.len(), plan.all_clients(), args.window);
-    // They are clients for as long as these are there.
+    // The admissions keep the clients admitted.
     let ((admit, admissions), address) = (mpsc::channel(), address.to_owned());
     let clients = Drivers::start(&plan.setting.client_cpus, interrupt, move |index| {
         let join = |_| {
@@ -220,7 +220,7 @@ fn figure(
     let (design, all) = (name(plan.schedule), plan.all_clients());
     let title = format!("{design} over {}, items of {} B", carried.name(), KEY_LEN + plan.args.workload.value_size);
     let figure = measured.figure(format!("kv {design}"), title, Unit::Mops, 0);
-    let what = "the same messages written and sent back with nothing in between";
+    let what = "the same messages written and sent straight back";
     let mut figure = figure.beside(measured, 1, Comparison::Baseline, what);
     let batch = match (counters["executed"].as_f64(), counters["doorbells"].as_f64()) {
         (Some(executed), Some(doorbells)) if doorbells > 0.0 => executed / doorbells,
@@ -235,7 +235,7 @@ fn figure(
             plan.setting.server_cpus.len()
         ),
         format!(
-            "{} answers checked, {:.1} % of the GETs hit; {} sent again; {} answers a doorbell",
+            "{} answers checked, {:.1} % of the GETs hit; {} retransmitted; {} answers a doorbell",
             sum.done,
             sum.hit_percent(),
             total(|stats| stats.retried),

@@ -1,4 +1,4 @@
-//! `sinew serve herd`: a cache on verbs.
+//! `sinew serve herd`: a cache over verbs.
 
 use anyhow::ensure;
 use clap::ValueEnum;
@@ -20,52 +20,52 @@ use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
 HERD's cache: clients WRITE requests into the server's memory, over shared memory or an RDMA device, and are answered with datagrams.
-They come to HOST:PORT to be admitted. Each worker polls, with a processor of its own, and naps when nobody has asked for a while.
+Clients connect to HOST:PORT to be admitted. Each worker polls on a processor of its own, and naps when no request has come for a while.
 
 Examples:
   sinew serve herd 127.0.0.1:7200 --keys 1M
   sinew kv bench herd-opt --keys 1M --address 127.0.0.1:7200";
 
-/// How workers work.
+/// Way in which workers serve requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Schedule {
-    /// A pipeline, each answer with its doorbell (sigcomm14)
+    /// A pipeline, with a doorbell for each answer (sigcomm14)
     Herd,
-    /// Batches, one doorbell each, several queue pairs (atc16)
+    /// Batches, with one doorbell each and several queue pairs (atc16)
     HerdOpt,
 }
 
-/// How workers work, beside their schedule.
+/// Options of workers, beside their schedule.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WorkerArgs {
     /// Worker threads, each with a partition of the keys
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
-    /// UD queue pairs of each worker, which take turns [default: 1 for herd, 3 for herd-opt]
+    /// UD queue pairs of each worker, used in turn [default: 1 for herd, 3 for herd-opt]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=64))]
     response_qps: Option<u8>,
-    /// Each answer has its own doorbell
+    /// Ring the doorbell for each answer rather than once for each batch
     #[arg(long)]
     doorbell_each: bool,
-    /// Bytes up to which an answer is inline
+    /// Longest answer that is sent inline, in bytes
     #[arg(long, default_value = "256", value_parser = parse_size)]
     inline: usize,
 }
 
-/// Requests that a client may have on their way to each worker.
+/// Parses the requests that a client may have in flight to each worker.
 pub fn parse_window(text: &str) -> Result<usize, String> {
     let window = text.parse().ok().filter(|window: &usize| window.is_power_of_two() && *window <= WINDOW_MAX);
-    window.ok_or_else(|| format!("a power of two up to {WINDOW_MAX} is needed"))
+    window.ok_or_else(|| format!("must be a power of two up to {WINDOW_MAX}"))
 }
 
 const WINDOW_MAX: usize = 1024;
-/// Keys that are stored between two looks at the interrupt.
+/// Keys stored between two looks at the interrupt.
 const KEYS_PER_LOOK: u64 = 1 << 16;
-/// The window unless it is said otherwise.
+/// Default window.
 pub const WINDOW: usize = 16;
 
 impl WorkerArgs {
-    /// How workers are to work, with batches of up to `batch`.
+    /// Configuration of workers, with batches of up to `batch`.
     pub fn config(&self, schedule: Schedule, batch: usize) -> WorkerConfig {
         let config = match schedule {
             Schedule::Herd => WorkerConfig::herd(),
@@ -79,7 +79,7 @@ impl WorkerArgs {
         }
     }
 
-    /// The arguments that make a child's workers the same.
+    /// Arguments that give a child's workers the same options.
     pub fn to_args(&self) -> Vec<String> {
         let mut args = vec![format!("--workers={}", self.workers), format!("--inline={}", self.inline)];
         args.extend(self.response_qps.map(|queue_pairs| format!("--response-qps={queue_pairs}")));
@@ -92,32 +92,32 @@ impl WorkerArgs {
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Where clients come to; port 0 is any that is free
+    /// Address at which clients ask to be admitted; port 0 means any free port
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:0", value_parser = parse_address)]
     at: String,
-    /// How workers work
+    /// Way in which workers serve requests
     #[arg(long, value_enum, default_value = "herd-opt")]
     design: Schedule,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
     workers: WorkerArgs,
-    /// Requests that a client has on their way to each worker; a power of two
+    /// Requests of a client in flight to each worker; a power of two
     #[arg(long, default_value_t = WINDOW, value_parser = parse_window)]
     window: usize,
-    /// Requests that are executed together at most, for herd-opt
+    /// Most requests executed together, for herd-opt
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     batch: u16,
     /// Clients at a time
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
     clients: u32,
-    /// Keys that are stored before anybody asks, those of `sinew kv bench`
+    /// Keys stored before serving, those of `sinew kv bench`
     #[arg(long, default_value = "0", value_parser = parse_count)]
     keys: usize,
-    /// Bytes of their values
+    /// Length of their values, in bytes
     #[arg(long, default_value = "32", value_parser = parse_size)]
     value_size: usize,
-    /// Memory for the items of all workers [default: 64M, or what the keys need]
+    /// Memory for the items of all workers, in bytes [default: 64M, or what the keys need]
     #[arg(long, value_parser = parse_size)]
     memory: Option<usize>,
     /// Processors of the workers
@@ -137,7 +137,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(served.unwrap_or(Outcome::Failed))
 }
 
-/// Whether values of this size fit in HERD's slots.
+/// Checks that values of this size fit in HERD's slots.
 pub fn check_value_size(value_size: usize) -> anyhow::Result<()> {
     let max = ITEM_LEN_MAX - KEY_LEN;
     ensure!(value_size <= max, "--value-size {value_size}: HERD's slots take up to {max} beside a key of {KEY_LEN}");
@@ -184,11 +184,11 @@ impl Job for Serve<'_> {
     }
 }
 
-/// The partition of a worker, filled.
+/// Makes the partition of a worker, and fills it.
 fn make(args: &Args, index: usize, interrupt: Interrupt) -> anyhow::Result<CacheService> {
     let workers = usize::from(args.workers.workers);
     let partitions = Partitions::new(workers);
-    // Partitions of a hash are not quite alike.
+    // Hashing makes partitions differ a little in size.
     let share = |all: usize| if workers == 1 { all } else { all / workers * 5 / 4 };
     let item = 2 * 8 + KEY_LEN + args.value_size.next_multiple_of(8);
     let memory_bytes = args.memory.map_or((share(args.keys) * item).max(64 << 20), |memory| memory / workers);

@@ -1,4 +1,4 @@
-//! memcached and Redis, measured beside a cache of ours that speaks another protocol.
+//! memcached and Redis as peers of a cache of ours that speaks another protocol.
 
 use serde_json::{Value, json};
 use sinew::host::Interrupt;
@@ -10,14 +10,14 @@ use super::Side;
 use super::servers::{self, ServerPlan, Started};
 use sinew_harness::load::memcached::{Shape, Wire};
 
-/// Connections, and requests in flight on each: enough that a server of one thread always has some to answer.
+/// Connections, and requests in flight on each: enough that a server with one thread is never without work.
 const OF_MEMCACHED: [usize; 2] = [8, 128];
 const OF_REDIS: [usize; 2] = [16, 64];
 
-/// One of them. It ends when this is dropped.
+/// A peer server with the load that it gets. The server ends when this is dropped.
 pub type Peer = (Shape, Side);
 
-/// What came of one of them, for people and programs.
+/// Result of a peer, for people and programs.
 pub struct PeerResult {
     pub text: String,
     pub json: Value,
@@ -39,8 +39,8 @@ pub fn start(
     Ok(vec![one(Wire::Meta, OF_MEMCACHED, servers::memcached)?, one(Wire::Redis, OF_REDIS, servers::redis)?])
 }
 
-/// What came of them; the first was the side `first`, and the others follow. How many times as fast ours was is the middle of what it was
-/// slice by slice.
+/// Results of the peers, which were the sides from `first` on. The ratio of our rate to theirs is the median of the
+/// ratios slice by slice.
 pub fn results(peers: Vec<Peer>, measured: &Measured, first: usize) -> Vec<PeerResult> {
     let result = |(index, (shape, side)): (usize, Peer)| {
         let (rates, times) = (measured.slices(first + index), measured.times(0, first + index));
@@ -48,7 +48,7 @@ pub fn results(peers: Vec<Peer>, measured: &Measured, first: usize) -> Vec<PeerR
         let Shape { connections, depth, .. } = shape;
         let (rate, hits) = (units::median(&rates), side.sum.hit_percent());
         let times_text = times.map_or_else(|| "not comparable".to_owned(), units::figure);
-        let missed = if hits < 99.95 { ", since it had evicted the others to stay within its memory" } else { "" };
+        let missed = if hits < 99.95 { ", since it evicted the other keys to stay within its memory" } else { "" };
         PeerResult {
             text: format!(
                 "{name}: {} M/s, ours is {times_text} times as fast; {hits:.1} % of its gets hit{missed}; started as `{command}`, \

@@ -11,29 +11,29 @@ use sinew_harness::load::memcached::KEY_LEN;
 
 use crate::child::ServerProcess;
 
-/// How long a server may take to begin.
+/// Longest time for a server to start.
 const START_MAX: Duration = Duration::from_secs(5);
-/// Where ports are, but for their number.
+/// Address of local ports, without the number.
 const LOCAL: &str = "127.0.0.1:";
-/// Bytes of an item beside key and value, of either server, at most.
+/// Most bytes that either server needs for an item beside its key and value.
 const ITEM_OVERHEAD: usize = 128;
 
-/// What a server is to be.
+/// Settings of a server to start.
 pub struct ServerPlan {
-    /// Keys that it will hold.
+    /// Keys that the server will hold.
     pub keys: usize,
     pub value_size: usize,
     pub cpu: Option<usize>,
-    /// At a Unix socket rather than a TCP port.
+    /// Listen at a Unix socket rather than a TCP port.
     pub unix: bool,
 }
 
-/// A server that ends when this is dropped, if it was started here.
+/// A server. If it was started here, it ends when this is dropped.
 pub struct Started {
     pub name: String,
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: String,
-    /// How it was started.
+    /// Command that started it.
     pub command: String,
     server: Option<Server>,
 }
@@ -44,7 +44,7 @@ enum Server {
 }
 
 impl Started {
-    /// One that runs already.
+    /// A server that was already running.
     pub fn elsewhere(address: &str) -> Self {
         Self { name: "server".to_owned(), address: address.to_owned(), command: String::new(), server: None }
     }
@@ -58,7 +58,7 @@ impl Started {
     }
 }
 
-/// Somebody else's.
+/// A server of another project.
 struct Other {
     child: Child,
     /// Its Unix socket, if it has one.
@@ -75,7 +75,7 @@ impl Drop for Other {
     }
 }
 
-/// Where a server is to listen: at a socket of its own, or a port that was free a moment ago.
+/// Address for a server to listen at: a socket of its own, or a port that was free a moment ago.
 fn place(plan: &ServerPlan, name: &str) -> anyhow::Result<(String, Option<PathBuf>)> {
     if plan.unix {
         let socket = std::env::temp_dir().join(format!("sinew-bench-{name}-{}", std::process::id()));
@@ -84,12 +84,12 @@ fn place(plan: &ServerPlan, name: &str) -> anyhow::Result<(String, Option<PathBu
     Ok((TcpListener::bind(format!("{LOCAL}0"))?.local_addr()?.to_string(), None))
 }
 
-/// Megabytes that are enough for all items.
+/// Megabytes that suffice for all items.
 fn memory_mb(plan: &ServerPlan) -> usize {
     ((plan.keys * (KEY_LEN + plan.value_size + ITEM_OVERHEAD) * 2) >> 20).max(64)
 }
 
-/// One of ours, of one thread.
+/// Starts a cache of ours, with one thread.
 pub fn ours(plan: &ServerPlan) -> anyhow::Result<Started> {
     let address = if plan.unix { place(plan, "ours")?.0 } else { format!("{LOCAL}0") };
     let mut args: Vec<String> = ["serve", "cache", "--memcached", &address, "--memory"].map(str::to_owned).into();
@@ -108,7 +108,7 @@ pub fn ours(plan: &ServerPlan) -> anyhow::Result<Started> {
     })
 }
 
-/// memcached, with one thread.
+/// Starts memcached, with one thread.
 pub fn memcached(plan: &ServerPlan) -> anyhow::Result<Started> {
     let mut command = pinned(plan, "memcached");
     command.args(["-u", "root", "-U", "0", "-t", "1", "-m", &memory_mb(plan).to_string()]);
@@ -120,7 +120,7 @@ pub fn memcached(plan: &ServerPlan) -> anyhow::Result<Started> {
     start(version("memcached", "-V")?, command, address, socket)
 }
 
-/// Redis, which keeps nothing on disk.
+/// Starts Redis, without persistence.
 pub fn redis(plan: &ServerPlan) -> anyhow::Result<Started> {
     let text = version("redis-server", "--version")?;
     let number = text.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or_default();
@@ -135,7 +135,7 @@ pub fn redis(plan: &ServerPlan) -> anyhow::Result<Started> {
     start(format!("redis {number}"), command, address, socket)
 }
 
-/// What a program says of itself.
+/// Version that a program reports.
 fn version(program: &str, option: &str) -> anyhow::Result<String> {
     let Ok(version) = Command::new(program).arg(option).output() else {
         bail!("no {program} to compare with: install it (apt-get install memcached redis-server)")
@@ -143,7 +143,7 @@ fn version(program: &str, option: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&version.stdout).trim().to_owned())
 }
 
-/// A program on the processor of servers.
+/// Command that runs a program on the servers' processor.
 fn pinned(plan: &ServerPlan, program: &str) -> Command {
     let Some(cpu) = plan.cpu else { return Command::new(program) };
     let mut command = Command::new("taskset");
@@ -163,7 +163,7 @@ fn start(name: String, mut command: Command, address: String, socket: Option<Pat
     };
     while !listens() {
         if Instant::now() > deadline {
-            bail!("{name} does not listen at {address}");
+            bail!("{name} did not start to listen at {address}");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

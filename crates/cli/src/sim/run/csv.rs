@@ -1,8 +1,8 @@
-//! What happened when, as CSV.
+//! The time series of a workload, as CSV.
 
 use sinew_lab::workload::Report;
 
-/// A line of heads, and one for each interval. Without congestion control there are no rates.
+/// A line of column names, and one for each interval. Without congestion control there are no rates.
 pub fn of(report: &Report) -> String {
     let series = &report.series;
     let mut columns: Vec<(String, Vec<f64>)> = Vec::new();
@@ -28,7 +28,7 @@ pub fn of(report: &Report) -> String {
     text
 }
 
-/// In quotes: names may hold what separates others.
+/// Quotes a name, since it may contain separators.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }

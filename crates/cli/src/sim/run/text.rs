@@ -5,7 +5,7 @@ use sinew_lab::workload::{GroupReport, Report};
 use crate::table;
 use sinew_harness::units;
 
-/// All of it. `what` says what was run.
+/// The whole report. `what` says what was run.
 pub fn of(what: &str, report: &Report) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
     let mut parts = vec![format!(
@@ -60,11 +60,11 @@ fn times(group: &GroupReport) -> Vec<String> {
     [group.name.clone()].into_iter().chain(rtt).chain([rates.unwrap_or_default()]).chain(cores).collect()
 }
 
-/// What did not go well, if anything.
+/// Failures of a group, if there were any.
 fn trouble(group: &GroupReport) -> Option<String> {
     let all = [
         (group.failed, "calls failed"),
-        (group.retransmissions, "times packets were sent again"),
+        (group.retransmissions, "retransmissions"),
         (group.sessions_lost as u64, "sessions lost"),
     ];
     let some: Vec<String> =

@@ -1,4 +1,5 @@
-//! Frames that go over two virtual pairs, from one host to another, through what stands between: everything by one thread, on one core.
+//! Frames that go over two virtual pairs, from one host to another, through a forwarder between them: all on one thread
+//! and one core.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
@@ -19,19 +20,19 @@ use sinew::xdp::{FrameOptions, InterfaceOptions, Mode, XdpFrames};
 use super::told_of;
 use crate::machine;
 
-/// Frames that are sent together, and then forwarded.
+/// Frames that are sent, and then forwarded, together.
 const BATCH: usize = 64;
-/// What does not come within so long is lost.
+/// Silence after which frames count as lost.
 const LOST_AFTER: Duration = Duration::from_millis(20);
-/// Bytes of IPv4 and UDP before the payload.
+/// Bytes of the IPv4 and UDP headers before the payload.
 const HEADERS_LEN: usize = 28;
 
-/// What is between the hosts.
+/// Forwarder between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Middle {
     /// The router of `sinew forward run`, on frame ports.
     Router,
-    /// Two bare sockets, and new Ethernet addresses.
+    /// Two bare sockets, which only write new Ethernet addresses.
     Bare,
     /// The kernel's own routing.
     Kernel,
@@ -43,16 +44,16 @@ enum Forwards {
     Kernel,
 }
 
-/// What passed, in millions of frames a second.
+/// Frames that passed, in millions a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Passed {
-    /// Of the time that all took, sender and receiver included.
+    /// Over the whole time, that of sender and receiver included.
     pub end_to_end: f64,
-    /// Of the time that was spent between the hosts alone; 0 for the kernel, whose work is part of the sender's call.
+    /// Over the time spent between the hosts alone; 0 for the kernel, whose work is part of the sender's call.
     pub between: f64,
 }
 
-/// Two hosts and what is between them, on a thread of their own, which is at rest while nothing is measured.
+/// Two hosts and a forwarder between them, on a thread of their own, which is idle while nothing is measured.
 #[derive(Debug)]
 pub struct Passing {
     ask: Option<Sender<Duration>>,
@@ -61,11 +62,11 @@ pub struct Passing {
 }
 
 impl Passing {
-    /// Makes hosts and what is between them, on a processor.
+    /// Makes the hosts and the forwarder, on a processor.
     ///
     /// # Errors
     ///
-    /// What making pairs and opening their ends takes and this user has not.
+    /// This user may not make pairs and open their ends.
     pub fn start(middle: Middle, frame_len: usize, cpu: Option<usize>) -> anyhow::Result<Self> {
         let (ask, asked) = mpsc::channel();
         let (tell, told) = mpsc::channel();
@@ -84,11 +85,11 @@ impl Passing {
         Ok(passing)
     }
 
-    /// Has frames pass for so long.
+    /// Passes frames for `duration`.
     ///
     /// # Errors
     ///
-    /// When one in a hundred is lost, or the thread ended.
+    /// More than one frame in a hundred was lost, or the thread has ended.
     pub fn measure(&self, duration: Duration) -> anyhow::Result<Passed> {
         let asked = self.ask.as_ref().is_some_and(|ask| ask.send(duration).is_ok());
         asked.then(|| self.told.recv().ok()).flatten().context("the measuring thread ended")?
@@ -104,7 +105,7 @@ impl Drop for Passing {
     }
 }
 
-/// Two hosts that are bare sockets, and what is between them.
+/// Two hosts, which are bare sockets, and the forwarder between them.
 struct Ends {
     path: Path,
     hosts: [Bare; 2],
@@ -112,7 +113,7 @@ struct Ends {
     frame: Vec<u8>,
 }
 
-/// The network of a side, and the address there of what is between.
+/// Network of a side, with the forwarder's address in it.
 fn network(side: Side) -> anyhow::Result<Network> {
     let options = PairOptions { network: side as u8, ..PairOptions::default() };
     Ok(Network::parse(&format!("{}/24", options.v4(Side::B)))?)
@@ -160,7 +161,7 @@ impl Ends {
 
     fn measure(&mut self, duration: Duration) -> anyhow::Result<Passed> {
         if let Forwards::Router(forwarder, clock) = &mut self.forwards {
-            // As the host would have answered it, had it a kernel.
+            // Tell the router what a host with a kernel would have answered.
             let (address, mac) = (self.path.host_v4(Side::B).into(), self.path.host_macs()?[1]);
             forwarder.application_mut().learn(1, address, mac, clock.now_ns(), &mut Outbox::new());
         }
@@ -189,8 +190,8 @@ impl Ends {
                 came += receiver.receive().0;
             }
             if came < sent {
-                // They count as lost once.
-                ensure!(sent - came <= sent / 100, "{} of {sent} frames did not come through", sent - came);
+                // Frames count as lost only once.
+                ensure!(sent - came <= sent / 100, "{} of {sent} frames were lost", sent - came);
                 sent = came;
             }
         }

@@ -1,4 +1,4 @@
-//! Messages to the server and back, one in each slot of each link.
+//! Echoes: messages to the server and back, one in each slot of each link.
 
 use std::collections::VecDeque;
 
@@ -10,26 +10,26 @@ use super::link::{Rig, Turned, Way, is_arrival, link_of};
 use super::plan::Form;
 use crate::load::Slice;
 
-/// Of so many echoes the time of one is taken, where several are on their way.
+/// Sampling interval: the latency of one echo in this many is recorded, if several are in flight.
 const SAMPLE_EVERY: u64 = 32;
 
 #[derive(Clone, Copy)]
 struct Slot {
-    /// Which message is on its way, or goes next,
+    /// Number of the message that is in flight, or is next.
     next: u64,
-    /// and which of them it is.
+    /// Whether that message is in flight.
     is_asked: bool,
-    /// When it began, if that is recorded; else 0.
+    /// Time when it began, if its latency is recorded; else 0.
     began_ns: u64,
 }
 
 pub struct Echoes {
     form: Form,
-    /// By link and slot.
+    /// Slots, by link and slot number.
     slots: Vec<Slot>,
-    /// Slots whose next message has to wait for room in the queue.
+    /// Slots whose next message waits for room in the queue.
     waiting: VecDeque<usize>,
-    /// Messages on their way.
+    /// Messages in flight.
     left: usize,
     count: u64,
 }
@@ -89,7 +89,7 @@ impl Echoes {
         Ok(Turned { is_busy: came > 0, came: came > 0, is_over: self.left == 0 })
     }
 
-    /// Sends the next message of a slot on its way, or has it wait until there is room; `began_ns` is 0 where its time is not taken.
+    /// Sends the next message of a slot, or has it wait for room; `began_ns` is 0 if its latency is not recorded.
     #[inline]
     fn ask<D: Device>(&mut self, rig: &mut Rig<D>, at: usize, began_ns: u64) -> anyhow::Result<()> {
         let nth = self.slots[at].next;
@@ -108,7 +108,7 @@ impl Echoes {
         Ok(())
     }
 
-    /// The message of a slot is back: the next one goes, while there is time.
+    /// Handles a message that is back: sends the next one of its slot, unless the time is over.
     #[inline]
     fn answered<D: Device>(
         &mut self,
@@ -123,7 +123,7 @@ impl Echoes {
         state.is_asked = false;
         state.next += rig.layout.slots as u64;
         self.left -= 1;
-        // One look at the clock ends one and begins the next.
+        // One look at the clock ends one message and begins the next.
         let is_sampled = rig.layout.slots == 1 || self.count.is_multiple_of(SAMPLE_EVERY);
         let now_ns = if is_sampled || state.began_ns > 0 { clock.now_ns() } else { 0 };
         if state.began_ns > 0 {
@@ -136,7 +136,7 @@ impl Echoes {
         Ok(())
     }
 
-    /// A message came back; the slot that it is of.
+    /// Checks a message that has come back. Returns its slot.
     #[inline]
     fn received<D: Device>(
         &mut self,
@@ -146,11 +146,11 @@ impl Echoes {
     ) -> anyhow::Result<usize> {
         let (slots, low) = (rig.layout.slots, completion.immediate.unwrap_or(0));
         let first = index * slots;
-        // Its slot, as long as the number has no high half.
+        // The message's slot, if its number has no high half.
         let guess = first + low as usize % slots;
         let is_it = |&at: &usize| self.slots[at].is_asked && self.slots[at].next as u32 == low;
         let found = std::iter::once(guess).chain(first..first + slots).find(is_it);
-        let wrong = || anyhow!("what came back as echo {low} is none that was sent: the fabric corrupts data");
+        let wrong = || anyhow!("echo {low} is not a message that was sent: the fabric corrupts data");
         let found = found.ok_or_else(wrong)?;
         ensure!(rig.is_message(index, &completion, self.slots[found].next)?, wrong());
         completion.buffers.pop().map_or(Ok(()), |buffer| rig.post_receive(index, buffer))?;

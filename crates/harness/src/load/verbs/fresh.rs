@@ -1,4 +1,4 @@
-//! One READ at a time, of what the server has written since the last.
+//! One READ at a time, of what the server has written since the last one.
 
 use anyhow::{Context, anyhow, ensure};
 use sinew::fabric::Clock;
@@ -16,14 +16,15 @@ enum Step {
     Resting,
     /// The server was asked to write; a READ looks whether it has.
     Asked,
-    /// The READ that is timed, and when it began.
+    /// The READ that is timed, with the time when it began.
     Timed(u64),
 }
 
 pub struct Fresh {
     exchange: Exchange,
     step: Step,
-    /// For the word that says what was written, and for what is read. Each is away while a READ brings it.
+    /// Buffers for the word that says what was written, and for the READ that is timed. Each is away while a READ fills
+    /// it.
     word: Option<MessageBuffer>,
     target: Option<MessageBuffer>,
 }
@@ -70,7 +71,8 @@ impl Fresh {
             let remote = rig.links[0].remote_at(0)?;
             let operation = Operation::Read { target: [target].into_iter().collect(), remote };
             let request = Request::new(sequence, operation);
-            // As in the limit: nothing is read ahead of the clock, nor the clock ahead of what it waits for.
+            // As in the limit: keeps the reads from moving ahead of the clock, and the clock from moving ahead of the
+            // wait.
             settle();
             let began_ns = clock.now_ns();
             post(rig, request)?;
@@ -85,7 +87,7 @@ impl Fresh {
             let target = self.target.insert(taken(rig)?);
             ensure!(
                 is_right(target, sequence, sequence),
-                "READ {sequence} did not bring what is there: the fabric corrupts data"
+                "READ {sequence} did not return what is there: the fabric corrupts data"
             );
             rig.links[0].made += 1;
             slice.done += u64::from(goes_on);
@@ -106,7 +108,7 @@ fn post<D: Device>(rig: &mut Rig<D>, request: Request<'_>) -> anyhow::Result<()>
     rig.links[0].qp.post(request).map_err(|refused| anyhow!("posting a request: {refused}"))
 }
 
-/// What the only READ has brought.
+/// Buffer of the only READ, which has completed.
 fn taken<D: Device>(rig: &mut Rig<D>) -> anyhow::Result<MessageBuffer> {
     let buffer = rig.completions.pop().and_then(|mut completion| completion.buffers.pop());
     buffer.context("a READ came back without its buffer")

@@ -16,27 +16,27 @@ use super::plan::{Carrier, Op, Side, VerbsPlan, Wait, Work};
 
 /// Completions taken at a time.
 const BURST: usize = 32;
-/// A thread that waits adaptively looks so often before it sleeps; some 50 us.
+/// Polls of an adaptively waiting thread before it sleeps; some 50 us.
 const LOOKS_BEFORE_SLEEP: u32 = 1000;
-/// A thread sleeps so long at a time, and looks between whether it should end.
+/// Longest sleep of a thread, in ns; it then looks whether it should end.
 const NAP_NS: u64 = 20_000_000;
-/// Bytes that an inline source of a message may have, where the device has as much.
+/// Longest inline source of a message, in bytes, if the device allows as much.
 const INLINE_MAX: usize = 1024;
 
-/// What a device's thread works with.
+/// Verbs objects of a device's thread.
 pub type Thread<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
-/// Its completion queues.
+/// Completion queue of such a thread.
 pub type Cq<D> = <Thread<D> as ThreadDomain>::Cq;
-/// Its queue pairs.
+/// Queue pair of such a thread.
 pub type Qp<D> = <Thread<D> as ThreadDomain>::Qp;
 
-/// What one side tells the other of a link.
+/// Address of a link, as one side sends it to the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkAddress {
     qp: Vec<u8>,
-    /// Where answers go, if not there.
+    /// Queue pair that answers go to, if it is another one.
     reply: Option<Vec<u8>>,
-    /// The memory that it exposes.
+    /// Memory that this side exposes.
     memory: Option<[u8; RemoteMemory::BYTES]>,
 }
 
@@ -45,14 +45,14 @@ pub fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes of hexadecimal digits; `None` when the value is none.
+/// Bytes that hexadecimal digits stand for; `None` if the value is not hexadecimal digits.
 pub fn bytes_of(value: &Value) -> Option<Vec<u8>> {
     let (pairs, []) = value.as_str()?.as_bytes().as_chunks::<2>() else { return None };
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
     pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
 }
 
-/// Which requests of a queue pair are signaled, and how many of them are not over.
+/// Accounting of a queue pair's requests: which are signaled, and how many are in flight.
 #[derive(Debug)]
 pub struct Flow {
     pub in_flight: usize,
@@ -60,7 +60,7 @@ pub struct Flow {
     every: usize,
     batch: usize,
     unsignaled: u32,
-    /// Each request comes back by itself, with its buffer, rather than with the next signaled one.
+    /// Each request completes by itself, with its buffer, rather than with the next signaled one.
     each: bool,
     /// Requests that each signaled one stands for, oldest first.
     signals: VecDeque<u32>,
@@ -73,7 +73,7 @@ impl Flow {
         Self { each, ..Self::new(plan.requests(), plan.signal, plan.doorbell) }
     }
 
-    /// `depth` in flight, pushed `batch` at a time, of which one in `every` is signaled.
+    /// `depth` requests in flight, pushed `batch` at a time, one in `every` of which is signaled.
     fn new(depth: usize, every: usize, batch: usize) -> Self {
         let signals = VecDeque::with_capacity(depth);
         Self { in_flight: 0, depth, every, batch, unsignaled: 0, each: false, signals }
@@ -85,8 +85,8 @@ impl Flow {
         self.in_flight + self.batch <= self.depth
     }
 
-    /// Whether the next request must be signaled: its turn has come, or it is the last of a batch, and no further one fits until something
-    /// completes.
+    /// Whether the next request must be signaled: its turn has come, or it is the last of a batch and no further batch
+    /// fits until something completes.
     #[inline(always)]
     pub fn is_signal_due(&self, is_last: bool) -> bool {
         self.unsignaled as usize + 1 >= self.every || (is_last && self.in_flight + 1 + self.batch > self.depth)
@@ -104,7 +104,7 @@ impl Flow {
         }
     }
 
-    /// A request was completed; returns how many are over.
+    /// Handles a completion. Returns the number of requests that are over.
     #[inline(always)]
     pub fn completed(&mut self) -> usize {
         let over = if self.each { 1 } else { self.signals.pop_front().unwrap_or(0) as usize };
@@ -112,26 +112,26 @@ impl Flow {
         over
     }
 
-    /// Whether the last requests are such that nobody would hear of their end.
+    /// Whether the completion of the last requests would go unreported, since none is signaled.
     pub fn has_silent_tail(&self) -> bool {
         self.unsignaled > 0
     }
 
-    /// Whether a completion is to come.
+    /// Whether a completion is due.
     #[inline(always)]
     pub fn is_awaited(&self) -> bool {
         !self.signals.is_empty()
     }
 }
 
-/// A pair of queue pairs, one on each side, and what belongs to them.
+/// A pair of queue pairs, one on each side, and what belongs to it.
 pub struct Link<D: Device> {
     pub qp: Qp<D>,
-    /// UD, for answers of an echo that was asked by WRITE.
+    /// UD queue pair for answers of an echo that was asked by WRITE.
     reply: Option<Qp<D>>,
     pub exposed: Option<<D::Domain as ProtectionDomain>::Exposed>,
     pub remote: Option<RemoteMemory>,
-    /// Whom datagrams go to.
+    /// Destination of datagrams.
     pub to: Option<Destination>,
     pub flow: Flow,
     /// Messages, or requests, of this side so far.
@@ -140,24 +140,24 @@ pub struct Link<D: Device> {
     staged: Vec<Option<Frozen>>,
 }
 
-/// What a turn came to.
+/// Result of a turn.
 pub(super) struct Turned {
-    /// Whether anything was begun or came.
+    /// Whether anything was begun or has arrived.
     pub is_busy: bool,
     /// Whether a request, or a credit, came back.
     pub came: bool,
-    /// Whether nothing is on its way.
+    /// Whether nothing is in flight.
     pub is_over: bool,
 }
 
-/// How a message goes.
+/// Operation that carries a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Way {
     Write { slot: usize, immediate: Option<u32> },
     Send { immediate: Option<u32> },
 }
 
-/// What a thread measures with. Fields are dropped in this order: children first.
+/// The verbs objects that a thread measures with. Fields are dropped in this order: children first.
 pub struct Rig<D: Device> {
     pub links: Vec<Link<D>>,
     pub cq: Cq<D>,
@@ -166,31 +166,31 @@ pub struct Rig<D: Device> {
     side: Side,
     pub plan: VerbsPlan,
     pub layout: Layout,
-    /// A message that is being put together, and one that is looked at.
+    /// A message that is being put together, and, in `seen`, one that is checked.
     pub message: Vec<u8>,
-    /// Those of a list of WRITEs, one behind the other.
+    /// Messages of a list of WRITEs, one after another.
     messages: Vec<u8>,
     pub seen: Vec<u8>,
     pub completions: Vec<Completion>,
     looks: u32,
 }
 
-/// Whether a device can do what a plan asks for.
+/// Checks that a device can do what a plan asks for.
 ///
 /// # Errors
 ///
-/// Names the option that asks too much of it.
+/// Names the option that asks for too much.
 pub fn check_device(plan: &VerbsPlan, attributes: &Attributes) -> anyhow::Result<()> {
     let (name, size) = (&attributes.name, plan.size);
     let is_datagram = plan.carrier == Carrier::Ud || plan.has_reply_qp();
     let limit = if is_datagram { attributes.mtu } else { attributes.message_len_max };
-    ensure!(size <= limit, "--size {size}: {name} takes {limit} bytes in a message over this transport");
+    ensure!(size <= limit, "--size {size}: {name} takes up to {limit} bytes in a message over this transport");
     let limit = attributes.inline_max.min(INLINE_MAX);
-    ensure!(!plan.inline || size <= limit, "--inline: {name} takes {limit} bytes inline, and --size is {size}");
+    ensure!(!plan.inline || size <= limit, "--inline: {name} takes up to {limit} bytes inline, and --size is {size}");
     let limit = attributes.queue_depth_max;
     ensure!(
         plan.requests().max(plan.receives()) + 8 < limit,
-        "--window {}: {name} takes {limit} requests a queue",
+        "--window {}: {name} takes {limit} requests in a queue",
         plan.window
     );
     ensure!(!plan.is_atomic() || attributes.atomics, "{name} has no atomics");
@@ -198,8 +198,8 @@ pub fn check_device(plan: &VerbsPlan, attributes: &Attributes) -> anyhow::Result
 }
 
 impl<D: Device> Rig<D> {
-    /// The rig of the calling thread, with `count` links that are not connected yet, and what to tell the other side of them. Datagrams
-    /// need no connection, and are reached from now on.
+    /// The rig of the calling thread, with `count` links that are not connected yet, and their addresses for the other
+    /// side. UD queue pairs need no connection, and can be reached from now on.
     pub fn new(
         device: &D,
         domain: &D::Domain,
@@ -211,11 +211,11 @@ impl<D: Device> Rig<D> {
         check_device(plan, attributes)?;
         let receives = plan.receives();
         let thread = domain.thread()?;
-        // Credits and their like need a few more than the window.
+        // Credits and similar messages need a few more than the window.
         let send_depth = (plan.requests() + 8).min(attributes.queue_depth_max);
         let qps = count * if plan.has_reply_qp() { 2 } else { 1 };
         let cq = thread.completion_queue((qps * (send_depth + receives)).max(1))?;
-        // A block is at most half as long again as what is asked for, with what is in front of it.
+        // A block takes at most half as much again as is asked for, including what is in front of it.
         let block_bytes = (plan.size.max(64) + 512) * 3 / 2;
         let arena = domain.arena((count.max(1) * (plan.buffers(side) + 2) * block_bytes).max(16 << 20))?;
         let config = QpConfig {
@@ -285,7 +285,7 @@ impl<D: Device> Rig<D> {
             }
             link.remote = address.memory.as_ref().map(RemoteMemory::from_bytes);
             let bytes = link.remote.map_or(0, |remote| remote.len);
-            ensure!(bytes >= needed, "the other side exposes {bytes} bytes, and {needed} are needed");
+            ensure!(bytes >= needed, "the other side exposes {bytes} bytes, but {needed} are needed");
             if self.plan.posts_receives(side) {
                 for _ in 0..self.plan.receives() {
                     let buffer = self.arena.alloc(self.plan.size.max(8), self.plan.size.max(8))?;
@@ -296,7 +296,7 @@ impl<D: Device> Rig<D> {
         Ok(())
     }
 
-    /// Whether what came on a link is the `nth` message.
+    /// Whether the message that arrived on a link is the `nth`.
     #[inline]
     pub fn is_message(&mut self, index: usize, came: &Completion, nth: u64) -> anyhow::Result<bool> {
         let (slot, sequence) = self.layout.place(nth);
@@ -310,7 +310,7 @@ impl<D: Device> Rig<D> {
 
     /// Whether the exposed memory of a link holds message number `sequence` in a slot.
     pub fn holds(&mut self, index: usize, slot: usize, sequence: u64) -> anyhow::Result<bool> {
-        let exposed = self.links[index].exposed.as_ref().context("nothing is exposed")?;
+        let exposed = self.links[index].exposed.as_ref().context("no memory is exposed")?;
         exposed.read(self.layout.offset(slot), &mut self.seen)?;
         Ok(message::is_good(&self.seen, sequence))
     }
@@ -322,7 +322,7 @@ impl<D: Device> Rig<D> {
         exposed.is_some_and(|exposed| self.layout.arrived(exposed, slot, sequence, &mut self.seen))
     }
 
-    /// Posts a buffer to where messages of a link come.
+    /// Posts a buffer to the queue pair that messages of a link come to.
     #[inline]
     pub fn post_receive(&mut self, index: usize, mut buffer: MessageBuffer) -> anyhow::Result<()> {
         buffer.resize(self.plan.size.max(8))?;
@@ -331,7 +331,8 @@ impl<D: Device> Rig<D> {
         qp.post_buffer(id(index, 0), buffer).map_err(|refused| anyhow!("posting a receive: {refused}"))
     }
 
-    /// Takes up to [`BURST`] completions into `self.completions`, all of which went well; how many.
+    /// Takes up to [`BURST`] completions into `self.completions`. Returns their number. An unsuccessful one is an
+    /// error.
     #[inline]
     pub fn poll(&mut self) -> anyhow::Result<usize> {
         let count = self.cq.poll(&mut self.completions, BURST);
@@ -344,7 +345,7 @@ impl<D: Device> Rig<D> {
         Ok(count)
     }
 
-    /// What a thread does that found nothing. Returns whether it has slept.
+    /// Waits as a thread does that found nothing. Returns whether it has slept.
     #[inline]
     pub fn rest(&mut self, wait: Wait) -> anyhow::Result<bool> {
         self.looks = self.looks.saturating_add(1);
@@ -355,7 +356,8 @@ impl<D: Device> Rig<D> {
         Ok(sleeps)
     }
 
-    /// Starts a message as [`Self::push_message`] does, signaled when its turn has come; whether there was room for it.
+    /// Starts a message as [`Self::push_message`] does, signaled when its turn has come. Returns whether there was room
+    /// for it.
     #[inline(always)]
     pub fn start(&mut self, index: usize, sequence: u64, way: Way) -> anyhow::Result<bool> {
         let flow = &self.links[index].flow;
@@ -371,7 +373,7 @@ impl<D: Device> Rig<D> {
         Ok(true)
     }
 
-    /// Pushes a message, `self.message` made number `sequence`, as a WRITE to `slot`, or as a SEND.
+    /// Pushes a message, which is `self.message` with number `sequence`, as a WRITE to `slot`, or as a SEND.
     #[inline(always)]
     pub fn push_message(&mut self, index: usize, sequence: u64, way: Way, signaled: bool) -> anyhow::Result<()> {
         if !self.plan.inline || self.message.is_empty() {
@@ -391,7 +393,7 @@ impl<D: Device> Rig<D> {
             let place = &mut link.staged[turn as usize];
             let mut buffer = match place.take().map(Frozen::thaw) {
                 Some(Ok(buffer)) => buffer,
-                // The first time; or the queue pair holds its share still.
+                // This is the first time, or the queue pair still holds its reference.
                 _ => {
                     let mut fresh = self.arena.alloc(len, len)?;
                     message::write_body(&mut fresh);
@@ -412,7 +414,7 @@ impl<D: Device> Rig<D> {
         self.plan.inline && self.plan.work == Work::Load(Op::Write)
     }
 
-    /// Posts as many messages as a doorbell starts, as a list of inline WRITEs.
+    /// Posts as many messages as one doorbell starts, as a list of inline WRITEs.
     #[inline]
     pub fn post_writes(&mut self, index: usize) -> anyhow::Result<()> {
         let Self { links, messages, layout, .. } = self;
@@ -425,11 +427,11 @@ impl<D: Device> Rig<D> {
         }
         let RemoteMemory { address, rkey, len } = remote.context("the other side exposes no memory")?;
         let requests = (first..*made).zip(messages.chunks_exact(layout.size)).map(
-            // Else each request is put together in memory, which costs more than the WRITE.
+            // Otherwise each request is put together in memory, which costs more than the WRITE.
             #[inline(always)]
             |(nth, message)| {
                 let offset = layout.offset(layout.place(nth).0) as u64;
-                // It has room for the whole layout, and checks what it is told.
+                // The other side's memory has room for the whole layout, and the device checks bounds.
                 let remote =
                     RemoteMemory { address: address.wrapping_add(offset), rkey, len: len.saturating_sub(offset) };
                 let operation = Operation::Write { source: Source::Inline(message), remote, immediate: None };
@@ -441,7 +443,7 @@ impl<D: Device> Rig<D> {
         qp.post_list(requests).map_err(|refused| anyhow!("posting a list from request {first} on: {refused}"))
     }
 
-    /// Tells the sender of a link's messages how far they were received: a SEND of a header alone.
+    /// Tells the sender of a link's messages how far they were received, with a SEND of a header alone.
     pub fn push_credit(&mut self, index: usize, credit: u32) -> anyhow::Result<()> {
         let link = &mut self.links[index];
         let signaled = link.flow.is_signal_due(true);
@@ -461,7 +463,8 @@ impl<D: Device> Link<D> {
         self.remote.and_then(|remote| remote.at(offset as u64)).context("the other side exposes too little memory")
     }
 
-    /// Pushes a message. Each request is put together where it is pushed: moving one costs more than a WRITE of a few bytes.
+    /// Pushes a message. Each request is put together where it is pushed: moving it costs more than a WRITE of a few
+    /// bytes.
     #[inline(always)]
     fn push_from(
         &mut self,
@@ -492,26 +495,26 @@ impl<D: Device> Link<D> {
 }
 
 fn qp_address(bytes: &[u8]) -> anyhow::Result<QpAddress> {
-    QpAddress::from_bytes(bytes).with_context(|| format!("{bytes:02x?} is no address of a queue pair"))
+    QpAddress::from_bytes(bytes).with_context(|| format!("{bytes:02x?} is not the address of a queue pair"))
 }
 
-/// Whether a completion tells of a message that came.
+/// Whether a completion reports a message that arrived.
 #[inline(always)]
 pub fn is_arrival(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Receive | Opcode::ReceiveWrite)
 }
 
 const NTH_BITS: u32 = 48;
-/// The bits of a request's id that say which of its link's it is: no link gets any further.
+/// Bits of a request's id that hold its number within the link; no link makes more requests than these can count.
 pub const NTH_MASK: u64 = (1 << NTH_BITS) - 1;
 
-/// The id of the `nth` request of a link, or of a receive.
+/// Id of the `nth` request of a link, or of a receive.
 #[inline(always)]
 pub fn id(link: usize, nth: u64) -> u64 {
     (link as u64) << NTH_BITS | nth & NTH_MASK
 }
 
-/// The link of an id, and which request it is.
+/// Link of an id, and number of the request.
 #[inline(always)]
 pub fn link_of(id: u64) -> (usize, u64) {
     ((id >> NTH_BITS) as usize, id & NTH_MASK)

@@ -1,4 +1,4 @@
-//! What messages hold, and where they lie in exposed memory.
+//! Contents of messages, and their places in exposed memory.
 
 use sinew::mem::{OutOfBounds, SharedMemory};
 
@@ -6,10 +6,10 @@ use crate::pattern;
 
 pub use crate::pattern::{FULL_CHECK_EVERY, write_body};
 
-/// Messages this short hold the low bytes of their number and nothing else, which no two in turn share.
+/// Length below which a message holds only the low bytes of its number, which no two consecutive ones share.
 pub const SHORT: usize = 8;
 
-/// Makes it message number `sequence`.
+/// Turns `message` into number `sequence`.
 #[inline]
 pub fn stamp(message: &mut [u8], sequence: u64) {
     if message.len() < SHORT {
@@ -20,7 +20,7 @@ pub fn stamp(message: &mut [u8], sequence: u64) {
     }
 }
 
-/// Whether it is message number `sequence`: its stamps, and all of it now and then.
+/// Whether `message` is number `sequence`. Checks its stamps, and now and then all of it.
 #[inline]
 pub fn is_good(message: &[u8], sequence: u64) -> bool {
     if message.len() < SHORT {
@@ -34,11 +34,11 @@ pub fn is_all_good(message: &[u8], sequence: u64) -> bool {
     if message.len() < SHORT { is_good(message, sequence) } else { pattern::check_all(message, sequence) }
 }
 
-/// Messages before one whose remains are recognised in its place.
+/// Earlier messages whose remains are recognised in a message's place.
 const REMAINS_MAX: u64 = 1 << 16;
 
-/// Whether the place of the `nth` message holds what is left when it was lost, or packets of it were: bytes of it, and for the
-/// rest those of one that was written there before, or none.
+/// Whether the place of the `nth` message holds what is left when it, or some of its packets, were lost: some bytes of
+/// it, and otherwise those of a message that was written there before, or none.
 pub fn is_mixed(seen: &[u8], layout: Layout, nth: u64) -> bool {
     let (mut new, mut old) = (vec![0; seen.len()], vec![0; seen.len()]);
     write_body(&mut new);
@@ -58,49 +58,50 @@ pub fn is_mixed(seen: &[u8], layout: Layout, nth: u64) -> bool {
     })
 }
 
-/// The first eight bytes of message number `sequence`, of at least as many bytes.
+/// First eight bytes of message number `sequence`, which has at least as many.
 pub fn first_word(sequence: u64) -> [u8; 8] {
     pattern::stamp(sequence, 0).to_le_bytes()
 }
 
-/// Messages of one size in memory, each from a cache line on.
+/// Messages of one size in memory, each beginning at a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes of a message.
+    /// Length of a message, in bytes.
     pub size: usize,
-    /// Messages.
+    /// Number of messages.
     pub slots: usize,
 }
 
 impl Layout {
-    /// So many of so many bytes.
+    /// `slots` messages of `size` bytes.
     pub fn new(size: usize, slots: usize) -> Self {
         Self { size, slots }
     }
 
-    /// From one message to the next.
+    /// Bytes from one message to the next.
     pub fn stride(self) -> usize {
         self.size.max(1).next_multiple_of(64)
     }
 
-    /// Bytes of all.
+    /// Bytes of all messages.
     pub fn bytes(self) -> usize {
         self.stride() * self.slots
     }
 
-    /// Where a slot begins.
+    /// Offset of a slot.
     pub fn offset(self, slot: usize) -> usize {
         slot * self.stride()
     }
 
-    /// The slot of the `nth` message, and its number, which differs from that of the one before in its slot even in one byte.
+    /// The slot of the `nth` message, and its number, whose lowest byte differs from that of the message before it in
+    /// the slot.
     #[inline(always)]
     pub fn place(self, nth: u64) -> (usize, u64) {
         let slots = self.slots as u64;
         if slots == 1 {
             return (0, nth + 1);
         }
-        // As a rule a power of two, and a division takes as long as a WRITE of a few bytes.
+        // Usually a power of two; a division would take as long as a WRITE of a few bytes.
         let (lap, slot) = if slots.is_power_of_two() {
             (nth >> slots.trailing_zeros(), nth & (slots - 1))
         } else {
@@ -109,8 +110,8 @@ impl Layout {
         (slot as usize, lap * (slots | 1) + slot + 1)
     }
 
-    /// Whether message number `sequence` has arrived in a slot, which is read into `message` then. Its last word arrives last, so
-    /// that alone is looked at until it is there; and what is torn has not arrived.
+    /// Whether message number `sequence` has arrived in a slot; if so, reads it into `message`. Its last word arrives
+    /// last, so only that word is polled; a torn message has not arrived.
     #[inline(always)]
     pub fn arrived(self, memory: &SharedMemory, slot: usize, sequence: u64, message: &mut [u8]) -> bool {
         let last = (self.size - 1) & !7;
@@ -122,35 +123,36 @@ impl Layout {
     }
 }
 
-/// Two words behind the messages: which message is asked for, and which was written. Each is two lines away from all else, since
-/// processors fetch lines in pairs.
+/// Two words behind the messages: the number of the message asked for, and of the one written. Each is two lines away
+/// from everything else, since processors fetch lines in pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
-    /// Where the first is.
+    /// Offset of the word that says which message is asked for.
     pub asked: usize,
-    /// Where the second is.
+    /// Offset of the word that says which message was written.
     pub written: usize,
 }
 
 impl Exchange {
     const APART: usize = 128;
 
-    /// Those behind the messages of a layout.
+    /// The words behind the messages of a layout.
     pub fn of(layout: Layout) -> Self {
         let asked = (layout.bytes() + Self::APART).next_multiple_of(Self::APART);
         Self { asked, written: asked + Self::APART }
     }
 
-    /// Bytes of the memory that holds them.
+    /// Bytes of the memory that holds messages and words.
     pub fn bytes(self) -> usize {
         self.written + Self::APART
     }
 
-    /// Writes the first message as number `sequence`, if that is asked for and was not `written` before; which was written last.
+    /// Writes the first message with the number that is asked for, unless that was already `written`. Returns the last
+    /// number written.
     ///
     /// # Errors
     ///
-    /// The memory is too small for them.
+    /// The memory is too small for the layout.
     #[inline(always)]
     pub fn answer(self, memory: &SharedMemory, message: &mut [u8], written: u64) -> Result<u64, OutOfBounds> {
         let asked = memory.load(self.asked)?;

@@ -1,4 +1,4 @@
-//! What is measured, as both sides must know it.
+//! Plan of a measurement, which both sides must know.
 
 use anyhow::{bail, ensure};
 use clap::ValueEnum;
@@ -7,25 +7,25 @@ use sinew::fabric::verbs::Transport;
 
 use super::message::{Exchange, Layout, SHORT};
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
     /// Messages into buffers that the server posts
     Send,
-    /// Into the server's memory
+    /// Data into the server's memory
     Write,
-    /// The same with an immediate, which takes a buffer that the server posts, and so tells it
+    /// Data into the server's memory, with an immediate, which takes a receive that the server posts and so notifies it
     WriteImm,
-    /// Out of the server's memory
+    /// Data out of the server's memory
     Read,
-    /// An 8-byte word of the server's is added to
+    /// An addition to an 8-byte word of the server
     FetchAdd,
-    /// An 8-byte word of the server's is swapped
+    /// A swap of an 8-byte word of the server
     CompareSwap,
 }
 
-/// How a message goes to the server and comes back.
+/// Verbs by which a message goes to the server and comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
@@ -39,7 +39,7 @@ pub enum Form {
     Imm,
 }
 
-/// How a queue pair talks to its peer.
+/// Transport of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carrier {
@@ -52,7 +52,7 @@ pub enum Carrier {
 }
 
 impl Carrier {
-    /// As the traits have it.
+    /// The transport in the terms of the verbs traits.
     pub fn transport(self) -> Transport {
         match self {
             Self::Rc => Transport::Rc,
@@ -62,19 +62,19 @@ impl Carrier {
     }
 }
 
-/// How a thread waits for completions.
+/// Way in which a thread waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
-    /// Looks again and again
+    /// Polls without pause
     Poll,
     /// Sleeps until the completion queue wakes it
     Events,
-    /// Looks for some 50 us, then sleeps
+    /// Polls for some 50 us, then sleeps
     Adaptive,
 }
 
-/// What the server's threads do.
+/// Work of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
@@ -84,7 +84,7 @@ pub enum Work {
     Echo(Form),
 }
 
-/// Which client thread works with which server thread.
+/// Connections between client threads and server threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
@@ -98,82 +98,83 @@ pub enum Shape {
     All,
 }
 
-/// Which side of the measurement somebody is on.
+/// Side of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one that asks.
+    /// The side that makes requests.
     Client,
-    /// The one that is asked.
+    /// The side that answers them.
     Server,
 }
 
-/// The name of a value as on the command line.
+/// Name of a value on the command line.
 pub fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// What both sides must agree on.
+/// Parameters on which both sides must agree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerbsPlan {
-    /// What requests do.
+    /// Work to do.
     pub work: Work,
-    /// How queue pairs talk.
+    /// Transport of the queue pairs.
     #[serde(rename = "transport")]
     pub carrier: Carrier,
-    /// Bytes of a message.
+    /// Length of a message, in bytes.
     pub size: usize,
-    /// Requests of each queue pair that are not over.
+    /// Requests of each queue pair in flight.
     pub window: usize,
-    /// Requests that start together.
+    /// Requests started together.
     pub doorbell: usize,
-    /// One in so many is signaled.
+    /// Signaling interval: one request in this many is signaled.
     pub signal: usize,
-    /// Messages are copied into the requests.
+    /// Whether messages are copied into the requests.
     pub inline: bool,
-    /// SEND with immediate and no bytes.
+    /// Whether to SEND an immediate without data.
     pub header_only: bool,
-    /// READs one after the other for one object: all but the last are of 8 bytes (READ-Intr-2 to 4 in apnet19).
+    /// READs for each object, one after another; all but the last read 8 bytes (READ-Intr-2 to 4 in apnet19).
     pub reads: usize,
-    /// Before each READ the server writes what is read, so that it comes from its processor's cache.
+    /// Whether the server writes the data before each READ, so that it comes from its processor's cache.
     pub fresh: bool,
     /// Queue pairs between two threads.
     pub qps: usize,
     /// Threads of a side that has several.
     pub threads: usize,
-    /// Which of them work with each other.
+    /// Connections between the threads.
     pub shape: Shape,
-    /// How they wait.
+    /// Way in which the threads wait.
     pub wait: Wait,
-    /// Of the server's threads.
+    /// Processors of the server's threads.
     #[serde(rename = "server_cpus")]
     pub cpus: Vec<Option<usize>>,
 }
 
-/// Queue pairs of one run at most, and bytes of buffers and exposed memory of one side.
+/// Most queue pairs of one run, and most bytes of buffers and exposed memory of one side.
 const LINKS_MAX: usize = 4096;
 const BYTES_MAX: usize = 4 << 30;
-/// A message's bytes at most.
+/// Longest message, in bytes.
 pub const SIZE_MAX: usize = 64 << 20;
-/// Requests of a queue pair at a time, at most.
+/// Most requests of a queue pair in flight.
 pub const WINDOW_MAX: usize = 16 << 10;
-/// Threads of a side, at most.
+/// Most threads of a side.
 pub const THREADS_MAX: usize = 256;
-/// Bytes of a queue pair's memory that a load spreads over, if more than one message needs.
+/// Bytes of a queue pair's memory over which a load spreads, unless a single message needs more.
 const SPREAD: usize = 8 << 20;
-/// READs of an object at most, as many as apnet19 has.
+/// Most READs of an object, as in apnet19.
 pub const READS_MAX: usize = 4;
-/// Bytes of the READs that come before the object's own, and that each object has.
+/// Length in bytes of the READs that come before the object's own. Buffers of objects are at least as long.
 pub const POINTER: usize = 8;
-/// Receives of a queue pair.
+/// Fewest and most receives of a queue pair.
 const RECEIVES: std::ops::RangeInclusive<usize> = 64..=512;
-/// Bytes of a queue pair's receives, if there is more than the fewest.
+/// Bytes of a queue pair's receives, unless the fewest receives take more.
 const RECEIVE_BYTES: usize = 32 << 20;
-/// Of so many short echoes one is signaled.
+/// Signaling interval of short echoes: one in this many is signaled.
 const ECHO_SIGNAL: usize = 64;
 
 impl VerbsPlan {
-    /// One queue pair between two threads that are not pinned; 128 requests in flight, of which one in 64 is signaled.
+    /// A plan of one queue pair between two threads that are not pinned, with 128 requests in flight, one in 64 of
+    /// which is signaled.
     pub fn new(work: Work, carrier: Carrier, size: usize) -> Self {
         Self {
             work,
@@ -194,7 +195,7 @@ impl VerbsPlan {
         }
     }
 
-    /// Whether the request is a message, or the echo's way there.
+    /// Whether the request, or the echo's way there, is a SEND.
     pub fn sends(&self) -> bool {
         matches!(self.work, Work::Load(Op::Send) | Work::Echo(Form::Ss))
     }
@@ -204,7 +205,7 @@ impl VerbsPlan {
         matches!(self.work, Work::Load(Op::FetchAdd | Op::CompareSwap))
     }
 
-    /// Whether a request takes a receive of the server's, and the server hears of it.
+    /// Whether a request takes a receive of the server, which then gets a completion.
     pub fn takes_receives(&self) -> bool {
         self.sends() || matches!(self.work, Work::Load(Op::WriteImm) | Work::Echo(Form::Imm))
     }
@@ -225,18 +226,18 @@ impl VerbsPlan {
         }
     }
 
-    /// Whether answers go by a UD queue pair of their own, as in HERD (sigcomm14 4.3).
+    /// Whether answers use a UD queue pair of their own, as in HERD (sigcomm14 4.3).
     pub fn has_reply_qp(&self) -> bool {
         self.work == Work::Echo(Form::Ws)
     }
 
-    /// Whether the receiver tells the sender how far it is: on RC its device does.
+    /// Whether the receiver tells the sender how far it is. On RC its device does that.
     pub fn has_credits(&self) -> bool {
         matches!(self.work, Work::Load(_)) && self.takes_receives() && self.carrier != Carrier::Rc
     }
 
-    /// Whether each message of a load carries its number as an immediate: one that is written, one without bytes, and one whose few
-    /// bytes do not tell it from those before it that may be lost.
+    /// Whether each message of a load carries its number as an immediate: if it is written, has no data, or has too few
+    /// bytes to be told from earlier messages, which may be lost.
     pub fn is_numbered(&self) -> bool {
         match self.work {
             Work::Load(Op::Send) => self.header_only || (self.size < SHORT && self.carrier != Carrier::Rc),
@@ -244,12 +245,13 @@ impl VerbsPlan {
         }
     }
 
-    /// Whether it becomes known what arrived: of WRITEs on an unreliable connection only that they have left.
+    /// Whether it is known which messages arrived. Of WRITEs on an unreliable connection it is only known that they
+    /// were sent.
     pub fn knows_arrivals(&self) -> bool {
         self.carrier == Carrier::Rc || self.work != Work::Load(Op::Write)
     }
 
-    /// Requests of a queue pair that can be not over.
+    /// Most requests of a queue pair that may not be over.
     pub fn requests(&self) -> usize {
         match self.work {
             Work::Load(_) => self.window,
@@ -257,30 +259,30 @@ impl VerbsPlan {
         }
     }
 
-    /// Receives that are posted at a queue pair that messages come to.
+    /// Receives posted at a queue pair that messages come to.
     pub fn receives(&self) -> usize {
         let fit = RECEIVE_BYTES / self.size.max(1);
         let (fewest, most) = (*RECEIVES.start(), *RECEIVES.end());
         match self.work {
             Work::Load(_) => fit.clamp(fewest, most),
-            // No more than the window are on their way.
+            // No more messages than the window are in flight.
             Work::Echo(_) => fit.clamp(self.window, most.max(self.window)),
         }
     }
 
-    /// Of how many echoes of `size` bytes one is signaled, unless it is said: the sources of the others are kept until then.
+    /// Default signaling interval for echoes of `size` bytes. The sources of the unsignaled ones are kept until then.
     pub fn echo_signal(size: usize, inline: bool) -> usize {
         if inline { ECHO_SIGNAL } else { (RECEIVE_BYTES / size.max(1)).clamp(1, ECHO_SIGNAL) }
     }
 
-    /// Buffers of one queue pair of a side at most: what its requests move, and what comes.
+    /// Most buffers of one queue pair of a side: for its requests' data, and for messages to it.
     pub fn buffers(&self, side: Side) -> usize {
         let moves = (side == Side::Client || matches!(self.work, Work::Echo(_))) && !self.inline;
         let receives = if self.posts_receives(side) { self.receives() } else { 0 };
         receives + if moves { self.requests() } else { 0 }
     }
 
-    /// Where messages lie in exposed memory.
+    /// Layout of the messages in exposed memory.
     pub fn layout(&self) -> Layout {
         match self.work {
             Work::Load(Op::Write | Op::WriteImm | Op::Read) => {
@@ -297,7 +299,7 @@ impl VerbsPlan {
         if self.fresh { Exchange::of(self.layout()).bytes() } else { self.layout().bytes() }
     }
 
-    /// Bytes of a request.
+    /// Length of a request's data, in bytes.
     pub fn message_len(&self) -> usize {
         match self.work {
             Work::Load(Op::FetchAdd | Op::CompareSwap) => 8,
@@ -306,7 +308,7 @@ impl VerbsPlan {
         }
     }
 
-    /// Threads of the client and of the server.
+    /// Number of threads of the client and of the server.
     pub fn sides(&self) -> (usize, usize) {
         match self.shape {
             Shape::Pairs | Shape::All => (self.threads, self.threads),
@@ -315,7 +317,7 @@ impl VerbsPlan {
         }
     }
 
-    /// For each thread of a side, the places of its links in [`Self::links`].
+    /// Indices of the links in [`Self::links`], for each thread of a side.
     pub fn links_of(&self, side: Side) -> Vec<Vec<usize>> {
         let (links, (clients, servers)) = (self.links(), self.sides());
         let thread = |&(client, server): &(usize, usize)| if side == Side::Client { client } else { server };
@@ -323,7 +325,7 @@ impl VerbsPlan {
         (0..if side == Side::Client { clients } else { servers }).map(of).collect()
     }
 
-    /// The two threads of each link, by the server's threads, in the order in which both sides name links.
+    /// The client and server thread of each link, sorted by server thread. Both sides number links in this order.
     pub fn links(&self) -> Vec<(usize, usize)> {
         let (clients, servers) = self.sides();
         let mut links = Vec::new();
@@ -337,24 +339,27 @@ impl VerbsPlan {
         links
     }
 
-    /// Whether it can be, whatever the machine.
+    /// Checks that the plan is possible on some machine.
     ///
     /// # Errors
     ///
-    /// Names the option that cannot be as it is.
+    /// Names the option that is not possible.
     pub fn check(&self) -> anyhow::Result<()> {
         let Self { size, window, doorbell, signal, .. } = *self;
-        ensure!(size <= SIZE_MAX, "--size {size}: at most {SIZE_MAX}");
-        ensure!((1..=WINDOW_MAX).contains(&window), "--window {window}: from 1 to {WINDOW_MAX}");
-        ensure!((1..=window).contains(&doorbell), "--doorbell {doorbell}: from 1 to the {window} in flight (--window)");
-        // An echo's answer says that its request is over: those that nobody hears of are no part of the window.
+        ensure!(size <= SIZE_MAX, "--size {size}: must be at most {SIZE_MAX}");
+        ensure!((1..=WINDOW_MAX).contains(&window), "--window {window}: must be from 1 to {WINDOW_MAX}");
+        ensure!(
+            (1..=window).contains(&doorbell),
+            "--doorbell {doorbell}: must be from 1 to the {window} in flight (--window)"
+        );
+        // An echo is over once it is answered, so echoes whose own completion is never reported do not fill the window.
         let signal_max = if matches!(self.work, Work::Echo(_)) { WINDOW_MAX } else { window };
-        ensure!((1..=signal_max).contains(&signal), "--signal {signal}: from 1 to {signal_max}, no more than --window");
-        ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads: from 1 to {THREADS_MAX}");
+        ensure!((1..=signal_max).contains(&signal), "--signal {signal}: must be from 1 to {signal_max}");
+        ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads: must be from 1 to {THREADS_MAX}");
         ensure!(self.cpus.len() <= THREADS_MAX, "the plan names too many processors");
-        ensure!((1..=LINKS_MAX).contains(&self.qps), "--qps: from 1 to {LINKS_MAX}");
+        ensure!((1..=LINKS_MAX).contains(&self.qps), "--qps: must be from 1 to {LINKS_MAX}");
         let per_qp = self.threads * if self.shape == Shape::All { self.threads } else { 1 };
-        ensure!(per_qp * self.qps <= LINKS_MAX, "--threads and --qps: {LINKS_MAX} queue pairs at most");
+        ensure!(per_qp * self.qps <= LINKS_MAX, "--threads and --qps: must be {LINKS_MAX} queue pairs at most");
         let of_link = |side| {
             let exposed = if self.exposes(side) { self.exposed_bytes() } else { 0 };
             self.buffers(side) * size.max(64) + exposed
@@ -362,33 +367,33 @@ impl VerbsPlan {
         let bytes = (per_qp * self.qps).saturating_mul(of_link(Side::Client).max(of_link(Side::Server)));
         ensure!(
             bytes <= BYTES_MAX,
-            "--size {size} with --window {window} and --signal {signal}: {bytes} bytes of memory on a side, at most {BYTES_MAX}"
+            "--size {size} with --window {window} and --signal {signal}: {bytes} bytes of memory on a side exceed {BYTES_MAX}"
         );
         ensure!(
             !self.header_only || self.sends(),
-            "--header-only: a WRITE or a READ is its bytes; it is for --op send"
+            "--header-only: a WRITE or a READ needs data; use it with --op send"
         );
         ensure!(
             size > 0 || self.header_only,
-            "--size 0: there is nothing to move; for a SEND of a header say --header-only"
+            "--size 0: there is nothing to move; for a SEND without data use --header-only"
         );
         ensure!(!self.is_atomic() || size == 8, "--size {size}: an atomic has 8 bytes");
         let is_read = self.work == Work::Load(Op::Read);
-        ensure!((1..=READS_MAX).contains(&self.reads), "--read-intr {}: from 1 to {READS_MAX}", self.reads);
-        ensure!(self.reads == 1 || is_read, "--read-intr: it is for --op read");
+        ensure!((1..=READS_MAX).contains(&self.reads), "--read-intr {}: must be from 1 to {READS_MAX}", self.reads);
+        ensure!(self.reads == 1 || is_read, "--read-intr: use it with --op read");
         let is_single = is_read && self.reads == 1 && window == 1 && per_qp * self.qps == 1;
         ensure!(!self.fresh || is_single, "the plan's `fresh` is for one READ at a time");
-        ensure!(!self.inline || !(is_read || self.is_atomic()), "--inline: such a request has no source");
+        ensure!(!self.inline || !(is_read || self.is_atomic()), "--inline: this request has no source");
         match (self.work, self.carrier) {
             (Work::Load(Op::Send), _) | (_, Carrier::Rc) | (Work::Load(Op::Write | Op::WriteImm), Carrier::Uc) => {}
             (Work::Load(op), carrier) => bail!(
-                "--op {} is not on --transport {}: rc has all, uc send, write and write-imm, ud send (Table 1 of atc16)",
+                "--op {} is not possible on --transport {}: rc has all operations, uc has send, write and write-imm, ud has send (Table 1 of atc16)",
                 name(op),
                 name(carrier)
             ),
             (Work::Echo(form), carrier) => ensure!(
                 form == Form::Ss || carrier == Carrier::Uc,
-                "--form {}: ud has no WRITE; take rc or uc",
+                "--form {}: ud has no WRITE; use rc or uc",
                 name(form)
             ),
         }

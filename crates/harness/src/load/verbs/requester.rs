@@ -1,4 +1,4 @@
-//! A client thread's driver.
+//! Driver of a client thread.
 
 use sinew::fabric::Clock;
 use sinew::fabric::verbs::Device;
@@ -12,10 +12,10 @@ use super::plan::{Form, Side, VerbsPlan, Wait, Work};
 use super::stream::Stream;
 use crate::load::{Load, Slice, Span, State};
 
-/// How long an answer, or the end of a request, is waited for.
+/// Longest wait for an answer, or for the completion of a request, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// What it does.
+/// Kind of work.
 enum Does {
     Stream(Stream),
     Fresh(Fresh),
@@ -27,19 +27,19 @@ pub struct Requester<D: Device, C> {
     does: Does,
     rig: Rig<D>,
     clock: C,
-    /// When something came last.
+    /// Time when something last arrived, in ns.
     heard_ns: u64,
     span: Span,
     slice: Slice,
 }
 
 impl<D: Device, C: Clock> Requester<D, C> {
-    /// The driver of the calling thread, with `count` links that are not connected yet, and what to tell the other side of them. Where
-    /// there is one request at a time, `times` has each of them timed.
+    /// The driver of the calling thread, with `count` links that are not connected yet, and their addresses for the
+    /// other side. With one request in flight, `times` has each one timed.
     ///
     /// # Errors
     ///
-    /// The device cannot do what the plan asks for, or lacks room.
+    /// The device cannot do what the plan asks for, or has no room.
     pub fn new(
         device: &D,
         domain: &D::Domain,
@@ -61,7 +61,7 @@ impl<D: Device, C: Clock> Requester<D, C> {
     ///
     /// # Errors
     ///
-    /// The other side has told of something else than the plan needs.
+    /// The other side's addresses do not fit the plan.
     pub fn connect(&mut self, addresses: &[LinkAddress]) -> anyhow::Result<()> {
         self.rig.connect(addresses)
     }
@@ -103,7 +103,7 @@ impl<D: Device, C: Clock> Load for Requester<D, C> {
         let silence_ns = now_ns.saturating_sub(self.heard_ns);
         ensure!(
             silence_ns < PATIENCE_NS,
-            "requests were not answered, or do not end, in {} s",
+            "requests were not answered, or did not complete, within {} s",
             silence_ns / 1_000_000_000
         );
         Ok(State::of(turned.is_busy))

@@ -1,4 +1,4 @@
-//! What a server's thread does with requests.
+//! Server's side of a measurement: answers requests, and checks them.
 
 use std::collections::VecDeque;
 
@@ -11,24 +11,25 @@ use super::link::{LinkAddress, Rig, Way, is_arrival, link_of};
 use super::message::{self, Exchange};
 use super::plan::{Carrier, Form, Op, Side, VerbsPlan, Wait, Work};
 
-/// Messages of an unreliable transport that may be missing before the next that came, at most; one that fits none of them is wrong.
+/// Most messages of an unreliable transport that may be missing before the next one that arrives. A message that fits
+/// none of these numbers is wrong.
 const LOST_MAX: u64 = 1 << 16;
 
-/// What was found in memory, or received.
+/// Findings about messages, in memory or received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
-    /// Messages that came.
+    /// Messages received.
     pub received: u64,
-    /// Messages, or places in memory, that were looked at and did not hold what they must.
+    /// Messages, or places in memory, whose contents were wrong.
     pub wrong: u64,
     /// Places in memory that hold what an earlier WRITE of an unreliable transport left.
     pub lost: u64,
-    /// Messages in memory that were looked at.
+    /// Messages in memory that were checked.
     pub looked: u64,
 }
 
 impl Findings {
-    /// Adds another's.
+    /// Adds other findings.
     pub fn add(&mut self, other: Self) {
         self.received += other.received;
         self.wrong += other.wrong;
@@ -37,37 +38,38 @@ impl Findings {
     }
 }
 
-/// How far a link is.
+/// Progress of a link.
 #[derive(Clone, Debug, Default)]
 struct Progress {
-    /// The next message to come.
+    /// Number of the next message.
     next: u64,
-    /// The same for each slot of an echo.
+    /// Number of the next message in each slot of an echo.
     slots: Vec<u64>,
-    /// What was told last as a credit.
+    /// Last credit that was sent.
     credited: u64,
     findings: Findings,
-    /// Up to which message memory was looked at.
+    /// Number of messages whose places in memory have been checked.
     looked_until: u64,
-    /// The message that was written last because it was asked for.
+    /// Number of the last message that was written on request.
     written: u64,
 }
 
-/// The queue pairs of a server's thread, and what came on them. Its owner turns it, however long nothing comes.
+/// The queue pairs of a server's thread, and what came on them. Its owner turns it, however long nothing arrives.
 pub struct Responder<D: Device> {
     rig: Rig<D>,
     progress: Vec<Progress>,
-    /// Answers that wait for room in their link's queue: link, number, and way.
+    /// Answers that wait for room in their link's queue: link, number, and operation.
     owed: VecDeque<(usize, u64, Way)>,
     credit_every: u64,
 }
 
 impl<D: Device> Responder<D> {
-    /// The side of the calling thread, with `count` links that are not connected yet, and what to tell the other side of them.
+    /// The side of the calling thread, with `count` links that are not connected yet, and their addresses for the other
+    /// side.
     ///
     /// # Errors
     ///
-    /// The device cannot do what the plan asks for, or lacks room.
+    /// The device cannot do what the plan asks for, or has no room.
     pub fn new(
         device: &D,
         domain: &D::Domain,
@@ -88,17 +90,17 @@ impl<D: Device> Responder<D> {
     ///
     /// # Errors
     ///
-    /// The other side has told of something else than the plan needs.
+    /// The other side's addresses do not fit the plan.
     pub fn connect(&mut self, addresses: &[LinkAddress]) -> anyhow::Result<()> {
         self.rig.connect(addresses)
     }
 
-    /// Ends the sleep of [`Self::rest`].
+    /// Wakes the thread from [`Self::rest`].
     pub fn waker(&self) -> Waker {
         self.rig.cq.waker()
     }
 
-    /// Waits for something to come, where the owner has nothing else to do; whether it has slept.
+    /// Waits for requests, when the owner has nothing else to do. Returns whether it has slept.
     ///
     /// # Errors
     ///
@@ -107,7 +109,7 @@ impl<D: Device> Responder<D> {
     pub fn rest(&mut self) -> anyhow::Result<bool> {
         let plan = &self.rig.plan;
         let is_passive = matches!(plan.work, Work::Load(_)) && !plan.takes_receives() && !plan.fresh;
-        // Whoever only lends memory leaves the processor to others.
+        // A thread that only lends memory leaves the processor to others.
         self.rig.rest(match plan.wait {
             _ if is_passive => Wait::Events,
             _ if self.polls_memory() => Wait::Poll,
@@ -119,7 +121,7 @@ impl<D: Device> Responder<D> {
         matches!(self.rig.plan.work, Work::Echo(Form::Ww | Form::Ws)) || self.rig.plan.fresh
     }
 
-    /// Looks for requests once and answers them; how many there were.
+    /// Polls for requests once, and answers them. Returns their number.
     ///
     /// # Errors
     ///
@@ -160,7 +162,7 @@ impl<D: Device> Responder<D> {
         Ok(found)
     }
 
-    /// Writes messages that are about to be read; how many.
+    /// Writes the messages that were asked for, and are about to be read. Returns their number.
     #[inline]
     fn write_what_is_asked(&mut self) -> anyhow::Result<usize> {
         let (exchange, mut found) = (Exchange::of(self.rig.layout), 0);
@@ -173,7 +175,7 @@ impl<D: Device> Responder<D> {
         Ok(found)
     }
 
-    /// Answers what was written.
+    /// Answers messages that were written.
     #[inline]
     fn answer_writes(&mut self) -> anyhow::Result<usize> {
         let (mut found, layout) = (0, self.rig.layout);
@@ -197,7 +199,7 @@ impl<D: Device> Responder<D> {
         Ok(found)
     }
 
-    /// Answers, or owes the answer until there is room for it.
+    /// Answers a message, or queues the answer until there is room for it.
     #[inline]
     fn answer(&mut self, index: usize, sequence: u64, way: Way) -> anyhow::Result<()> {
         if !self.rig.start(index, sequence, way)? {
@@ -206,14 +208,14 @@ impl<D: Device> Responder<D> {
         Ok(())
     }
 
-    /// Takes a message.
+    /// Takes a message that was received.
     #[inline]
     fn take(&mut self, index: usize, mut completion: Completion) -> anyhow::Result<()> {
         let is_written = completion.opcode == Opcode::ReceiveWrite;
         let progress = &mut self.progress[index];
         progress.findings.received += 1;
         if matches!(self.rig.plan.work, Work::Echo(_)) {
-            // The low half of its number is all that is needed: no window is as long.
+            // The low half of its number is all that is needed, since windows are far shorter.
             let low = completion.immediate.unwrap_or(0);
             let (nth, immediate) = (nearest(progress.next, low), Some(low));
             progress.next = nth;
@@ -225,7 +227,7 @@ impl<D: Device> Responder<D> {
         }
         let (Some(buffer), len) = (completion.buffers.pop(), completion.len) else { return Ok(()) };
         let plan = &self.rig.plan;
-        // What was written is looked at when the slice is over: by now the next may be there.
+        // WRITEs are checked when the slice is over: by now the next one may have overwritten this one.
         let bytes = if is_written { &[][..] } else { &buffer[..len] };
         match which(plan, progress.next, completion.immediate, bytes).filter(|_| len == plan.message_len()) {
             Some(nth) => progress.next = nth + 1,
@@ -234,7 +236,7 @@ impl<D: Device> Responder<D> {
         self.rig.post_receive(index, buffer)
     }
 
-    /// Tells senders how far their messages were received, long before they may send no more.
+    /// Tells senders how far their messages were received, long before they run out of credit.
     #[inline]
     fn give_credits(&mut self) -> anyhow::Result<()> {
         for (index, progress) in self.progress.iter_mut().enumerate() {
@@ -246,7 +248,7 @@ impl<D: Device> Responder<D> {
         Ok(())
     }
 
-    /// Whether all has arrived that so many requests of each link were to leave here.
+    /// Whether everything has arrived that the requests made on each link leave here.
     fn is_settled(&mut self, made: &[u64]) -> anyhow::Result<bool> {
         let (work, layout) = (self.rig.plan.work, self.rig.layout);
         let awaits = matches!(work, Work::Load(_)) && self.rig.plan.takes_receives();
@@ -254,7 +256,7 @@ impl<D: Device> Responder<D> {
         if awaits && self.progress.iter().zip(made).any(is_awaited) {
             return Ok(false);
         }
-        // On UC a completion says that the bytes have left, not that they are there.
+        // On UC a completion says that the data was sent, not that it has arrived.
         let is_written = matches!(work, Work::Load(Op::Write | Op::WriteImm));
         for (index, last) in made.iter().enumerate().filter_map(|(index, made)| Some((index, made.checked_sub(1)?))) {
             let (slot, sequence) = layout.place(last);
@@ -265,14 +267,18 @@ impl<D: Device> Responder<D> {
         Ok(true)
     }
 
-    /// Looks at what the requests have left, of which so many were made on each link; what was found since the beginning. What is on its
-    /// way is waited for as long as `is_patient` says.
+    /// Checks what the requests have left, given the number made on each link. Returns all findings since the
+    /// beginning. While `is_patient` returns true, waits for what is still in flight.
     ///
     /// # Errors
     ///
-    /// The other side counts other links.
+    /// The other side counts a different number of links.
     pub fn check(&mut self, made: &[u64], mut is_patient: impl FnMut() -> bool) -> anyhow::Result<Findings> {
-        ensure!(made.len() == self.rig.links.len(), "the other side counts {} links", made.len());
+        ensure!(
+            made.len() == self.rig.links.len(),
+            "the other side counts {} links, not as many as this one",
+            made.len()
+        );
         while !self.is_settled(made)? && is_patient() {
             self.turn()?;
         }
@@ -286,7 +292,7 @@ impl<D: Device> Responder<D> {
         Ok(sum)
     }
 
-    /// Looks for places in the memory of a link that do not hold what `made` requests must have left there.
+    /// Finds places in a link's memory that do not hold what `made` requests must have left there.
     fn look_at_memory(&mut self, index: usize, made: u64) -> anyhow::Result<Findings> {
         let (layout, mut found) = (self.rig.layout, Findings::default());
         let Some(exposed) = &self.rig.links[index].exposed else { return Ok(found) };
@@ -312,7 +318,7 @@ impl<D: Device> Responder<D> {
     }
 }
 
-/// Writes what READs find.
+/// Writes the data for READs.
 fn fill<D: Device>(rig: &mut Rig<D>) -> anyhow::Result<()> {
     let Rig { links, layout, message, .. } = rig;
     for exposed in links.iter().filter_map(|link| link.exposed.as_ref()) {
@@ -324,10 +330,10 @@ fn fill<D: Device>(rig: &mut Rig<D>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Which message it is that came, of those that can be the next one; bytes that were written are none of it.
+/// Number of the message that has arrived, among those that can be next. `bytes` is empty for a WRITE.
 #[inline]
 fn which(plan: &VerbsPlan, next: u64, immediate: Option<u32>, bytes: &[u8]) -> Option<u64> {
-    // On a reliable connection none is lost and none overtakes another.
+    // A reliable connection loses and reorders no message.
     let lost_max = if plan.carrier == Carrier::Rc { 0 } else { LOST_MAX };
     if !plan.is_numbered() {
         return (next..=next + lost_max).find(|&nth| message::is_good(bytes, nth + 1));
@@ -346,7 +352,7 @@ fn nearest(around: u64, low: u32) -> u64 {
 mod tests {
     use super::*;
 
-    /// The bytes of the `nth` message of a plan.
+    /// Contents of the `nth` message of a plan.
     fn bytes(plan: &VerbsPlan, nth: u64) -> Vec<u8> {
         let mut message = vec![0; plan.message_len()];
         message::write_body(&mut message);
@@ -378,7 +384,7 @@ mod tests {
             for at in 0..size {
                 for changed in [1, 0x80] {
                     let mut wrong = bytes(&plan, 12);
-                    // Of 33 bytes every one is a stamp.
+                    // With 33 bytes every one belongs to a stamp.
                     wrong[at] ^= changed;
                     assert_eq!(came(12, &wrong), None, "{size} {at} {changed}");
                 }

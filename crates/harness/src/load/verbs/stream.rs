@@ -1,4 +1,4 @@
-//! Requests of one kind, so many at a time on each link.
+//! Requests of one kind, with a window of them in flight on each link.
 
 use anyhow::{Context, anyhow, bail, ensure};
 use sinew::fabric::Clock;
@@ -10,26 +10,26 @@ use super::message;
 use super::plan::{Op, POINTER, READS_MAX};
 use crate::load::Slice;
 
-/// Silence after which messages of an unreliable transport count as lost.
+/// Silence after which messages of an unreliable transport count as lost, in ns.
 const LOST_AFTER_NS: u64 = 20_000_000;
 
 pub struct Stream {
     op: Op,
-    /// How far each link's messages were received, by credits,
+    /// Messages of each link that were received, according to credits.
     credits: Vec<u64>,
-    /// and since when one that may send no more has waited for a credit.
+    /// Time since when a link that may send no more has waited for a credit.
     blocked_ns: Vec<Option<u64>>,
     /// Messages that the other side has room for.
     receives: u64,
     /// Buffers for results of READs and atomics.
     targets: Vec<MessageBuffer>,
-    /// Whether each request is timed,
+    /// Whether each request is timed.
     times: bool,
-    /// and when the one that is on its way began: with the end of the one before it.
+    /// Time when the request in flight began, which is when the one before it ended.
     began_ns: Option<u64>,
 }
 
-/// Overwrites a buffer's ends: what the last result left is no result.
+/// Overwrites both ends of a buffer, so that an old result cannot pass for a new one.
 #[inline(always)]
 pub fn spoil(target: &mut [u8]) {
     let len = target.len();
@@ -95,7 +95,7 @@ impl Stream {
                 }
                 rig.links[index].qp.doorbell();
             } else if !goes_on && flow.has_silent_tail() {
-                // Else nobody would hear of the end of the last.
+                // Otherwise the completion of the last requests would go unreported.
                 self.push(rig, index, true)?;
                 rig.links[index].qp.doorbell();
             }
@@ -124,7 +124,7 @@ impl Stream {
         }
         let since_ns = *self.blocked_ns[index].get_or_insert(now_ns);
         if now_ns.saturating_sub(since_ns) > LOST_AFTER_NS {
-            // What was lost with the last messages is never credited.
+            // Messages that were lost at the end of the window are never credited.
             self.credits[index] = made;
         }
         false
@@ -166,7 +166,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes what came; how many requests are over.
+    /// Takes what has arrived. Returns the number of requests that are over.
     #[inline]
     fn collect<D: Device>(&mut self, rig: &mut Rig<D>) -> anyhow::Result<u64> {
         let mut done = 0;
@@ -198,7 +198,7 @@ impl Stream {
     ) -> anyhow::Result<()> {
         let (known, told) = (self.credits[index], completion.immediate.unwrap_or(0));
         let more = u64::from(told.wrapping_sub(known as u32));
-        // Whatever a peer says, no more is received than was made.
+        // Whatever a peer sends, no more can be received than was made.
         if more <= rig.links[index].made - known {
             self.credits[index] += more;
             self.blocked_ns[index] = None;
@@ -206,7 +206,8 @@ impl Stream {
         completion.buffers.pop().map_or(Ok(()), |buffer| rig.post_receive(index, buffer))
     }
 
-    /// A READ is over: the object's next goes, unless it was the last. How many requests are over.
+    /// Handles a READ that is over: starts the next one of its object, unless it was the last. Returns the number of
+    /// requests that are over.
     #[inline]
     fn take_read<D: Device>(
         &mut self,
@@ -222,22 +223,22 @@ impl Stream {
         let is_good = if is_last {
             is_right(&buffer, nth, sequence)
         } else {
-            // The beginning of the object, as far as that goes.
+            // The beginning of the object, as far as it goes.
             buffer.len() == POINTER && (rig.plan.size < POINTER || buffer[..] == message::first_word(sequence))
         };
-        ensure!(is_good, "READ {nth} did not bring what is there: the fabric corrupts data");
+        ensure!(is_good, "READ {nth} did not return what is there: the fabric corrupts data");
         if is_last {
             self.targets.push(buffer);
             return Ok(rig.links[index].flow.completed() as u64);
         }
-        // It takes the place of the one before in its queue pair's flow.
+        // It takes the place of the one before in the queue pair's flow.
         push_read(rig, index, nth, step + 1, buffer, true)?;
         rig.links[index].qp.doorbell();
         Ok(0)
     }
 }
 
-/// Pushes one of the READs of an object: those before the last are of [`POINTER`] bytes.
+/// Pushes one of the READs of an object: those before the last have [`POINTER`] bytes.
 #[inline]
 fn push_read<D: Device>(
     rig: &mut Rig<D>,

@@ -10,14 +10,14 @@ use super::plan::{Carrier, Form, Op, Side, VerbsPlan, Work};
 use super::{Requester, Responder};
 use crate::load::{Load, Slice, State};
 
-/// What a turn takes.
+/// Duration of a turn.
 const TURN_NS: u64 = 1000;
-/// How long a slice is.
+/// Duration of a slice.
 const SLICE_NS: u64 = 200 * TURN_NS;
 
 type Client = Requester<ShmDevice, ManualClock>;
 
-/// A client's thread that asks as a plan says, with what it tells of its links, and its clock; and a server's, as `server` makes it.
+/// A client's thread for a plan, with its links' addresses and its clock, and a server's, as `server` makes it.
 fn sides<S>(
     plan: &VerbsPlan,
     times: bool,
@@ -38,7 +38,7 @@ fn connected(plan: &VerbsPlan, times: bool) -> (Client, Responder<ShmDevice>, Ma
     (client, server, clock)
 }
 
-/// Turns a requester for a slice, and what `other` does after each of its turns.
+/// Turns a requester for a slice, and calls `other` after each of its turns.
 fn slice(requester: &mut Client, clock: &ManualClock, len_ns: u64, mut other: impl FnMut()) -> Slice {
     let now = || sinew::fabric::Clock::now_ns(clock);
     requester.begin(now(), now() + len_ns).unwrap();
@@ -130,7 +130,7 @@ fn a_link_whose_last_messages_were_lost_goes_on_while_others_are_answered() {
     let server = |device: &_, domain: &_| Rig::new(device, domain, &plan, Side::Server, 2);
     let (mut requester, mut rig, addresses, clock) = sides(&plan, false, server);
     rig.connect(&addresses).unwrap();
-    // It receives what comes on both links, and gives credits on the first alone.
+    // Receives messages on both links, but gives credits on the first alone.
     let mut received = 0;
     let serve = || {
         rig.poll().unwrap();
