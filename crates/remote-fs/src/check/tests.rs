@@ -1,3 +1,5 @@
+//! Tests of the checks.
+
 use super::*;
 use crate::protocol::{Attr, PAGE};
 use crate::service::tests::world::{Client, World, config};
