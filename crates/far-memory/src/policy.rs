@@ -45,7 +45,7 @@ pub struct Policy {
     nodes: Vec<Node>,
     small: Queue,
     main: Queue,
-    /// Length from which the small queue is evicted from.
+    /// Length of the small queue at which it starts to give up frames.
     small_max: usize,
 }
 

@@ -1,15 +1,15 @@
 //! The page table: four bytes for each page of the store.
 
-/// An entry with this bit holds a frame. Any other non-zero entry is the time of eviction.
+/// An entry with this bit holds a frame. Any other non-zero entry is the value of `gone` when the page was evicted.
 const HERE: u32 = 1 << 31;
 
 /// The page table. It also remembers recent evictions, at no extra cost.
 #[derive(Debug)]
 pub struct Table {
     entries: Vec<u32>,
-    /// Clock of evictions, modulo 2^31 and never 0.
+    /// Number of evictions, modulo 2^31 and never 0.
     gone: u32,
-    /// Evictions since a page's own for which it counts as recent.
+    /// A page was evicted recently if no more than this many were evicted after it.
     lately: u32,
 }
 

@@ -4,7 +4,7 @@
 //! | application | forwards by |
 //! | --- | --- |
 //! | [`echo::Echo`] | the port number in the frame |
-//! | [`router::Router`] | the longest prefix of an IPv4 or IPv6 destination, and answers its neighbours as a router must |
+//! | [`router::Router`] | the longest prefix of an IPv4 or IPv6 destination, with all duties of a router |
 //! | [`switch::Switch`] | the Ethernet destination |
 //! | [`named::Named`] | the longest prefix of an Interest's name |
 //!

@@ -247,8 +247,8 @@ pub trait Files: Send + Sync + 'static {
     /// Hands over the object that tells the kernel of stale caches. Called once, before anything else.
     fn hear(&self, stale: std::sync::Arc<dyn Stale>);
 
-    /// Looks up a name. The kernel counts a reference to an inode for each of its attributes returned here, by
-    /// [`Self::make`], [`Self::create`], [`Self::link`] or, through [`Self::list`], reported by [`Self::found`].
+    /// Looks up a name. The kernel holds one more reference to the inode after each answer with its attributes from
+    /// here, [`Self::make`], [`Self::create`] or [`Self::link`], and after each call of [`Self::found`].
     ///
     /// # Errors
     ///

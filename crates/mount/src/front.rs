@@ -56,7 +56,7 @@ const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
 /// An extended attribute that the kernel removes on behalf of a program that writes to the file. The program itself may
-/// lack the right to do so, and the kernel has checked permissions already.
+/// lack the right to do so. The kernel has checked permissions already, so the removal is made as root.
 const CAPABILITIES: &[u8] = b"security.capability";
 /// Number of the root user on Linux, whose writes keep a file's set-id bits.
 const ROOT_USER: u32 = 0;

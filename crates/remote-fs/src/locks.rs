@@ -46,7 +46,7 @@ impl Locks {
     /// # Errors
     ///
     /// [`Error::WouldBlock`] when another lock conflicts, [`Error::Invalid`] for an empty range, [`Error::TooMany`]
-    /// when the client has about [`LOCKS_MAX`] locks.
+    /// when two more ranges would exceed [`LOCKS_MAX`].
     pub fn lock(&mut self, client: u64, lock: Lock) -> Result<(), Error> {
         if lock.first > lock.last {
             return Err(Error::Invalid);

@@ -9,7 +9,7 @@ use super::error::Failed;
 use super::layout::{Known, Stored};
 use crate::protocol::{Attr, Ino, Layout, Time};
 
-/// One file. It is kept while it is open, and for as long as the kernel or program refers to it.
+/// One file. It is kept while it is open, and for as long as the program refers to it.
 pub(super) struct File {
     pub ino: Ino,
     state: Mutex<State>,
@@ -44,7 +44,7 @@ pub(super) struct State {
     pub dirty_len: u64,
     /// Time of the last uncommitted write.
     pub modified: Option<Time>,
-    /// Time of the oldest uncommitted write, on the endpoint's clock.
+    /// Time since which there has been something to commit, in ns on the endpoint's clock.
     pub dirty_since_ns: u64,
     /// End of the last read, at which a sequential read continues.
     pub read_until: u64,

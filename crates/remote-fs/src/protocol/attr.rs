@@ -64,7 +64,7 @@ pub struct Attr {
     pub atime: Time,
     /// Time of last change of the contents.
     pub mtime: Time,
-    /// Time of last change.
+    /// Time of last change of the contents or attributes.
     pub ctime: Time,
     /// Time of creation.
     pub btime: Time,

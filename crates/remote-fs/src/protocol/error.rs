@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no file with this name, or none to which it leads.
+    /// There is no such name, or the inode concerned no longer has one.
     #[error("there is no such file or directory")]
     NotFound,
     /// The inode is gone.

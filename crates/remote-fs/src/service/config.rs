@@ -21,7 +21,7 @@ pub struct Config {
     pub look_ns: u64,
     /// Time that a reservation waits for memory, at most.
     pub reserve_ns: u64,
-    /// Clients at a time, at most.
+    /// Most clients at once.
     pub clients_max: usize,
     /// Pages that a client can have reserved.
     pub reserved_max: u64,
@@ -106,7 +106,7 @@ pub enum Failure {
 pub struct Stats {
     /// Requests answered.
     pub answered: u64,
-    /// Requests refused, included in the above.
+    /// Requests refused. They count as answered, too.
     pub refused: u64,
     /// Messages that were not valid.
     pub nonsense: u64,

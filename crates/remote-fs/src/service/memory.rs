@@ -54,7 +54,7 @@ pub(super) struct Memory<D> {
 }
 
 impl<D: Donors> Memory<D> {
-    /// Takes over donors and their addresses, in the order of [`Donors::ids`].
+    /// The memory of these donors, whose addresses are `names` in the order of [`Donors::ids`].
     pub fn new<K: Disk>(donors: D, names: Vec<String>, config: Config, store: &mut Store<K>) -> Self {
         let lanes = Lanes::new(donors.ids().to_vec().into_iter().zip(names));
         let memory = Self {

@@ -9,15 +9,14 @@ use crate::tree::Body;
 const MB: u64 = 1 << 20;
 const PAGES: u64 = 6;
 
-/// Possible contents of each page of a file. There are several after an unanswered write, which may or may not have
-/// happened.
+/// Allowed contents of each page of a file: the byte that fills the page, or `None` for zeros.
 #[derive(Clone, Debug, Default)]
 struct Shadow {
     pages: BTreeMap<u64, Vec<Option<u8>>>,
 }
 
 impl Shadow {
-    /// The possible contents of a page.
+    /// The allowed contents of a page.
     fn of(&self, at: u64) -> Vec<Option<u8>> {
         self.pages.get(&at).cloned().unwrap_or_else(|| vec![None])
     }
