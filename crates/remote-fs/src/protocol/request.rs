@@ -430,7 +430,7 @@ pub enum Request {
 
 impl Request {
     /// Whether the request changes what the service stores on its disk, and so has a sequence number. Open handles,
-    /// locks and reservations are not stored there, and requests that change only them may simply be repeated.
+    /// locks and reservations are not stored there, and requests that change only them may be repeated.
     pub fn changes(&self) -> bool {
         matches!(
             self,
