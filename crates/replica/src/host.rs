@@ -25,8 +25,8 @@ const AGAIN_NS: u64 = 10_000_000;
 const IN_FLIGHT_MAX: usize = 128;
 /// Bytes of an answer that fit without another buffer.
 const ANSWER_LEN: usize = 1024;
-/// Requests whose clients have gone are looked for so often.
-const LOOK_NS: u64 = 100_000_000;
+/// Time between two looks for requests whose clients have gone, and for members to which there is no way.
+const LOOK_NS: u64 = 20_000_000;
 /// A member that refused us, or that we refused, is not asked again for this time.
 const REFUSED_NS: u64 = 500_000_000;
 /// Callers that may have greeted and not yet proved that they have the key.
@@ -251,6 +251,13 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         busy |= self.take_completions(now_ns)?;
         self.take_events(now_ns);
         let mut sender = Sender { rpc: &mut self.rpc, ways: &mut self.ways, now_ns, is_busy: false };
+        if now_ns >= self.look_ns {
+            self.look_ns = now_ns + LOOK_NS;
+            // Followers have nothing to say to each other until their leader dies. An election must not begin with a
+            // handshake, during which requests for votes are lost.
+            self.member.others().for_each(|address| drop(sender.session(address)));
+            self.held.retain(|_, call| !call.is_abandoned());
+        }
         busy |= self.member.turn(now_ns, &mut sender)?;
         busy |= sender.is_busy;
         for (to, was_piece) in self.ways.failed.drain(..) {
@@ -270,10 +277,6 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
                 busy = true;
             }
         });
-        if now_ns >= self.look_ns {
-            self.look_ns = now_ns + LOOK_NS;
-            self.held.retain(|_, call| !call.is_abandoned());
-        }
         Ok(busy)
     }
 

@@ -231,6 +231,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.node.raft.state == StateRole::Leader
     }
 
+    /// Addresses of the other members, as far as they are known.
+    pub fn others(&self) -> impl Iterator<Item = &str> {
+        self.members.values().filter(|member| member.id != self.me.id).map(|member| member.address.as_str())
+    }
+
     /// Its term.
     pub fn term(&self) -> u64 {
         self.node.raft.term
@@ -255,9 +260,17 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.config.election_ticks as u64 * self.config.tick_ns
     }
 
+    /// Draws the silence of a leader after which this member asks for votes: more than the others' least by a tick, which is
+    /// as far as their ticks may be behind ours.
     fn draw_patience(&mut self) {
         let ticks = self.config.election_ticks;
-        self.patience = ticks + (self.random.next_u64() % (ticks as u64 + 1)) as usize;
+        self.patience = ticks + 1 + (self.random.next_u64() % ticks as u64) as usize;
+    }
+
+    /// Draws the pause before it asks for votes again. Nobody leads by then, so there is nobody left to wait for.
+    fn draw_pause(&mut self) {
+        let least = self.config.election_ticks.div_ceil(2);
+        self.patience = least + (self.random.next_u64() % (least as u64 + 1)) as usize;
     }
 
     fn leader(&self) -> Option<&MemberInfo> {
@@ -297,8 +310,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 raft.election_elapsed = 0;
                 // What it says when it cannot is that it leads, or has a change to apply first.
                 let _ = self.node.campaign();
+                self.draw_pause();
+            } else {
+                self.draw_patience();
             }
-            self.draw_patience();
         }
         self.look_at_wishes(now_ns, transport);
         Ok(true)

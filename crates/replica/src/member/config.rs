@@ -10,7 +10,8 @@ pub struct MemberConfig {
     pub tick_ns: u64,
     /// A leader is heard of so often, in ticks.
     pub heartbeat_ticks: usize,
-    /// Silence of the leader after which others vote for somebody else, in ticks. A member asks for votes after this to twice this, by lot.
+    /// Silence of the leader after which others vote for somebody else, in ticks. A member asks for votes after more than
+    /// this and up to twice this, drawn at random, and again after half of this to all of it.
     pub election_ticks: usize,
     /// Bytes of entries in one message, beside the first entry.
     pub append_len_max: u64,
