@@ -58,7 +58,7 @@ fn use_device(mut client: Client, seed: u64, shadow: &Mutex<Shadow>, is_over: &A
         match result {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                // A moment, so that whoever killed it has said so.
+                // Whoever kills the server sets `may_fail` first.
                 if !may_fail.load(Ordering::SeqCst) {
                     lock(shadow).note(format!("pages {from}..{to}: error {error}"));
                 }
@@ -237,7 +237,7 @@ impl World {
         self.plan.say(&format!("nothing is wrong: {found}"));
         self.serve(&[]);
         let socket = self.folder.0.join(format!("s{}", self.sockets));
-        // Beside the other client, so what is read may be new meanwhile: that is known when it is looked at.
+        // No client changes anything while everything is read.
         let device = self.device.as_mut().unwrap();
         device.is_over.store(true, Ordering::SeqCst);
         device.client.take().unwrap().join().unwrap();
