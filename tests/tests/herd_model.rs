@@ -21,7 +21,7 @@ const CLIENTS: usize = 2;
 /// A request that is not answered yet.
 struct Open {
     key: u64,
-    /// `Some` with a value for a PUT, `Some(None)` for a DELETE, `None` for a GET.
+    /// `Some(Some(value))` for a PUT, `Some(None)` for a DELETE, `None` for a GET.
     stores: Option<Option<Vec<u8>>>,
 }
 
