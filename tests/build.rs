@@ -1,4 +1,4 @@
-//! Tells the tests of the RPC layer, which some of the tests here include, that their packets are carried.
+//! Tells the RPC layer's tests, some of which are included here, that their packets are carried.
 
 fn main() {
     println!("cargo::rustc-cfg=carried");

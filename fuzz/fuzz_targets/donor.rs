@@ -1,7 +1,7 @@
-//! A donor of memory.
+//! Fuzzes a donor of memory.
 #![no_main]
 
-#[allow(dead_code)] // this target's part of it
+#[allow(dead_code)] // this target uses a part of it
 #[path = "../../crates/remote-memory/tests/hostile/mod.rs"]
 mod hostile;
 

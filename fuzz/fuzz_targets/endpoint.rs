@@ -1,4 +1,4 @@
-//! An endpoint, as server and as client.
+//! Fuzzes an endpoint, as server and as client.
 #![no_main]
 
 #[path = "../../crates/rpc/tests/common/mod.rs"]

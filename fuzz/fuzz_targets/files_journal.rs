@@ -1,7 +1,7 @@
-//! A journal that is damaged.
+//! Fuzzes a file system's journal with damage.
 #![no_main]
 
-#[allow(dead_code)] // this target's part of it
+#[allow(dead_code)] // this target uses a part of it
 #[path = "../../crates/remote-fs/tests/hostile/mod.rs"]
 mod hostile;
 

@@ -1,7 +1,7 @@
-//! A disk of a file system's service that holds anything.
+//! Fuzzes the disk of a file system's service.
 #![no_main]
 
-#[allow(dead_code)] // this target's part of it
+#[allow(dead_code)] // this target uses a part of it
 #[path = "../../crates/remote-fs/tests/hostile/mod.rs"]
 mod hostile;
 

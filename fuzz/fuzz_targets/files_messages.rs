@@ -1,7 +1,7 @@
-//! Messages of a file system's clients and its service.
+//! Fuzzes messages between a file system's clients and its service.
 #![no_main]
 
-#[allow(dead_code)] // this target's part of it
+#[allow(dead_code)] // this target uses a part of it
 #[path = "../../crates/remote-fs/tests/hostile/mod.rs"]
 mod hostile;
 

@@ -1,7 +1,7 @@
-//! Records of what happened to a file system.
+//! Fuzzes a file system's records of changes.
 #![no_main]
 
-#[allow(dead_code)] // this target's part of it
+#[allow(dead_code)] // this target uses a part of it
 #[path = "../../crates/remote-fs/tests/hostile/mod.rs"]
 mod hostile;
 

@@ -1,7 +1,7 @@
-//! A client of a file system's service.
+//! Fuzzes a file system's service with a hostile client.
 #![no_main]
 
-#[allow(dead_code)] // this target's part of it
+#[allow(dead_code)] // this target uses a part of it
 #[path = "../../crates/remote-fs/tests/hostile/mod.rs"]
 mod hostile;
 

@@ -1,4 +1,4 @@
-//! A client of the memcached door.
+//! Fuzzes the memcached door with a hostile client.
 #![no_main]
 
 #[path = "../../crates/kv/tests/hostile/mod.rs"]

@@ -1,9 +1,9 @@
-//! A client of the NBD server.
+//! Fuzzes the NBD server with a hostile client.
 #![no_main]
 
 #[path = "../../crates/remote-block/tests/common/mod.rs"]
 mod common;
-#[allow(dead_code)] // this target's part of it
+#[allow(dead_code)] // this target uses a part of it
 #[path = "../../crates/remote-block/tests/hostile/mod.rs"]
 mod hostile;
 

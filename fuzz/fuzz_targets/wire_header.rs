@@ -1,7 +1,7 @@
-//! Headers.
+//! Fuzzes headers.
 #![no_main]
 
-#[allow(dead_code)] // this target's part of it
+#[allow(dead_code)] // this target uses a part of it
 #[path = "../../crates/wire/tests/hostile/mod.rs"]
 mod hostile;
 

@@ -1,4 +1,4 @@
-//! `sinew serve block`, with the clients that its users have.
+//! `sinew serve block`, with the clients that its users have: nbdinfo, nbdcopy, qemu-io, fio and nbdfuse.
 
 mod common;
 #[path = "common/nbd.rs"]
@@ -19,7 +19,7 @@ use sinew_conformance::skipped;
 /// Bytes of a device.
 const LEN: usize = 64 << 20;
 
-/// A device in a process of its own, at a Unix socket.
+/// Serves a device from a process of its own, at a Unix socket.
 fn serve(folder: &Folder) -> Server {
     let at = format!("unix:{}", folder.0.join("socket").display());
     Server::of(&mut sinew(&["serve", "block", "--child", "--memory", "64M", "--at", &at]))
@@ -29,7 +29,7 @@ fn uri(folder: &Folder) -> String {
     format!("nbd+unix:///?socket={}", folder.0.join("socket").display())
 }
 
-/// Whether a program is here; if not, the test says that it is skipped.
+/// Whether a program is installed; if not, reports the test as skipped.
 fn has(program: &str) -> bool {
     let is_here = is_on_path(program);
     if !is_here {
@@ -198,13 +198,13 @@ fn whatever_a_client_sends_a_process_serves_the_others() {
         served(&request(MAGIC, 0, u64::MAX, 4096)),
         served(&request(MAGIC, 0, 0, u32::MAX)),
         served(&request(MAGIC, 99, 0, 512)),
-        // It announces more than it sends, and vanishes.
+        // These announce more than they send, and vanish.
         served(&request(MAGIC, 1, 0, 32 << 20)),
         served(&request(MAGIC, 1, 4096, 8192)),
     ] {
         let mut socket = UnixStream::connect(&path).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // Those that were sent away at once need not take it all.
+        // The server may close the connection before it has read everything.
         let _ = socket.write_all(&nonsense);
         let _ = socket.shutdown(std::net::Shutdown::Write);
         let _ = socket.read_to_end(&mut Vec::new());
@@ -244,7 +244,7 @@ fn wrong_usage_is_told_before_anything_starts() {
     }
 }
 
-/// The socket of a server that was killed is replaced, that of one that serves is not, and one that ends takes it along.
+/// The socket of a killed server is replaced, that of a running one is not, and a server that ends removes its own.
 #[test]
 fn a_socket_that_was_left_behind_is_replaced() {
     let folder = Folder::new();

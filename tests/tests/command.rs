@@ -1,4 +1,4 @@
-//! The `sinew` command: its figures, its exit statuses, its messages.
+//! The `sinew` command: its figures, exit statuses and messages.
 
 mod common;
 
@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 
 const SHORT: [&str; 3] = ["--seconds", "0.05", "--json"];
 
-/// Runs a benchmark whose figures at `places` are above zero. On a machine that is starved a short slice may see nothing: then
-/// it runs again, for longer.
+/// Runs a benchmark whose figures at `places` must be above zero. On a starved machine a short slice may see nothing;
+/// then the benchmark runs again, for longer.
 fn bench(what: &str, fabric: &str, more: &[&str], places: &[&str]) -> Value {
     for seconds in ["0.05", "0.3", "2", "10"] {
         let args = ["rpc", "bench", what, "--fabric", fabric, "--seconds", seconds, "--json"];
@@ -161,7 +161,7 @@ fn limits_takes_the_processors_as_the_benchmarks_do() {
     assert!(!output.status.success() && text(&output.stderr).contains("--pin 0,1"), "{}", text(&output.stderr));
 }
 
-/// References for a machine: one that is as quiet as can be, or one that is never quiet enough.
+/// Writes references for a machine: one that is always quiet, or one that is never quiet enough.
 fn reference(folder: &Folder, is_met: bool) -> String {
     let limit = |name: &str, met: f64, missed: f64| json!({ "figure": if is_met { met } else { missed }, "details": { "name": name } });
     let limits =
@@ -172,7 +172,7 @@ fn reference(folder: &Folder, is_met: bool) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The exit status of a benchmark with thresholds, what it said of them, and whether its result was valid.
+/// Returns the exit status of a benchmark with thresholds, its message about them, and whether its result was valid.
 fn judged(what: &str, reference: &str, thresholds: &[&str]) -> (i32, String, bool) {
     let args = ["rpc", "bench", what, "--fabric", "hub", "--reference", reference];
     let output = run(sinew(&args).args(SHORT).args(thresholds));
@@ -194,7 +194,7 @@ fn thresholds_decide_the_exit_status_of_every_benchmark() {
             (&["--fail-if-ratio-above", "0"], 3, "above 0"),
         ] {
             let (code, message, is_valid) = judged(what, &quiet, thresholds);
-            // Other tests run beside this one.
+            // Other tests run beside this one, and may make the result invalid.
             let (expected, said) = if is_valid { (expected, said) } else { (4, "INVALID, since") };
             assert!(code == expected && message.contains(said), "{what} {thresholds:?}: {code} {message}");
         }
@@ -283,7 +283,7 @@ fn a_workload_has_the_same_report_again_and_plots() {
     let report: Value = serde_json::from_str(&report).unwrap();
     let bulk = &report["groups"][0];
     assert_eq!((&bulk["name"], &bulk["sessions"], &report["seed"]), (&"bulk".into(), &3.into(), &7.into()));
-    // Of a link of 25 Gbps frames have a part.
+    // Frames take up part of a link of 25 Gbps.
     assert!((10.0..25.0).contains(&positive(bulk, "/goodput_gbps")), "{bulk}");
     assert!(positive(bulk, "/latency/p50_ns") <= positive(bulk, "/latency/p99_ns"));
     assert_eq!(report["queues"][0]["port"], "tor0 to node0");
@@ -398,7 +398,7 @@ fn simulations_that_are_interrupted_end_at_once_also_while_they_are_set_up() {
     let folder = Folder::new();
     let [topology, workload, page] =
         ["large.toml", "workload.toml", "page"].map(|name| folder.0.join(name).display().to_string());
-    // The routes of so many hosts take half a minute.
+    // The routes of this many hosts take half a minute.
     std::fs::write(&topology, LARGE).unwrap();
     std::fs::write(&workload, WORKLOAD).unwrap();
     for args in [
@@ -597,7 +597,7 @@ fn a_child_that_cannot_serve_leaves_the_telling_to_its_parent() {
     assert!(said.starts_with("failed ") && said.contains("taken") && said.lines().count() == 1, "{said}");
 }
 
-/// Runs a command of whose output, and then of whose complaints, nobody reads anything.
+/// Runs a command whose standard output nobody reads, and then one whose standard error nobody reads.
 fn unread(args: &[&str]) -> [(Option<i32>, String); 2] {
     let mut out_closed = sinew(args);
     let mut child = out_closed.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -631,7 +631,7 @@ fn a_reader_that_leaves_changes_no_exit_status_and_causes_no_panic() {
     let (quiet, args) = (reference(&folder, true), "rpc bench rate --fabric hub --seconds 0.05 --fail-if-above 0");
     let mut args: Vec<&str> = args.split_whitespace().collect();
     args.extend(["--reference", quiet.as_str()]);
-    // 4 where something else disturbed it.
+    // The status is 4 where something else disturbed the measurement.
     assert!(unread(&args).iter().all(|(status, _)| matches!(status, Some(3 | 4))));
 }
 
@@ -680,7 +680,7 @@ fn help_has_examples_and_exit_statuses() {
     }
 }
 
-/// A server that was started by a shell, after `setup`, and serves under a name in `folder`.
+/// Starts a server from a shell, after `setup`, which serves under a name in `folder`.
 fn server_of_a_shell(folder: &Folder, setup: &str) -> Process {
     let command = sinew(&[]);
     let script = format!("{setup} exec \"$0\" rpc serve shm://shell --block");
@@ -701,7 +701,7 @@ fn a_server_ends_in_order_with_its_terminal_unless_that_is_ignored() {
     assert!(output.status.success(), "it serves on: {}", text(&output.stderr));
     ignoring.signal(Signal::TERM);
     assert_eq!(ignoring.wait().code(), Some(0));
-    // What is ignored here cannot be made to count there.
+    // A signal that is ignored here is also ignored in a child.
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     if u64::from_str_radix(ignored, 16).unwrap() & 1 == 0 {
@@ -712,7 +712,7 @@ fn a_server_ends_in_order_with_its_terminal_unless_that_is_ignored() {
     assert_eq!(folder.names(), Vec::<String>::new());
 }
 
-/// A benchmark that would go on for long, and its server process, once that serves.
+/// Starts a benchmark that would run for long; returns it and its server process, once that serves.
 fn long_bench(folder: &Folder) -> (Process, u32) {
     let mut command = sinew(&["rpc", "bench", "latency", "--fabric", "shm", "--seconds", "600", "--block"]);
     let bench = Process::start(command.env("XDG_RUNTIME_DIR", &folder.0));

@@ -1,7 +1,7 @@
-//! All doors at once: one program, with one thread, serves calls over two fabrics with state of its own, a socket with mio, calls another
-//! service through client libraries that share an endpoint, with deadlines, cancels a call of theirs, is called back by that service over the
-//! same endpoint, calls its own clients back, and sleeps when there is nothing to do. Its service half is the same program as an actor in virtual
-//! time.
+//! All doors at once. One program with one thread serves calls over two fabrics, with state of its own, and a socket
+//! with mio. It calls another service through client libraries that share an endpoint, with deadlines, and cancels one
+//! of their calls; that service calls it back over the same endpoint. It calls its own clients back, and sleeps when
+//! there is nothing to do. Its service half is the same program as an actor in virtual time.
 
 mod common;
 mod composition;
@@ -31,7 +31,7 @@ fn open(address: &str) -> Rpc {
     Rpc::open_with(&Nexus::builder().config(config()).build().unwrap(), address).unwrap()
 }
 
-/// What the thread is seen to do.
+/// Observations of the thread.
 #[derive(Default)]
 struct Seen {
     sleeps: AtomicU64,
@@ -39,7 +39,7 @@ struct Seen {
     done: Mutex<Done>,
 }
 
-/// The thread's program: the service, a socket that says how many values there are, and sleep on everything at once.
+/// The thread's program: the service, a socket that reports the number of values, and sleep on everything at once.
 struct Thread {
     turns: u64,
     service: Service,
@@ -51,7 +51,7 @@ struct Thread {
     seen: Arc<Seen>,
 }
 
-/// How often a thread that does not sleep looks at its sockets, which is a system call.
+/// Turns after which a thread that does not sleep looks at its sockets, which takes a system call.
 const TURNS_PER_LOOK: u64 = 64;
 
 impl Thread {
@@ -76,7 +76,7 @@ impl Thread {
     }
 
     fn watch(&self, fd: std::os::fd::RawFd) -> std::io::Result<()> {
-        // Nobody asks which it was: everything is looked at.
+        // All have the same token, since everything is looked at anyway.
         self.poll.registry().register(&mut SourceFd(&fd), Token(0), Interest::READABLE)
     }
 
@@ -115,7 +115,7 @@ impl Program for Thread {
         Ok(flow)
     }
 
-    /// Everything is armed when the one poller of the thread says so, which is after a while of nothing.
+    /// Arms everything once the thread's one poller says so, which is after a while without work.
     fn rest(&mut self, rpc: &mut Rpc, busy: bool, timeout_ns: Option<u64>) -> sinew::Result<()> {
         if self.poller.step(rpc.now_ns(), busy) == Step::Spin {
             return Ok(());
@@ -135,7 +135,8 @@ impl Program for Thread {
     }
 }
 
-/// The service at a name of shared memory, on a thread of its own; where else it is, and its socket.
+/// Starts the service at a name of shared memory, on a thread of its own; also returns its other address and its
+/// socket's.
 fn serve(backend: [Address; 2], seen: &Arc<Seen>) -> (ServerHandle, Address, SocketAddr) {
     let (tell, told) = mpsc::channel();
     let seen = Arc::clone(seen);
@@ -151,7 +152,7 @@ fn serve(backend: [Address; 2], seen: &Arc<Seen>) -> (ServerHandle, Address, Soc
     (server, side, door)
 }
 
-/// Ends a thread when it is dropped, also by a test that fails.
+/// Ends a thread when dropped, also when the test fails.
 struct Ends<'a>(&'a AtomicBool, Waker);
 
 impl Drop for Ends<'_> {
@@ -199,7 +200,7 @@ fn one_thread_serves_calls_sockets_and_clients_of_its_own_and_sleeps_when_there_
         socket.read_exact(&mut values).unwrap();
         assert_eq!(number(&values), 2);
 
-        // Nothing happens, but that peers look after each other.
+        // Nothing happens, except that peers probe each other.
         std::thread::sleep(Duration::from_millis(100));
         let look = || [&seen.sleeps, &seen.slept_us].map(|count| count.load(Ordering::Relaxed));
         let before = look();
@@ -216,12 +217,12 @@ fn one_thread_serves_calls_sockets_and_clients_of_its_own_and_sleeps_when_there_
         let done = *seen.done.lock().unwrap();
         assert!(done.values == 2 && done.given == 2 && (2..=4).contains(&done.news_heard), "{done:?}");
         drop(backend_ends);
-        // Those that were given up, and those that were cancelled.
+        // Some of the requests kept had expired, and the others were cancelled.
         assert_eq!(backend.join().unwrap(), (4, 4));
     });
 }
 
-/// A program and its endpoints, as an actor: `sleep` says whether there is nothing to do.
+/// A program and its endpoints, as an actor; `sleep` returns whether there is nothing to do.
 struct InCluster<T> {
     program: T,
     turn: fn(&mut T) -> bool,
@@ -237,12 +238,12 @@ impl<T> Actor for InCluster<T> {
     }
 }
 
-/// Runs the service, its backend and two visitors in virtual time; gives what happened, and a hash of it.
+/// Runs the service, its backend and two visitors in virtual time; returns what happened, and a hash of it.
 fn simulate(seed: u64) -> (Done, (usize, usize), u64) {
     let network = Network::new(Topology::star(4, 25.0, 200, 1500), seed).unwrap();
     network.set_all_faults(LinkFaults::losing(0.01));
     let mut cluster = Cluster::new(&network);
-    // As on a thread, but for the port, the clock and the randomness.
+    // As on a thread, except for the port, the clock and the random numbers.
     let open = |host: usize, name: &str| {
         let port = network.open(HostId(host), name, PortConfig::default()).unwrap();
         let place = port.place();
@@ -302,7 +303,7 @@ fn simulate(seed: u64) -> (Done, (usize, usize), u64) {
 fn its_service_half_runs_in_virtual_time_the_same_each_time() {
     let first = simulate(1);
     let (done, (kept, abandoned), _) = first;
-    // A request that is lost and then cancelled never comes.
+    // A request that is lost and then cancelled never arrives.
     assert!(done.values == 2 && done.given == 2 && (2..=4).contains(&done.news_heard), "{first:?}");
     assert!((2..=4).contains(&kept) && abandoned == kept, "{first:?}");
     assert_eq!(first, simulate(1));

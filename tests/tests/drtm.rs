@@ -1,5 +1,5 @@
-//! DrTM-KV over shared memory: what is stored is found, locks are taken, contended for and released, and what clients spoil or leave behind
-//! harms nobody's data but what they spoiled.
+//! DrTM-KV over shared memory: stored keys are found, and locks are taken, contended for and released. Clients that
+//! spoil memory or leave locks behind harm no data but what they spoiled.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const VALUE_MAX: usize = 200;
 const LEASE_NS: u64 = 10_000_000;
 const GIVE_UP_NS: u64 = 1_000_000;
 
-/// The owner's side, which is one thread's.
+/// The owner's side, which belongs to one thread.
 struct Home {
     owner: Owner<ShmDevice>,
     worker: Worker<ShmDevice, ChangeService>,
@@ -54,7 +54,7 @@ impl Home {
         ClientConfig::new(one_sided::ClientConfig { owner, window: 4, read_len_max, give_up_ns: GIVE_UP_NS }, locations)
     }
 
-    /// The lock word of a key's record, as it is in the memory.
+    /// Returns the record of a key and its lock word, as they are in memory.
     fn lock(&self, key: &[u8]) -> Option<(u32, LockWord)> {
         let (mut search, mut span) = self.layout.search(key);
         for _ in 0..1000 {
@@ -70,7 +70,7 @@ impl Home {
     }
 }
 
-/// Everything in one thread, in virtual time.
+/// Everything on one thread, in virtual time.
 struct World {
     device: ShmDevice,
     domain: ShmDomain,
@@ -98,7 +98,7 @@ impl World {
         self.client_with(&self.home.config(CLIENTS, 64))
     }
 
-    /// What becomes of one request.
+    /// Waits until a request ends, and returns its outcome.
     fn end(&mut self, client: &mut DrtmClient<ShmDevice>) -> Result<(u64, Option<Status>, Vec<u8>), ClientError> {
         client.flush();
         for _ in 0..100_000 {
@@ -148,11 +148,11 @@ fn drtm_stores_finds_misses_deletes_and_refuses() {
     let (mut first, first_id) = world.client();
     let (mut second, _) = world.client();
 
-    // What nobody stored is missing, and deleting it does nothing.
+    // A key that nobody stored is missing, and deleting it does nothing.
     assert_eq!(world.get(&mut first, b"nothing"), None);
     assert_eq!(world.delete(&mut first, b"nothing"), Status::Absent);
 
-    // What one stores the other finds, and the other way round.
+    // Each client finds what the other has stored.
     assert_eq!(world.put(&mut first, b"key", b"value"), Status::Stored);
     assert_eq!(world.get(&mut second, b"key").as_deref(), Some(&b"value"[..]));
     assert_eq!(world.put(&mut second, b"key", &[5; 150]), Status::Stored);
@@ -163,7 +163,7 @@ fn drtm_stores_finds_misses_deletes_and_refuses() {
     assert_eq!(world.get(&mut first, b"key"), None);
     assert_eq!(world.delete(&mut first, b"key"), Status::Absent);
 
-    // Keys and values as long as can be, and longer.
+    // Keys and values have their greatest length here, or exceed it.
     let (key, value) = ([7; KEY_MAX], [8; VALUE_MAX]);
     assert_eq!(world.put(&mut first, &key, &value), Status::Stored);
     assert_eq!(world.put(&mut first, &key, &value), Status::Stored);
@@ -177,7 +177,7 @@ fn drtm_stores_finds_misses_deletes_and_refuses() {
     assert_eq!(first.put(1, &[0; KEY_LEN_MAX + 1], b"", 0), Err(AskError::Key(KEY_LEN_MAX + 1)));
     assert!(matches!(first.put(1, &key, &[8; VALUE_MAX + 1], 0), Err(AskError::Request(_))));
 
-    // A table that is full refuses, and keeps what it has.
+    // A full table refuses new keys, and keeps those that it has.
     let mut stored = 0u32;
     while world.put(&mut first, &stored.to_le_bytes(), &stored.to_le_bytes()) == Status::Stored {
         stored += 1;
@@ -191,7 +191,7 @@ fn drtm_stores_finds_misses_deletes_and_refuses() {
     assert_eq!(world.delete(&mut second, &7u32.to_le_bytes()), Status::Deleted);
     assert_eq!(world.get(&mut first, &7u32.to_le_bytes()), None);
 
-    // A window of GETs ends, each with its own value.
+    // All GETs of a window end, each with its own value.
     for tag in 10..14 {
         first.get(tag, &(tag as u32).to_le_bytes(), 0).unwrap();
     }
@@ -222,7 +222,7 @@ fn drtm_stores_finds_misses_deletes_and_refuses() {
 fn clients_see_what_a_map_would_hold() {
     for seed in 1..=3u64 {
         let mut world = World::new(60);
-        // One that remembers everything, one that forgets most, one that forgets nearly all.
+        // One client remembers everything, one forgets most, and one forgets nearly all.
         let mut clients = [64, 8, 1].map(|locations| {
             let config = world.home.config(CLIENTS, locations);
             world.client_with(&config).0
@@ -272,7 +272,7 @@ fn a_put_of_a_remembered_key_is_two_atomics_and_a_write() {
     assert_eq!((client.stats().conflicts, client.stats().retries), (0, 0));
 }
 
-/// The client has taken the lock of an item, and nobody has asked it what next.
+/// Lets a client take the lock of an item, and leaves it there.
 fn holds(world: &World, client: &mut DrtmClient<ShmDevice>, key: &[u8], value: &[u8]) {
     client.put(2, key, value, world.now_ns).unwrap();
     client.flush();
@@ -288,7 +288,7 @@ fn who_dies_with_a_lock_is_read_past_and_its_lock_is_released() {
     for key in [b"one", b"two"] {
         assert_eq!(world.put(&mut victim, key, b"before"), Status::Stored);
     }
-    // It dies with a lock, and with half a value written beside the one that counts.
+    // The victim dies holding locks, with half a value written beside each valid one.
     for key in [b"one", b"two"] {
         assert!(world.get(&mut victim, key).is_some());
     }
@@ -302,14 +302,14 @@ fn who_dies_with_a_lock_is_read_past_and_its_lock_is_released() {
     }
     drop(victim);
 
-    // Others read on, and cannot write.
+    // Others can still read, but not write.
     assert_eq!(world.get(&mut other, b"one").as_deref(), Some(&b"before"[..]));
     assert_eq!(world.put(&mut other, b"one", b"after"), Status::Contended);
     assert_eq!(world.delete(&mut other, b"one"), Status::Contended);
     assert!(other.stats().conflicts > 60, "{:?}", other.stats());
     assert_eq!(world.get(&mut other, b"one").as_deref(), Some(&b"before"[..]));
 
-    // Its lease ends.
+    // The victim's lease ends.
     assert_eq!(world.home.owner.stats().released, 0);
     world.now_ns += LEASE_NS;
     assert_eq!(world.put(&mut other, b"one", b"after"), Status::Stored);
@@ -334,12 +334,12 @@ fn a_client_that_is_dismissed_holds_nothing_any_more() {
         holders.push(victim.holder());
         assert!(world.home.dismiss(id));
         assert_eq!(world.put(&mut other, b"key", &[round; 9]), Status::Stored);
-        // The victim lives, and wants to go on.
+        // The victim is alive, and tries to go on.
         let ends = (0..1000).find_map(|_| victim.poll(world.now_ns, |outcome| panic!("{outcome:?}")).err());
         assert!(ends.is_some());
         assert_eq!(world.get(&mut other, b"key").as_deref(), Some(&[round; 9][..]));
     }
-    // Numbers are not used again soon.
+    // Holders' numbers are not reused soon.
     holders.sort_unstable();
     holders.dedup();
     assert_eq!(holders.len(), 20);
@@ -374,7 +374,7 @@ fn spoiled_memory_is_torn_for_clients_and_the_owner_repairs_it() {
             let status = world.put(&mut client, &key.to_le_bytes(), &round.to_le_bytes());
             assert_eq!(status, Status::Stored, "{round} {key}");
         }
-        // As a client could: with words of all sorts, all over.
+        // Writes words of all sorts all over the memory, as a client could.
         for _ in 0..200 {
             random ^= random << 13;
             random ^= random >> 7;
@@ -390,7 +390,7 @@ fn spoiled_memory_is_torn_for_clients_and_the_owner_repairs_it() {
         }
         for key in 0..30u32 {
             for client in [&mut client, &mut other] {
-                // The owner looks on, or not.
+                // The owner takes part for odd keys only.
                 client.get(u64::from(key), &key.to_le_bytes(), world.now_ns).unwrap();
                 if key % 2 == 0 {
                     client.flush();
@@ -406,7 +406,7 @@ fn spoiled_memory_is_torn_for_clients_and_the_owner_repairs_it() {
                 }
             }
         }
-        // Nobody spoils anything for a while; whoever is named as a holder may be dismissed for it.
+        // Nobody spoils anything for a while. A client that a spoiled lock names as its holder may be dismissed.
         for _ in 0..4 {
             world.now_ns += LEASE_NS;
             world.home.turn(world.now_ns);
@@ -425,7 +425,7 @@ fn spoiled_memory_is_torn_for_clients_and_the_owner_repairs_it() {
 
     fn whole(outcome: &one_sided::Outcome<'_>, round: u32) {
         match outcome.status {
-            // Of another round, if the lock word was made to say so.
+            // The value may be of another round, if the lock word was changed to that.
             Some(Status::Found) => {
                 let found = u32::from_le_bytes(outcome.value.try_into().unwrap());
                 assert!(outcome.tag < 20 && found <= round, "{found} {round}");
@@ -452,11 +452,11 @@ fn a_client_for_shorter_items_does_not_join() {
     }
 }
 
-/// A client that asks to be admitted, who it was before, and where it hears.
+/// A client that asks to be admitted: its earlier identity, its greeting, and the channel for the answer.
 type Knock = (Option<ClientId>, Hello, mpsc::Sender<(ClientId, Welcome)>);
 
-/// Clients in threads of their own PUT the same keys at the same time, some of them are killed in the middle, and every PUT that was told to be
-/// stored has made a version of its own.
+/// Clients in threads of their own PUT the same keys at the same time, and some are killed in the middle. Every PUT
+/// that was reported as stored has made a version of its own.
 #[test]
 fn puts_of_many_clients_are_all_there_whoever_is_killed() {
     const WRITERS: usize = 2;
@@ -475,13 +475,14 @@ fn puts_of_many_clients_are_all_there_whoever_is_killed() {
                 assert_eq!(home.worker.service().table().insert(&key.to_le_bytes(), &[0; 16]), Ok(true));
             }
             told.send(home.config(WRITERS, 16)).unwrap();
-            // The versions of a record count changes; those of another record, to which an item moved, begin elsewhere.
+            // Versions of a record count its changes. An item that moves to another record goes on with that record's
+            // versions.
             let mut changes = vec![0u64; KEYS as usize];
             let mut last: Vec<_> = (0..KEYS).map(|key| home.lock(&key.to_le_bytes()).unwrap()).collect();
             while !is_done.load(Ordering::Acquire) {
                 home.worker.turn(clock.now_ns());
                 if let Ok((left, hello, answer)) = knocks.try_recv() {
-                    // Whoever is killed has ended; what it held stands still.
+                    // The killed client's thread has ended, so what it held no longer changes.
                     let held: Vec<_> = (0..KEYS).map(|key| home.lock(&key.to_le_bytes()).unwrap()).collect();
                     assert!(left.is_none_or(|id| home.dismiss(id)));
                     for (key, (record, lock)) in held.iter().enumerate() {
@@ -508,7 +509,8 @@ fn puts_of_many_clients_are_all_there_whoever_is_killed() {
                 let knock = knock.clone();
                 scope.spawn(move || {
                     let mut config = ClientConfig { conflicts_max: u32::MAX, ..config };
-                    // A writer whose thread gets no processor in the midst of a WRITE leaves a record torn for as long.
+                    // A writer whose thread gets no processor in the middle of a WRITE leaves a record torn for that
+                    // time.
                     config.reads.give_up_ns = u64::MAX;
                     let join = |left| {
                         let domain = device.protection_domain().unwrap();
@@ -527,7 +529,7 @@ fn puts_of_many_clients_are_all_there_whoever_is_killed() {
                             client.put(tag, &key.to_le_bytes(), &[writer as u8; 100], clock.now_ns()).unwrap();
                         }
                         client.flush();
-                        // It is killed now and then, with what is under way: some of it holds locks.
+                        // Now and then the client is killed with PUTs in flight, some of which hold locks.
                         if writer == 0 && tag % 401 < 4 && client.in_flight() == 4 {
                             tag += 4;
                             unsure += 4;
@@ -543,7 +545,7 @@ fn puts_of_many_clients_are_all_there_whoever_is_killed() {
                             .unwrap();
                         std::thread::yield_now();
                     }
-                    // The rest ends well.
+                    // The remaining PUTs end well.
                     while client.in_flight() > 0 {
                         client.poll(clock.now_ns(), |_| sure += 1).unwrap();
                         std::thread::yield_now();

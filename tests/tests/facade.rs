@@ -1,4 +1,4 @@
-//! What `sinew` adds to the crates that it puts together.
+//! The facade: what `sinew` adds to the crates that it puts together.
 
 mod common;
 
@@ -32,14 +32,14 @@ fn an_address_of_another_fabric_says_which_endpoint_it_needs() {
                 assert!(!error.to_string().contains("sinew "), "a library knows no commands: {error}");
             }
         }
-        // One that nobody has is not for another endpoint.
+        // An address of no known fabric is not one for another endpoint.
         let error = rpc.connect("pigeon://home").unwrap_err();
         assert!(matches!(error, Error::UnknownFabric { .. }), "{error}");
         assert!(error.to_string().contains("known are shm, udp, ibverbs"), "{error}");
     }
 }
 
-/// Which fabrics this build has is nothing to somebody on another.
+/// An endpoint on a port of the program's own is not told of the fabrics of this build.
 #[test]
 fn a_port_of_the_programs_own_says_itself_where_it_can_connect() {
     let network = sinew_fabric::loopback::Network::new(sinew_fabric::ManualClock::new());
@@ -142,7 +142,7 @@ fn a_server_that_cannot_have_one_of_its_addresses_does_not_start() {
     let holder = echo(config()).server().at(&taken).start().unwrap();
     let error = echo(config()).server().at(&free).at(&taken).start().err().unwrap();
     assert!(error.to_string().contains(&taken), "{error}");
-    // What had started is gone: its name is free.
+    // The endpoint that had started is gone, and its name is free.
     echo(config()).server().at(&free).start().unwrap().stop().unwrap();
     holder.stop().unwrap();
     assert!(matches!(echo(config()).server().start(), Err(Error::Nowhere)));
@@ -167,7 +167,7 @@ fn worker_handlers_get_threads_without_being_asked_for() {
     server.stop().unwrap();
 }
 
-/// The handle is there before any request is, and the workers share a session that the first of them opens.
+/// The handle exists before any request does, and the workers share a session that the first of them opens.
 #[test]
 fn a_worker_asks_another_server_before_it_answers() {
     const TWICE: RequestType = RequestType::new(60);
@@ -200,7 +200,7 @@ fn a_worker_asks_another_server_before_it_answers() {
     }
 }
 
-/// How the endpoints of a server that is told so end.
+/// Ways in which an endpoint of a server ends on request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Error,
@@ -208,7 +208,7 @@ enum Way {
     End,
 }
 
-/// What a program of ours says when it fails.
+/// Error of a program.
 #[derive(Debug)]
 struct OutOfPaper {
     endpoint: usize,
@@ -224,7 +224,7 @@ impl std::error::Error for OutOfPaper {}
 
 const END: RequestType = RequestType::new(70);
 
-/// A server of two endpoints, whose first ends like this when it is asked to. It keeps that request.
+/// Starts a server with two endpoints. An endpoint that is asked to end keeps the request, and ends in this way.
 fn ending_server(way: Way) -> ServerHandle {
     let server = echo(config()).server().at("udp://127.0.0.1:0").at(format!("shm://{}", unique("ending")));
     let program = move |endpoint: &EndpointInfo, rpc: &mut Rpc| {
@@ -270,7 +270,7 @@ fn a_program_that_ends_ends_the_server_and_its_clients_hear_of_it() {
             matches!(lost, Some(SessionEvent::Lost { session, .. }) if session == sessions[1]),
             "{way:?}: {lost:?}"
         );
-        // Sessions with other servers are not concerned.
+        // Sessions with other servers are not affected.
         assert_eq!(over_udp.call(elsewhere, ECHO, b"well").unwrap().to_string(), "well");
 
         let ended = server.run_until_interrupted(sinew::host::Interrupt::install().unwrap());
@@ -285,7 +285,7 @@ fn a_program_that_ends_ends_the_server_and_its_clients_hear_of_it() {
             (Way::End, Ok(reports)) => assert_eq!(reports[0].stats.requests_handled, 1),
             (_, other) => panic!("{way:?}: {other:?}"),
         }
-        // Nothing is left: both places are free.
+        // Nothing is left: both addresses are free.
         echo(config()).server().at(&udp).at(&shm).start().unwrap().stop().unwrap();
         well.stop().unwrap();
     }
@@ -296,7 +296,7 @@ fn a_program_that_cannot_be_made_keeps_the_server_from_starting() {
     let (first, second) = (format!("shm://{}", unique("made")), format!("shm://{}", unique("unmade")));
     let server = echo(config()).server().at(&first).at(&second).program(|endpoint, rpc| {
         if endpoint.index == 1 {
-            // There is one in the nexus.
+            // The nexus already has a handler for this type.
             rpc.handle(ECHO, |_call| {})?;
         }
         Ok(|rpc: &mut Rpc| -> sinew::Result<Flow> { Ok(rpc.turn().into()) })
@@ -350,7 +350,7 @@ fn each_endpoint_of_a_server_has_handlers_and_a_program_with_state_of_its_own() 
     server.stop().unwrap();
 }
 
-/// What woke its endpoint's thread was taken within the turn: the thread must not sleep for what has come already.
+/// The wake-up for the stop may be consumed within the program's own turn; the thread must not go back to sleep.
 #[test]
 fn a_program_that_sleeps_by_itself_is_stopped() {
     let (asleep, is_asleep) = std::sync::mpsc::channel();
@@ -391,7 +391,7 @@ fn a_program_with_a_timer_does_not_oversleep() {
             })
         })
     });
-    // It ends by itself, without a packet that would wake it.
+    // The program ends by itself, without a packet that would wake it.
     server.start().unwrap().run_until_interrupted(sinew::host::Interrupt::install().unwrap()).unwrap();
 }
 
@@ -407,7 +407,7 @@ fn a_running_server_shows_what_it_counts() {
         for number in 1..=100 {
             let received = server.stats()[index].port_stats.rx_packets;
             rpc.call(session, ECHO, b"hello").unwrap();
-            // Who has the answer finds it counted.
+            // A client that has its answer finds the call counted.
             let report = &server.stats()[index];
             assert_eq!((report.stats.requests_handled, report.sessions), (number, 1));
             assert!(report.port_stats.rx_packets > received);
@@ -437,7 +437,7 @@ fn errors_say_what_happened_in_debug_too() {
 #[test]
 fn a_channel_takes_many_calls_and_reaches_a_server_that_was_started_again_with_one_call() {
     const CALLS: u64 = 64;
-    // The service keeps every call until there are as many as were to be in flight.
+    // The service keeps calls back until as many as should be in flight have arrived.
     fn gathers() -> Nexus {
         Nexus::builder()
             .config(config())

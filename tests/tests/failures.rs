@@ -14,12 +14,12 @@ use sinew::fabric::{Clock, PacketPort, PacketTx};
 use sinew::prelude::*;
 use sinew::shm::ShmPort;
 
-/// Calls that are under way when something happens to their server: more than a session has slots.
+/// Calls in flight when something happens to their server: more than a session has slots.
 const CALLS: u64 = 12;
-/// Slots of a session: so many of the calls have left, the others wait.
+/// Slots of a session: this many calls are sent, and the others wait.
 const SLOTS: usize = 8;
 
-/// Enqueues calls that the server would answer only after a minute, and turns the loop until the first have arrived there.
+/// Enqueues calls that the server would answer only after a minute, and sends those that have slots.
 fn begin_long_calls(rpc: &mut Rpc, session: SessionId) {
     for tag in 0..CALLS {
         let mut request = rpc.alloc(5).unwrap();
@@ -44,7 +44,7 @@ fn completions(rpc: &mut Rpc) -> Vec<Completion> {
     over
 }
 
-/// Checks that each call ended once, by one of `causes`, and says so of the right peer.
+/// Checks that each call ended once, with one of `causes`, and that its error names the right peer.
 fn check(over: &[Completion], server: &Server, causes: &[Cause]) {
     let mut tags: Vec<u64> = over.iter().map(|completion| completion.tag).collect();
     tags.sort_unstable();
@@ -94,13 +94,13 @@ fn a_frozen_server_is_given_up_and_forgets_us_when_it_thaws() {
         rpc.call(other, ECHO, b"here").unwrap();
         server.process.signal(Signal::STOP);
         check(&completions(&mut rpc), &server, &[Cause::PeerSilent]);
-        // One that comes while the server is frozen, and goes again.
+        // Another client comes while the server is frozen, and goes again.
         let mut passing = client(&server.address);
         passing.begin_connect(&server.address).unwrap();
         passing.turn();
         drop(passing);
         server.process.signal(Signal::CONT);
-        // The same endpoint meets the same server anew.
+        // The same endpoint connects to the same server again.
         let mut again = None;
         eventually("the server accepts again", || {
             again = rpc.connect(&server.address).ok();
@@ -115,7 +115,7 @@ fn a_frozen_server_is_given_up_and_forgets_us_when_it_thaws() {
     }
 }
 
-/// While it is told to, takes back everything that was sent and that its receiver has not read.
+/// While the flag is set, takes back everything that was sent and that its receiver has not read.
 struct TakesBack(Rc<Cell<bool>>);
 
 impl Layer for TakesBack {
@@ -199,7 +199,7 @@ fn clients_that_come_and_go_leave_no_sessions() {
                         let mut rpc = client(&server.address);
                         let session = rpc.connect(&server.address).unwrap();
                         assert_eq!(&*rpc.call(session, ECHO, [round]).unwrap(), [round]);
-                        // Half say goodbye to the session, half only close their endpoint.
+                        // Half of them end the session, and the others only close their endpoint.
                         if round % 2 == 0 {
                             rpc.disconnect(session);
                         }

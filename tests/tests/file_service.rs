@@ -1,4 +1,4 @@
-//! The service of a file system in a process of its own, which is killed while clients make files.
+//! The service of a file system in a process of its own, which is killed while clients create files.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn serve(address: &str, data: &str, donors: &[Server]) -> Server {
     Server::of(&mut command)
 }
 
-/// A client that goes on, whatever becomes of the service.
+/// A client that goes on, whatever happens to the service.
 struct Client {
     rpc: Rpc,
     address: String,
@@ -36,7 +36,7 @@ struct Client {
     known: Option<(u64, [u8; SECRET_LEN])>,
     opens: Vec<Held>,
     sequence: u64,
-    /// Times that it had to join again.
+    /// Times that it has joined, the first included.
     joins: u32,
 }
 
@@ -137,7 +137,7 @@ fn what_was_answered_is_there_after_the_service_was_killed_and_nothing_twice() {
                     let answer = client.create(&name);
                     assert!(answer.is_ok(), "{name}: {answer:?}");
                     if index % 5 == 4 {
-                        // A name that is taken away, and made again under the next number.
+                        // The name is removed, and created again with the next sequence number.
                         client.ask(&Request::Unlink { parent: Ino::ROOT, name: name.clone().into() }).unwrap();
                         client.create(&name).unwrap();
                     }

@@ -1,4 +1,4 @@
-//! What somebody meets who tries the command for the first time: advice, exit statuses, and what is printed for people.
+//! First steps with the command: advice, exit statuses, and output for people.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Folder, Process, Server, eventually, run, sinew, status_when_interr
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Runs a command that is to succeed, and gives what it printed.
+/// Runs a command that must succeed, and returns its output.
 fn said(args: &[&str]) -> String {
     let output = run(&mut sinew(args));
     assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
@@ -131,7 +131,7 @@ fn whatever_is_interrupted_before_it_is_done_exits_with_130() {
     ] {
         assert_eq!(status_when_interrupted(args), Some(130), "{args:?}");
     }
-    // The server is there, and does not answer.
+    // The server runs, but does not answer.
     let address = format!("shm://{}", unique("cache"));
     let server = Server::of(&mut sinew(&["serve", "cache", &address, "--child", "--block", "--memory", "16M"]));
     server.process.signal(Signal::STOP);
@@ -161,7 +161,8 @@ fn a_server_that_is_asked_to_stop_is_done() {
     }
 }
 
-/// Starts a server for people, and waits until it has said where it serves. What else it says comes with the second.
+/// Starts a server with output for people, and waits until it has printed its address. Also returns a closure that
+/// collects all the lines that it prints.
 fn start(args: &[&str]) -> (Process, impl FnOnce() -> Vec<String> + use<>) {
     use std::io::BufRead;
     let mut process = Process::start(&mut sinew(args));
@@ -227,7 +228,7 @@ fn more_threads_than_processors_are_warned_of() {
     }
 }
 
-/// Runs a command whose standard output is a terminal, and gives what that showed.
+/// Runs a command whose standard output is a terminal, and returns what the terminal received.
 fn on_a_terminal(command: &mut Command) -> Vec<u8> {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
@@ -236,12 +237,12 @@ fn on_a_terminal(command: &mut Command) -> Vec<u8> {
     let name = ptsname(&terminal, Vec::new()).unwrap();
     let end = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
     let mut child = command.stdout(end).spawn().unwrap();
-    // What keeps the other end open.
+    // Drops the command's own copy of the terminal, which would keep it open.
     command.stdout(Stdio::null());
     assert!(child.wait().unwrap().success());
     let (mut shown, mut terminal) = (Vec::new(), File::from(terminal));
     let mut some = [0; 256];
-    // Its reader is told of the end by an error.
+    // Reading fails once the other end is closed.
     while let Ok(len @ 1..) = terminal.read(&mut some) {
         shown.extend_from_slice(&some[..len]);
     }
@@ -255,6 +256,6 @@ fn a_value_ends_its_line_where_somebody_looks_and_is_as_it_was_elsewhere() {
     said(&["kv", "set", "greeting", "hello", "--address", &address]);
     let get = ["kv", "get", "greeting", "--address", &address];
     assert_eq!(said(&get), "hello");
-    // A terminal makes two characters of the end of a line.
+    // A terminal turns the end of a line into two characters.
     assert_eq!(text(&on_a_terminal(&mut sinew(&get))), "hello\r\n");
 }

@@ -1,4 +1,4 @@
-//! `sinew forward run` as a process: frames through it, tables read again meanwhile, and its end.
+//! `sinew forward run` as a process: frames through it, tables that are read again meanwhile, and its end.
 
 mod common;
 
@@ -23,7 +23,7 @@ use sinew::udp::UdpPort;
 const HOST: MacAddress = MacAddress([2, 0, 0, 0, 1, 1]);
 const GATEWAY: MacAddress = MacAddress([2, 0, 0, 0, 2, 1]);
 
-/// The lines of a process's output, as they come.
+/// Lines of a process's output, as they come.
 fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
@@ -32,7 +32,7 @@ fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
     receive
 }
 
-/// A forwarder in a process of its own, and where its interfaces are.
+/// A forwarder in a process of its own, and the addresses of its interfaces.
 struct Running {
     process: Process,
     places: Vec<Address>,
@@ -59,7 +59,7 @@ impl Running {
         Cable::to(ShmPort::open(&"shm://".parse().unwrap()).unwrap(), &self.places[interface], mac).unwrap()
     }
 
-    /// Stops it, and returns what it counted.
+    /// Stops it, and returns its counters.
     fn end(mut self) -> Value {
         self.process.signal(Signal::INT);
         assert!(self.process.wait().success());
@@ -73,7 +73,7 @@ fn send<P: PacketPort>(port: &mut Cable<P>, frame: &[u8]) {
     port.split().1.submit();
 }
 
-/// The next frames that are there, after a while.
+/// Returns the frames that have arrived. If there are none, waits for up to a millisecond.
 fn receive<P: PacketPort>(port: &mut Cable<P>) -> Vec<Vec<u8>> {
     let mut burst = FrameBurst::new(0);
     port.split().0.receive(&mut burst);
@@ -85,7 +85,7 @@ fn receive<P: PacketPort>(port: &mut Cable<P>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Waits for a frame that is one of those that are looked for.
+/// Waits for a frame that `is_it` accepts.
 fn expect<P: PacketPort>(port: &mut Cable<P>, what: &str, is_it: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let began = Instant::now();
     loop {
@@ -96,7 +96,8 @@ fn expect<P: PacketPort>(port: &mut Cable<P>, what: &str, is_it: impl Fn(&[u8]) 
     }
 }
 
-/// Asks for the forwarder's address, and so makes it know who asks. Again and again: frames are lost until both ends of a cable are there.
+/// Asks for the forwarder's address, which tells it who asks. Repeats the question, since frames are lost until both
+/// ends of a cable are there.
 fn introduce<P: PacketPort>(port: &mut Cable<P>, own: [u8; 4], asked: [u8; 4]) -> MacAddress {
     let (mac, sender, target) = (port.mac(), own.into(), asked.into());
     let question = Arp { is_request: true, sender_mac: mac.0, sender, target_mac: [0; 6], target };
@@ -115,7 +116,7 @@ fn introduce<P: PacketPort>(port: &mut Cable<P>, own: [u8; 4], asked: [u8; 4]) -
     }
 }
 
-/// Answers a question for an address, as it is asked for again when nothing was heard for long. Returns whether it was one.
+/// Answers a question for an address; the forwarder repeats it after a long silence. Returns whether the frame was one.
 fn answers<P: PacketPort>(port: &mut Cable<P>, frame: &[u8]) -> bool {
     let Some(asked) = Arp::read(&frame[14..]).filter(|asked| asked.is_request) else { return false };
     let (sender, target, mac) = (asked.target, asked.sender, port.mac());
@@ -145,7 +146,7 @@ fn routes_are_read_again_under_traffic_without_a_lost_frame() {
     const WINDOW: u32 = 32;
     let folder = Folder::new();
     let routes = folder.0.join("routes");
-    // In one step, as it may be read at any time.
+    // Replaces the file in one step, since it may be read at any time.
     let write = |text: &str| {
         let new = folder.0.join("routes.new");
         std::fs::write(&new, text).unwrap();
@@ -175,7 +176,7 @@ fn routes_are_read_again_under_traffic_without_a_lost_frame() {
         }
         if came / 250 > reloads {
             reloads = came / 250;
-            // Each other table, and each third file is wrong.
+            // The tables differ, and every third file is wrong.
             write(match reloads % 3 {
                 0 => "default via 10.2.0.9 dev wan\n10.9.0.0/16 discard\n",
                 1 => "192.0.0.0/8 via 10.2.0.9\n0.0.0.0/0 discard\n",
@@ -185,7 +186,7 @@ fn routes_are_read_again_under_traffic_without_a_lost_frame() {
         }
         assert!(began.elapsed() < PATIENCE, "{came} of {FRAMES} came");
     }
-    // What the last table says, once it is in use.
+    // Waits until the last table, which refuses the packets, is in use.
     write("192.0.2.0/24 discard\n");
     let began = Instant::now();
     'refused: loop {
@@ -224,7 +225,7 @@ fn a_switch_has_ports_of_several_kinds() {
     let mut b = Cable::to(b, &running.places[1], GATEWAY).unwrap();
     let frame = |to: MacAddress, from: MacAddress| [&headers::ethernet(to, from, 0x88B5)[..], &[7; 50]].concat();
     let began = Instant::now();
-    // Until both ends know each other, frames go nowhere.
+    // Until both ends know each other, frames are lost.
     while !receive(&mut b).contains(&frame(MacAddress::BROADCAST, HOST)) {
         send(&mut b, &frame(MacAddress::BROADCAST, GATEWAY));
         send(&mut a, &frame(MacAddress::BROADCAST, HOST));

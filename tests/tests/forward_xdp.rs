@@ -23,7 +23,7 @@ use sinew::xdp::testbed::{self, Pair, PairOptions, Path, Place, Side};
 use sinew::xdp::{FrameOptions, InterfaceOptions, Memory, XdpFrames};
 use sinew_conformance::skipped;
 
-/// Two pairs, whose ends `A` are hosts; each has the other's network behind the end `B` of its own.
+/// Makes two pairs whose ends `A` are hosts; each host reaches the other's network through the end `B` of its own pair.
 fn pairs() -> Option<[Pair; 2]> {
     let mut pairs = Vec::new();
     for network in 0..2 {
@@ -45,7 +45,7 @@ fn pairs() -> Option<[Pair; 2]> {
     pairs.try_into().ok()
 }
 
-/// Routes between both pairs until `over`, and returns what it counted.
+/// Routes between both pairs until `over`, and returns the counters.
 fn route(pairs: &[Pair; 2], over: &AtomicBool) -> Counters {
     let needed = |pair: &Pair| {
         let interface = (Side::B.interface(), InterfaceOptions::default());
@@ -80,7 +80,7 @@ fn tcp_and_udp_of_the_kernel_pass_through_a_router() {
     let [near, far] = [0, 1].map(|at: usize| IpAddr::from(pairs[at].options().v4(Side::A)));
     let counters = thread::scope(|scope| {
         let router = scope.spawn(|| route(&pairs, &over));
-        // Whatever fails here, the router ends.
+        // This runs on a thread of its own, so that the router ends even if it panics.
         let sent = scope.spawn(|| {
             let [host, other] = [pairs[0].at(Side::A), pairs[1].at(Side::A)];
             let listener = other.within(|| TcpListener::bind((far, 0))).unwrap().unwrap();
@@ -110,11 +110,11 @@ fn tcp_and_udp_of_the_kernel_pass_through_a_router() {
         sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         counters
     });
-    // Four megabytes in packets of 1,500 bytes.
+    // Four megabytes take about 2,800 packets of 1,500 bytes.
     assert!(counters.forwarded > 2_800, "{counters:?}");
 }
 
-/// The lines of a process's output, as they come.
+/// Lines of a process's output, as they come.
 fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = channel();
     thread::spawn(move || {
@@ -123,7 +123,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     receive
 }
 
-/// `sinew forward run` between two hosts with kernels.
+/// `sinew forward run` between two hosts that have the kernel's network stack.
 struct Between {
     path: Path,
     process: Process,
@@ -168,7 +168,7 @@ impl Between {
         socket
     }
 
-    /// Stops it, and returns what it counted.
+    /// Stops it, and returns its counters.
     fn end(mut self) -> Value {
         self.process.signal(Signal::INT);
         assert!(self.process.wait().success());
@@ -193,7 +193,7 @@ fn routes_are_read_again_between_interfaces_without_a_lost_packet() {
     let [from, to] = Side::ALL.map(|side| between.socket(side));
     from.connect(to.local_addr().unwrap()).unwrap();
     let began = Instant::now();
-    // Until the router knows the host, no more than a few packets wait for it.
+    // Until the router knows the host, it keeps only a few packets for it.
     from.send(b"first").unwrap();
     while to.recv(&mut [0; 8]).is_err() {
         assert!(began.elapsed() < PATIENCE, "nothing came");
@@ -248,7 +248,7 @@ fn tcp_whose_kernel_leaves_the_cutting_to_hardware_is_counted_until_it_does_that
     server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let mut got = vec![0; bytes.len()];
     assert!(server.read(&mut got[..1]).is_err(), "what is unfinished does not arrive");
-    // Enough packets for chance to be out of the question.
+    // The forwarder complains only after so many packets that it cannot be chance.
     let [from, to] = Side::ALL.map(|side| between.socket(side));
     let began = Instant::now();
     let command = "ethtool -K INTERFACE tx off gso off tso off";
@@ -259,7 +259,7 @@ fn tcp_whose_kernel_leaves_the_cutting_to_hardware_is_counted_until_it_does_that
             _ => assert!(began.elapsed() < PATIENCE, "nobody complained"),
         }
     }
-    // What the complaint says to do.
+    // Does what the complaint advises.
     host.within(|| testbed::finish(Path::HOST, true)).unwrap().unwrap();
     server.set_read_timeout(Some(PATIENCE)).unwrap();
     server.read_exact(&mut got).unwrap();

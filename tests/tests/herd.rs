@@ -1,4 +1,4 @@
-//! HERD's calls over shared memory, turn by turn: what is answered, what is executed, and what is dropped.
+//! HERD's calls over shared memory, turn by turn: which are answered, executed and dropped.
 
 #[path = "common/herd.rs"]
 mod herd;
@@ -98,7 +98,7 @@ fn the_pipeline_empties_itself_when_nobody_asks_any_more() {
     client.request(0, 1, KIND, b"alone", 0).unwrap();
     client.flush();
     let answered: Vec<usize> = (0..200).map(|now_ns| world.worker.turn(now_ns)).collect();
-    // It waits for others to push it on, and then does not.
+    // The request waits for others to push it on; when none come, it moves by itself.
     assert_eq!(answered.iter().position(|count| *count > 0), Some(102 - 1), "{answered:?}");
     assert_eq!((world.worker.stats().noops, poll(&mut client, 0, |_| ()).unwrap()), (2, 1));
 }
@@ -113,7 +113,7 @@ fn a_lost_request_is_written_again() {
         client.request(0, tag, KIND, &[tag as u8; 40], 0).unwrap();
     }
     client.flush();
-    // The second one does not get there, and holds up the third.
+    // The second request is lost, and holds up the third.
     vandal.write(id.index, 2, &[0; 64]);
     assert_eq!(world.turn(), 1);
     let mut tags = Vec::new();
@@ -144,7 +144,7 @@ fn a_request_that_comes_again_is_answered_again_and_executed_once() {
             assert_eq!(vandal.answers(), [answer(1)]);
         }
         assert_eq!((world.worker.stats().executed, world.worker.stats().repeated), (1, 3));
-        // With the same attempt it did not come again.
+        // A request with the same attempt number is no repetition.
         vandal.write(index, 1, &build_request(token, 1, 4, KIND, b"put"));
         world.turn();
         assert_eq!(vandal.answers(), []);
@@ -162,12 +162,12 @@ fn a_late_request_is_neither_executed_nor_answered() {
         assert_eq!(world.turn(), 1);
     }
     assert_eq!(vandal.answers().len(), 5);
-    // The first request had the slot of the fifth.
+    // The first request used the same slot as the fifth.
     vandal.write(index, 1, &build_request(token, 1, 2, KIND, b"old"));
     assert_eq!(world.turn(), 0);
     assert_eq!(vandal.answers(), []);
     assert_eq!(world.worker.stats().dropped(SlotDrop::OutOfTurn), 1);
-    // The slot is good for its next request all the same.
+    // The slot still takes its next request.
     for sequence in 6..=9 {
         vandal.write(index, sequence, &build_request(token, sequence, 1, KIND, b"new"));
     }
@@ -185,7 +185,7 @@ fn an_answer_to_an_earlier_request_passes_for_no_newer_one() {
     client.flush();
     world.turn();
     poll(&mut client, 1, |answer| assert_eq!(answer.body, b"one")).unwrap();
-    // Its answer comes a second time, after the slot's next request was asked.
+    // The answer comes a second time, after the slot's next request was made.
     vandal.write(id.index, 1, &build_request(id.token, 1, 2, KIND, b"one"));
     world.turn();
     for tag in 2..=5 {
@@ -206,7 +206,7 @@ fn a_torn_slot_is_not_executed_until_it_is_whole() {
     world.turn();
     let whole = build_request(token, 1, 1, KIND, &[9; 100]);
     let end = LAYOUT.slot_end(0, index as usize, 1);
-    // The words arrive from right to left, the worst of orders.
+    // The words arrive from right to left, which is the worst order.
     for at in (0..whole.len()).step_by(8).rev() {
         assert_eq!(world.turn(), 0, "{at}");
         vandal.write_at(end - whole.len() + at, &whole[at..at + 8]);
@@ -239,7 +239,7 @@ fn hostile_slots_are_dropped_by_reason_and_hurt_nobody() {
                     random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
                     word.copy_from_slice(&random.to_be_bytes()[..word.len()]);
                 }
-                // Its number is the one that is awaited, or nobody would look.
+                // Its number is the one that is awaited; otherwise nobody would look at it.
                 bytes[len - 8..len - 4].copy_from_slice(&1u32.to_le_bytes());
                 bytes
             }
@@ -257,7 +257,7 @@ fn hostile_slots_are_dropped_by_reason_and_hurt_nobody() {
     assert_eq!(vandal.answers(), []);
 }
 
-/// Executes requests whose bytes are all their length's, and counts those of one client.
+/// Checks that each byte of a request is the request's length, and counts the requests of one client.
 #[derive(Default)]
 struct Whole {
     of_vandal: Arc<AtomicU32>,
@@ -281,7 +281,7 @@ impl Service for Whole {
     }
 }
 
-/// A test that fails ends its other thread, too.
+/// Stops the other thread, also when the test fails.
 struct StopWhenDropped<'a>(&'a AtomicBool);
 
 impl Drop for StopWhenDropped<'_> {
@@ -316,8 +316,8 @@ fn slots_that_are_written_while_they_are_read_are_executed_whole_or_not_at_all()
                     |sequence, len: usize| build_request(token, sequence, 1, len as u16, &vec![len as u8; len]);
                 let mut random = 1u64;
                 while !stop.load(Ordering::Relaxed) {
-                    // Several requests with the number that is awaited, of several lengths, one over the other, and some that
-                    // are none.
+                    // Writes several requests with the awaited number over each other: they differ in length, and some
+                    // are damaged.
                     let sequence = executed.load(Ordering::Relaxed) + 1;
                     for _ in 0..8 {
                         random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
@@ -336,7 +336,7 @@ fn slots_that_are_written_while_they_are_read_are_executed_whole_or_not_at_all()
             world.worker.service().vandal = id.index;
             tell.send((id, welcome)).unwrap();
             let (began, mut answered) = (Instant::now(), 0);
-            // The good one is served all the while.
+            // The good client is served all the while.
             while executed.load(Ordering::Relaxed) < 3000 || answered < 1000 {
                 while client.has_room(0) {
                     client.request(0, 0, 9, &[9; 9], 0).unwrap();
@@ -365,7 +365,8 @@ fn a_newcomer_hears_nothing_of_its_predecessor() {
         world.turn();
         dead.write(index, 1, &build_request(dead.id.token, 1, 1, KIND, b"first"));
         world.turn();
-        // Two that are not executed yet, when its end is noticed; one of them is what a newcomer begins with.
+        // Two requests are not executed yet when the client's end is noticed; one has the number with which a newcomer
+        // begins.
         dead.write(index, 2, &build_request(dead.id.token, 2, 1, KIND, b"left over"));
         dead.write(index, 1, &build_request(dead.id.token, 1, 1, KIND, b"left over"));
         assert!(world.server.dismiss(dead.id) && !world.server.dismiss(dead.id));
@@ -376,7 +377,7 @@ fn a_newcomer_hears_nothing_of_its_predecessor() {
         assert!(world.worker.stats().executed <= before + 1, "what was taken before the news may be executed");
         world.turn();
         let before = world.worker.stats().executed;
-        // It writes on.
+        // The dead client goes on writing.
         dead.write(index, 1, &build_request(dead.id.token, 1, 1, KIND, b"from the grave"));
         assert_eq!(world.turn(), 0);
         assert_eq!(poll(&mut client, 0, |answer| panic!("{answer:?}")).unwrap(), 0);
@@ -418,7 +419,7 @@ fn a_worker_that_is_gone_is_given_up() {
             Ok(_) => tries = client.stats().retried,
             Err(ClientError::Silent { worker: 0, silent_ns }) => {
                 assert!(now_ns >= 1_000_000 && silent_ns >= 1_000_000);
-                // The time-outs double, up to 64 of the first.
+                // Time-outs double, up to 64 times the first.
                 assert!((15..40).contains(&tries), "{tries}");
                 return;
             }
@@ -430,7 +431,7 @@ fn a_worker_that_is_gone_is_given_up() {
 
 #[test]
 fn a_client_that_was_away_gives_nobody_up_whose_answers_wait() {
-    // As many requests as it takes for the end of one of them to be found first.
+    // There are so many requests that the completion of one of them is found first.
     let layout = Layout { window: 64, ..LAYOUT };
     let mut world = World::with(layout, &WorkerConfig::herd_opt());
     let (mut client, _) = world.client_of(layout);
@@ -453,7 +454,8 @@ fn a_client_that_was_away_gives_nobody_up_whose_answers_wait() {
 
 #[test]
 fn numbers_go_on_past_the_end() {
-    // So many requests that attempts and slots have been around, and that a signaled one was needed often.
+    // There are so many requests that attempt numbers and slots wrap around, and that signaled requests were needed
+    // often.
     let mut world = World::new(&WorkerConfig::herd_opt());
     let (mut client, _) = world.client();
     world.turn();

@@ -1,4 +1,4 @@
-//! What HERD's cache takes from the heap: once warm, nothing, at either side.
+//! Heap allocations of HERD's cache, at either side: none, once warm.
 
 #[path = "../../xtask/cost/src/counting.rs"]
 mod counting;
@@ -44,7 +44,7 @@ fn warm_gets_puts_and_retries_take_nothing_from_the_heap() {
                     }
                 }
                 client.flush();
-                // Now and then so late that everything is asked again.
+                // Now and then the worker is so late that every request is retried.
                 if round % 50 != 0 {
                     for _ in 0..200 {
                         world.worker.turn(now_ns);
@@ -54,7 +54,7 @@ fn warm_gets_puts_and_retries_take_nothing_from_the_heap() {
                 now_ns += if round % 50 == 1 { 5000 } else { 0 };
             }
         };
-        // Time enough for every send queue to have gone round, and for its sources to have their buffers.
+        // This is long enough for every send queue to wrap around, and for its sources to have their buffers.
         rounds(1000);
         let before = allocations();
         rounds(1000);

@@ -1,5 +1,5 @@
-//! HERD's cache against a plain map, with the cache's licence to forget: on a fabric that loses requests, and with requests of
-//! yesterday that come again.
+//! HERD's cache against a plain map, where the cache may also forget: on a fabric that loses requests, and with old
+//! requests that arrive again.
 
 #[path = "common/herd.rs"]
 mod herd;
@@ -18,26 +18,26 @@ use sinew::store::cache::{Cache, CacheConfig};
 const KEYS: u64 = 300;
 const CLIENTS: usize = 2;
 
-/// What was asked, and is not answered.
+/// A request that is not answered yet.
 struct Open {
     key: u64,
-    /// `Some` of a PUT, `None` of a DELETE.
+    /// `Some(Some(value))` for a PUT, `Some(None)` for a DELETE, `None` for a GET.
     stores: Option<Option<Vec<u8>>>,
 }
 
 fn key_of(key: u64) -> Vec<u8> {
-    // Of several lengths.
+    // Keys have several lengths.
     format!("{key:0width$}", width = 1 + key as usize % 40).into_bytes()
 }
 
-/// How many answers were given again, and slots found torn.
+/// Returns the number of answers that were repeated, and of slots found torn.
 fn run(seed: u64, config: &WorkerConfig) -> [u64; 2] {
     let mut random = SeededGenerator::new(seed);
     let device = ShmDevice::threads().unwrap();
     let domain = device.protection_domain().unwrap();
     let layout = layout(1, LAYOUT.clients, 8);
     let (server, seeds) = Server::new(&device, &ServerConfig { layout, seed }).unwrap();
-    // So little memory that most of the items do not fit.
+    // There is so little memory that most of the items do not fit.
     let cache = Cache::new(&CacheConfig { items: 200, memory_bytes: 32 << 10, ..CacheConfig::default() }).unwrap();
     let service = CacheService::new(cache, Partitions::new(1), 0);
     let worker = Worker::new(seeds.into_iter().next().unwrap(), config, service).unwrap();
@@ -60,7 +60,7 @@ fn run(seed: u64, config: &WorkerConfig) -> [u64; 2] {
             for _ in 0..random.below(4) {
                 let key = random.below(KEYS);
                 let bytes = key_of(key);
-                // What two do at once to one key has no order that anybody could predict.
+                // The order of concurrent requests for one key cannot be predicted.
                 if open.iter().any(|open| open.values().any(|other| other.key == key)) || !client.has_room(&bytes) {
                     continue;
                 }
@@ -85,7 +85,7 @@ fn run(seed: u64, config: &WorkerConfig) -> [u64; 2] {
             client.flush();
         }
         if random.chance(0.05) {
-            // A request is lost, or what was in a slot comes again, or is spoiled.
+            // A request is lost, or an old one comes again, or a slot is corrupted.
             let (client, sequence) = (ids[random.below(CLIENTS as u64) as usize].index, random.below(8) as u32);
             let end = layout.slot_end(0, client as usize, sequence);
             match random.below(3) {
@@ -120,7 +120,7 @@ fn run(seed: u64, config: &WorkerConfig) -> [u64; 2] {
                                 "seed {seed}, key {key}"
                             );
                         }
-                        // It may have been forgotten, and stays so.
+                        // The item may have been evicted; then it stays absent.
                         (Some(Status::Absent), None | Some(None)) => drop(model.remove(&key)),
                         (Some(Status::Stored), Some(Some(value))) => drop(model.insert(key, value)),
                         (Some(Status::Deleted), Some(None)) => {

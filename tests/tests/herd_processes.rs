@@ -17,7 +17,7 @@ use sinew::host::{HostClock, Rendezvous, RendezvousLimits};
 use sinew::kv::herd::{CacheClient, Status, layout};
 use sinew::shm::verbs::ShmDevice;
 
-/// A server with places for two clients, and where it is.
+/// Starts a server with places for two clients; also returns its address.
 fn serve(design: &str) -> (Process, String) {
     let args = ["serve", "herd", "--design", design, "--clients", "2", "--window", "16", "--keys", "1K", "--child"];
     let mut process = Process::start(sinew(&args).stdin(Stdio::piped()));
@@ -33,7 +33,7 @@ fn serve(design: &str) -> (Process, String) {
     (process, address.expect("the server said where it serves"))
 }
 
-/// What a server answers to a greeting: its welcome, or why not.
+/// Greets a server. Returns its answer: a welcome, or the reason for a refusal.
 fn greet(address: &str, hello: &Hello) -> (Rendezvous, Result<Welcome, String>) {
     let mut rendezvous = Rendezvous::connect(address, common::PATIENCE, RendezvousLimits::default()).unwrap();
     rendezvous.send(&hello.to_bytes()).unwrap();
@@ -58,7 +58,7 @@ fn clients_that_are_killed_leave_their_places_and_disturb_nobody() {
         let mut client = CacheClient::new(joining.join(&welcome.unwrap()).unwrap());
         let clock = HostClock::new();
         let stored = Cell::new(0u64);
-        // Stores a number and reads it back, for a time.
+        // Stores a number and reads it back, again and again for a time.
         let mut work = |duration: Duration| {
             let began = Instant::now();
             let before = stored.get();
@@ -83,7 +83,7 @@ fn clients_that_are_killed_leave_their_places_and_disturb_nobody() {
             }
         };
         work(Duration::from_millis(1));
-        // Requests of others that the workers have executed.
+        // Counts the requests of others that the workers have executed.
         let mut executed = || {
             admission.send(&[]).unwrap();
             let counters: Value = serde_json::from_slice(&admission.receive().unwrap()).unwrap();
@@ -94,7 +94,7 @@ fn clients_that_are_killed_leave_their_places_and_disturb_nobody() {
             let start = || Process::start(sinew(&args).args(["--address", &address]));
             let (mut other, before) = (start(), executed());
             let began = Instant::now();
-            // It takes the other place, once the one before it has left that.
+            // The other client takes the second place, once its predecessor has left it.
             while executed() < before + 50_000 {
                 work(Duration::from_millis(5));
                 if let Ok(Some(_)) = other.0.try_wait() {

@@ -17,7 +17,7 @@ fn serve(more: &[&str]) -> (Server, String) {
     (server, address)
 }
 
-/// What the command prints at this index.
+/// Returns what the command prints for this index.
 fn ask(address: &str, args: &[&str]) -> String {
     let output = run(sinew(&["index"]).args(args).args(["--address", address]));
     assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
@@ -37,7 +37,7 @@ fn what_was_put_is_found_scanned_and_summed_until_it_is_deleted() {
     assert_eq!(ask(&address, &["scan", "--from", "apricot", "--limit", "1"]), "apricot\t4\n");
     let scan: Value = serde_json::from_str(&ask(&address, &["scan", "--limit", "1", "--json"])).unwrap();
     assert_eq!(scan, json!({ "entries": [{ "key": "apple", "value": "1" }], "more": true }));
-    // None of them is a number of eight bytes.
+    // None of the values is a number of eight bytes.
     let sum: Value = serde_json::from_str(&ask(&address, &["sum", "--json"])).unwrap();
     assert_eq!(sum, json!({ "sum": "0", "added": 0, "passed_over": 4 }));
     ask(&address, &["put", "number", "8 digits"]);
@@ -74,7 +74,7 @@ fn sums_of_many_answers_are_those_of_the_values() {
     assert_eq!(seen, 500);
 }
 
-/// Lets others end, also when an assertion fails.
+/// Sets a flag that ends other threads, also when an assertion fails.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -83,7 +83,7 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// Two threads serve one index; a writer changes odd keys at the one while a reader scans at the other.
+/// Two threads serve one index. A writer changes odd keys at one of them while a reader scans at the other.
 #[test]
 fn scans_in_workers_see_every_key_that_stands_beside_writers() {
     let (_server, address) = serve(&["--threads", "2"]);

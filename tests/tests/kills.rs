@@ -1,17 +1,18 @@
-//! Whatever is killed at random moments (donors, servers of a volume, mounts, the service of a file system, members of a replicated store) takes nothing with it that was acknowledged. `cargo xtask soak` does it for longer.
+//! Processes are killed at random moments: donors, servers of a volume, mounts, the service of a file system, members
+//! of a replicated store. Nothing that was acknowledged is lost. `cargo xtask soak` does this for longer.
 
 mod common;
 mod killing;
 #[path = "common/members.rs"]
 mod members;
-#[allow(dead_code)] // Much of it is for other tests.
+#[allow(dead_code)] // Other tests use the rest of it.
 mod mounts {
     pub mod remote;
 }
 #[path = "common/nbd.rs"]
 mod nbd;
 #[path = "common/pressure.rs"]
-#[allow(dead_code)] // Some of it is for other tests.
+#[allow(dead_code)] // Other tests use the rest of it.
 mod pressure;
 
 use killing::plan::Plan;

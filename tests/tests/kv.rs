@@ -27,7 +27,7 @@ fn a_table_is_measured_beside_what_memory_allows() {
             {
                 positive(result, place);
             }
-            // Nearly all keys have their place, and what is popular is put again when it has lost it.
+            // Nearly all keys fit, and popular ones are put again after they were evicted.
             assert!(positive(result, "/details/hit_percent") > 95.0, "{result}");
             let workload = &result["setup"]["workload"];
             assert_eq!((&workload["keys"], &workload["dist"]), (&10_000.into(), &distribution.into()));
@@ -42,7 +42,7 @@ fn a_table_is_measured_beside_what_memory_allows() {
 fn a_missed_threshold_is_an_exit_status() {
     let args = ["kv", "bench", "table", "--keys", "1K", "--seconds", "0.02", "--batch", "4", "--fail-if-below", "1e9"];
     let output = run(&mut sinew(&args));
-    // On a busy machine no threshold is held against the result.
+    // A result from a busy machine is not compared with the threshold.
     let expected = if text(&output.stdout).contains("INVALID") { 4 } else { 3 };
     assert_eq!(output.status.code(), Some(expected), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("1000 keys of 16 B"), "{}", text(&output.stdout));
@@ -82,7 +82,7 @@ fn what_cannot_be_measured_is_told_before_anything_is_started() {
     }
 }
 
-/// A cache in a process of its own.
+/// Serves a cache from a process of its own.
 fn serve(address: &str, options: &[&str]) -> Server {
     let args = ["serve", "cache", address, "--child", "--block", "--memory", "8M", "--peer-timeout-ms", "1000"];
     Server::of(sinew(&args).args(options))
@@ -107,7 +107,7 @@ fn what_one_process_stores_others_get() {
             assert_eq!((&item["flags"], &item["value"]), (&7.into(), &format!("value of {key}").into()));
             assert!((900..=1000).contains(&item["expires_s"].as_u64().unwrap()), "{item}");
         }
-        // A megabyte of anything, from a file and back.
+        // A megabyte of arbitrary bytes goes from a file to the cache and back.
         let folder = Folder::new();
         let (path, value) =
             (folder.0.join("value"), (0..1usize << 20).map(|at| (at ^ at >> 9) as u8).collect::<Vec<_>>());
@@ -140,7 +140,7 @@ fn a_client_finds_its_cache_again_after_it_was_killed() {
     assert!(matches!(cache.get(b"key"), Err(Error::Call(_))));
     drop(server);
     let _server = serve(&address, &[]);
-    // Each session notices for itself.
+    // Each session notices the new server by itself.
     eventually("the client finds the new server", || cache.get(b"key").is_ok_and(|found| found.is_none()));
     cache.put(b"key", b"new", PutOptions::default()).unwrap();
     assert_eq!(cache.stats().unwrap()[0].items, 1);

@@ -1,4 +1,4 @@
-//! Ports that the facade does not know, and layers around those that it knows, on real fabrics.
+//! Ports that the facade does not know, and layers around ports that it knows, on real fabrics.
 
 mod common;
 
@@ -22,13 +22,13 @@ use sinew_conformance::sealing::{SEAL_LEN, Sealed, seal};
 const KEY: [u64; 2] = [3, 4];
 const BELOW: Faults = Faults { drop: 0.01, duplicate: 0.02, reorder: 0.01, corrupt: 0.02, ..Faults::NONE };
 
-/// A port that seals, above one that mistreats what it sends.
+/// Returns a port that seals packets, above one that loses, duplicates, reorders and corrupts those that it sends.
 fn sealed<P: PacketPort>(port: P, seed: u64) -> sinew::Result<Sealed<Faulty<P>>> {
     let faults = FaultConfig { tx: BELOW, rx: Faults::NONE };
     Ok(seal(Faulty::new(port, faults, seed), KEY, seed << 32)?)
 }
 
-/// That damaged packets arrived, and that the protocol saw none of them.
+/// Asserts that damaged packets arrived, but that the protocol saw none of them.
 fn assert_undamaged(rpc: &sinew::rpc::Stats, port: &sinew::fabric::PortStats) {
     assert!(port.dropped(Dropped::BadSeal) > 0 && port.dropped(Dropped::Replayed) > 0, "{port:?}");
     let damage = [PacketDrop::WrongMagic, PacketDrop::WrongLength, PacketDrop::UnknownKind, PacketDrop::Malformed];
@@ -84,7 +84,7 @@ fn a_client_without_the_layer_gets_no_session() {
     assert_eq!(report.stats.dropped_total(), 0);
 }
 
-/// Notes who appeared last, and who was forgotten.
+/// Notes the peer that appeared last, and those that were forgotten.
 #[derive(Clone, Default)]
 struct Hears(Rc<RefCell<(Option<Peer>, Vec<Peer>)>>);
 
@@ -99,7 +99,7 @@ impl Layer for Hears {
 }
 
 impl Hears {
-    /// The peer that appeared last, of which nobody has said that it is forgotten.
+    /// Returns the peer that appeared last, which must not have been forgotten.
     fn living(&self) -> Peer {
         let (met, forgotten) = &mut *self.0.borrow_mut();
         let peer = met.take().expect("somebody is connected");
@@ -118,7 +118,7 @@ impl Hears {
 
 type Heard = sinew::rpc::Rpc<Layered<ShmPort, Hears>, HostClock>;
 
-/// An endpoint over shared memory, and what its layer hears.
+/// Opens an endpoint over shared memory, with a layer that hears of its peers.
 fn heard(address: &str) -> (Heard, Hears) {
     let hears = Hears::default();
     let port = Layered::around(ShmPort::open(&address.parse().unwrap()).unwrap(), hears.clone()).unwrap();
@@ -167,7 +167,7 @@ fn a_port_that_no_session_could_open_over_is_refused() {
     assert!(Rpc::over(&Nexus::client(), port(PACKET_LEN_MIN)).is_ok());
     let error = Rpc::over(&Nexus::client(), port(PACKET_LEN_MIN - 1)).err().unwrap();
     assert!(matches!(error, Error::Port(PortError::PacketsTooSmall { overhead: 0, .. })), "{error}");
-    // A server says what the maker of its port said.
+    // A server reports the error that opening its port returned.
     let narrow = || {
         let network = Network::new(ManualClock::new());
         let config = LoopbackConfig { packet_len_max: PACKET_LEN_MIN + SEAL_LEN - 1, ..LoopbackConfig::default() };
@@ -193,7 +193,7 @@ fn a_server_has_addresses_and_ports_of_its_own_side_by_side() {
     server.stop().unwrap();
 }
 
-/// What a client library does, with whatever endpoint it is given.
+/// Does what a client library does, with whatever endpoint it is given.
 fn use_endpoint(endpoint: &mut (impl Endpoint + ?Sized), address: &str) {
     let session = endpoint.connect(address).unwrap();
     assert_eq!(*endpoint.call(session, ECHO, b"at once").unwrap(), *b"at once");

@@ -1,4 +1,4 @@
-//! `sinew serve cache --memcached` with a client library that its users have, and `sinew kv bench memcached`.
+//! `sinew serve cache --memcached` with a common client library, and `sinew kv bench memcached`.
 
 mod common;
 
@@ -14,7 +14,7 @@ use memcache::Client;
 use serde_json::Value;
 use sinew_conformance::skipped;
 
-/// A cache in a process of its own.
+/// Serves a cache from a process of its own.
 fn serve(args: &[&str]) -> Server {
     Server::of(sinew(&["serve", "cache", "--child", "--memory", "16M"]).args(args))
 }
@@ -34,7 +34,7 @@ fn a_client_library_has_its_session() {
         client.append("greeting", ", world").unwrap();
         client.prepend("greeting", "> ").unwrap();
         assert_eq!(client.get("greeting").unwrap(), Some("> hello, world".to_owned()));
-        // Over this protocol the library does not tell whether they did.
+        // Over this protocol, the library does not report whether these did anything.
         let _ = (client.add("greeting", "x", 0), client.replace("nobody", "x", 0));
         assert_eq!(client.get("greeting").unwrap(), Some("> hello, world".to_owned()));
         assert_eq!(client.get::<String>("nobody").unwrap(), None);
@@ -120,7 +120,7 @@ fn memcached_servers_are_measured() {
     assert_eq!(result["details"]["sides"].as_array().map(Vec::len), Some(2), "{result}");
 }
 
-/// What a memcached server answers to a command, up to a line that begins with `end`.
+/// Returns a memcached server's answer to a command, up to a line that begins with `end`.
 fn ask(address: &str, command: &str, end: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
@@ -192,7 +192,7 @@ fn without_descriptors_clients_wait_and_the_server_sleeps_and_says_so() {
     let before = ticks();
     std::thread::sleep(Duration::from_secs(2));
     assert!(ticks() - before < 20, "of 200 ticks it used {}", ticks() - before);
-    // Those that wait come in when others go.
+    // Waiting clients are let in when others leave.
     let mut clients = clients;
     let mut last = clients.split_off(99);
     drop(clients);
@@ -301,7 +301,7 @@ fn limits_of_the_door_are_what_was_asked_for() {
         assert!(stats.contains(line), "{line}: {stats}");
     }
     assert!(!stats.contains("STAT idle_kicks 0\r"), "{stats}");
-    // Of a short time the kernel may give all to either.
+    // The kernel may charge all of a short time to either.
     let used = |name: &str| stats.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok()).unwrap();
     assert!(used("STAT rusage_user ") + used("STAT rusage_system ") > 0.0, "{stats}");
 }

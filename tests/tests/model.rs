@@ -1,4 +1,4 @@
-//! `sinew model`: what crosses PCI Express, what counters should show, and what NICs are like.
+//! `sinew model`: traffic on PCI Express, expected counters, and profiles of NICs.
 
 mod common;
 
@@ -8,7 +8,7 @@ use sinew_sim::nic::Profile;
 
 const REFERENCE: &str = include_str!("../../docs/nics.md");
 
-/// A result by its name.
+/// Returns the result with this name.
 fn named<'a>(results: &'a [Value], name: &str) -> &'a Value {
     let found = results.iter().find(|result| result["details"]["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {results:?}"))

@@ -1,4 +1,4 @@
-//! The remote file system as programs see it: donors, a service and mounts are processes, and some are killed.
+//! The remote file system as programs see it: donors, a service and mounts are processes, some of which are killed.
 
 mod common;
 mod mounts {
@@ -22,7 +22,7 @@ use mounts::{facts, others, random};
 use rustix::process::Signal;
 use sinew_conformance::skipped;
 
-/// Bytes that differ by number.
+/// Returns bytes that depend on a number.
 fn bytes(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(number + 3) >> 5) as u8 ^ number as u8).collect()
 }
@@ -59,7 +59,7 @@ fn privileges_go_when_others_change_files() {
 #[test]
 fn random_steps_on_remote_files_are_as_in_their_shadows() {
     let cluster = Cluster::new(2, 2, false);
-    // So little may be unwritten that much is written while more comes.
+    // The limit on unwritten data is so low that data is written out while more comes in.
     let Some(mounted) = cluster.mount("a", &["--unwritten", "4M"]) else { return };
     std::thread::scope(|scope| {
         for seed in 0..4 {
@@ -82,7 +82,7 @@ fn whoever_opens_a_file_sees_what_others_have_closed() {
         let read = fs::read(path(to, "file")).unwrap();
         assert!(read == bytes(round, len), "round {round}: {} bytes of {len}", read.len());
     }
-    // Two write different parts of the same page, and neither is lost.
+    // Both write different parts of the same page, and neither part is lost.
     fs::write(path(&a, "page"), vec![b'.'; 4096]).unwrap();
     let open = |mounted| OpenOptions::new().read(true).write(true).open(path(mounted, "page")).unwrap();
     let (one, other) = (open(&a), open(&b));
@@ -95,7 +95,7 @@ fn whoever_opens_a_file_sees_what_others_have_closed() {
     for at in 0..50 {
         assert_eq!((read[at * 40], read[at * 40 + 20]), (b'a', b'b'), "at {at}");
     }
-    // A lock of one excludes the other.
+    // A lock held through one mount excludes the other.
     let (held, wanted) = (File::create(path(&a, "lock")).unwrap(), File::open(path(&b, "lock")));
     held.lock().unwrap();
     let wanted = wanted.unwrap();
@@ -123,7 +123,7 @@ fn a_killed_client_leaves_no_mount_and_a_tree_in_order() {
     assert!(fs::read(b.point.join("kept")).unwrap() == bytes(1, 100_000));
     let read = fs::read(b.point.join("lost")).unwrap();
     assert!(read[..50_000] == bytes(2, 50_000)[..]);
-    // Its lock ends when it is taken for dead.
+    // The lock of the killed client ends when the service takes the client for dead.
     let other = File::open(b.point.join("lost")).unwrap();
     wait_until(|| other.try_lock().is_ok());
     b.end();
@@ -139,7 +139,7 @@ fn a_mount_that_stood_still_past_its_lease_loses_nothing() {
     let reader = File::open(a.point.join("file")).unwrap();
     file.write_all(&bytes(2, 50_000)).unwrap();
     a.process.signal(Signal::STOP);
-    // The lease is of ten seconds.
+    // A lease lasts ten seconds.
     std::thread::sleep(Duration::from_secs(13));
     a.process.signal(Signal::CONT);
     file.write_all(&bytes(3, 50_000)).unwrap();
@@ -166,7 +166,7 @@ fn a_commit_that_is_made_after_it_was_given_up_is_of_one_file_alone() {
     service.process.signal(Signal::STOP);
     one.sync_all().unwrap_err();
     service.process.signal(Signal::CONT);
-    // More than a client reserves ahead.
+    // This is more than a client reserves ahead.
     let mut other = None;
     wait_until(|| {
         other = File::create(a.point.join("other")).ok();
@@ -183,8 +183,9 @@ fn a_commit_that_is_made_after_it_was_given_up_is_of_one_file_alone() {
     b.end();
 }
 
-/// Writes and syncs files, each with its number and what is in `source`, until `stop` is there, and prints how many they are. It is a process of its own: one that has files of the mount
-/// open cannot start the service, since what it starts closes them first, which waits for the service.
+/// Script that writes and syncs files, each with its number and the content of `source`, until `stop` exists, and then
+/// prints their number. It runs in a process of its own, because a process with open files on the mount cannot start
+/// the service: a child first closes its copies of them, which waits for the service.
 const WRITER: &str = "i=0; while [ ! -e \"$3\" ]; do
     { echo $i; cat \"$2\"; } | dd of=\"$1/file-$i\" bs=64k conv=fsync status=none || exit 1
     i=$((i + 1))
@@ -232,7 +233,7 @@ fn a_donor_that_is_killed_takes_nothing_with_it() {
     let write = |number: usize| fs::write(mounted.point.join(format!("{number}")), bytes(number, 900_000)).unwrap();
     let check = |count: usize| {
         for number in 0..count {
-            // Past the caches of this host.
+            // Reads past the caches of this host.
             let mut file = File::open(mounted.point.join(format!("{number}"))).unwrap();
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
             let mut read = Vec::new();
@@ -267,7 +268,7 @@ fn a_check_finds_nothing_until_pages_are_lost() {
     };
     let (status, found): (_, serde_json::Value) = check(&addresses);
     assert_eq!((status, &found["clean"], &found["findings"]), (Some(0), &true.into(), &serde_json::json!([])));
-    // Ten files and the root; 74 pages of each, twice.
+    // There are ten files and the root; each file has 74 pages, in two copies.
     assert_eq!((&found["inodes"], &found["pages"]), (&11.into(), &1480.into()));
     let (status, found) = check(&[]);
     assert_eq!((status, &found["pages"]), (Some(0), &serde_json::Value::Null));
@@ -330,7 +331,7 @@ fn fio_verifies_what_it_wrote_to_a_mount() {
     mounted.end();
 }
 
-/// Two users whom a suite of tests becomes, each with the group of that name or number.
+/// Two users that a test suite becomes, each with its group.
 fn users() -> Option<String> {
     let groups = fs::read_to_string("/etc/group").ok()?;
     let has = |name: &str| groups.lines().any(|line| line.split(':').next() == Some(name));
@@ -338,7 +339,8 @@ fn users() -> Option<String> {
     has("daemon").then(|| format!("[[\"nobody\", \"{nobody}\"], [\"daemon\", \"daemon\"]]"))
 }
 
-/// What it leaves out: remounting for EROFS, which goes by a helper of the system's that knows no such file system, and links up to `LINK_MAX`, which Linux does not tell for FUSE.
+/// Leaves out two things: remounting for EROFS, for which the system has a helper that does not know this file system,
+/// and links up to `LINK_MAX`, which Linux does not report for FUSE.
 #[test]
 fn pjdfstest_finds_nothing_on_a_mount() {
     let has_it = Command::new("pjdfstest").arg("--version").output().is_ok();
@@ -351,7 +353,7 @@ fn pjdfstest_finds_nothing_on_a_mount() {
     let Some(users) = users() else { return skipped("no pjdfstest's users") };
     let cluster = Cluster::new(2, 2, false);
     let Some(mounted) = cluster.mount("a", &["--allow-other"]) else { return };
-    // The others' way there.
+    // Lets the other users reach the mount.
     fs::set_permissions(&cluster.folder.0, fs::Permissions::from_mode(0o755)).unwrap();
     let config = cluster.folder.0.join("pjdfstest.toml");
     // No two changes of a file have the same time.
@@ -390,7 +392,7 @@ fn a_mount_in_the_background_ends_with_umount() {
     let Some(again) = cluster.mount("b", &["--read-only"]) else { return };
     assert_eq!(fs::read(again.point.join("file")).unwrap(), b"written");
     assert!(fs::write(again.point.join("file"), b"x").is_err());
-    // Files that are open do not hold it up.
+    // Open files do not delay the end of the mount.
     let _open = File::open(again.point.join("file")).unwrap();
     again.end();
 }

@@ -18,7 +18,7 @@ use sinew_conformance::skipped;
 use sinew_mount::files::Caller;
 use sinew_mount::{InMemory, Mount, Options};
 
-/// Files in memory at a directory; none where nothing can be mounted.
+/// Mounts files in memory at a folder; `None` where nothing can be mounted.
 fn in_memory(folder: &Folder, options: &Options) -> Option<Mount<InMemory>> {
     let me = Caller {
         uid: rustix::process::geteuid().as_raw(),
@@ -28,7 +28,7 @@ fn in_memory(folder: &Folder, options: &Options) -> Option<Mount<InMemory>> {
     can_mount().then(|| Mount::new(InMemory::new(1 << 34, &me), &folder.0, options).unwrap())
 }
 
-/// A directory of its own for each fact.
+/// Checks each fact in a directory of its own.
 fn hold(facts: &[(&str, facts::Fact)], root: &Path) {
     for (name, fact) in facts {
         let directory: PathBuf = root.join(name);

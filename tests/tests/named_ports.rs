@@ -1,5 +1,5 @@
-//! Ports that are queue pairs and have names, over shared memory everywhere and over an RDMA device where there is one; and
-//! services on them.
+//! Named ports on queue pairs, over shared memory everywhere and over an RDMA device where there is one; and services
+//! on them.
 
 mod common;
 #[path = "common/device.rs"]
@@ -20,11 +20,11 @@ use sinew::shm::verbs::ShmDevice;
 use sinew_conformance::ports::{self, Expectations, Fixture};
 
 const SCHEME: &str = "queue-pairs";
-/// Emulated processors stand still for seconds, and nobody dies here.
+/// Emulated processors stall for seconds, and no test here kills a peer.
 const PEER_TIMEOUT_MS: u64 = 30_000;
 
-/// The machine's device, and the right to use it, which one test has at a time: where it is made in software, and the processors too,
-/// more would only wait for each other.
+/// Returns the machine's device, and the right to use it, which one test has at a time: with a device and processors in
+/// software, several tests would only wait for each other.
 fn rdma_device() -> Option<(MutexGuard<'static, ()>, IbDevice)> {
     static ONE: Mutex<()> = Mutex::new(());
     let device = device::rdma_device()?;
@@ -64,7 +64,7 @@ impl<D: Device> Fixture for Ports<D> {
     }
 
     fn absent_address(&self) -> Option<Address> {
-        // Who listens at a port of the system's own choice is gone, and nobody else was given it meanwhile.
+        // The listener at a port that the system chose is gone, and nobody else is given the port in the meantime.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port of the system");
         Some(Address::new(SCHEME, &listener.local_addr().expect("its address").to_string()))
     }
@@ -92,7 +92,7 @@ fn message(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 % 251) as u8).collect()
 }
 
-/// Serves on a thread while `visit` runs, which is told where.
+/// Serves on a thread while `visit` runs, which is handed the server's address.
 fn with_server<D: Device>(device: &D, place: &str, visit: impl FnOnce(&Address)) {
     let stop = AtomicBool::new(false);
     let (ready, opened) = mpsc::channel();
@@ -159,14 +159,14 @@ fn the_facade_serves_and_calls_over_a_device() {
     let server = echo(config()).server().at("ibverbs://127.0.0.1:0").start().unwrap();
     let address = &server.addresses()[0];
     assert!(address.option("device").is_some(), "it says which device it took: {address}");
-    // Three megabytes there and back, where processors are emulated and others work too.
+    // Three megabytes go there and back, possibly on emulated processors with other work.
     let patient = Nexus::builder().config(Config { call_timeout_ns: 60_000_000_000, ..config() }).build().unwrap();
     let mut rpc = Rpc::open_with(&patient, "ibverbs://").unwrap();
     let session = rpc.connect(&address.to_string()).unwrap();
     for len in [0, 1, 56, 57, 4_096, 100_000, 3 << 20] {
         assert_eq!(*rpc.call(session, ECHO, message(len)).unwrap(), message(len)[..], "{len} bytes");
     }
-    // Both sleep meanwhile, and wake up.
+    // Both ends fall asleep in the meantime, and wake up.
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(*rpc.call(session, ECHO, b"awake").unwrap(), b"awake"[..]);
     let reports = server.stop().unwrap();
@@ -187,7 +187,7 @@ fn two_processes_call_over_a_device() {
     let mut rpc = Rpc::open_with(&client(), "ibverbs://").unwrap();
     let session = rpc.connect(&server.address).unwrap();
     assert_eq!(*rpc.call(session, ECHO, message(100_000)).unwrap(), message(100_000)[..]);
-    // And three: the benchmark is another client, which looks at each answer.
+    // The benchmark is a third process, which checks every answer.
     let args = ["rpc", "bench", "rate", "--address", &server.address, "--seconds", "0.5", "--window", "8", "--json"];
     let output = run(command(&args).args(["--block", "--peer-timeout-ms", "30000"]));
     assert!(output.status.success(), "{}", text(&output.stderr));

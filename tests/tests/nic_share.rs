@@ -1,4 +1,4 @@
-//! Requests of several classes over shared memory, cut into chunks and put together again.
+//! Requests of several classes over shared memory, which are cut into chunks and put together again.
 
 use sinew::fabric::SeededGenerator;
 use sinew::fabric::share::{ClassConfig, ClassId, Done, LaneId, Limits, Share, ShareConfig, SubmitError, Transfer};
@@ -14,7 +14,7 @@ const BULK: ClassId = ClassId(1);
 const CHUNK: usize = 1000;
 const MEMORY: usize = 1 << 20;
 
-/// A share with two queue pairs, and the other ends of these.
+/// A share with two queue pairs, and their far ends.
 struct World {
     share: Share<ShmQueuePair>,
     lanes: [LaneId; 2],
@@ -72,7 +72,7 @@ impl World {
         bytes
     }
 
-    /// Turns until so many requests have ended.
+    /// Turns until this many requests have ended.
     fn run(&mut self, requests: usize) {
         let since = std::time::Instant::now();
         while self.done.len() < requests {
@@ -147,7 +147,7 @@ fn a_small_request_overtakes_a_long_one_and_a_send_arrives() {
 fn a_request_of_which_a_chunk_fails_ends_once_with_the_first_failure() {
     let mut world = World::new();
     let bytes = world.source(1, 100_000);
-    // Its place claims more than is exposed.
+    // The remote memory claims to be longer than what is exposed.
     let beyond = RemoteMemory { len: 1 << 20, ..world.at(MEMORY - 5000) };
     let write = Transfer::Write { source: bytes.clone().into(), remote: beyond };
     world.share.submit(BULK, world.lanes[0], 1, write).unwrap();
@@ -205,7 +205,7 @@ fn a_message_is_not_cut_over_a_transport_that_loses_chunks() {
 fn a_request_that_its_queue_pair_does_not_take_ends_without_a_completion() {
     let mut world = World::new();
     let rc = QpConfig { send_depth: 16, receive_depth: 16, ..QpConfig::new(Transport::Rc) };
-    // It is not connected.
+    // The queue pair is not connected.
     let qp = world.thread.queue_pair(&rc, &world.cq, &world.cq).unwrap();
     let lane = world.share.add(qp, 16);
     let write = Transfer::Write { source: world.source(1, 5000).into(), remote: world.at(0) };

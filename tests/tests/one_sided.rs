@@ -1,4 +1,4 @@
-//! Pilaf and FaRM over shared memory: what is stored is found, what is not is missing, whatever the table and its size.
+//! Pilaf and FaRM over shared memory: stored keys are found and others are missing, whatever the table and its size.
 
 use sinew::fabric::verbs::Device;
 use sinew::herd::{AdmitError, ClientId, Worker, WorkerConfig};
@@ -44,7 +44,7 @@ impl<I: Index, T: Table> World<I, T> {
         (joining.join(&Welcome::from_bytes(&welcome.to_bytes()).unwrap()).unwrap(), id)
     }
 
-    /// What becomes of one request.
+    /// Waits until a request ends, and returns its outcome.
     fn end(&mut self, client: &mut OneSidedClient<ShmDevice, I>) -> Result<(u64, Status, Vec<u8>), ClientError> {
         client.flush();
         for _ in 0..100_000 {
@@ -108,11 +108,11 @@ fn conforms<I: Index, T: Table>(mut world: World<I, T>) {
     let (mut first, first_id) = world.client();
     let (mut second, _) = world.client();
 
-    // What nobody stored is missing, and deleting it does nothing.
+    // A key that nobody stored is missing, and deleting it does nothing.
     assert_eq!(world.get(&mut first, b"nothing"), None);
     assert!(!world.delete(&mut first, b"nothing"));
 
-    // What one stores the other finds, and the other way round.
+    // Each client finds what the other has stored.
     assert_eq!(world.put(&mut first, b"key", b"value"), Status::Stored);
     assert_eq!(world.get(&mut second, b"key").as_deref(), Some(&b"value"[..]));
     assert_eq!(world.put(&mut second, b"key", b"another, longer value"), Status::Stored);
@@ -122,7 +122,7 @@ fn conforms<I: Index, T: Table>(mut world: World<I, T>) {
     assert!(world.delete(&mut first, b"key"));
     assert_eq!(world.get(&mut second, b"key"), None);
 
-    // Keys and values as long as can be, and longer.
+    // Keys and values have their greatest length here, or exceed it.
     let (key, value) = ([7; KEY_MAX], [8; VALUE_MAX]);
     assert_eq!(world.put(&mut first, &key, &value), Status::Stored);
     assert_eq!(world.get(&mut second, &key).as_deref(), Some(&value[..]));
@@ -135,7 +135,7 @@ fn conforms<I: Index, T: Table>(mut world: World<I, T>) {
     assert_eq!(first.put(1, &[0; KEY_LEN_MAX + 1], b"", 0), Err(AskError::Key(KEY_LEN_MAX + 1)));
     assert!(matches!(first.put(1, &[0; 1001], b"", 0), Err(AskError::Request(_))));
 
-    // A table that is full refuses, and keeps what it has.
+    // A full table refuses new keys, and keeps those that it has.
     let mut stored = 0u32;
     while world.put(&mut first, &stored.to_le_bytes(), &stored.to_le_bytes()) == Status::Stored {
         stored += 1;
@@ -149,7 +149,7 @@ fn conforms<I: Index, T: Table>(mut world: World<I, T>) {
     assert!(world.delete(&mut second, &7u32.to_le_bytes()));
     assert_eq!(world.get(&mut first, &7u32.to_le_bytes()), None);
 
-    // A window of GETs ends, each with its own value.
+    // All GETs of a window end, each with its own value.
     for tag in 10..14 {
         first.get(tag, &(tag as u32).to_le_bytes(), 0).unwrap();
     }

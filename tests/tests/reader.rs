@@ -1,4 +1,4 @@
-//! The adaptive reader over shared memory: whichever way objects are got, they are the same, and none is lost.
+//! The adaptive reader over shared memory: objects are the same whichever way they are fetched, and no get is lost.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ use sinew::fabric::{Armed, PollerConfig, Readiness, SeededGenerator, Step};
 use sinew::mem::SharedMemory;
 use sinew::shm::verbs::{ShmDevice, ShmDomain, ShmExposed};
 
-/// Bytes that differ from place to place, and from object to object.
+/// Returns bytes that differ from place to place, and from object to object.
 fn pattern(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + number * 31 + at / 251) as u8).collect()
 }
@@ -34,7 +34,7 @@ fn now_ns() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Each hop holds the place of the next access; zeros lead nowhere.
+/// Follows a hop, which holds the place of the next access; zeros lead nowhere.
 fn next(_: u32, bytes: &[u8]) -> Option<RemoteMemory> {
     let place = RemoteMemory::from_bytes(bytes.first_chunk()?);
     (place.rkey != 0 || place.len != 0).then_some(place)
@@ -100,7 +100,7 @@ fn joining(device: &ShmDevice, config: &ReaderConfig) -> (Joining<ShmDevice>, He
     Joining::prepare(device, &domain, config).unwrap()
 }
 
-/// A reader of a server in the same thread.
+/// Joins a reader to a server in the same thread.
 fn join<C: Chase>(data: &Data, server: &mut Server<ShmDevice, C>, config: &ReaderConfig) -> ShmReader {
     let (joining, hello) = joining(&data.device, config);
     let (_, welcome) = server.admit(&Hello::from_bytes(&hello.to_bytes()).unwrap()).unwrap();
@@ -165,7 +165,7 @@ fn what_cannot_be_got_is_refused_alike_whichever_way() {
     }
     assert_eq!(server.stats().refused_for(Refusal::OutOfBounds), 6);
     assert_eq!(server.stats().refused_for(Refusal::NoNext), 2);
-    // What is wrong from the start is not asked for.
+    // Objects that are wrong from the start are not asked for.
     let (object, bytes) = data.objects[0].clone();
     for (object, is_limit) in [
         (Object { accesses: 9, ..object }, true),
@@ -178,7 +178,7 @@ fn what_cannot_be_got_is_refused_alike_whichever_way() {
         assert_eq!(matches!(error, AskError::Object(_)), is_limit, "{error}");
         assert_eq!(error == AskError::OutOfBounds, !is_limit, "{error}");
     }
-    // The connection is as good as before.
+    // The connection still works.
     for choice in Choice::ALL {
         reader.force(Some(choice));
         reader.get(6, &object, now_ns()).unwrap();
@@ -235,7 +235,7 @@ fn serve(mut server: Server<ShmDevice, impl Chase>, stop: &AtomicBool) -> u64 {
     server.stats().served
 }
 
-/// Spins or sleeps after a turn as the reader says. Whether it slept.
+/// Spins or sleeps after a turn, as the reader asks. Returns whether it slept.
 fn rest(reader: &mut ShmReader, step: Step, found: bool) -> bool {
     let mut slept = false;
     if step == Step::Block {
@@ -251,7 +251,8 @@ fn rest(reader: &mut ShmReader, step: Step, found: bool) -> bool {
     slept
 }
 
-/// Gets random objects, window after window, and checks them. `force` says how each is got. Returns how often it slept.
+/// Gets random objects, window after window, and checks them. `force` chooses how each is fetched. Returns the number
+/// of sleeps.
 fn read(
     reader: &mut ShmReader,
     objects: &Objects,
@@ -285,7 +286,7 @@ fn read(
     slept
 }
 
-/// Readers in threads of their own, each joined to one server in another thread.
+/// Joins readers, in threads of their own, to one server in another thread. Returns the number of gets that it served.
 fn contend(poller: PollerConfig, readers: u64, work: impl Fn(ShmReader, &Objects, u64) + Sync) -> u64 {
     let device = ShmDevice::threads().unwrap();
     let stop = AtomicBool::new(false);
@@ -359,7 +360,7 @@ fn a_reader_that_chooses_by_itself_loses_nothing_and_measures() {
         let class = Class::of(objects[0].0.len, objects[0].0.accesses);
         let measured = Choice::ALL.map(|choice| reader.policy().measurement(class, choice).latency_ns);
         assert!(measured.iter().any(Option::is_some), "{measured:?}");
-        // Not all of them, where some are so dear on this machine that the budget does not reach.
+        // Some ways may cost so much on this machine that the budget does not allow a try.
         let tried = reader.stats().begun.iter().filter(|&&begun| begun > 0).count();
         assert!(reader.stats().tries > 0 && tried > 1, "{:?}", reader.stats());
         let load = reader.load();
@@ -388,7 +389,7 @@ fn a_reader_with_a_get_that_polls_is_not_to_sleep() {
     while reader.turn(1, |_| panic!("nobody serves")).found {}
     assert_eq!(reader.turn(1, |_| panic!("nobody serves")).step, Step::Block);
     let deadline_ns = config().timeout_ns;
-    // It may say for a while that there may be something to do.
+    // For a while, `arm` may report that there may be something to do.
     let mut armed = (0..1000).map(|_| {
         let armed = reader.arm(0).unwrap();
         reader.disarm();
@@ -416,7 +417,7 @@ fn a_server_that_goes_ends_gets_with_an_error_that_names_it() {
         if choice.way == Way::TwoSided {
             reader.flush();
         }
-        // It dies with the requests in its queue.
+        // The server dies with the requests in its queue.
         drop(server);
         let mut tags = Vec::new();
         let since = Instant::now();
@@ -434,7 +435,7 @@ fn a_server_that_goes_ends_gets_with_an_error_that_names_it() {
         let error = reader.get(9, &object, now_ns()).unwrap_err();
         assert!(matches!(&error, AskError::PeerLost { peer, .. } if peer == "the test's server"), "{error}");
         assert!(!reader.has_room());
-        // What is flushed keeps nobody awake: in a while there is nothing left to take.
+        // Flushed requests keep no thread awake: after a while there is nothing left to take.
         let may_sleep = |reader: &mut ShmReader| {
             let turn = reader.turn(now_ns(), |outcome| panic!("{outcome:?} ended twice"));
             let armed = reader.arm(now_ns()).unwrap();
@@ -459,7 +460,7 @@ fn hostile_requests_are_refused_and_counted_by_reason() {
     let (id, welcome) = server.admit(&Hello { address: qp.address(), window: 4 }).unwrap();
     qp.connect(Some(&welcome.address)).unwrap();
     let arena = data.domain.arena(1 << 18).unwrap();
-    // A good request, by its layout.
+    // Builds a valid request, by its layout.
     let request = |number: u64, accesses: u8, hop_len: u32, len: u32, start: RemoteMemory| {
         let mut bytes = vec![0x44, 0x53, 1, accesses];
         bytes.extend(len.to_le_bytes());
@@ -542,7 +543,7 @@ fn child() {
     std::io::stdin().read_line(&mut line).unwrap();
     let welcome = server.admit(&Hello::from_bytes(&from_hex(line.trim())).unwrap()).unwrap().1;
     println!("\nwelcome {} {}", hex(&data.objects[0].0.start.to_bytes()), hex(&welcome.to_bytes()));
-    // Until our end of the pipe is closed, at the latest.
+    // Ends, at the latest, when the parent closes its end of the pipe.
     while std::io::stdin().read_line(&mut line).is_ok_and(|len| len > 0) {}
 }
 

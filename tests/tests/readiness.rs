@@ -24,7 +24,7 @@ fn addresses(test: &str) -> [String; 2] {
     [format!("shm://{}", unique(test)), "udp://127.0.0.1:0".to_owned()]
 }
 
-/// Answers what a peer said on a socket; false when it is gone.
+/// Echoes what a peer wrote to a socket; false when the peer is gone.
 fn echo_socket(socket: &mut UnixStream) -> bool {
     let mut bytes = [0; 64];
     loop {
@@ -37,7 +37,7 @@ fn echo_socket(socket: &mut UnixStream) -> bool {
     }
 }
 
-/// Calls and says something in turn, sometimes after everybody sleeps.
+/// Makes calls and writes to a socket in turn, sometimes after everybody has fallen asleep.
 fn ask_all(addresses: &[String], mut socket: UnixStream) {
     let mut clients: Vec<_> = addresses
         .iter()
@@ -73,7 +73,7 @@ fn one_thread_serves_endpoints_of_two_fabrics_and_a_socket_and_sleeps_on_all() {
     let mut socket = Foreign(near.try_clone().unwrap().as_fd().try_clone_to_owned().unwrap().into());
     while echo_socket(&mut near) {
         let busy = servers.iter_mut().fold(false, |busy, server| server.turn() | busy);
-        // The poller of the one decides for all.
+        // The poller of one endpoint decides for all.
         let [a, b] = &mut servers;
         a.rest_beside(busy, &mut [b, &mut socket], None).unwrap();
     }
@@ -82,7 +82,7 @@ fn one_thread_serves_endpoints_of_two_fabrics_and_a_socket_and_sleeps_on_all() {
 
 #[test]
 fn the_poller_of_the_endpoint_that_rests_decides_when_all_are_armed() {
-    /// How often it was armed.
+    /// Counts how often it was armed.
     struct Counted(u32);
     impl Readiness for Counted {
         fn descriptor(&self) -> Option<Descriptor> {
@@ -102,12 +102,12 @@ fn the_poller_of_the_endpoint_that_rests_decides_when_all_are_armed() {
             rpc.turn();
             rpc.rest_beside(busy, &mut [a, b], Some(0)).unwrap();
         }
-        // The first is ready: nobody asks the second.
+        // The first is ready, so the second is not asked.
         assert_eq!(beside.map(|beside| beside.0), [armed, 0], "{poller:?}");
     }
 }
 
-/// mio tells of changes only, which asks more of an endpoint than telling of what is there.
+/// mio reports changes only, which asks more of an endpoint than reporting its state.
 #[test]
 fn a_foreign_event_loop_drives_endpoints_beside_its_own_sockets() {
     let (mut near, far) = UnixStream::pair().unwrap();
@@ -168,12 +168,12 @@ fn a_call_that_is_enqueued_while_its_thread_may_sleep_wakes_it() {
     }
 }
 
-/// What woke a server that sleeps through its descriptors.
+/// Wake-ups of a server that sleeps on its descriptor.
 #[derive(Default)]
 struct Wakes {
-    /// Something came.
+    /// Wake-ups because something arrived.
     by_news: AtomicU64,
-    /// A time had come.
+    /// Wake-ups because a time had come.
     by_time: AtomicU64,
     stopping: AtomicBool,
 }
@@ -196,7 +196,7 @@ fn serve(mut server: Rpc, wakes: &Wakes) {
     }
 }
 
-/// A server at `address` that sleeps on its descriptor, and a client with a session.
+/// Runs `test` with a client that has a session with a server at `address`, which sleeps on its descriptor.
 fn sleeping_server(address: &str, test: impl FnOnce(&mut Rpc, SessionId, &Wakes)) {
     let wakes = Wakes::default();
     std::thread::scope(|scope| {
@@ -215,7 +215,7 @@ fn sleeping_server(address: &str, test: impl FnOnce(&mut Rpc, SessionId, &Wakes)
     });
 }
 
-/// However the test ends.
+/// Stops the server, however the test ends.
 struct Stop<'a>(&'a Wakes, Waker);
 
 impl Drop for Stop<'_> {
@@ -234,12 +234,13 @@ fn a_server_that_nobody_calls_is_woken_by_its_timers_alone() {
             let (began, before) = (Instant::now(), counts());
             rpc.run_until(|_| began.elapsed() > Duration::from_secs(2)).unwrap();
             let (passed_ns, after) = (began.elapsed().as_nanos() as u64, counts());
-            // The server's, whose patience is short: it asks sooner than the client does.
+            // The server probes sooner than the client does, since its peer time-out is short.
             let questions = passed_ns / config().probe_interval_ns;
-            // For each question two: the answer may come after it was worked out when the silence is half of what the server bears.
+            // There are two timers for each probe: its answer may come after the server has computed when half of the
+            // peer time-out will have passed in silence.
             let timers = 2 * questions + 4;
             assert!(after.1 - before.1 <= timers, "{address}: {before:?} to {after:?}");
-            // The client asks whether it lives, and answers where it is asked.
+            // The client probes the server, and answers its probes.
             let signs = 2 * questions + 4;
             assert!(after.0 - before.0 <= signs, "{address}: {before:?} to {after:?}, {signs} signs of life");
         });
@@ -256,7 +257,7 @@ fn the_first_call_after_a_silence_wakes_a_server_once() {
                 std::thread::sleep(Duration::from_millis(20));
                 assert_eq!(rpc.call(session, ECHO, round.to_le_bytes()).unwrap()[..], round.to_le_bytes());
             }
-            // And once in a while by a sign of life.
+            // Now and then a probe wakes it as well.
             let woken = wakes.by_news.load(Ordering::Relaxed) - before;
             assert!(woken <= ROUNDS + ROUNDS / 2, "{address}: woken {woken} times for {ROUNDS} calls");
         });
@@ -281,12 +282,13 @@ fn descriptors_outlive_their_endpoints_harmlessly() {
             wait_on(&mut [&mut foreign], 0, Some(0)).unwrap();
         }
         assert!(!foreign.disarm());
-        // Its name is free again, whoever holds a descriptor.
+        // The name is free again, although a descriptor is still held.
         server(&address);
     }
 }
 
-/// Another thread hands a sleeping endpoint's thread closures and calls, and waits for each. `sleep` turns the endpoint and sleeps.
+/// Has another thread hand closures and calls to a sleeping endpoint's thread, and wait for each. `sleep` turns the
+/// endpoint and sleeps.
 fn hand_over_to(address: &str, mut sleep: impl FnMut(&mut Rpc)) {
     let server = echo(config()).server().at(address).start().unwrap();
     let address = server.addresses()[0].to_string();
@@ -307,7 +309,7 @@ fn hand_over_to(address: &str, mut sleep: impl FnMut(&mut Rpc)) {
     });
     let began = Instant::now();
     while !asking.is_finished() {
-        // The thread that ends wakes nobody.
+        // When the other thread ends, it wakes nobody.
         sleep(&mut rpc);
         assert!(began.elapsed() < PATIENCE);
     }

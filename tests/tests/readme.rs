@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 const README: &str = include_str!("../../README.md");
 
-/// A program without its first line, which says what it is for.
+/// Returns a program without its first line, which says what it is for.
 fn shown(program: &str) -> &str {
     program.split_once("\n\n").unwrap().1.trim()
 }
@@ -62,7 +62,8 @@ fn every_example_runs_to_its_end() {
         (env!("CARGO_BIN_EXE_example-event-loop"), None, "visitors heard: pong, welcome"),
         (env!("CARGO_BIN_EXE_example-one-sided"), None, "visitors: 1; the first wrote: hello from another process"),
     ] {
-        // The first sleeps at its end when the time is up just before its server would have, so it runs more than once.
+        // A race between the end of the first example and its server's falling asleep would show in some runs only, so
+        // that example runs ten times.
         for _ in 0..if argument.is_some() { 10 } else { 1 } {
             let output = run(Command::new(path).args(argument).env("XDG_RUNTIME_DIR", &folder.0));
             assert!(output.status.success(), "{path}: {}", text(&output.stderr));

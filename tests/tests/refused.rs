@@ -1,5 +1,5 @@
-//! A host says that nobody listens at a UDP peer's address. That may be over the next moment, and anybody can forge it: a peer that
-//! answers keeps its sessions.
+//! A host reports that nobody listens at a UDP peer's address. That may change the next moment, and anybody can forge
+//! it. So a peer that answers keeps its sessions.
 
 mod common;
 
@@ -12,11 +12,11 @@ use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket}
 use sinew::prelude::*;
 use sinew_conformance::skipped;
 
-/// How long a peer may be away at most for these tests to say anything: half of what it is given to answer.
+/// Longest absence of a peer for which these tests prove anything: half of the time that it has to answer.
 const A_MOMENT: Duration = Duration::from_millis(50);
 
 fn endpoint() -> Rpc {
-    // Nobody is given up for being silent here.
+    // No peer is given up for its silence here.
     let config = Config { peer_timeout_ns: PATIENCE.as_nanos() as u64, ..config() };
     Rpc::open_with(&echo(config), "udp://127.0.0.1:0").unwrap()
 }
@@ -25,7 +25,7 @@ fn socket_of(rpc: &Rpc) -> SocketAddrV4 {
     rpc.address().rest().parse().unwrap()
 }
 
-/// A way to a server whose door can be shut and opened again.
+/// A relay to a server, which can be shut and opened again.
 struct Relay {
     at: SocketAddr,
     door: Option<UdpSocket>,
@@ -40,7 +40,7 @@ fn bind(at: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// The datagrams that wait, each with its sender.
+/// Datagrams that have arrived, each with its sender.
 fn datagrams(socket: &UdpSocket) -> impl Iterator<Item = (Vec<u8>, SocketAddr)> {
     std::iter::from_fn(move || {
         let mut buffer = vec![0; 1 << 16];
@@ -48,7 +48,7 @@ fn datagrams(socket: &UdpSocket) -> impl Iterator<Item = (Vec<u8>, SocketAddr)> 
             match socket.recv_from(&mut buffer) {
                 Ok((len, from)) => return Some((buffer[..len].to_vec(), from)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-                // Of an earlier packet.
+                // The error belongs to an earlier packet.
                 Err(_) => {}
             }
         }
@@ -88,7 +88,7 @@ impl Relay {
     }
 }
 
-/// Connects to `address`, with all that is between turned by `turn`.
+/// Connects to `address`, while `turn` turns everything in between.
 fn open_session(client: &mut Rpc, address: &str, mut turn: impl FnMut()) -> SessionId {
     let session = client.begin_connect(address).unwrap();
     let began = Instant::now();
@@ -121,8 +121,8 @@ fn end_call(client: &mut Rpc, mut turn: impl FnMut()) -> Completion {
     }
 }
 
-/// The way to a server is shut, so that the system itself refuses what the client sends, and open again before long. The server noticed
-/// nothing. Calls that were under way are answered.
+/// The relay is shut, so that the system itself refuses the client's packets, and opened again before long. The server
+/// notices nothing. Calls in flight are answered.
 #[test]
 fn a_server_whose_host_refused_packets_for_a_moment_keeps_its_sessions() {
     for _ in 0..20 {
@@ -143,7 +143,7 @@ fn a_server_whose_host_refused_packets_for_a_moment_keeps_its_sessions() {
         }
         relay.open();
         if shut.elapsed() > A_MOMENT {
-            // The machine was busy, and the server away for as long as one that is gone.
+            // The machine was so busy that the server was away for as long as a dead one.
             continue;
         }
         let over = end_call(&mut client, || {
@@ -155,10 +155,10 @@ fn a_server_whose_host_refused_packets_for_a_moment_keeps_its_sessions() {
         assert_eq!((client.sessions(), server.sessions()), (1, 1));
         return;
     }
-    eprintln!("this machine is too busy to say anything");
+    eprintln!("this machine is too busy for this test");
 }
 
-/// The way stays shut: the client knows long before the peer time-out.
+/// The relay stays shut, and the client knows long before the peer time-out.
 #[test]
 fn a_server_whose_host_goes_on_refusing_packets_is_given_up_soon() {
     let (mut server, mut client) = (endpoint(), endpoint());
@@ -176,7 +176,8 @@ fn a_server_whose_host_goes_on_refusing_packets_is_given_up_soon() {
     assert!(began.elapsed() < PATIENCE / 4, "{:?}", began.elapsed());
 }
 
-/// What a host says to the sender of a packet for a UDP port where nobody listens (RFC 792): the header of that packet, and why.
+/// Builds a host's message to the sender of a packet for a UDP port where nobody listens (RFC 792): the reason, and the
+/// header of that packet.
 fn port_unreachable(sender: SocketAddrV4, receiver: SocketAddrV4) -> Vec<u8> {
     let mut message = vec![3, 3, 0, 0, 0, 0, 0, 0];
     // The IP header: version and length, 36 bytes in all, no fragment, 64 hops, UDP.
@@ -191,7 +192,7 @@ fn port_unreachable(sender: SocketAddrV4, receiver: SocketAddrV4) -> Vec<u8> {
     message
 }
 
-/// Somebody tells client and server, again and again, that the other is gone.
+/// Somebody tells client and server again and again that the other is gone.
 #[test]
 fn forged_refusals_end_no_session() {
     let Ok(forger) = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)) else {

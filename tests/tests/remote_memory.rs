@@ -1,4 +1,4 @@
-//! Engines of remote memory over shared memory: by verbs, by calls, and by several threads at once.
+//! Engines of remote memory over shared memory: by verbs, by calls, and on several threads at once.
 
 use std::sync::mpsc;
 use std::thread;
@@ -165,7 +165,8 @@ mod by_calls {
 const PAGES: u64 = 24;
 const PAGE: usize = 4096;
 
-/// One thread's requests, of which each is answered once; it gives its engine up and takes another now and then.
+/// Makes one thread's requests, each of which must be answered once. Now and then the thread drops its engine and takes
+/// another.
 fn hammer(shared: &std::sync::Arc<Shared>, (device, domain, memory): (&ShmDevice, &ShmDomain, &ShmExposed), seed: u64) {
     let arena = domain.arena(16 << 20).unwrap();
     let mut random = SeededGenerator::new(seed);
@@ -196,7 +197,7 @@ fn hammer(shared: &std::sync::Arc<Shared>, (device, domain, memory): (&ShmDevice
             engine.poll(&mut finished, 64);
             for one in finished.drain(..) {
                 over += 1;
-                // What a thread has in flight for others when it gives its engine up ends for them with an error.
+                // A thread that drops its engine may have others' requests in flight; those end with an error.
                 if one.result.is_ok()
                     && let Some(target) = one.target
                 {
@@ -210,7 +211,7 @@ fn hammer(shared: &std::sync::Arc<Shared>, (device, domain, memory): (&ShmDevice
             }
         }
         assert_eq!(over, submitted);
-        // Others' requests that it has in flight end, or are given back.
+        // Others' requests that this engine has in flight end, or are given back.
         drop(engine);
     }
 }
@@ -269,7 +270,7 @@ fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
         let mut finished = Vec::new();
         for number in 0..500 {
             let read = |tag| Request { tag, op: Op::Read { at: 0, target: arena.alloc(PAGE, PAGE).unwrap() } };
-            // The first finds no other, and is its own to post; the second another engine takes.
+            // The first read finds no other, and this engine posts it; another engine takes the second.
             engine.submit(read(2 * number)).unwrap();
             engine.turn(0);
             engine.submit(read(2 * number + 1)).unwrap();

@@ -1,4 +1,4 @@
-//! Volumes at donors of other threads, over shared memory, in real time.
+//! Volumes whose donors are other threads, over shared memory, in real time.
 
 mod common;
 
@@ -82,7 +82,7 @@ fn finish<T>(mut step: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A volume of donors with 48 MB each, with two copies.
+/// Creates a volume with two copies, on donors with 48 MB each.
 fn create(names: &[String], config: VolumeConfig) -> Volume<Donors> {
     let donors = donors(names);
     let rooms: Vec<Room> = donors.ids().iter().map(|donor| Room { donor: *donor, free: MEMORY as u64 }).collect();
@@ -94,7 +94,8 @@ fn open(mut opening: Opening<Donors>) -> Volume<Donors> {
     finish(|| opening.turn().unwrap())
 }
 
-/// Turns until `is_over`, and sleeps whenever there is nothing to do, up to a time. Returns how many turns it took.
+/// Turns until `is_over` or until the time `until` has passed, and sleeps whenever there is nothing to do. Returns the
+/// number of turns.
 fn sleep_until(
     volume: &mut Volume<Donors>,
     until: Duration,
@@ -149,7 +150,7 @@ fn a_volume_in_shared_memory_survives_its_writer_and_a_donor_and_a_check_finds_n
     }
     drop(volume);
     let mut volume = open(Opening::new(donors(&names), 5, config));
-    // A donor goes.
+    // A donor ends.
     servers[0].take().unwrap().stop().unwrap();
     for page in 0..256 {
         assert!(read(&mut volume, page * 31, 1).iter().all(|byte| *byte == page as u8), "page {page}");
@@ -212,7 +213,7 @@ fn a_volume_is_opened_by_a_thread_that_sleeps() {
     assert_eq!(volume.status(), Status::Whole);
 }
 
-/// Against a vector in ordinary memory.
+/// Compares far memory with a vector in ordinary memory.
 #[test]
 fn far_memory_on_a_volume_is_memory_while_a_donor_is_killed() {
     const COUNT: usize = LEN as usize / 8;
@@ -249,7 +250,7 @@ fn far_memory_on_a_volume_is_memory_while_a_donor_is_killed() {
     drop(vector);
     let mut volume = memory.into_store().unwrap().unwrap();
     assert_eq!(volume.stats().donors_lost, 1);
-    // What was written lies at the donors, page by page.
+    // The donors hold what was written, page by page.
     for (page, words) in shadow.chunks(FAR_PAGE / 8).enumerate() {
         let bytes = read(&mut volume, page as u64, 1);
         let stored = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));

@@ -1,4 +1,4 @@
-//! A replicated store in processes of their own, of which the leader is killed while clients write.
+//! A replicated store whose members are processes; the leader is killed while clients write.
 
 mod common;
 #[path = "common/members.rs"]
@@ -55,7 +55,7 @@ fn what_a_person_does_with_three_members() {
     assert_eq!(members.ask(&["get", "shape"]).0, 5);
     let watched = members.ask(&["watch", "", "--from", "1", "--count", "4"]).1;
     assert_eq!(watched, "1 colour=blue\n2 colour=red\n3 shape=round\n4 shape\n");
-    // One that is started again knows nothing until it is added.
+    // A member that is started again knows nothing until it is added.
     let leader = members.leader();
     let (away, name_of_it) = ((leader + 1) % 3, name((leader + 1) % 3));
     members.kill(away);
@@ -77,7 +77,7 @@ fn what_a_person_does_with_three_members() {
     assert!(status == 1 && complaint.contains("no member nobody"), "{complaint}");
 }
 
-/// Writes go on, none that was acknowledged is lost, and none runs twice: each has a revision of its own.
+/// Writes go on, no acknowledged one is lost, and none runs twice: each has a revision of its own.
 #[test]
 fn the_leader_is_killed_under_load() {
     let mut members = Members::start(3, true);
@@ -105,7 +105,7 @@ fn the_leader_is_killed_under_load() {
         revision = put(&mut client, b"count", b"y");
     }
     println!("writes went on after {gaps_ms:?} ms");
-    // 1 before, and 302 of each round.
+    // There was one PUT before, and there are 302 in each round.
     assert_eq!(revision, 1 + 6 * 302);
     assert_eq!(get(&mut client, b"load"), Some(299_u32.to_le_bytes().to_vec()));
 }
@@ -127,7 +127,7 @@ fn all_are_killed_at_once_and_go_on_from_their_disks() {
     for index in 0_u32..100 {
         assert_eq!(get(&mut client, &index.to_le_bytes()).as_deref(), Some(&b"v"[..]));
     }
-    // Somebody else's directory is refused.
+    // A member refuses another member's directory.
     let data = members.data.as_ref().unwrap().0.join("a").display().to_string();
     members.kill(0);
     let address = &members.addresses[0];

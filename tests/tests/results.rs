@@ -1,4 +1,4 @@
-//! Every command that measures prints results of one schema, and `docs/results.md` names all that is in them.
+//! Every command that measures prints results in one schema, and `docs/results.md` names all their fields.
 
 mod common;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 const REFERENCE: &str = include_str!("../../docs/results.md");
 
-/// Commands that measure, each with what keeps it short.
+/// Commands that measure, with options that keep them short.
 const COMMANDS: [&str; 26] = [
     "rpc bench latency --seconds 0.05",
     "rpc bench rate --fabric udp --seconds 0.05",
@@ -60,7 +60,7 @@ fn every_command_prints_the_one_schema_with_fields_that_the_reference_names() {
             let bench = result["bench"].as_str().unwrap();
             assert!(command.starts_with(bench.split(' ').next().unwrap()), "{command} is {bench}");
             let has_surroundings = fields(&result["surroundings"]).next().is_some();
-            // An experiment measures nothing beside the model where there is one processor.
+            // With one processor, an experiment measures nothing beside the model.
             if !command.starts_with("lab") || !result["details"]["measured"].is_null() {
                 let is_computed = ["model", "advise"].iter().any(|other| command.starts_with(other));
                 assert_eq!(has_surroundings, !is_computed, "{command}");
@@ -93,7 +93,7 @@ fn a_busy_loop_on_a_measured_processor_makes_every_result_invalid() {
         });
         let measured: Vec<(&str, Vec<Value>)> = COMMANDS
             .into_iter()
-            // What is simulated or reckoned measures nothing.
+            // Simulations and computations measure nothing.
             .filter(|command| !["lab", "advise", "model"].iter().any(|other| command.starts_with(other)))
             .map(|command| {
                 let longer = command.replace("0.05", "0.3").replace("0.01", "0.3");

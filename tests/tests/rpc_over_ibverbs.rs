@@ -43,7 +43,7 @@ mod strangers;
 #[path = "../../crates/rpc/tests/unreachable.rs"]
 mod unreachable;
 
-/// What the tests' ports are.
+/// Ports of the tests.
 mod ports {
     use sinew::fabric::ManualClock;
     use sinew::fabric::loopback::{LoopbackPort, Network};
@@ -54,7 +54,7 @@ mod ports {
     pub type TestPort = super::carried::Carried<IbDomain>;
 
     thread_local! {
-        /// Where there is none, packets travel by the loopback network alone.
+        /// Without a device, packets travel by the loopback network alone.
         static DEVICE: Option<IbDevice> = rdma_device();
     }
 

@@ -41,7 +41,7 @@ mod strangers;
 #[path = "../../crates/rpc/tests/unreachable.rs"]
 mod unreachable;
 
-/// What the tests' ports are.
+/// Ports of the tests.
 mod ports {
     use sinew::fabric::ManualClock;
     use sinew::fabric::loopback::{LoopbackPort, Network};

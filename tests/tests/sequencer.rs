@@ -1,4 +1,4 @@
-//! Sequencers: over verbs between threads, and as processes that are killed and started anew.
+//! Sequencers: over verbs between threads, and as processes that are killed and restarted.
 
 mod common;
 #[path = "common/judge.rs"]
@@ -27,7 +27,7 @@ use sinew::shm::verbs::{ShmDevice, ShmDomain, ShmThread};
 
 const EPOCH: Epoch = Epoch(0x1234_5678_9ABC_DEF0);
 
-/// A world of one device, whose sequencer runs until the test ends.
+/// One device, with a sequencer that runs until the test ends.
 struct World {
     device: ShmDevice,
     domain: ShmDomain,
@@ -46,12 +46,12 @@ impl World {
     }
 
     fn client(&self, server: &QpAddress, next: u64, window: usize) -> SpecClient<ShmThread> {
-        // No silence is so long that a busy machine explains it.
+        // Longer than any silence that a busy machine could cause.
         let config = SpecConfig { window, lost_after_ns: 20_000_000_000 };
         SpecClient::new(self.domain.thread().unwrap(), self.arena(), server, next, config).unwrap()
     }
 
-    /// Serves while `clients` run, which hear of its address.
+    /// Serves while `clients` runs, which is handed the server's address.
     fn serving<R>(
         &self,
         sequence: &Arc<Sequence>,
@@ -82,7 +82,7 @@ impl World {
     }
 }
 
-/// A test that fails ends its server, too.
+/// Stops the server, also when the test fails.
 struct StopWhenDropped<'a>(&'a AtomicBool);
 
 impl Drop for StopWhenDropped<'_> {
@@ -97,7 +97,7 @@ fn guessing_clients_get_unique_increasing_numbers_and_the_dead_lose_their_own() 
     const CLIENTS: u64 = 3;
     const WINDOW: usize = 32;
     let world = World::new();
-    // The lower half wraps on the way.
+    // The lower half of the numbers wraps during the test.
     let first = (5 << 32) - CALLS as u64;
     let sequence = Arc::new(Sequence::new(first, EPOCH, 1));
     let judge = Judge::default();
@@ -108,7 +108,7 @@ fn guessing_clients_get_unique_increasing_numbers_and_the_dead_lose_their_own() 
                 for _ in 0..20 {
                     let mut client = world.client(&server, first, WINDOW);
                     taken.extend(judge.drive(&mut client, 500));
-                    // It goes with answers on their way to it.
+                    // The client vanishes while answers are on their way to it.
                     (0..WINDOW).for_each(|tag| client.request(tag as u64, 1).unwrap());
                     client.turn(0).unwrap();
                 }
@@ -129,7 +129,7 @@ fn guessing_clients_get_unique_increasing_numbers_and_the_dead_lose_their_own() 
     let lost = sequence.next() - first - unique;
     assert!(lost <= 20 * WINDOW as u64, "{lost} numbers were lost");
     assert!(sequence.next() > 5 << 32);
-    // Once for each call that was in flight when the upper half changed, at most.
+    // At most one correction for each call that was in flight when the upper half changed.
     let corrected = stats.corrected;
     assert!((1..=(CLIENTS + 20) * WINDOW as u64).contains(&corrected), "{corrected} answers corrected a guess");
     assert_eq!(stats.malformed, 0);
@@ -182,7 +182,7 @@ fn messages_that_are_no_requests_are_dropped_and_counted() {
             stranger.post(Request::new(0, operation)).unwrap();
             cq.poll(&mut completions, 64);
         }
-        // Another key is another life of the server: its device hears nothing of it.
+        // Another key is that of another incarnation of the server, so the device does not deliver the message.
         let other = Some(sinew::fabric::verbs::Destination { qkey: server.qkey ^ 1, ..server });
         let operation = Operation::Send { source: Source::Empty, immediate: Some(0), to: other };
         stranger.post(Request::new(0, operation)).unwrap();
@@ -194,7 +194,7 @@ fn messages_that_are_no_requests_are_dropped_and_counted() {
 #[test]
 fn answers_that_are_none_or_not_the_servers_reach_no_call() {
     let world = World::new();
-    // A server that we are ourselves, and somebody else.
+    // The test plays the server, and a stranger.
     let thread = world.domain.thread().unwrap();
     let cqs = [2048; 2].map(|depth| thread.completion_queue(depth).unwrap());
     let config = QpConfig::new(Transport::Ud);
@@ -225,7 +225,7 @@ fn answers_that_are_none_or_not_the_servers_reach_no_call() {
     send(0, &[], Some(9));
     eventually("the answer", || client.turn(0).unwrap());
     assert_eq!(client.answer().map(|answer| (answer.tag, answer.result.unwrap().first)), Some((3, 9)));
-    // Nobody asked for this one, and the next is no greater than one before.
+    // Nobody asked for the first of these, and the second is no greater than one before.
     send(0, &[], Some(10));
     eventually("one too many", || client.turn(0).unwrap());
     client.request(4, 1).unwrap();
@@ -298,7 +298,7 @@ fn clients_that_add_to_a_word_get_unique_increasing_numbers() {
     let judge = Judge::default();
     let taken = std::thread::scope(|threads| {
         let work = || {
-            // The server's end is here, too: its processor has no part in it.
+            // The server's end is on this thread, too: the server's processor takes no part.
             let server = world.domain.thread().unwrap();
             let cq = server.completion_queue(8).unwrap();
             let mut end = server_queue_pair(&server, &cq).unwrap();
@@ -367,7 +367,7 @@ fn a_word_that_went_around_hands_out_nothing_more() {
     assert_eq!((take(0, 3), word.is_exhausted()), (Ok((LAST - 4, LAST - 2)), false));
     assert_eq!(take(0, 2), Ok((LAST - 1, LAST)));
     assert_eq!((take(0, 1), word.is_exhausted()), (exhausted.clone(), true));
-    // For one who saw the end, for one who had no number yet, and whatever is added later.
+    // The end holds for a client that saw it, for one that had no number yet, and whatever is added later.
     assert_eq!((take(0, 1), take(1, 1), word.is_exhausted()), (exhausted.clone(), exhausted.clone(), true));
     assert_eq!((take(1, u32::MAX), take(0, 1), word.is_exhausted()), (exhausted.clone(), exhausted, true));
 }
@@ -399,7 +399,7 @@ fn callers_of_herd_get_unique_increasing_numbers_and_the_dead_lose_their_own() {
             }
             let (world, judge) = (&world, &judge);
             let client = move |admit: &std::sync::mpsc::Sender<_>, will_die| {
-                // Nobody here is as slow as a busy machine.
+                // Longer than any delay that a busy machine could cause.
                 let config = ClientConfig { timeout_ns: 20_000_000_000, ..ClientConfig::new(layout) };
                 let (joining, hello) = Herd::prepare(&world.device, &world.domain, &config).unwrap();
                 let (tell, told) = std::sync::mpsc::channel();
@@ -422,7 +422,7 @@ fn callers_of_herd_get_unique_increasing_numbers_and_the_dead_lose_their_own() {
                 }
                 taken
             });
-            // Each of those that die takes the place of the one before.
+            // Each dying client takes the place of the one before.
             let mut dead = None;
             for (hello, will_die, tell) in hellos {
                 if will_die && let Some(id) = dead.take() {
@@ -485,7 +485,7 @@ fn a_killed_server_that_keeps_notes_hands_out_no_number_again() {
         let numbers = next(&address, &["--count", "10"]);
         let first = numbers["first"].as_u64().unwrap();
         epochs.push(numbers["epoch"].clone());
-        // One that ended in order left no gap, and one that was killed a small one.
+        // A server that was shut down cleanly left no gap; one that was killed left a small one.
         let gap = if round % 2 == 1 { 1..=1 << 16 } else { 0..=0 };
         assert!(gap.contains(&(first - expected)), "{round}: {first}, {expected}");
         expected = first + 10;
@@ -530,7 +530,7 @@ fn a_busy_server_that_is_killed_repeats_nothing_refuses_nothing_and_leaves_a_gap
         let mut server = server(&address, &["--notes", &notes]);
         let (first, end) = take_until_it_is_killed(&mut server, count, ms);
         assert!(last < Some(first), "{first} after {last:?}");
-        // A lease doubles when half of it is used, and ends past what the last call asked for.
+        // A lease doubles when half of it is used, and ends past the numbers that the last call asked for.
         let noted = std::fs::read_to_string(&notes).unwrap();
         let noted: u64 = noted.lines().last().unwrap().parse().unwrap();
         assert!(noted > end, "{noted} was noted, {end} was handed out");
@@ -602,7 +602,7 @@ fn processes_that_are_killed_cost_the_others_nothing() {
     ranges.sort_unstable();
     assert!(ranges.iter().all(|(first, last)| last - first + 1 == COUNT));
     assert!(ranges.windows(2).all(|pair| pair[0].1 < pair[1].0), "{ranges:?}");
-    // Those that were killed had their share.
+    // The killed clients had their share.
     let after = next(&server.address, &[])["first"].as_u64().unwrap();
     assert!(after > 30 * COUNT, "{after}");
 }

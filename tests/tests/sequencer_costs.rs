@@ -1,4 +1,4 @@
-//! What a call of a sequencer takes from the heap, at either side: nothing, once warm.
+//! Heap allocations of a call of a sequencer, at either side: none, once warm.
 
 #[path = "../../xtask/cost/src/counting.rs"]
 mod counting;
@@ -39,8 +39,9 @@ fn drive(client: &mut impl Client, mut serve: impl FnMut(), calls: usize) {
 }
 
 fn assert_free(what: &str, client: &mut impl Client, mut serve: impl FnMut()) {
-    // Queues grow until they have been as full as they get. And two ports complete a link when they look at sockets and at each
-    // other's letters, which they do by the clock, and look at that once in some thousand turns of a worker.
+    // Queues grow until they have been as full as they get. And two ports complete a link only when they look at
+    // sockets and at each other's letters; they do so by the clock, which they read once in some thousand turns of a
+    // worker.
     for _ in 0..4 {
         drive(client, &mut serve, 2_000);
         for turn in 0..5_000 {

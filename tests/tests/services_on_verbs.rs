@@ -1,4 +1,5 @@
-//! HERD's cache and the sequencers on verbs as processes: clients that are killed, visitors who are none, and RDMA devices.
+//! HERD's cache and the sequencers on verbs, as processes: clients that are killed, visitors that are not clients, and
+//! RDMA devices.
 
 mod common;
 #[path = "common/crowd.rs"]
@@ -40,7 +41,7 @@ fn herd(args: &[&str]) -> Server {
     Server::of(sinew(&["serve", "herd", "--child"]).args(args))
 }
 
-/// Numbers of a bench, which looks at each of them.
+/// Runs a bench, which checks every number, and returns its result.
 fn bench(design: &str, args: &[&str]) -> Value {
     let output = run(sinew(&["seq", "bench", "--json", "--no-pin", "--range", "1", "--design", design]).args(args));
     assert!(output.status.success(), "{design}: {}", text(&output.stderr));
@@ -56,7 +57,7 @@ fn bytes_of(value: &Value) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 
-/// A client of a server process, and what it must keep.
+/// Joins a server process; returns the client, and the connection that it must keep open.
 fn join(device: &ShmDevice, design: &str, address: &str) -> (Box<dyn Client>, Rendezvous) {
     let domain = device.protection_domain().unwrap();
     let mut rendezvous = Rendezvous::connect(address, common::PATIENCE, RendezvousLimits::default()).unwrap();
@@ -68,7 +69,7 @@ fn join(device: &ShmDevice, design: &str, address: &str) -> (Box<dyn Client>, Re
     let address_of = |value: &Value| QpAddress::from_bytes(&bytes_of(value)).unwrap();
     let thread = || domain.thread().unwrap();
     let arena = || domain.arena(4 << 20).unwrap();
-    // Nothing is lost, however busy the machine is.
+    // So long that nothing is given up, however busy the machine is.
     const LONG_NS: u64 = 60_000_000_000;
     let client: Box<dyn Client> = match design {
         "spec-s0" => {
@@ -105,7 +106,7 @@ fn killed_clients_of_any_sequencer_cost_the_others_nothing() {
         let (judge, is_over) = (&judge, &is_over);
         let taken: Vec<Vec<u64>> = std::thread::scope(|threads| {
             let killing = threads.spawn(move || {
-                // Each is killed while it asks, and another comes.
+                // Each client is killed in the middle of its requests, and another one starts.
                 for _ in 0..4 {
                     let args =
                         ["seq", "bench", "--design", design, "--address", address, "--seconds", "60", "--no-pin"];
@@ -133,9 +134,9 @@ fn killed_clients_of_any_sequencer_cost_the_others_nothing() {
         let greatest = taken.iter().flatten().max().copied().unwrap();
         let unique = count_unique(taken);
         assert!(unique >= 10 * CALLS as u64);
-        // Those that were killed had theirs.
+        // The killed clients had their share.
         assert!(greatest - 1000 > unique + 1000, "{design}: {greatest}, {unique}");
-        // And the server goes on above all of them.
+        // The server goes on above all of these numbers.
         let device = ShmDevice::open(&"shm://".parse().unwrap()).unwrap();
         let (mut client, _hold) = join(&device, design, address);
         assert!(judge.drive(&mut *client, 100).iter().all(|number| *number > greatest), "{design}");
@@ -153,7 +154,7 @@ fn a_sequencer_of_several_threads_has_one_sequence() {
     }
 }
 
-/// Whether who connected hears the end of it within `patience`.
+/// Whether the server closes this connection within `patience`.
 fn is_shown_out(mut visitor: &TcpStream, patience: Duration) -> bool {
     visitor.set_read_timeout(Some(patience)).unwrap();
     let mut heard = Vec::new();
@@ -169,15 +170,15 @@ fn who_comes_and_says_nothing_keeps_nobody_from_a_server() {
     let device = ShmDevice::open(&"shm://".parse().unwrap()).unwrap();
     let (mut client, _hold) = join(&device, "herd", &seq.address);
     assert_eq!(Judge::default().drive(&mut *client, 100).len(), 100);
-    // One after the other they would have had two seconds each.
+    // One after the other, the visitors would have kept the server for two seconds each.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    // There is a place for a few, and those at a loss for words have to leave it.
+    // There is room for a few visitors, and silent ones have to leave it.
     assert!(at_seq.iter().all(|visitor| is_shown_out(visitor, common::PATIENCE)));
     assert!(at_cache.iter().all(|visitor| is_shown_out(visitor, common::PATIENCE)));
     let args = ["--seconds", "0.1", "--keys", "1K", "--clients", "1", "--no-pin", "--address", &cache.address];
     let output = run(sinew(&["kv", "bench", "herd-opt"]).args(args));
     assert!(output.status.success(), "{}", text(&output.stderr));
-    // Their presence does not keep a server from its end either.
+    // Nor do silent visitors keep a server from ending.
     let _silent = [visit(&seq.address), visit(&cache.address)];
     for mut server in [seq, cache] {
         let began = Instant::now();
@@ -187,7 +188,7 @@ fn who_comes_and_says_nothing_keeps_nobody_from_a_server() {
     }
 }
 
-/// More connections than wait at a server at a time say a byte of a frame now and then, or nothing.
+/// There are more connections than a server lets wait at a time; each sends a byte of a frame now and then, or nothing.
 #[test]
 fn a_crowd_that_speaks_slowly_keeps_nobody_from_a_server() {
     let (seq, cache) = (sequencer("herd", &[]), herd(&["--clients", "1"]));
@@ -197,7 +198,7 @@ fn a_crowd_that_speaks_slowly_keeps_nobody_from_a_server() {
         let began = Instant::now();
         let (mut client, _hold) = join(&device, "herd", &seq.address);
         assert_eq!(Judge::default().drive(&mut *client, 100).len(), 100);
-        // Were each heard to its end, one would be there for a hundred times half a second.
+        // If each were heard to its end, joining would take a hundred times half a second.
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
     let args = ["--seconds", "0.1", "--keys", "1K", "--clients", "1", "--no-pin", "--address", &cache.address];
@@ -262,7 +263,7 @@ fn a_device_carries_gets_puts_and_deletes_of_a_herd() {
             let welcome = Welcome::from_bytes(&hold.receive().unwrap()[1..]).unwrap();
             (CacheClient::new(joining.join(&welcome).unwrap()), hold)
         });
-        // Inline and longer than that.
+        // Some values go inline, and others are longer.
         let value_of = |key: u8| vec![key; 4 * usize::from(key)];
         for (step, expected) in
             [(0, Status::Absent), (1, Status::Stored), (0, Status::Found), (2, Status::Deleted), (0, Status::Absent)]
@@ -272,7 +273,7 @@ fn a_device_carries_gets_puts_and_deletes_of_a_herd() {
                 let began = Instant::now();
                 while answered < 100 {
                     while asked < 100 && client.has_room(&[0]) {
-                        // Each has keys of its own.
+                        // Each client has keys of its own.
                         let key = [which as u8, asked];
                         let now_ns = clock.now_ns();
                         match step {
@@ -285,7 +286,7 @@ fn a_device_carries_gets_puts_and_deletes_of_a_herd() {
                     }
                     client.flush();
                     let take = |outcome: sinew::kv::herd::Outcome<'_>| {
-                        // A DELETE that was asked twice is executed once.
+                        // A DELETE that is retried is executed once.
                         assert_eq!(outcome.status, Some(expected), "{design}: step {step}, {}", outcome.tag);
                         if expected == Status::Found {
                             assert_eq!(outcome.value, value_of(outcome.tag as u8));

@@ -1,4 +1,5 @@
-//! Client libraries that share one endpoint, and one thread: a cache's, twice, and a sequencer's, with calls of all under way at once.
+//! Client libraries that share one endpoint and one thread: those of two caches and of a sequencer, with calls of all
+//! in flight at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ impl World {
         Self { clock, servers, shared: SharedEndpoint::new(client) }
     }
 
-    /// One turn of the endpoint, whoever asks for it, and of the servers.
+    /// Turns the endpoint once, for all its clients, and the servers.
     fn turn(&mut self) {
         self.shared.turn();
         self.servers.iter_mut().for_each(|server| _ = server.turn());
@@ -85,7 +86,8 @@ impl World {
     }
 }
 
-/// Takes a client's answers, by tag, and whether each is right; puts its value under further keys, and gets it again.
+/// Takes a client's answers, by tag, and whether each is right. Then puts the client's value under further keys, and
+/// gets it again.
 fn step_cache(client: &mut Pipeline<Share>, value: &[u8], asked: &mut u64, calls: u64) -> BTreeMap<u64, bool> {
     let mut answers = BTreeMap::new();
     while let Some(answer) = client.poll() {
@@ -97,7 +99,7 @@ fn step_cache(client: &mut Pipeline<Share>, value: &[u8], asked: &mut u64, calls
         assert_eq!(answers.insert(answer.tag, is_right), None);
     }
     while *asked < calls && client.in_flight() < client.window() {
-        // A get waits for its put: on its way it could overtake it.
+        // A get waits for its put, which it could overtake.
         let key = format!("key {}", *asked / 2);
         match *asked % 2 {
             0 => client.put(key.as_bytes(), value, PutOptions::default(), *asked).unwrap(),
@@ -115,7 +117,7 @@ fn two_caches_and_a_sequencer_are_called_over_one_endpoint_and_each_client_has_i
     let mut world = World::new();
     let mut caches = [0, 1, 1].map(|server| (world.cache_client(server), 0, BTreeMap::new()));
     let mut sequencer = world.sequencer_client();
-    // The last two have the same cache, and the same values there.
+    // The last two clients use the same cache, with the same value.
     let values = [&b"of the first"[..], b"of the second", b"of the second"];
     let (mut numbers, mut asked, mut together) = (Vec::new(), 0, 0);
     for _ in 0..PATIENCE_STEPS {
@@ -126,7 +128,7 @@ fn two_caches_and_a_sequencer_are_called_over_one_endpoint_and_each_client_has_i
             numbers.push((answer.tag, answer.result.unwrap()));
         }
         while asked < CALLS && sequencer.in_flight() < WINDOW {
-            // So that an answer that went to another would not fit.
+            // The counts differ, so that another request's answer would not fit.
             sequencer.request(asked, asked as u32 % 7 + 1).unwrap();
             asked += 1;
         }

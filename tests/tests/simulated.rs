@@ -13,10 +13,10 @@ use sinew_sim::{
 
 const ECHO: RequestType = RequestType::new(1);
 
-/// When something happens to a network, and what.
+/// Time of an event in ns, and what it does to a network.
 type Event = (u64, fn(&Network));
 
-/// What all actors of a run count.
+/// Counts over all actors of a run.
 #[derive(Debug, Default)]
 struct Counts {
     completed: u64,
@@ -26,7 +26,7 @@ struct Counts {
     latencies_ns: Vec<u64>,
 }
 
-/// Keeps so many calls in flight, until it has made its share.
+/// Keeps a window of calls in flight, until it has made its share.
 struct Client {
     rpc: Endpoint,
     clock: SimClock,
@@ -37,7 +37,7 @@ struct Client {
     next: u64,
     calls: u64,
     len: usize,
-    /// Packets that were sent again so far.
+    /// Retransmissions so far.
     retransmissions: u64,
     counts: Rc<RefCell<Counts>>,
 }
@@ -133,11 +133,11 @@ struct Plan {
     calls: u64,
     faults: LinkFaults,
     costs: Costs,
-    /// When the first server stands still, and until when.
+    /// Times in ns at which the first server stops and goes on.
     pause_ns: Option<(u64, u64)>,
-    /// What happens to the network when.
+    /// Events of the network.
     happens: Vec<Event>,
-    /// By how many parts in a million the clocks of servers are fast, and those of clients slow.
+    /// Parts in a million by which the servers' clocks are fast, and the clients' slow.
     drift_ppm: i32,
 }
 
@@ -214,7 +214,7 @@ fn calls_are_answered_in_microseconds_of_virtual_time() {
     assert_eq!(cluster.network().stats().lost, 0);
     let mut latencies = counts.latencies_ns;
     latencies.sort_unstable();
-    // Twice an interface, two links, a switch and an interface, and what the cores do.
+    // Each way has two interfaces, two links and a switch; the cores' work comes on top.
     let way_ns = 300 + 200 + 300 + 200 + 300;
     let median = latencies[latencies.len() / 2];
     assert!((2 * way_ns..2 * way_ns + 1_000).contains(&median), "{median}");
@@ -249,8 +249,9 @@ const MS: u64 = 1_000_000;
 
 #[test]
 fn copies_that_wait_in_queues_do_not_beget_more_copies() {
-    // A window of packets takes 9.6, 96 and 384 ms on these links, and the time-out is 5 ms at first. While the server stands still, copies
-    // are made. Were the time-out still as short then, each lot of them would make another, and the call would never end.
+    // A window of packets takes 9.6, 96 and 384 ms on these links, and the time-out is 5 ms at first. While the server
+    // stands still, copies are made. If the time-out stayed that short, each batch of copies would cause another, and
+    // the call would never end.
     for (rate_gbps, len) in [(0.04, 3 << 20), (0.004, 3 << 18), (0.001, 3 << 16)] {
         for pause_ns in [None, Some((100 * MS, 130 * MS))] {
             let topology = Topology::star(2, rate_gbps, 200, 1500);
@@ -258,7 +259,7 @@ fn copies_that_wait_in_queues_do_not_beget_more_copies() {
                 Plan { topology, servers: 1, clients: 1, window: 1, len, calls: 1, pause_ns, ..Plan::small() }.run();
             assert_eq!((counts.completed, counts.failed, counts.wrong), (1, 0, 0));
             let took_ms = (cluster.network().clock().now_ns() / MS) as f64;
-            // There and back.
+            // The least time is that of both ways.
             let least_ms = 2.0 * len as f64 * 8.0 / (rate_gbps * 1e6);
             assert!((1.0..1.5).contains(&(took_ms / least_ms)), "{took_ms} ms of {least_ms} at {rate_gbps} Gbps");
         }
@@ -276,8 +277,8 @@ fn round_trips_that_take_longer_than_the_time_out_are_learnt() {
         // Each link is half of the way; a session takes two round trips to open.
         let turns = network.clock().now_ns() as f64 / (2 * delay_ms * MS) as f64;
         assert!((15.0..19.0).contains(&turns), "{turns} round trips at {delay_ms} ms");
-        // The first calls of the session, and none after them, were sent again, five times at most in 200 ms; the session was asked for more
-        // often, and in the version before too.
+        // Only the first calls of the session were retransmitted, at most five times in 200 ms. The requests for the
+        // session were repeated more often, in the previous version as well.
         let sent = network.stats().delivered;
         assert!(sent < 2 * calls + 120, "{sent} packets at {delay_ms} ms");
     }
@@ -285,8 +286,8 @@ fn round_trips_that_take_longer_than_the_time_out_are_learnt() {
 
 #[test]
 fn losses_before_anything_was_measured_do_not_beget_copies_either() {
-    // Packets of the call leave 12 ms after each other. Were the time-out 5 ms again with each answer to a copy, a window of copies would leave
-    // for every packet: these calls took 1,900 to 2,900 packets so.
+    // Packets of the call leave 12 ms apart. When each answer to a copy reset the time-out to 5 ms, a window of copies
+    // left for every packet, and these calls took 1,900 to 2,900 packets.
     for seed in [1, 2, 3, 4, 6] {
         let topology = Topology::star(2, 0.001, 200, 1500);
         let faults = LinkFaults::losing(0.01);
@@ -294,7 +295,7 @@ fn losses_before_anything_was_measured_do_not_beget_copies_either() {
         let plan = Plan { topology, seed, faults, servers: 1, clients: 1, window: 1, len, calls: 1, ..Plan::small() };
         let (cluster, counts) = plan.run();
         assert_eq!((counts.completed, counts.failed, counts.wrong), (1, 0, 0));
-        // Nothing lost, it takes 573. Each loss costs a window of 32 at most.
+        // Without losses it takes 573 packets. Each loss costs a window of 32 at most.
         let stats = cluster.network().stats();
         assert!(stats.lost >= 10 && stats.delivered < 1_200, "{stats:?}, seed {seed}");
     }
@@ -324,7 +325,7 @@ fn a_silence_before_anything_was_measured_makes_no_long_time_outs() {
         let (cluster, counts) = plan.run();
         assert_eq!((counts.completed, counts.failed, counts.wrong), (1, 0, 0));
         let took_ms = cluster.network().now_ns() / MS;
-        // There were 10 to 24 s, when the silence itself passed for a round trip.
+        // It took 10 to 24 s when the silence itself was taken for a round trip.
         assert!(took_ms < 4_000, "{took_ms} ms, seed {seed}");
     }
 }
@@ -336,13 +337,14 @@ fn many_that_call_one_over_a_slow_link_are_all_answered() {
     let (cluster, counts) = plan.run();
     assert_eq!((counts.completed, counts.failed, counts.wrong), (400, 0, 0));
     let took_ms = cluster.network().clock().now_ns() / MS;
-    // 8 MB there and 8 MB back at 100 Mbps, at the same time.
+    // 8 MB go each way at 100 Mbps, both ways at the same time.
     assert!((640..1_000).contains(&took_ms), "{took_ms} ms");
 }
 
 #[test]
 fn packets_that_are_damaged_harm_no_call_but_their_own() {
-    // As if no fabric had a checksum. A bit of data arrives as it is; one of a header makes a packet useless, or ends its call.
+    // This acts as if no fabric had a checksum. A damaged bit of data arrives as it is; one of a header makes a packet
+    // useless, or ends its call.
     let faults = LinkFaults { corruption: 0.01, ..LinkFaults::default() };
     let (cluster, counts) = Plan { faults, len: 3_000, ..Plan::small() }.run();
     let stats = cluster.network().stats();
@@ -377,7 +379,7 @@ fn calls_get_through_links_that_lose_in_one_direction() {
     }
 }
 
-/// On links to hosts: from the host (0), or to it (1).
+/// Loses packets on the links of hosts: those from the host (0), or those to it (1).
 fn lose(network: &Network, direction: usize) {
     for link in 0..network.topology().links.len() {
         network.set_faults(LinkId(link), direction, LinkFaults::losing(0.05));
@@ -417,7 +419,7 @@ fn cores_that_cost_more_serve_less() {
     let usual = Costs::default();
     let [cheap, dear] = [usual, Costs { receive_ns: usual.receive_ns + 400, ..usual }].map(rate);
     assert!(dear < 0.6 * cheap, "{dear} {cheap}");
-    // One server core, which spends 488 ns on a call, at least.
+    // The one server core spends at least 488 ns on a call.
     assert!((1.0..2.05).contains(&dear), "{dear}");
 }
 

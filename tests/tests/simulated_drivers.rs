@@ -1,4 +1,4 @@
-//! The drivers that measure this machine, as actors of a simulated cluster.
+//! The load drivers that measure this machine, as actors of a simulated cluster.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,15 +17,15 @@ use sinew_rpc::{BurstCalls, Call, Nexus, NexusBuilder, Rpc, SessionEvent, Sessio
 use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, Topology};
 
 const SLICE_NS: u64 = 2_000_000;
-/// What an idle driver lets pass until it looks again.
+/// Time in ns after which an idle driver looks again.
 const LOOK_NS: u64 = 500;
-/// A packet's way between the hosts, there and back, and what the cores do about it at most.
+/// A packet's time between the hosts, there and back, and the most that the cores add.
 const ROUND_TRIP_NS: std::ops::Range<u64> = 2_000..20_000;
 
-/// Makes a driver as soon as it is connected.
+/// Makes a driver, as soon as its endpoint is connected.
 type Make = Box<dyn FnMut() -> Option<Box<dyn Load>>>;
 
-/// A driver that is turned by a simulated core, for one slice.
+/// A driver that a simulated core turns, for one slice.
 struct Driven {
     make: Make,
     load: Option<Box<dyn Load>>,
@@ -61,13 +61,13 @@ fn open(network: &Network, nexus: &Nexus, host: usize, name: &str) -> Endpoint {
     Rpc::new(nexus, port, network.clock(), Box::new(SeededGenerator::new(network.random())))
 }
 
-/// Whether a session of this endpoint is open by now.
+/// Whether a session of this endpoint is open by now; turns it.
 fn is_open(rpc: &mut Endpoint) -> bool {
     rpc.turn();
     rpc.poll_event().is_some_and(|event| matches!(event, SessionEvent::Connected(_)))
 }
 
-/// What comes of a slice that is driven from one host against `server` at another, and the network's trace.
+/// Drives a slice from one host against `server` at another. Returns the slice and the hash of the network's trace.
 fn driven(seed: u64, server: NexusBuilder, driver: impl FnOnce(Endpoint, SessionId, SimClock) -> Make) -> (Slice, u64) {
     let network = Network::new(Topology::star(2, 25.0, 200, 1500), seed).unwrap();
     let mut cluster = Cluster::new(&network);
@@ -83,7 +83,8 @@ fn driven(seed: u64, server: NexusBuilder, driver: impl FnOnce(Endpoint, Session
     (came.take().unwrap(), network.trace_hash())
 }
 
-/// It drove for the slice, many at a time, and twice in the same way; what came the first time.
+/// Checks that a driver keeps `window` requests in flight for the whole slice, and that two runs are the same. Returns
+/// the first slice.
 fn check(window: u64, run: impl Fn(u64) -> (Slice, u64)) -> Slice {
     let (slice, trace) = run(1);
     let (again, trace_again) = run(1);
@@ -91,7 +92,7 @@ fn check(window: u64, run: impl Fn(u64) -> (Slice, u64)) -> Slice {
     assert!((SLICE_NS..SLICE_NS + SLICE_NS / 50).contains(&slice.elapsed_ns), "{} ns", slice.elapsed_ns);
     let median_ns = slice.latency.value_at_quantile(0.5);
     assert!(ROUND_TRIP_NS.contains(&median_ns), "{median_ns}");
-    // So many at a time, each of which takes so long.
+    // As many are done as a window of requests with this mean latency allows.
     let expected = (window * slice.elapsed_ns) as f64 / slice.latency.mean();
     assert!((slice.done as f64 / expected - 1.0).abs() < 0.25, "{} rather than {expected}", slice.done);
     slice
@@ -140,7 +141,7 @@ fn a_cache_is_filled_and_asked_in_virtual_time() {
             })
         })
     });
-    // Beside the keys that were stored first.
+    // The rest are the keys that were stored first.
     let (asked, gets) = (slice.done - 500, slice.gets);
     assert!(gets > asked * 9 / 10 && gets < asked && slice.hits == gets, "{gets} of {asked}, {} hits", slice.hits);
 }

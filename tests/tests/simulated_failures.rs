@@ -11,13 +11,13 @@ use sinew_sim::{Actor, ActorId, Cluster, Doing, HostId, Network, PortConfig, Sim
 const ECHO: RequestType = RequestType::new(1);
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
-/// Nodes, of the five racks of the CX4 cluster.
+/// Nodes, spread over the five racks of the CX4 cluster.
 const NODES: usize = 60;
-/// Each node calls each other one so often.
+/// Time in ns between two calls of a node to the same other node.
 const PERIOD_NS: u64 = 400 * US;
 const PEER_TIMEOUT_NS: u64 = 4 * MS;
 
-/// What a node saw of another.
+/// What a node has seen of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
     connected: u64,
@@ -28,7 +28,7 @@ struct Seen {
 
 type Book = Rc<RefCell<BTreeMap<usize, Seen>>>;
 
-/// Serves all others, and calls each once in a while.
+/// Serves all others, and calls each of them periodically.
 struct Node {
     index: usize,
     rpc: Rpc<SimPort, SimClock>,
@@ -46,7 +46,7 @@ impl Node {
             Ok(session) => {
                 self.sessions.insert(session, other);
             }
-            // Nobody has the name now.
+            // Nobody has the name at present.
             Err(_) => {
                 self.absent.insert(other);
             }
@@ -73,7 +73,7 @@ impl Node {
         for (session, other) in &self.sessions {
             let (mut request, response) = (self.rpc.alloc(8).unwrap(), self.rpc.alloc(8).unwrap());
             request.copy_from_slice(&(*other as u64).to_le_bytes());
-            // Queued, where the session is still opening.
+            // The call is queued if the session is still opening.
             let _ = self.rpc.enqueue_request(*session, ECHO, request, response, *other as u64);
         }
     }
@@ -82,7 +82,7 @@ impl Node {
 impl Actor for Node {
     fn turn(&mut self) -> Doing {
         if self.sessions.is_empty() {
-            // The first turn: all others have their ports by now.
+            // This is the first turn, and all others have their ports by now.
             let own = self.index;
             (0..NODES).filter(|other| *other != own).for_each(|other| self.connect(other));
         }
@@ -119,7 +119,7 @@ struct World {
 }
 
 impl World {
-    /// All nodes, and time enough for all sessions to open.
+    /// Starts all nodes, and runs until all sessions are open.
     fn open() -> Self {
         let network = Network::new(Topology::cx4(), 7).unwrap();
         let mut world = Self { cluster: Cluster::new(&network), nodes: Vec::new() };
@@ -172,7 +172,7 @@ impl World {
         self.nodes[node].1.borrow()[&other].clone()
     }
 
-    /// Calls answered between each pair, to compare with later.
+    /// Returns the calls answered between each pair, for a comparison later.
     fn answered(&self) -> BTreeMap<(usize, usize), u64> {
         let of = |(node, (_, book)): (usize, &(ActorId, Book))| {
             let seen: Vec<_> = book.borrow().iter().map(|(other, seen)| ((node, *other), seen.answered)).collect();
@@ -188,7 +188,7 @@ fn when_a_node_dies_calls_to_it_end_and_all_others_go_on_until_it_is_back_withou
     let mut world = World::open();
     world.cluster.crash(world.nodes[DEAD].0);
     let before = world.answered();
-    // Each notices by itself, at most a probe later than the time-out.
+    // Each node notices by itself, at most a probe later than the time-out.
     world.pass(PEER_TIMEOUT_NS + 3 * MS);
     let after = world.answered();
     for node in (0..NODES).filter(|node| *node != DEAD) {
@@ -215,7 +215,7 @@ fn when_a_node_dies_calls_to_it_end_and_all_others_go_on_until_it_is_back_withou
 #[test]
 fn a_rack_that_is_cut_off_loses_its_sessions_to_others_and_none_of_its_own() {
     const RACK: usize = 5;
-    // Hosts go to the racks in turn.
+    // Hosts are assigned to the racks in turn.
     let in_rack = |node: usize| node.is_multiple_of(RACK);
     let mut world = World::open();
     let network = world.cluster.network().clone();
@@ -258,7 +258,8 @@ fn who_is_not_heard_any_more_is_given_up_and_hears_of_that_when_it_is_heard_agai
     for node in (0..NODES).filter(|node| *node != MUTE) {
         let (there, back) = (world.seen(node, MUTE), world.seen(MUTE, node));
         if deaf(node) {
-            // Who hears nothing finds out by itself. The other hears of its attempts to connect, which are signs of life.
+            // A node that hears nothing finds out by itself. The mute node hears its attempts to connect, which are
+            // signs of life.
             assert_eq!(there.lost, [Cause::PeerSilent], "{node}: {there:?}");
             assert!(!there.failed.is_empty() && back.lost.is_empty(), "{node}: {there:?} {back:?}");
         } else {

@@ -1,4 +1,5 @@
-//! One program on threads and in virtual time: it serves at two ports, with state, workers, and calls that it answers later.
+//! One program on threads and in virtual time: it serves at two ports, with state, workers, and calls that it answers
+//! later.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,24 +15,24 @@ use sinew_sim::{
     Topology, WorkersConfig,
 };
 
-/// Adds a number, and answers with the sum of all.
+/// Request type: add a number, and answer with the sum of all.
 const ADD: RequestType = RequestType::new(1);
-/// A worker turns the request around.
+/// Request type: a worker answers with the request's bytes reversed.
 const TURN_AROUND: RequestType = RequestType::new(2);
-/// The disk, which is another thread, has to keep the request first.
+/// Request type: answer once the disk, which is another thread, has kept the request.
 const KEEP: RequestType = RequestType::new(3);
-/// Asks the service's other port to add.
+/// Request type: have the service's other port add.
 const ADD_THERE: RequestType = RequestType::new(4);
 const KINDS: [RequestType; 4] = [ADD, TURN_AROUND, KEEP, ADD_THERE];
 
-/// What a worker and the disk take for a request.
+/// Time in ns that a worker takes for a request, and that the disk takes.
 const WORKER_NS: u64 = 20_000;
 const DISK_NS: u64 = 50_000;
 
-/// Lets the core that is at work be busy, where that is not a fact anyway.
+/// Keeps the core at work busy for some ns, where the work itself does not.
 type Spend = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// What the parts of the service share.
+/// State that the parts of the service share.
 struct Shared {
     sum: Mutex<u64>,
     to_keep: Mutex<Vec<DeferredCall>>,
@@ -68,7 +69,7 @@ fn nexus(shared: &Arc<Shared>, workers: Arc<dyn WorkerPool>, spend: Spend) -> Ne
         .unwrap()
 }
 
-/// The disk: answers what it has kept. Returns whether there was anything.
+/// Turns the disk, which keeps requests and answers them. Returns whether there were any.
 fn turn_disk(shared: &Shared, spend: &Spend) -> bool {
     let calls = std::mem::take(&mut *shared.to_keep.lock().unwrap());
     let any = !calls.is_empty();
@@ -125,11 +126,11 @@ impl Actor for Service<SimPort, SimClock> {
     }
 }
 
-/// What a client has found.
+/// Results of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Found {
     answered: u64,
-    /// The last sum that it was told.
+    /// Greatest sum that it was told.
     sum: u64,
     latencies_ns: BTreeMap<u16, Vec<u64>>,
 }
@@ -204,7 +205,7 @@ impl Actor for Client<SimPort, SimClock> {
     }
 }
 
-/// What becomes of `calls` calls of all kinds in turn: what is added by those that add, and kept by those that are kept.
+/// Returns the sum of the numbers added, and of the numbers kept, by `calls` calls of all kinds in turn.
 fn totals(calls: u64) -> (u64, u64) {
     let of = |kinds: &[RequestType]| {
         (0..calls).filter(|tag| kinds.contains(&KINDS[*tag as usize % KINDS.len()])).map(|tag| tag + 1).sum()
@@ -229,7 +230,7 @@ fn the_program_serves_on_threads() {
     let is_over = Arc::new(AtomicBool::new(false));
     let (tell, address) = std::sync::mpsc::channel();
     let over = Arc::clone(&is_over);
-    // The disk's thread starts the service's: it is who is to be woken.
+    // The disk's thread starts the service's, since the disk's is the one to be woken.
     let disk = std::thread::spawn(move || {
         let woken = Arc::new(Unpark(std::thread::current(), AtomicBool::new(false)));
         let shared = Arc::new(Shared {
@@ -329,7 +330,7 @@ impl World {
         self.cluster.add("client", [place], Box::new(client));
     }
 
-    /// Until so many calls are answered; returns what each client found.
+    /// Runs until this many calls are answered; returns each client's results.
     fn run(&mut self, calls: u64) -> Vec<Found> {
         let clients = self.clients.clone();
         let over = |_: &Cluster| clients.iter().map(|found| found.borrow().answered).sum::<u64>() == calls;
@@ -337,7 +338,7 @@ impl World {
         clients.iter().map(|found| found.borrow().clone()).collect()
     }
 
-    /// The latencies of calls of one kind.
+    /// Returns the latencies of calls of one kind.
     fn latencies_of(&mut self, kind: RequestType, calls: u64) -> Vec<u64> {
         self.run(calls).iter().flat_map(|found| found.latencies_ns.get(&kind.number()).cloned()).flatten().collect()
     }
@@ -375,7 +376,7 @@ fn the_program_serves_in_virtual_time_and_twice_in_the_same_way() {
     assert_ne!(first.1, run(2).1);
 }
 
-/// A packet's way between two hosts, and what cores do about it, at most.
+/// Time in ns of a packet between two hosts, and the most that cores add.
 const WAY_NS: u64 = 300 + 200 + 300 + 200 + 300;
 const CORES_NS: u64 = 1_000;
 

@@ -2,9 +2,9 @@
 
 mod common;
 #[path = "common/pressure.rs"]
-#[allow(dead_code)] // Some of it is for hunts that go on for longer.
+#[allow(dead_code)] // The longer hunts use the rest of it.
 mod pressure;
-#[allow(dead_code)] // Much of it is for other tests.
+#[allow(dead_code)] // Other tests use the rest of it.
 mod mounts {
     pub mod remote;
 }
@@ -16,10 +16,10 @@ use mounts::remote::Cluster;
 use pressure::{Group, hog};
 use sinew_conformance::skipped;
 
-/// What a program uses, and what it may have.
+/// Memory that a program uses, and memory that it may have.
 const USED: usize = 36 << 20;
 const LIMIT: usize = 24 << 20;
-/// As Linux numbers it.
+/// Number of the capability on Linux.
 const CAP_SYS_RESOURCE: u32 = 24;
 
 #[test]
@@ -27,7 +27,7 @@ fn the_program_that_needs_memory() {
     pressure::use_memory_if_told();
 }
 
-/// What the kernel says of a device that it swaps to.
+/// Returns what the kernel reports of a device that it swaps to.
 fn listed(device: &str) -> Option<serde_json::Value> {
     let output = run(&mut sinew(&["swap", "show", "--json"]));
     let list: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -44,7 +44,7 @@ fn on(args: &[&str]) -> String {
     device
 }
 
-/// Whether this test may change what the machine swaps to; if not, it says that it is skipped.
+/// Whether this test may change the machine's swap; if not, reports the test as skipped.
 fn may_swap() -> bool {
     let may = sinew::host::is_root();
     if !may {
@@ -127,7 +127,7 @@ fn a_loop_device_that_somebody_else_has_set_up_stays() {
         assert!(text(&still.stdout).contains(&*device));
     }
     assert!(run(Command::new("losetup").args(["-d", &device])).status.success());
-    // Nor does one that ours was once.
+    // A device that was once ours, but now has another file, stays as well.
     let ours = folder.0.join("swap");
     let on = on(&[ours.to_str().unwrap(), "--size", "2M", "--priority", "31000"]);
     assert!(run(Command::new("swapoff").arg(&on)).status.success());
@@ -189,7 +189,7 @@ fn a_server_for_paging_has_its_memory_locked_and_is_not_ended_for_memory() {
     let status = of("status");
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
     assert!(!value("VmLck:").starts_with("0 "), "{status}");
-    // Root of a container may lack the right.
+    // Root in a container may lack the right.
     let rights = u64::from_str_radix(value("CapEff:"), 16).unwrap();
     let may_tell_the_kernel = rights & 1 << CAP_SYS_RESOURCE != 0;
     assert_eq!(of("oom_score_adj").trim() == "-1000", may_tell_the_kernel, "{status}");

@@ -1,4 +1,4 @@
-//! `sinew verbs`: its figures, its exit statuses, what it leaves behind.
+//! `sinew verbs`: its figures and exit statuses, and what it leaves behind.
 
 mod common;
 #[path = "common/crowd.rs"]
@@ -15,14 +15,14 @@ use serde_json::Value;
 
 const SHORT: [&str; 3] = ["--seconds", "0.05", "--json"];
 
-/// Runs a command when no other of these tests does: measurements spin on two processors.
+/// Runs a command while no other of these tests runs one: measurements spin on two processors.
 fn run(command: &mut Command) -> Output {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     common::run(command)
 }
 
-/// Runs a measurement whose number at `place` is above zero; for longer where a starved machine saw nothing.
+/// Runs a measurement whose number at `place` must be above zero; runs it for longer if a starved machine saw nothing.
 fn measure(args: &str, place: &str) -> Value {
     for seconds in ["0.05", "1", "10"] {
         let args: Vec<&str> = ["verbs"].into_iter().chain(args.split_whitespace()).collect();
@@ -78,7 +78,8 @@ fn of_writes_no_more_count_as_checked_than_are_looked_at() {
         ("--op write-imm --transport uc", "arrived"),
     ] {
         let result = measure(&format!("rate {args} --window 16"), "/details/total_mops");
-        // After each of ten slices of each attempt, and after what precedes them, the last in each place.
+        // WRITEs are checked before the first slice and after each of ten slices of each attempt: the last WRITE in
+        // each of the 16 places.
         let slices = 10.0 * number(&result, "/surroundings/attempts") + 1.0;
         assert!(number(&result, "/details/checked") <= slices * 16.0, "{result}");
         assert!(number(&result, "/figure") * number(&result, "/setup/seconds") * 1e6 > 1000.0, "{result}");
@@ -184,7 +185,7 @@ fn a_sweep_measures_each_size() {
     assert_eq!(sizes.collect::<Vec<_>>(), [8, 16, 32]);
 }
 
-/// What a sweep of three sizes prints.
+/// Returns what a sweep of three sizes prints.
 fn sweep(what: &str, more: &[&str]) -> String {
     let output = run(sinew(&["verbs", what, "--op", "write", "--sizes", "8..32", "--seconds", "0.05"]).args(more));
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -221,7 +222,7 @@ fn a_sweep_is_told_as_csv_with_a_head_and_plain_numbers() {
         assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["8", "16", "32"], "{csv}");
         for row in &rows {
             let (valid, numbers) = row.split_last().unwrap();
-            // What did not come through in the time is left out.
+            // A figure that could not be measured in the time is an empty cell.
             let is_number = |cell: &&str| cell.is_empty() || cell.parse::<f64>().is_ok();
             assert!(row.len() == head.split(',').count() && numbers.iter().all(is_number), "{csv}");
             assert!(["true", "false"].contains(valid), "{csv}");
@@ -291,7 +292,7 @@ fn devices_are_listed_and_those_that_cannot_be_used_say_why() {
     assert!(devices.iter().all(|device| device["name"].is_string() || device["error"].is_string()), "{result}");
 }
 
-/// A server that runs on its own, and its address.
+/// Starts a server that runs on its own; also returns its address.
 fn serve(folder: &Folder) -> (Process, String) {
     let mut process = Process::start(sinew(&["verbs", "serve"]).env("XDG_RUNTIME_DIR", &folder.0));
     let stdout = process.0.stdout.take().unwrap();
@@ -325,7 +326,7 @@ fn a_server_serves_one_after_the_other_and_survives_nonsense() {
     assert_eq!(folder.names(), Vec::<String>::new());
 }
 
-/// More connections than a server measures at a time, and than wait at it at a time, say nothing, or no whole word.
+/// There are more silent connections than a server measures, or lets wait, at a time; some send part of a word.
 #[test]
 fn a_crowd_that_says_nothing_keeps_nobody_from_measuring() {
     let folder = Folder::new();
@@ -360,7 +361,7 @@ fn a_measurement_that_is_interrupted_or_killed_leaves_nothing_behind() {
         bench.signal(signal);
         let status = bench.wait();
         if signal == Signal::KILL {
-            // Its own names go with the next that starts.
+            // Its own names are removed by the next process that starts.
             eventually("the server ends with its parent", || !is_alive(servers[0]));
             continue;
         }
@@ -375,7 +376,7 @@ fn a_measurement_that_is_interrupted_or_killed_leaves_nothing_behind() {
 fn thresholds_decide_the_exit_status() {
     let folder = Folder::new();
     let path = folder.0.join("quiet.json");
-    // A machine that is quiet whatever it does; what other tests take of it counts all the same.
+    // References that a machine always meets; but load from other tests still makes a result invalid.
     let references = r#"{"results":[{"figure":1e18,"details":{"name":"ring_round_trip"}}]}"#;
     std::fs::write(&path, references).unwrap();
     for (threshold, status) in

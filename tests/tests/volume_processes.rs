@@ -1,4 +1,4 @@
-//! Volumes at donors in processes of their own, which are killed.
+//! Volumes on donors in processes of their own, which are killed.
 
 mod common;
 #[path = "common/nbd.rs"]
@@ -23,7 +23,7 @@ fn donor(fabric: &str) -> Server {
     Server::of(&mut sinew(&["serve", "memory", &address, "--child", "--memory", "40M"]))
 }
 
-/// A block device on a volume, whose words are heard.
+/// A block device on a volume, whose output is read.
 struct Device {
     process: Process,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -47,7 +47,7 @@ impl Device {
         Client::connect(&self.socket)
     }
 
-    /// Ends it by Ctrl-C. Returns what it counted, and what it complained of.
+    /// Ends it as Ctrl-C does. Returns its counters and its complaints.
     fn end(mut self) -> (serde_json::Value, String) {
         self.process.signal(Signal::INT);
         let line = self.lines.next().expect("it says what it did").unwrap();
@@ -63,7 +63,7 @@ fn said(child: &mut Child) -> String {
     said
 }
 
-/// Lines as they come, which can be waited for with a time-out.
+/// Lines as they come, for which one can wait with a time-out.
 fn lines_of(stderr: impl Read + Send + 'static) -> std::sync::mpsc::Receiver<String> {
     let (line, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -72,7 +72,7 @@ fn lines_of(stderr: impl Read + Send + 'static) -> std::sync::mpsc::Receiver<Str
     lines
 }
 
-/// What was written, page by page.
+/// The byte last written to each page.
 struct Shadow(Vec<u8>);
 
 impl Shadow {
@@ -117,15 +117,16 @@ fn survives(fabric: &str) {
     drop(client);
     let (counters, said) = device.end();
     assert_eq!(counters["volume"]["donors_lost"], 1, "{counters}");
-    // That it was, or is again: with copies at the two that are left it may have been so for some milliseconds alone.
+    // It reports the lost donor, and possibly that all copies are there again: with two donors left, copies may have
+    // been missing for some milliseconds only.
     assert!(said.contains(&addresses[1]) && said.lines().count() <= 2, "{said}");
-    // Whoever comes next finds everything, with one donor away.
+    // The next server finds everything, with one donor away.
     let device = Device::start(&folder, &addresses, &[]);
     let mut client = device.client();
     shadow.check(&mut client);
     (0..40).for_each(|page| shadow.write(&mut client, page));
     drop(device);
-    // That one was killed with its clients there.
+    // The previous server was killed while it had clients.
     let device = Device::start(&folder, &addresses, &["--copies", "2"]);
     shadow.check(&mut device.client());
     device.end();
@@ -165,14 +166,14 @@ fn what_all_donors_took_along_is_read_from_the_last_copy_of_that_volume_alone() 
     let end: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert!(end["counters"]["last_copy"]["reads"].as_u64() > Some(0), "{end}");
     device.process.wait();
-    // The file is the device, for whoever has to do without donors.
+    // The file is the device, for anyone who has to do without donors.
     let bytes = std::fs::read(&file).unwrap();
     assert_eq!(bytes.len(), LEN + PAGE);
     assert!(bytes.chunks(PAGE).zip(&shadow.0).all(|(page, shadow)| page.iter().all(|byte| byte == shadow)));
-    // And nobody takes it for the one of a volume that begins anew.
+    // No new volume takes the file for its own last copy.
     let fresh: Vec<Server> = (0..3).map(|_| self::donor("shm")).collect();
     let at = format!("unix:{}", folder.0.join("other").display());
-    // The first makes the volume, and the second finds it.
+    // The first attempt creates the volume, and the second finds it.
     for _ in 0..2 {
         let mut command = sinew(&["serve", "block", "--at", &at]);
         command.args(fresh.iter().map(|donor| &donor.address)).args(["--size", "16M", "--last-copy", path]);
@@ -193,10 +194,10 @@ fn copies_that_a_donor_took_along_are_made_anew_at_another() {
     let mut shadow = Shadow(vec![0; LEN / PAGE]);
     (0..1000).for_each(|page| shadow.write(&mut client, page * 4));
     let words = lines_of(device.process.0.stderr.take().unwrap());
-    // Two of four, one after the other: none could have been lost had there been no new copies.
+    // Two of four donors are killed, one after the other. Without new copies, that would lose data.
     for victim in 0..2 {
         donors.remove(0).process.signal(Signal::KILL);
-        // A write finds out.
+        // A write notices the loss.
         (0..100).for_each(|page| shadow.write(&mut client, page * 40 + victim));
         while !words.recv_timeout(PATIENCE).unwrap().contains("has all its copies again") {}
         shadow.check(&mut client);
@@ -206,7 +207,7 @@ fn copies_that_a_donor_took_along_are_made_anew_at_another() {
     assert!(device.process.wait().success());
 }
 
-/// Writes all of the device, in long requests, until it fails.
+/// Writes all of the device again and again, in long requests, until a write fails.
 fn write_until_it_fails(socket: PathBuf, byte: u8) -> std::thread::JoinHandle<()> {
     const LONG: usize = 1 << 20;
     let mut client = Client::connect(&socket);
@@ -268,7 +269,7 @@ fn a_volume_is_not_taken_from_a_writer_that_lives_and_is_from_one_that_is_silent
     assert_eq!(client.read(0, PAGE).unwrap(), [1; PAGE]);
     client.write(0, &[2; PAGE]).unwrap();
     device.process.signal(Signal::CONT);
-    // It finds out by itself.
+    // The stopped writer finds out by itself.
     let words = lines_of(device.process.0.stderr.take().unwrap());
     while !words.recv_timeout(PATIENCE).unwrap().contains("another writer has taken the store over") {}
     assert_eq!((device.client().read(0, PAGE), client.read(0, PAGE).unwrap()[0]), (Err(5), 2));
@@ -379,7 +380,7 @@ fn a_check_says_whether_anything_is_wrong() {
     let (code, shown, said) = check(&[]);
     assert!(code == Some(5) && shown.contains(&format!("Gone: {}", addresses[2])), "{code:?} {shown} {said}");
     assert!(shown.contains("Something is wrong."), "{shown}");
-    // The server that comes next mends it.
+    // The next server mends it.
     let mut device = Device::start(&folder, &addresses, &[]);
     let words = lines_of(device.process.0.stderr.take().unwrap());
     while !words.recv_timeout(PATIENCE).unwrap().contains("has all its copies again") {}
@@ -414,7 +415,7 @@ fn a_donor_that_is_asked_for_its_memory_back_ends_when_volumes_have_moved() {
     let (counters, said) = device.end();
     assert_eq!((&counters["volume"]["status"], &counters["volume"]["why"]), (&"whole".into(), &().into()), "{said}");
     assert!(counters["volume"]["copies_made"].as_u64() > Some(0), "{counters}");
-    // One that has given nothing ends at once.
+    // A donor that has given nothing ends at once.
     let mut idle = donor("udp");
     idle.process.signal(Signal::USR1);
     assert!(idle.process.wait().success());

@@ -1,8 +1,8 @@
-//! The tests as an ordinary user on a poor machine.
+//! Runs the tests as an ordinary user on a poor machine.
 //!
-//! The test programs are built once, as usual; then each runs with fewer means: another user, a network without IPv6, no
-//! `/dev/shm`, 64 KB of lockable memory, one CPU. Taking means away needs root; where there is none, what can be taken
-//! is taken and the rest is named.
+//! The test programs are built once, as usual. Then each runs with less than usual: as another user, on a network
+//! without IPv6, without `/dev/shm`, with 64 KB of lockable memory and one CPU. Most of this needs root. Without root,
+//! the programs run under the limits on memory and CPU only, and a message says so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use crate::process;
 use crate::programs::{self, TestProgram};
 
-/// What to run.
+/// Arguments of `cargo xtask bare`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only these crates (may be given more than once); all when none is given.
@@ -23,11 +23,11 @@ pub struct Args {
 /// User and group without rights.
 const NOBODY: u32 = 65534;
 
-/// Bytes that may be locked into memory: the default of older kernels.
+/// Memory that may be locked, in KB: the default of older kernels.
 const LOCKABLE_KB: u32 = 64;
 
-/// Runs in namespaces of its own, before rights are given up. `$0` is a script name for messages, `$1` the user's
-/// number, the rest is the program.
+/// Takes network and `/dev/shm` away in namespaces of its own, gives up rights and runs a program. `$0` is a script
+/// name for messages, `$1` the user's number, and the rest is the program.
 const POOR_MACHINE: &str = r#"
 set -eu
 user=$1; shift
@@ -37,16 +37,16 @@ if [ -d /dev/shm ]; then mount -t tmpfs -o ro,mode=000 none /dev/shm; fi
 exec setpriv --reuid="$user" --regid="$user" --clear-groups --no-new-privs "$@"
 "#;
 
-/// Programs (the beginning of their names) whose tests ask the system for memory alone, so that a poor machine is like any other to them. They are left out, since
-/// many of them take long.
+/// Programs (by the beginning of their names) whose tests ask the system for memory alone, so that a poor machine makes
+/// no difference to them, or which an ordinary user cannot run. They are left out, since many of them take long.
 const ASK_FOR_NOTHING: &[&str] = &[
     "cost: ",
     "herd: ",
-    // Its misuse is shown to compilers, by cargo.
+    // Its tests compile misuse with cargo, to see it refused.
     "interleave: ",
     "kv: random",
     "lab: ",
-    // Runs in the compiler, whose libraries an ordinary user need not have.
+    // Runs in the compiler, whose libraries an ordinary user may not have.
     "macros: ",
     "remote-memory: ",
     "rpc: ",
@@ -54,10 +54,10 @@ const ASK_FOR_NOTHING: &[&str] = &[
     "sim: ",
     "store: ",
     "wire: ",
-    // They run cargo, which an ordinary user need not have.
+    // Its tests run cargo, which an ordinary user may not have.
     "xtask: ",
 ];
-/// The exceptions.
+/// Exceptions to [`ASK_FOR_NOTHING`]: their tests also ask for file descriptors.
 const ASK_FOR_DESCRIPTORS: &[&str] = &["rpc: sleeping", "rpc: handle"];
 
 fn asks_the_system(program: &str) -> bool {
@@ -65,12 +65,12 @@ fn asks_the_system(program: &str) -> bool {
     ASK_FOR_DESCRIPTORS.iter().any(begins) || !ASK_FOR_NOTHING.iter().any(begins)
 }
 
-/// Builds the tests, then runs each program poorly.
+/// Builds the tests, then runs each program with little.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut programs = programs::build(&args.package)?;
     programs.retain(|program| asks_the_system(&program.name));
     if programs.is_empty() {
-        bail!("an ordinary user can run none of these");
+        bail!("these crates have no test programs that run here");
     }
     let home = Home::new()?;
     let poor = can_impoverish(&programs[0].executable);
@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A home for the poor user, gone when dropped.
+/// A home for the poor user, removed when dropped.
 struct Home(PathBuf);
 
 impl Home {
@@ -119,7 +119,7 @@ impl Drop for Home {
     }
 }
 
-/// Whether a poor user can be made here, and can run this program.
+/// Whether a poor user can be set up here, and can run this program.
 fn can_impoverish(program: &Path) -> bool {
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "sh", "-c", POOR_MACHINE, "bare"]);
@@ -134,7 +134,7 @@ fn poorly(program: &TestProgram, home: &Path, poor: bool) -> Command {
         command.args(["unshare", "--net", "--mount", "sh", "-c", POOR_MACHINE, "bare", &NOBODY.to_string()]);
     }
     command.arg(&program.executable);
-    // One CPU: as many test threads as the harness would start there, said aloud.
+    // With one CPU, the harness would start one test thread anyway; this says so explicitly.
     command.args(["--test-threads", "1"]);
     command.current_dir(&program.folder).stdin(std::process::Stdio::null());
     for gone in ["XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"] {

@@ -1,8 +1,8 @@
-//! What operations cost in instructions, counted: the one figure that is the same on every machine and at every load.
+//! Counts the instructions that operations cost: the one figure that is the same on every machine and at every load.
 //!
-//! The programs in `xtask/cost` perform them. Callgrind counts what one side's steps execute, instruction by instruction, and the
-//! disassembly says which of these are locked or system calls. `costs.toml` is the ledger of the figures; a check compares with it
-//! and with the code before the change.
+//! The programs in `xtask/cost` perform the operations. Callgrind counts what one side's steps execute, instruction by
+//! instruction, and the disassembly shows which of these are locked or system calls. `costs.toml` is the ledger of the
+//! figures; a check compares with it and with a base revision.
 
 mod base;
 mod breakdown;
@@ -19,42 +19,43 @@ use crate::process;
 use ledger::Ledger;
 use measure::{Measured, Programs};
 
-/// What to count, and what for.
+/// Arguments of `cargo xtask cost`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only operations in whose name or side this occurs
+    /// Only operations whose name or side contains this text
     #[arg(long, value_name = "TEXT")]
     row: Option<String>,
-    /// Show where the instructions are, by function: what is inlined from outside the project counts for who called it
+    /// Show where the instructions are, by function: code inlined from outside the project counts for its caller
     #[arg(long)]
     functions: bool,
     /// Show where the instructions are, by the project's lines
     #[arg(long)]
     lines: bool,
-    /// At most so many functions or lines of each operation
+    /// Most functions or lines to show for each operation
     #[arg(long, value_name = "COUNT", default_value_t = 40)]
     top: usize,
-    /// Print JSON, a line for each operation and side
+    /// Print JSON, one line for each operation and side
     #[arg(long)]
     json: bool,
-    /// Write the figures to costs.toml; budgets and notes stay
+    /// Write the figures to costs.toml; budgets and notes stay as they are
     #[arg(long)]
     update: bool,
-    /// What changed the figures, for costs.toml
+    /// Cause of the change in the figures, for costs.toml
     #[arg(long, value_name = "TEXT", requires = "update")]
     because: Option<String>,
-    /// Fail where an operation costs more than in the base, more than its budget, or not what costs.toml says
+    /// Fail if an operation costs more than in the base or more than its budget, or differs from costs.toml
     #[arg(long)]
     check: bool,
-    /// Compare with this revision, built beside; with --check by default where this branch left origin/main
+    /// Compare with this revision, built in a working tree of its own; with --check, by default where this branch left
+    /// origin/main
     #[arg(long, value_name = "REVISION")]
     base: Option<String>,
-    /// Where something that counting needs is missing, say so and succeed
+    /// Where a tool that counting needs is missing, say so and succeed
     #[arg(long)]
     if_present: bool,
 }
 
-/// Counts, shows, compares, writes.
+/// Counts the operations, prints the figures, and compares or writes them as asked.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Err(missing) = measure::check_tools() {
         if args.if_present {
@@ -70,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let measured = programs.measure(wanted)?;
     if measured.is_empty() {
-        bail!("there is no such operation; without --row all are shown");
+        bail!("no operation or side contains the text of --row; without it, all are counted");
     }
     let mut ledger = Ledger::read(&root)?;
     show(args, &programs, &measured, &ledger)?;
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         findings.extend(ledger.check(&measured, args.row.is_none()));
     }
     if !findings.is_empty() {
-        bail!("instructions were counted, and not all is as it should be:\n  {}", findings.join("\n  "));
+        bail!("the counted costs are not as they should be:\n  {}", findings.join("\n  "));
     }
     Ok(())
 }
@@ -111,27 +112,27 @@ fn show(args: &Args, programs: &Programs, measured: &[Measured], ledger: &Ledger
     Ok(())
 }
 
-/// Counts what a revision costs, prints both sides, and says what became dearer.
+/// Counts the operations of a revision, prints the changes, and returns what became dearer.
 fn compare_with_base(
     args: &Args,
     revision: &str,
     measured: &[Measured],
     wanted: impl Fn(&str, &str) -> bool,
 ) -> anyhow::Result<Vec<String>> {
-    // Beside JSON, what is for people goes elsewhere.
+    // With `--json`, standard output holds JSON alone, and text for people goes to standard error.
     let say = |line: String| if args.json { eprintln!("{line}") } else { println!("{line}") };
     let Some(checkout) = base::Checkout::new(revision)? else {
-        say(format!("the base {revision} has no programs of operations: nothing is compared with it"));
+        say(format!("the base {revision} has no xtask/cost, so there is nothing to compare with"));
         return Ok(Vec::new());
     };
     let programs = Programs::build(checkout.folder(), &checkout.target())?;
     let before = programs
         .measure(|operation, side| wanted(operation, side) && measured.iter().any(|row| row.is(operation, side)))?;
-    say(format!("\nbeside {revision}:"));
+    say(format!("\ncompared with {revision}:"));
     let mut findings = Vec::new();
     for row in measured {
         let Some(old) = before.iter().find(|old| old.is(&row.operation, &row.side)) else {
-            say(format!("{}, {}: the base does not have it", row.operation, row.side));
+            say(format!("{}, {}: not in the base", row.operation, row.side));
             continue;
         };
         say(table::change(&old.cost, row));

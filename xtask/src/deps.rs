@@ -4,12 +4,12 @@ use anyhow::bail;
 
 use crate::metadata::{Kind, Metadata};
 
-/// What one crate of the workspace may use.
+/// Dependencies that one crate of the workspace may have.
 struct Room {
     name: &'static str,
     /// Crates of the workspace that it may depend on.
     uses: Uses,
-    /// Crates that call the system, read a clock or draw randomness which it may use.
+    /// Outside crates that it may use although they call the system, read a clock or draw randomness.
     system: System,
 }
 
@@ -20,7 +20,7 @@ enum System {
 
 enum Uses {
     Only(&'static [&'static str]),
-    /// Programs and the facade, which put everything together.
+    /// For programs and the facade, which put everything together.
     Everything,
 }
 
@@ -42,7 +42,7 @@ const ROOMS: &[Room] = &[
     system_room("sinew-mem", &[]),
     room("sinew-interleave", &["sinew-interleave-macros"]),
     room("sinew-interleave-macros", &[]),
-    // How threads sleep is the same for all ports, and stands in `fabric::readiness`.
+    // `fabric::readiness` puts threads to sleep, the same way for all ports; that takes system calls.
     Room { system: System::Only(&["rustix"]), ..room("sinew-fabric", &["sinew-mem", "sinew-wire"]) },
     room("sinew-conformance", &["sinew-fabric", "sinew-mem"]),
     system_room("sinew-host", &["sinew-fabric", "sinew-mem", "sinew-wire"]),
@@ -55,7 +55,7 @@ const ROOMS: &[Room] = &[
     room("sinew-store", &["sinew-interleave", "sinew-mem"]),
     room("sinew-forward", &["sinew-fabric", "sinew-interleave", "sinew-store", "sinew-wire"]),
     system_room("sinew-door", &[]),
-    // Its disk of the host's is at the edge; the rest runs in virtual time.
+    // Only its disk on the host calls the system; the rest runs in virtual time.
     system_room("sinew-journal", &["sinew-fabric"]),
     room("sinew-kv", &["sinew-door", "sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc", "sinew-store"]),
     room("sinew-sequencer", &["sinew-fabric", "sinew-herd", "sinew-mem", "sinew-rpc"]),
@@ -75,16 +75,16 @@ const ROOMS: &[Room] = &[
     top("xtask"),
 ];
 
-/// Crates that carry packets or give real time. Only the tops name them.
+/// Crates that carry packets or give real time. Only the `top` crates name them.
 const BACKENDS: &[&str] = &["sinew-host", "sinew-ibverbs", "sinew-shm", "sinew-sim", "sinew-udp", "sinew-xdp"];
 
-/// What any crate may use in its tests, beside what it may use anyway.
+/// Crates that any crate may use in its tests, beside those that it may use anyway.
 const IN_TESTS: &[&str] = &["sinew-conformance", "sinew-fabric", "sinew-sim"];
 
-/// Crates that no program carries: whoever uses them does so in tests alone.
+/// Crates for tests alone: no program contains them.
 const FOR_TESTS: &[&str] = &["sinew-conformance"];
 
-/// Crates from outside that call the system, read a clock or draw randomness: not for rooms that run in virtual time.
+/// Outside crates that call the system, read a clock or draw randomness: not for crates that run in virtual time.
 const SYSTEM_CRATES: &[&str] = &[
     "libc",
     "libloading",
@@ -114,12 +114,13 @@ fn check(metadata: &Metadata, rooms: &[Room]) -> Vec<String> {
     let mut findings = Vec::new();
     let members: Vec<&str> = metadata.members().map(|package| package.name.as_str()).collect();
     for room in rooms.iter().filter(|room| !members.contains(&room.name)) {
-        findings.push(format!("{} is listed in ROOMS (xtask/src/deps.rs) but is no crate of the workspace", room.name));
+        findings
+            .push(format!("{} is listed in ROOMS (xtask/src/deps.rs) but is not a crate of the workspace", room.name));
     }
     for package in metadata.members() {
         let Some(room) = rooms.iter().find(|room| room.name == package.name) else {
             findings.push(format!(
-                "{} is a crate that nobody knows: add it to ROOMS in xtask/src/deps.rs (and to BACKENDS if it is one) \
+                "{} is not listed: add it to ROOMS in xtask/src/deps.rs (and to BACKENDS if it is a backend) \
                  with what it may use, as ARCHITECTURE.md says",
                 package.name
             ));
@@ -136,7 +137,7 @@ fn check(metadata: &Metadata, rooms: &[Room]) -> Vec<String> {
 
 fn objection(room: &Room, to: &str, kind: Kind, members: &[&str]) -> Option<String> {
     if kind != Kind::Dev && FOR_TESTS.contains(&to) {
-        return Some("it is for tests, and no program carries it: make it a dev-dependency".into());
+        return Some("it is for tests only: make it a dev-dependency".into());
     }
     let Uses::Only(allowed) = room.uses else { return None };
     if kind == Kind::Dev && (IN_TESTS.contains(&to) || to == room.name) {
@@ -146,7 +147,7 @@ fn objection(room: &Room, to: &str, kind: Kind, members: &[&str]) -> Option<Stri
         return Some(if BACKENDS.contains(&to) {
             "only the facade, the command and the end-to-end tests name a backend".into()
         } else if allowed.is_empty() {
-            "this crate uses nothing of the workspace".into()
+            "this crate may use no other crate of the workspace".into()
         } else {
             format!("it may use {} only", allowed.join(", "))
         });
@@ -156,7 +157,9 @@ fn objection(room: &Room, to: &str, kind: Kind, members: &[&str]) -> Option<Stri
         System::Only(crates) => crates.contains(&to),
     };
     if kind == Kind::Normal && !may_use && SYSTEM_CRATES.contains(&to) {
-        return Some("a crate that runs in virtual time is handed its clock, randomness and system".into());
+        return Some(
+            "a crate that runs in virtual time may not call the system: it is handed its clock and randomness".into(),
+        );
     }
     None
 }
@@ -169,7 +172,7 @@ mod tests {
 
     const CLEAN: [&str; 0] = [];
 
-    /// A workspace of `mem`, `fabric`, `shm`, `rpc` and `cli`, with these further dependencies.
+    /// A workspace of `mem`, `fabric`, `shm`, `rpc` and `cli`, with further dependencies.
     fn workspace(further: &[(&str, &str, Option<&str>)]) -> Metadata {
         let names = ["sinew-mem", "sinew-fabric", "sinew-shm", "sinew-rpc", "sinew-cli"];
         let usual = [("sinew-fabric", "sinew-mem", None), ("sinew-cli", "sinew-shm", None)];
@@ -228,7 +231,7 @@ mod tests {
     #[test]
     fn an_arrow_that_points_up_is_found() {
         let findings = check(&workspace(&[("sinew-mem", "sinew-rpc", None)]), &rooms());
-        assert_eq!(findings, ["sinew-mem -> sinew-rpc: this crate uses nothing of the workspace"]);
+        assert_eq!(findings, ["sinew-mem -> sinew-rpc: this crate may use no other crate of the workspace"]);
     }
 
     #[test]

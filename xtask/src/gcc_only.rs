@@ -1,7 +1,7 @@
-//! The promise that a user needs Rust and gcc, nothing else.
+//! Checks the promise that a user needs Rust and gcc, and nothing else.
 //!
-//! Two proofs. The build graph holds no crate that looks for a tool or a system library. And a cold build, with a path
-//! on which only Rust, gcc and its linker can be found, links a program that runs.
+//! There are two proofs. The build graph holds no crate that looks for a tool or a system library. And a build from
+//! scratch, with a path on which only Rust, gcc and its linker can be found, links a program that runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,32 +29,33 @@ const BANNED: &[&str] = &[
     "vcpkg",
 ];
 
-/// Of these, those that a crate which is wanted compiles and does not use here: the crate, whose it is, and why nothing is looked for. Nobody else may have it, and the cold build
-/// would fail if it looked.
+/// Exceptions: a banned crate, the one crate that may depend on it, and why it looks for nothing in this build. A
+/// banned crate that any other crate depends on is still refused, and if it did look for something, the cold build
+/// would fail.
 const UNUSED: &[(&str, &str, &str)] = &[(
     "pkg-config",
     "fuser",
     "its build script looks for libfuse on other systems than Linux, or with features that are off",
 )];
 
-/// Crates whose manifest says `links` although they link nothing from the system.
+/// Crates whose manifest has `links`, although they link nothing from the system.
 const LINKS_NOTHING: &[(&str, &str)] = &[
     ("rayon-core", "the key only keeps two versions out of one program"),
     ("prettyplease", "the key only keeps two versions out of one program"),
     ("wasm-bindgen-shared", "the key only keeps two versions out of one program"),
 ];
 
-/// What a machine with Rust and gcc has: the compiler's driver finds its own parts by itself.
+/// Tools that a machine with gcc has. The compiler's driver finds its own parts by itself.
 const TOOLS: &[&str] = &["gcc", "cc", "ld", "as", "ar"];
 
 /// Libraries that are part of every Linux with glibc.
 const SYSTEM_LIBRARIES: &[&str] =
     &["linux-vdso", "libc.", "libm.", "libgcc_s.", "libpthread.", "libdl.", "librt.", "ld-linux", "/ld-linux", "/lib"];
 
-/// Where to build.
+/// Arguments of `cargo xtask gcc-only`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where this workspace has no optimised build yet, keep this one for what comes after it.
+    /// Keep this build for later use, where this workspace has no optimised build yet.
     #[arg(long)]
     keep: bool,
 }
@@ -67,7 +68,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !findings.is_empty() {
         bail!("the default build needs more than Rust and gcc:\n  {}", findings.join("\n  "));
     }
-    println!("gcc-only: {} crates in the default build, none looks for a tool or a system library", graph.len());
+    println!(
+        "gcc-only: {} crates in the default build, none of which looks for a tool or a system library",
+        graph.len()
+    );
 
     let scratch = process::target_dir().join("gcc-only");
     if scratch.exists() {
@@ -97,7 +101,7 @@ fn check(graph: &[&Package]) -> Vec<String> {
     for package in graph {
         let named = format!("{} {}", package.name, package.version);
         if BANNED.contains(&package.name.as_str()) && !is_unused(graph, &package.name) {
-            findings.push(format!("{named} is on the list of those that need another tool"));
+            findings.push(format!("{named} is banned: it needs more than Rust and gcc"));
         }
         if let Some(library) = &package.links
             && !LINKS_NOTHING.iter().any(|(name, _)| *name == package.name)
@@ -111,7 +115,7 @@ fn check(graph: &[&Package]) -> Vec<String> {
     findings
 }
 
-/// Whether all that compile a crate are known to make no use of it.
+/// Whether every crate that depends on this one is listed as not using it.
 fn is_unused(graph: &[&Package], name: &str) -> bool {
     let has_it = |package: &&&Package| {
         package.dependencies.iter().any(|dependency| dependency.name == name && dependency.kind != Kind::Dev)
@@ -145,7 +149,7 @@ fn build(path: &Path, target: &Path) -> anyhow::Result<Command> {
     let mut command = Command::new(path.join("cargo"));
     command.current_dir(process::workspace_root()).stdin(std::process::Stdio::null());
     command.args(["build", "--release", "--locked"]);
-    // A clean environment, but for where cargo keeps its crates and how it reaches the network.
+    // The environment is empty, save for where cargo keeps its crates and how it reaches the network.
     let kept = |name: &str| {
         let upper = name.to_uppercase();
         ["HOME", "CARGO_HOME", "RUSTUP_HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"].contains(&name)
@@ -160,7 +164,7 @@ fn build(path: &Path, target: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Shared libraries of a program that are not the C library's; none when there is no `ldd` to ask.
+/// Returns a program's shared libraries other than the C library's own; none where there is no `ldd` to ask.
 fn foreign_libraries(program: &Path) -> Vec<String> {
     let Ok(output) = Command::new("ldd").arg(program).output() else { return Vec::new() };
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();

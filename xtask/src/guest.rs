@@ -1,9 +1,9 @@
-//! A command in a virtual machine that has an RDMA device.
+//! Runs a command in a virtual machine that has an RDMA device.
 //!
-//! Neither development machines nor CI have one, and few kernels there have the driver that makes one of a network device
-//! (soft-RoCE, rxe). So QEMU boots Debian's kernel, by emulation where there is nothing better, on the files of this
-//! machine: the guest reads all of them and writes those of the workspace and of the target folder; what it writes
-//! elsewhere is gone when it ends.
+//! Neither development machines nor CI have one, and few kernels there have the driver (soft-RoCE, rxe) that makes an
+//! RDMA device out of a network device. So QEMU boots Debian's kernel, by emulation unless `--kvm` is given, on the
+//! files of this machine. The guest reads all of them, and writes those of the workspace and of the target folder;
+//! anything that it writes elsewhere is lost when it ends.
 
 mod image;
 mod machine;
@@ -22,33 +22,34 @@ use crate::process;
 use machine::{Ended, Machine};
 use script::Script;
 
-/// Exit status when the command took too long, as of `timeout`.
+/// Exit status when the command took too long, the same as `timeout` has.
 const TIMED_OUT: u8 = 124;
 
-/// Exit status when there was no guest, or no longer.
+/// Exit status when the guest did not start, or died.
 const NO_GUEST: u8 = 125;
 
-/// The guest, unless it is told otherwise.
+/// Defaults for the guest: processors, memory in MB, and bytes in a packet of its network.
 const CPUS: u32 = 2;
 const MEMORY_MB: u32 = 3072;
 const MTU: u32 = 4200;
 
-/// What to run, and where.
+/// Arguments of `cargo xtask guest`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Say whether the guest can run here and what is missing, and do nothing else.
     #[arg(long)]
     check: bool,
-    /// Seconds that the command may take, the boot not included. Past them the exit status is 124.
+    /// Time limit of the command in seconds, without the boot. Past it the exit status is 124.
     #[arg(long, default_value_t = 600)]
     timeout_s: u64,
     /// Processors of the guest.
     #[arg(long, default_value_t = CPUS, value_parser = clap::value_parser!(u32).range(1..))]
     cpus: u32,
-    /// Memory of the guest.
+    /// Memory of the guest, in MB.
     #[arg(long, default_value_t = MEMORY_MB, value_parser = clap::value_parser!(u32).range(256..))]
     memory_mb: u32,
-    /// Bytes in a packet of the network device under rxe0. RDMA takes the largest power of two that fits with its headers.
+    /// Bytes in a packet of the network device under rxe0. RDMA takes the largest power of two that fits with its
+    /// headers.
     #[arg(long, default_value_t = MTU, value_parser = clap::value_parser!(u32).range(512..=65535))]
     mtu: u32,
     /// Use the processor's own virtualisation (/dev/kvm) instead of emulation.
@@ -60,13 +61,13 @@ pub struct Args {
 }
 
 impl Args {
-    /// A command that may take so many seconds, in a guest as it is unless told otherwise.
+    /// Arguments for a command that may take `timeout_s` seconds, in a guest with the defaults.
     pub fn new(command: Vec<OsString>, timeout_s: u64) -> Self {
         Self { check: false, timeout_s, cpus: CPUS, memory_mb: MEMORY_MB, mtu: MTU, kvm: false, command }
     }
 }
 
-/// Runs the command. The exit status is the command's, or says why there is none.
+/// Runs the command. The exit status is the command's, or else [`TIMED_OUT`] or [`NO_GUEST`].
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cache = process::target_dir().join("guest");
     if args.check {
@@ -84,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             TIMED_OUT
         }
         Ended::NotBooted(_) => {
-            eprintln!("error: the guest did not boot, however often it was started");
+            eprintln!("error: the guest did not boot, although it was started several times");
             NO_GUEST
         }
     }))
@@ -92,11 +93,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn boot(args: &Args, cache: &Path) -> anyhow::Result<Ended> {
     std::fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    // The mounts in the guest need to know where folders really are.
+    // Mounts in the guest need the real paths of folders.
     let cache = &cache.canonicalize()?;
     let image = cache.join("initrd");
     let system = {
-        // Another run may be unpacking: then this one waits. The lock goes with the file.
+        // Waits while another run unpacks. Closing the file releases the lock.
         let lock = std::fs::File::create(cache.join("lock")).context("cannot make a lock")?;
         lock.lock()?;
         let system = packages::prepare(cache)?;

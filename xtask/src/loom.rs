@@ -5,20 +5,20 @@ use anyhow::ensure;
 use crate::metadata::{Metadata, Package};
 use crate::process;
 
-/// Threads taken off a core in the middle of their work, at most, in one interleaving. Known bugs need two; three keeps
-/// the run within minutes. Set `LOOM_MAX_PREEMPTIONS` for more.
+/// Most preemptions of threads in one interleaving. Known bugs need two; three keeps the run within minutes. Set
+/// `LOOM_MAX_PREEMPTIONS` for more.
 const PREEMPTIONS_MAX: &str = "3";
 
 /// Runs the test files with `loom` in their name (`tests/ring_loom.rs`) of every crate that depends on loom; each such
-/// crate must have some. Other tests do not run outside loom's models when its atomics stand in.
+/// crate must have some. Other tests cannot run in this build: loom's atomics work only inside its models.
 pub fn run() -> anyhow::Result<()> {
     let metadata = Metadata::of_workspace()?;
     let mut packages = metadata.members().filter(|package| package.dependencies.iter().any(|used| used.name == "loom"));
     let first = packages.next();
-    ensure!(first.is_some(), "no crate of the workspace depends on loom: who checks the lock-free code?");
+    ensure!(first.is_some(), "no crate of the workspace depends on loom, so nothing checks the lock-free code");
     for package in first.into_iter().chain(packages) {
         let files: Vec<&str> = loom_tests(package).collect();
-        ensure!(!files.is_empty(), "{} depends on loom and has no test file named for it", package.name);
+        ensure!(!files.is_empty(), "{} depends on loom, but no test file has `loom` in its name", package.name);
         let mut command = process::cargo();
         command.args(["test", "--release", "--package", &package.name]);
         command.args(files.iter().flat_map(|file| ["--test", file]));

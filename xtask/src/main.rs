@@ -1,6 +1,6 @@
 //! `cargo xtask`: the project's own checks, and the measurements beside other systems.
 //!
-//! Every check is a function from text or metadata to findings, so that it can be tested with made-up input; what it
+//! Every check is a function from text or metadata to findings, so that tests can hand it made-up input. What a check
 //! knows about the project stands in a table at the top of its file.
 #![forbid(unsafe_code)]
 
@@ -34,33 +34,34 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Check that dependencies between the crates point the way that ARCHITECTURE.md says.
+    /// Check that dependencies between the crates point as ARCHITECTURE.md allows.
     Deps,
-    /// Check the style that rustfmt and clippy do not know.
+    /// Check the style rules that rustfmt and clippy do not cover.
     Tidy,
-    /// Build cold with nothing but Rust and gcc in reach, and link a program.
+    /// Build from scratch with only Rust and gcc on the path, and start the program that results.
     GccOnly(gcc_only::Args),
-    /// Run the tests of the unsafe and the hostile-input rooms under miri, and count them.
+    /// Run the tests of the crates with unsafe code or hostile input under miri, and count them.
     Miri(miri::Args),
-    /// Let loom try the interleavings of the lock-free code.
+    /// Explore the interleavings of the lock-free code with loom.
     Loom,
-    /// Run the tests, and hold those that were skipped against a list.
+    /// Run the tests, and compare those that were skipped with the list of those that may be.
     Test(test::Args),
     /// Run the tests as an ordinary user on a poor machine: no IPv6, no /dev/shm, 64 KB of lockable memory, one CPU.
     Bare(bare::Args),
-    /// Run a command in a virtual machine that has an RDMA device (soft-RoCE, rxe0), and pass its exit status on.
+    /// Run a command in a virtual machine that has an RDMA device (soft-RoCE, rxe0), and return its exit status.
     Guest(guest::Args),
-    /// Count the instructions of operations, and compare with the code before and with costs.toml.
+    /// Count the instructions of operations, and compare them with a base revision and with costs.toml.
     Cost(cost::Args),
-    /// Hunt for longer than a commit can wait: property tests with fresh seeds, and the fuzz targets.
+    /// Search for bugs for longer than a commit can wait: property tests with fresh seeds, and the fuzz targets.
     Soak(soak::Args),
-    /// Hunt on simulated clusters, as `sinew sim swarm` does.
+    /// Search for bugs on simulated clusters, as `sinew sim swarm` does.
     Swarm(swarm::Args),
     /// Measure other systems beside this one, alternating, and print the ratios.
     Peers(peers::Args),
-    /// Measure perftest and `sinew verbs` on one RDMA device, alternating, and print the ratios: in the guest, unless one is named.
+    /// Measure perftest and `sinew verbs` on one RDMA device, alternating, and print the ratios: in the guest, unless a
+    /// device is named.
     Perftest(peers::perftest::Args),
-    /// Sort more numbers than fit; what `peers` runs with little memory.
+    /// Sort more numbers than fit in memory; `peers` runs this with little memory.
     #[command(hide = true)]
     SortNumbers,
 }
@@ -68,7 +69,7 @@ enum Task {
 fn main() -> ExitCode {
     match run(&Args::parse().task) {
         Ok(code) => code,
-        // Without the backtrace that `RUST_BACKTRACE` asks of tests: findings speak for themselves.
+        // Prints no backtrace, which `RUST_BACKTRACE` (set for tests) would add: a finding needs none.
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::process;
 
-/// What `cargo metadata` says.
+/// Output of `cargo metadata`.
 #[derive(Debug, Deserialize)]
 pub struct Metadata {
     pub packages: Vec<Package>,
@@ -44,7 +44,7 @@ pub struct Dependency {
     pub kind: Kind,
 }
 
-/// Which table of a manifest a dependency stands in; cargo writes `null` for the plain one.
+/// Table of a manifest that names a dependency; cargo writes `null` for `[dependencies]`.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(from = "Option<String>")]
 pub enum Kind {
@@ -64,7 +64,7 @@ impl From<Option<String>> for Kind {
     }
 }
 
-/// Which packages really use which, for one platform and set of features.
+/// Resolved dependency graph, for one platform and set of features.
 #[derive(Debug, Deserialize)]
 pub struct Resolve {
     pub nodes: Vec<Node>,
@@ -89,12 +89,12 @@ pub struct DependencyKind {
 }
 
 impl Metadata {
-    /// The workspace's own packages and what their manifests say; needs no network.
+    /// Reads the workspace's own packages and their manifests; needs no network.
     pub fn of_workspace() -> anyhow::Result<Self> {
         Self::read(&["--no-deps"])
     }
 
-    /// Every package that is built for this machine, and how they use each other.
+    /// Reads every package that is built for this machine, and the graph of their dependencies.
     pub fn of_build() -> anyhow::Result<Self> {
         let version = process::output(std::process::Command::new("rustc").arg("-vV"))?;
         let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
@@ -111,8 +111,8 @@ impl Metadata {
         self.packages.iter().filter(|package| self.workspace_members.contains(&package.id))
     }
 
-    /// Everything that a build of the default members compiles: their dependencies and build dependencies, not what
-    /// tests need.
+    /// Every package that a build of the default members compiles. Dependencies and build dependencies count,
+    /// dev-dependencies do not.
     pub fn default_build(&self) -> anyhow::Result<Vec<&Package>> {
         let resolve = self.resolve.as_ref().context("the metadata has no resolved graph")?;
         let nodes: HashMap<&str, &Node> = resolve.nodes.iter().map(|node| (node.id.as_str(), node)).collect();

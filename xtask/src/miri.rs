@@ -1,4 +1,4 @@
-//! Tests under miri, counted, with every exclusion on file.
+//! Runs tests under miri, counts them, and checks that every exclusion is listed with its reason.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,22 +11,22 @@ use serde::Deserialize;
 use crate::process;
 use crate::tidy::rust_files;
 
-/// Where the list is, from the workspace's root.
+/// Path of the list, from the workspace's root.
 const LIST: &str = "xtask/miri-tests.toml";
 
-/// How to run miri.
+/// Arguments of `cargo xtask miri`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Do nothing, and say so, where there is no nightly toolchain with miri.
+    /// Where there is no nightly toolchain with miri, say so and succeed.
     #[arg(long)]
     if_present: bool,
-    /// Raise the numbers in the list to what has run.
+    /// Raise the minimums in the list to the number of tests that passed.
     #[arg(long)]
     update: bool,
     /// Only this package.
     #[arg(long)]
     package: Option<String>,
-    /// Also the programs that take many minutes.
+    /// Also run the programs that take many minutes.
     #[arg(long)]
     long: bool,
 }
@@ -49,10 +49,10 @@ struct Listed {
     /// Files that hide tests from miri.
     #[serde(default)]
     hidden: Vec<Hidden>,
-    /// Tests that must pass with `--long`; as many as without where nothing is said.
+    /// Tests that must pass with `--long`, and at least `tests_min`.
     #[serde(default)]
     tests_min_long: usize,
-    /// Programs of tests that run with `--long` only.
+    /// Test programs that run with `--long` only.
     #[serde(default)]
     long: Vec<String>,
 }
@@ -71,7 +71,7 @@ struct Hidden {
     reason: String,
 }
 
-/// Checks the list, runs the tests, compares the numbers.
+/// Checks the list, runs the tests and compares the numbers.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = process::workspace_root().join(LIST);
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {LIST}"))?;
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut findings = check_sources(&list)?;
     findings.extend(list.package.iter().flat_map(check_reasons));
     if !findings.is_empty() {
-        bail!("{LIST} does not tell the whole story:\n  {}", findings.join("\n  "));
+        bail!("{LIST} does not match the sources:\n  {}", findings.join("\n  "));
     }
     if !process::works(process::nightly_cargo().args(["miri", "--version"])) {
         const REMEDY: &str = "rustup component add --toolchain nightly miri rust-src";
@@ -117,14 +117,14 @@ fn run_package(listed: &Listed, long: bool) -> anyhow::Result<usize> {
     let strange: Vec<_> =
         listed.long.iter().filter(|name| !programs.iter().any(|program| program.contains(name))).collect();
     if !strange.is_empty() {
-        bail!("{}: {strange:?} are left for --long, and are no programs", listed.name);
+        bail!("{}: {LIST} leaves {strange:?} for --long, but there are no such test programs", listed.name);
     }
     programs.retain(|program| long || !listed.long.iter().any(|name| program.contains(name)));
     let programs = Mutex::new(programs);
     let results = std::thread::scope(|threads| {
         let worker = || {
             let mut results = Vec::new();
-            // The lock is let go before the program runs.
+            // The lock is released before the program runs.
             while let Some(program) = { programs.lock().unwrap_or_else(PoisonError::into_inner).pop() } {
                 results.push(run_program(listed, &program));
             }
@@ -156,12 +156,12 @@ fn miri_test(package: &str) -> Command {
     // default, so a failure repeats.
     let flags = std::env::var("MIRIFLAGS").unwrap_or_default();
     command.env("MIRIFLAGS", format!("{flags} -Zmiri-disable-isolation"));
-    // A random case takes up to a second; what these look for is in the first ones or, natively, in all.
+    // A random case takes up to a second under miri. The first few are enough there; native runs try all.
     command.env("PROPTEST_CASES", std::env::var("PROPTEST_CASES").unwrap_or_else(|_| "4".into()));
     command
 }
 
-/// What cargo takes to run each of a package's test programs.
+/// Returns cargo's arguments for each of a package's test programs.
 fn test_programs(package: &str) -> anyhow::Result<Vec<Vec<String>>> {
     let metadata = process::output(process::cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
@@ -174,7 +174,7 @@ fn test_programs(package: &str) -> anyhow::Result<Vec<Vec<String>>> {
     Ok(tests.chain([vec!["--lib".to_owned()]]).collect())
 }
 
-/// Runs a test program, and shows what it said when it is over; says how many tests passed.
+/// Runs a test program and prints its output once it has ended; returns the number of tests that passed.
 fn run_program(listed: &Listed, program: &[String]) -> anyhow::Result<usize> {
     let began = Instant::now();
     let mut command = miri_test(&listed.name);
@@ -201,8 +201,8 @@ fn shortfall(listed: &Listed, long: bool, passed: usize) -> Option<String> {
     let wanted = wanted(listed, long);
     (passed < wanted).then(|| {
         format!(
-            "{}: {passed} tests ran under miri where there were {wanted}; if tests went away on purpose lower tests_min in \
-             {LIST} and say why in the commit",
+            "{}: {passed} tests passed under miri, fewer than {wanted}; if tests were removed on purpose, lower \
+             tests_min in {LIST} and say why in the commit",
             listed.name
         )
     })
@@ -215,8 +215,8 @@ fn check_reasons(listed: &Listed) -> Vec<String> {
     silent.map(|(what, _)| format!("{}: {what} is left out without a reason", listed.name)).collect()
 }
 
-/// Every file of a listed package that hides tests must be listed, every listed file must hide some, and every test that is
-/// left out by name must be there.
+/// Checks three things: every file of a listed package that hides tests is listed, every listed file hides some, and
+/// every test that is excluded by name exists.
 fn check_sources(list: &List) -> anyhow::Result<Vec<String>> {
     let root = process::workspace_root();
     let metadata = process::output(process::cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
@@ -236,19 +236,20 @@ fn check_sources(list: &List) -> anyhow::Result<Vec<String>> {
                 hiding.push(file.strip_prefix(&root)?.to_string_lossy().into_owned());
             }
         }
-        findings.extend(gone.iter().map(|test| format!("{}: {test} is left out and is no test", listed.name)));
+        findings
+            .extend(gone.iter().map(|test| format!("{}: {test} is excluded, but there is no such test", listed.name)));
         let listed_files: Vec<&String> = listed.hidden.iter().map(|hidden| &hidden.file).collect();
         for file in hiding.iter().filter(|file| !listed_files.contains(file)) {
-            findings.push(format!("{}: {file} hides tests from miri and is not listed", listed.name));
+            findings.push(format!("{}: {file} hides tests from miri, but is not listed", listed.name));
         }
         for file in listed_files.into_iter().filter(|file| !hiding.contains(file)) {
-            findings.push(format!("{}: {file} is listed and hides no test from miri", listed.name));
+            findings.push(format!("{}: {file} is listed, but hides no test from miri", listed.name));
         }
     }
     Ok(findings)
 }
 
-/// Whether some attribute keeps a test, or a module of tests, from miri.
+/// Whether an attribute keeps a test, or a module of tests, from miri.
 fn hides_tests(source: &str) -> bool {
     let mut attributes = String::new();
     for line in source.lines().map(str::trim) {
@@ -269,7 +270,7 @@ fn hides_tests(source: &str) -> bool {
     false
 }
 
-/// The list with another minimum for one package.
+/// Returns the list with another minimum for one package.
 fn with_minimum(text: &str, package: &str, minimum: usize) -> String {
     let mut here = false;
     let lines = text.lines().map(|line| {
@@ -291,10 +292,10 @@ mod tests {
     fn a_fall_in_the_number_of_tests_is_an_error_and_a_rise_is_not() {
         let listed =
             Listed { name: "p".into(), tests_min: 3, tests_min_long: 5, exclude: vec![], hidden: vec![], long: vec![] };
-        assert!(shortfall(&listed, false, 2).unwrap().contains("2 tests ran under miri where there were 3"));
+        assert!(shortfall(&listed, false, 2).unwrap().contains("2 tests passed under miri, fewer than 3"));
         assert_eq!(shortfall(&listed, false, 3), None);
         assert_eq!(shortfall(&listed, false, 4), None);
-        assert!(shortfall(&listed, true, 4).unwrap().contains("where there were 5"));
+        assert!(shortfall(&listed, true, 4).unwrap().contains("fewer than 5"));
         assert_eq!(shortfall(&listed, true, 5), None);
     }
 
@@ -323,8 +324,8 @@ mod tests {
         let region = "{ file = 'crates/mem/src/region.rs', reason = 'r' }";
         let gone = "{ test = 'a_test_that_went', reason = 'r' }";
         assert_eq!(listed("", region), CLEAN);
-        assert_eq!(listed(gone, region), ["sinew-mem: a_test_that_went is left out and is no test"]);
-        assert_eq!(listed("", ""), ["sinew-mem: crates/mem/src/region.rs hides tests from miri and is not listed"]);
+        assert_eq!(listed(gone, region), ["sinew-mem: a_test_that_went is excluded, but there is no such test"]);
+        assert_eq!(listed("", ""), ["sinew-mem: crates/mem/src/region.rs hides tests from miri, but is not listed"]);
     }
 
     #[test]

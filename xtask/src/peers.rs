@@ -1,8 +1,8 @@
-//! Other systems beside this one, on this machine, in one run.
+//! Measures other systems beside this one, on this machine, in one run.
 //!
-//! A machine's speed drifts within seconds, so a figure is worth something only beside another of the same moment: the
-//! sides alternate, each repetition gives one ratio, and medians with their spread are what is printed. A system that is
-//! not installed is named, with how to install it.
+//! A machine's speed drifts within seconds, so a figure means something only beside another taken at the same moment.
+//! The sides therefore alternate, each repetition gives one ratio, and medians with their spread are printed. A system
+//! that is not installed is named, with the way to install it.
 
 mod block;
 mod contest;
@@ -28,39 +28,40 @@ use contest::{Contest, Peer, Runner, Side, Unit};
 use mounts::has_fuse;
 use stats::Spread;
 
-/// Rounds below which a median says nothing.
+/// Fewest repetitions whose median means something.
 const REPEATS_MIN: usize = 3;
 
-/// Programs that may want to run before the measurements without spoiling them.
+/// Highest load average before the measurements, in runnable programs, that does not spoil them.
 const BUSY_CORES_MAX: f64 = 0.5;
 
-/// What to measure, and how long.
+/// Arguments of `cargo xtask peers`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Seconds of each single measurement.
+    /// Length of each single measurement, in seconds.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// Measurements of each side; at least 3.
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// Only these peers: ucx, tonic, tarpc, nbdkit, dpdk, etcd, redis, tmpfs, bindfs, nbdfuse, zram, disk (may be given more than once).
+    /// Only these peers: ucx, tonic, tarpc, nbdkit, dpdk, etcd, redis, tmpfs, bindfs, nbdfuse, zram, disk (may be given
+    /// more than once).
     #[arg(long)]
     peer: Vec<String>,
-    /// Only contests whose name contains this, as "paging" (may be given more than once).
+    /// Only contests whose name contains this text, such as "paging" (may be given more than once).
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// The two cores: server and client.
+    /// The two cores: the server's and the client's.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1])]
     cores: Vec<usize>,
-    /// Transports for UCX, as its UCX_TLS wants them.
+    /// Transports for UCX, in the form of its UCX_TLS.
     #[arg(long, default_value = "posix,self")]
     ucx_tls: String,
-    /// One JSON object instead of a table.
+    /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
 }
 
-/// What every side is told.
+/// Settings handed to every side.
 pub struct Setting {
     seconds: f64,
     cores: [usize; 2],
@@ -76,7 +77,7 @@ impl Setting {
     }
 }
 
-/// Measures and prints.
+/// Measures all contests and prints the results.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.repeats >= REPEATS_MIN, "--repeats {}: a median needs at least {REPEATS_MIN}", args.repeats);
     let &[server, client] = &args.cores[..] else { anyhow::bail!("--cores takes two numbers, as in --cores 0,1") };
@@ -125,8 +126,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     if load > BUSY_CORES_MAX {
         eprintln!(
-            "peers: the machine is busy ({load:.1} programs want to run): threads that spin wait for each other then, and \
-             the figures say little"
+            "peers: the machine is busy ({load:.1} programs want to run): spinning threads then wait for each other, and \
+             the figures mean little"
         );
     }
     let mut results = Vec::new();
@@ -155,7 +156,7 @@ fn print(results: &[Outcome], missing: &[(&str, String)], load: f64, as_json: bo
     }
 }
 
-/// A peer's server ends with its client; if not, it is ended.
+/// A peer's server, which ends with its client. If it does not, it is killed when this is dropped.
 struct Server(Child);
 
 impl Drop for Server {
@@ -166,20 +167,20 @@ impl Drop for Server {
     }
 }
 
-/// Keeps this thread on a processor.
+/// Pins this thread to a core.
 fn pin(core: usize) -> anyhow::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);
     rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("pinning to processor {core}"))
 }
 
-/// How many programs wanted to run during the last minute, where the system tells.
+/// Load average of the last minute, in runnable programs; 0 where the system does not tell.
 fn busy_cores() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split_whitespace().next().and_then(|minute| minute.parse().ok()).unwrap_or(0.0)
 }
 
-/// What is measured against what. A ratio above 1 means that this system is the better one.
+/// Everything that is measured. A ratio above 1 means that this system is the better one.
 fn contests() -> Vec<Contest> {
     let mut contests = Vec::new();
     for batch in ["3", "8"] {
@@ -233,7 +234,7 @@ fn contests() -> Vec<Contest> {
     contests
 }
 
-/// This system's own side: the command that anyone can type.
+/// This system's own side, measured by the `sinew` command.
 fn ours(what: &'static str, fabric: &str, args: &[&str]) -> Side {
     let mut words: Vec<String> = ["rpc", "bench", what, "--fabric", fabric].map(str::to_owned).into();
     words.extend(args.iter().map(|&word| word.to_owned()));
@@ -246,7 +247,7 @@ fn ours(what: &'static str, fabric: &str, args: &[&str]) -> Side {
     Side { system: "sinew", name: "sinew".into(), counts: 1.0, measure: Runner::new(measure) }
 }
 
-/// The figure under `key` in the JSON object that a program wrote.
+/// Returns the figure under `key` in the JSON object that a program wrote.
 fn figure(output: &str, key: &str) -> anyhow::Result<f64> {
     let start = output.find('{').with_context(|| format!("no JSON object in: {output}"))?;
     let object: Value = serde_json::from_str(output[start..].trim())?;

@@ -12,7 +12,7 @@ pub fn workspace_root() -> PathBuf {
     manifest.parent().expect("xtask lies in the workspace").to_path_buf()
 }
 
-/// Where builds of this workspace go, from the environment or beside the workspace.
+/// Folder for builds of this workspace: `CARGO_TARGET_DIR`, or else `target` in its root.
 pub fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => workspace_root().join(dir),
@@ -20,14 +20,14 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// A cargo of the workspace's own toolchain, to be run in its root.
+/// Cargo of the workspace's own toolchain, which runs in the workspace's root.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace_root()).stdin(Stdio::null());
     command
 }
 
-/// Cargo of the nightly toolchain.
+/// Cargo of the nightly toolchain, which runs in the workspace's root.
 pub fn nightly_cargo() -> Command {
     let mut command = Command::new("cargo");
     // The outer cargo names its toolchain in the environment, and the name there would win over `+nightly`.
@@ -38,7 +38,7 @@ pub fn nightly_cargo() -> Command {
     command
 }
 
-/// Runs to the end, with its output on ours.
+/// Runs a command to its end; what it writes goes to our own output.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
     let shown = show(command);
     let status = command.status().with_context(|| format!("cannot start {shown}"))?;
@@ -48,7 +48,7 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs to the end and returns what it wrote to standard output; its errors go to ours.
+/// Runs a command to its end and returns its standard output; its standard error goes to ours.
 pub fn output(command: &mut Command) -> anyhow::Result<String> {
     let shown = show(command);
     let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start {shown}"))?;
@@ -58,13 +58,13 @@ pub fn output(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs to the end, shows its standard output as it comes and returns it too.
+/// Runs a command to its end, and both prints its standard output as it comes and returns it.
 pub fn tee(command: &mut Command) -> anyhow::Result<String> {
     let (seen, result) = tee_all(command);
     result.map(|()| seen)
 }
 
-/// The same, with what was written before it failed.
+/// As [`tee`], but returns what the command wrote even if it failed.
 pub fn tee_all(command: &mut Command) -> (String, anyhow::Result<()>) {
     let mut seen = String::new();
     let result = tee_to(command, &mut seen);
@@ -88,7 +88,7 @@ fn tee_to(command: &mut Command, seen: &mut String) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a program runs and says that all is well; its output is thrown away.
+/// Whether a program starts and succeeds; its output is thrown away.
 pub fn works(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -98,13 +98,13 @@ pub fn works(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Whether this process may do everything.
+/// Whether this process runs as root.
 pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
 }
 
-/// A command as one would type it.
+/// Returns a command as one would type it.
 pub fn show(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

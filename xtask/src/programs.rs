@@ -1,4 +1,4 @@
-//! The test programs of a build.
+//! Test programs that a build makes.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use crate::process;
 
-/// One program of tests.
+/// A test program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TestProgram {
     pub executable: PathBuf,
-    /// Its crate's, where it is to be run.
+    /// Folder of its crate, in which it must run.
     pub folder: PathBuf,
-    /// Its crate's folder and its target: `mem: sinew_mem`.
+    /// Name of its crate's folder, then its target: `mem: sinew_mem`.
     pub name: String,
 }
 
@@ -32,11 +32,11 @@ pub fn build(packages: &[String]) -> anyhow::Result<Vec<TestProgram>> {
     Ok(programs)
 }
 
-/// The test programs that a build with JSON messages made.
+/// Returns the test programs named in the JSON messages of a build.
 fn test_programs(messages: &str) -> anyhow::Result<Vec<TestProgram>> {
     let mut programs = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Value = serde_json::from_str(line).context("cargo wrote a line that is no JSON")?;
+        let message: Value = serde_json::from_str(line).context("cargo wrote a line that is not JSON")?;
         if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
             continue;
         }

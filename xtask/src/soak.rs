@@ -1,10 +1,10 @@
-//! Hunts that take longer than a commit can wait.
+//! Searches for bugs that take longer than a commit can wait.
 
 use std::time::{Duration, Instant};
 
 use crate::process;
 
-/// Crates whose property tests are worth more cases. Their tests read `PROPTEST_CASES` (as proptest itself does) and
+/// Crates whose property tests gain from more cases. Their tests read `PROPTEST_CASES` (as proptest itself does), and
 /// `SINEW_SOAK_SECONDS` where they loop by themselves.
 const PACKAGES: &[&str] = &[
     "sinew-wire",
@@ -23,10 +23,10 @@ const PACKAGES: &[&str] = &[
 const FIRST_CASES: u32 = 1024;
 const CASES_MAX: u32 = 1 << 20;
 
-/// How long, and what.
+/// Arguments of `cargo xtask soak`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// When to start no further round, in seconds.
+    /// Start no further round after this many seconds.
     #[arg(long, default_value_t = 600)]
     seconds: u64,
     /// Only these crates (may be given more than once).
@@ -37,37 +37,39 @@ pub struct Args {
     no_fuzz: bool,
     #[command(flatten)]
     what: Killed,
-    /// Of what kills: kills, whatever the time [default: as many as there are in --seconds]
+    /// With a test that kills: number of kills, however long they take [default: as many as fit in --seconds]
     #[arg(long)]
     kills: Option<u64>,
-    /// Of what kills: where chance begins, as an earlier run printed it.
+    /// With a test that kills: seed of the random choices, as an earlier run printed it.
     #[arg(long)]
     seed: Option<u64>,
-    /// Of what kills: how donors and services are reached: shm or udp.
+    /// With a test that kills: fabric by which donors and services are reached: shm or udp.
     #[arg(long, default_value = "shm")]
     fabric: String,
 }
 
-/// What is killed instead.
+/// Test that kills processes, instead of the property tests and fuzz targets.
 #[derive(clap::Args)]
 #[group(multiple = false)]
 struct Killed {
-    /// Instead: kill donors of a volume and servers of it, and look whether all that was written is there.
+    /// Instead, kill donors and servers of a volume, and check that everything written is there.
     #[arg(long)]
     volumes: bool,
-    /// Instead: kill donors, the service and mounts of a file system, and look whether all that was synced is there.
+    /// Instead, kill donors, the service and mounts of a file system, and check that everything synced is there.
     #[arg(long)]
     files: bool,
-    /// Instead: kill and stop members of a replicated store, and look whether what its clients saw is linearizable, and each write ran once.
+    /// Instead, kill and stop members of a replicated store, and check that what its clients saw is linearizable, and
+    /// that each write ran once.
     #[arg(long)]
     replica: bool,
-    /// Instead: kill donors and the service of a file system that a program's memory is swapped to, and look whether each page is right (as root).
+    /// Instead, kill donors and the service of a file system that a program's memory is swapped to, and check every
+    /// page (as root).
     #[arg(long)]
     swap: bool,
 }
 
 impl Killed {
-    /// The test that does it.
+    /// Name of the test to run.
     fn test(&self) -> Option<&'static str> {
         [
             (self.volumes, "what_was_written_is_in_the_volume_whoever_is_killed"),
@@ -80,11 +82,11 @@ impl Killed {
     }
 }
 
-/// The program of the tests that kill.
+/// Test program that holds the tests that kill.
 const PROGRAM: &str = "kills";
 
-/// Half of the time for property tests, in rounds of growing size and fresh seeds; the other half for fuzz targets,
-/// where cargo-fuzz is installed.
+/// Spends half of the time on property tests, in rounds of growing size and fresh seeds; the other half on fuzz
+/// targets, where cargo-fuzz is installed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(test) = args.what.test() {
         kill(args, test)?;
@@ -105,7 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A test that kills processes, for as long as it is wanted.
+/// Runs a test that kills processes, for the time or number of kills that was asked for.
 fn kill(args: &Args, test: &str) -> anyhow::Result<()> {
     let mut command = process::cargo();
     command.args(["test", "--release", "--locked", "--package", "sinew-tests", "--test", PROGRAM, "--"]);

@@ -1,16 +1,16 @@
-//! The hunt on simulated clusters, from the command that has it.
+//! Search for bugs on simulated clusters, by way of `sinew sim swarm`.
 
 use crate::process;
 
-/// How long.
+/// Arguments of `cargo xtask swarm`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// When to begin no further cluster.
+    /// Start no further cluster after this many seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
 
-/// Builds the command, optimised, and lets it hunt.
+/// Builds the command, optimised, and runs its search.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut command = process::cargo();
     command.args(["run", "--release", "--quiet", "--package", "sinew-cli", "--", "sim", "swarm"]);

@@ -1,7 +1,7 @@
-//! The tests, and which of them were skipped.
+//! Runs the tests, and checks which of them were skipped.
 //!
-//! A test that lacks something says `skipped: WHY [TEST]` on standard error, and ends. A list says which may do so where; any
-//! other makes the run fail, so that none is skipped unseen.
+//! A test that lacks something prints `skipped: WHY [TEST]` on standard error and returns. A list says which tests may
+//! be skipped, and where. Any other skipped test makes the run fail, so that none goes unnoticed.
 
 use std::process::{Command, Stdio};
 
@@ -11,11 +11,11 @@ use serde::Deserialize;
 use crate::process;
 use crate::programs::{self, TestProgram};
 
-/// Where the list is, from the workspace's root.
+/// Path of the list, from the workspace's root.
 const LIST: &str = "xtask/skipped-tests.toml";
 
-/// What runs in the guest: the beginning of programs' names, and which of their tests, all when none is named. Emulated
-/// processors are slow.
+/// Tests that run in the guest: the beginning of a program's name, and filters for its tests, where none means all.
+/// Emulated processors are slow, so only these run there.
 const FOR_GUEST: &[(&str, &str)] = &[
     ("ibverbs: ", ""),
     ("tests: named_ports", "a_named a_service the_facade two_processes a_benchmark a_device"),
@@ -27,16 +27,16 @@ const FOR_GUEST: &[(&str, &str)] = &[
     ("tests: swap", "a_file_is a_file_that a_served a_server the_program"),
 ];
 
-/// Programs (the beginning of their names) whose tests start processes and threads and wait for them in real time. One that fails
-/// while the machine does other things is run again by itself, and said to have failed sometimes. All others run in virtual time
-/// or from seeds: what they find once is there. So must be what fails in `lab`, one of whose
-/// tests measures two threads.
+/// Programs (by the beginning of their names) whose tests start processes and threads and wait for them in real time. A
+/// test of theirs that fails beside others is run again by itself; if it then passes, it is reported as failing
+/// sometimes. All other programs run in virtual time or from seeds, so that a failure is always real. `lab` counts as
+/// one of these, although one of its tests measures two threads.
 const IN_REAL_TIME: &[&str] =
     &["cli: ", "ibverbs: ", "kv: door", "kv: hostile_clients", "kv: memcached", "shm: ", "tests: ", "udp: ", "xdp: "];
-/// More failures than this are not chance.
+/// Most failed tests that are run again. More than these are not chance.
 const AGAIN_MAX: usize = 3;
 
-/// Runs programs, each in its folder: a name, a folder, a program and the names of tests for each.
+/// Runs programs, each in its folder. Every program has four arguments: its name, folder, executable and test filters.
 const RUN_ALL: &str = r#"
 status=0
 while [ "$#" -ge 4 ]; do
@@ -47,20 +47,20 @@ done
 exit "$status"
 "#;
 
-/// What stands before a program's name in the output.
+/// Prefix of the line that names a program before its tests.
 const HEADING: &str = "=== ";
-/// What stands before a program's name when a test of it failed.
+/// Prefix of the line that names a program after one of its tests failed.
 const FAILURE: &str = "!!! ";
-/// What stands before the reason when a test is skipped.
+/// Text before the reason for which a test is skipped.
 const SKIPPED: &str = "skipped: ";
 
-/// What to run.
+/// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only these crates (may be given more than once); all when none is given.
     #[arg(long)]
     package: Vec<String>,
-    /// Run the tests that want an RDMA device, in the guest that has one, and no others.
+    /// Run only the tests that need an RDMA device, in the guest, which has one.
     #[arg(long)]
     guest: bool,
 }
@@ -68,7 +68,7 @@ pub struct Args {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct List {
-    /// Tests that may be skipped on a machine as it is.
+    /// Tests that may be skipped on the machine itself.
     machine: Vec<Allowed>,
     /// Tests that may be skipped in the guest.
     guest: Vec<Allowed>,
@@ -77,11 +77,11 @@ struct List {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Allowed {
-    /// The program's name, as the heading above its tests has it.
+    /// Name of the program, as the heading above its tests has it.
     program: String,
-    /// How what the test says begins.
+    /// Beginning of the reason that the test prints.
     why: String,
-    /// Which of its tests; all when none is named.
+    /// Tests of the program that may be skipped; empty for all.
     #[serde(default)]
     tests: Vec<String>,
 }
@@ -101,7 +101,7 @@ struct Skip {
     why: String,
 }
 
-/// Builds the tests, runs them, compares what was skipped.
+/// Builds the tests, runs them, and checks which were skipped.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(process::workspace_root().join(LIST));
     let list: List = toml::from_str(&text.with_context(|| format!("cannot read {LIST}"))?)
@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let failed: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix(FAILURE)).collect();
     let sometimes = if result.is_err() && !args.guest { run_again(&programs, &output)? } else { Vec::new() };
     if result.is_err() && sometimes.is_empty() {
-        // The command is long, and what matters was said.
+        // The error leaves out the command, which is long; the output above has what matters.
         bail!("{}", if failed.is_empty() { format!("{place} could not run the tests") } else { failed.join(", ") });
     }
     if !args.guest {
@@ -127,25 +127,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("tests were skipped that {LIST} does not name for {place}:\n  {}", unseen.join("\n  "));
     }
     println!(
-        "\ntest: {} passed in {} programs on {place}; {} of them said that they were skipped, as they may",
+        "\ntest: {} passed in {} programs on {place}; {} of them said that they were skipped, as {LIST} allows",
         process::tests_passed(&output),
         programs.len(),
         skips.len()
     );
     for Failure { program, test } in sometimes {
-        println!("!!! sometimes: {program}: {test} failed beside others, and passed by itself");
+        println!("!!! sometimes: {program}: {test} failed beside others, but passed by itself");
     }
     Ok(())
 }
 
-/// Runs those tests again, one by one, whose failure may be the machine's. Returns them when they are all that failed, and passed.
+/// Runs failed tests again, one by one, if the machine's load may be the cause. Returns them if they were the only
+/// failures and now passed, and none otherwise.
 fn run_again(programs: &[TestProgram], output: &str) -> anyhow::Result<Vec<Failure>> {
     let Some(failures) = failures(output).filter(|failures| failures.len() <= AGAIN_MAX) else {
         return Ok(Vec::new());
     };
     for Failure { program: name, test } in &failures {
-        let program =
-            programs.iter().find(|program| program.name == *name).context("a program that was not started")?;
+        let program = programs
+            .iter()
+            .find(|program| program.name == *name)
+            .context("the output names a program that was not started")?;
         println!("\n=== again: {name}: {test}");
         let mut command = Command::new(&program.executable);
         command
@@ -160,7 +163,8 @@ fn run_again(programs: &[TestProgram], output: &str) -> anyhow::Result<Vec<Failu
     Ok(failures)
 }
 
-/// The tests that failed; none when anything else is wrong, or one is of a program that is right or wrong for good.
+/// Returns the tests that failed; `None` if anything else went wrong, or if one belongs to a program that does not run
+/// in real time.
 fn failures(output: &str) -> Option<Vec<Failure>> {
     let (mut program, mut found, mut explained) = ("", Vec::new(), true);
     for line in output.lines() {
@@ -179,15 +183,15 @@ fn failures(output: &str) -> Option<Vec<Failure>> {
     Some(found)
 }
 
-/// Which tests of a program run in the guest.
+/// Returns filters for the tests of a program that run in the guest; `None` if none do.
 fn in_guest(program: &TestProgram) -> Option<&'static str> {
     FOR_GUEST.iter().find(|(beginning, _)| program.name.starts_with(beginning)).map(|(_, tests)| *tests)
 }
 
-/// What runs the programs, here or in the guest.
+/// Returns the command that runs the programs, here or in the guest.
 fn command(programs: &[TestProgram], guest: bool) -> anyhow::Result<Command> {
     let mut command = if guest {
-        let mut command = Command::new(std::env::current_exe().context("no path of this program")?);
+        let mut command = Command::new(std::env::current_exe().context("cannot find the path of this program")?);
         command.args(["guest", "--timeout-s", "1200", "--", "sh"]).env("SINEW_RDMA", "1");
         command
     } else {
@@ -199,7 +203,8 @@ fn command(programs: &[TestProgram], guest: bool) -> anyhow::Result<Command> {
         command.arg(&program.name).arg(&program.folder).arg(&program.executable).arg(tests);
     }
     if std::env::var_os("RUST_TEST_THREADS").is_none() {
-        // A thread that runs one test alone has its name; with one thread there is none such.
+        // `skipped` takes a test's name from its thread, and libtest names threads for tests only if it runs two or
+        // more.
         let threads = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
         command.env("RUST_TEST_THREADS", threads.to_string());
     }
@@ -215,7 +220,7 @@ fn doc_tests(packages: &[String]) -> anyhow::Result<()> {
     process::run(&mut command)
 }
 
-/// What the tests said of those that were skipped.
+/// Returns the skipped tests that an output names.
 fn skips(output: &str) -> Vec<Skip> {
     let mut program = "";
     let mut skips = Vec::new();
@@ -224,7 +229,7 @@ fn skips(output: &str) -> Vec<Skip> {
             program = name;
         } else if let Some((_, said)) = line.split_once(SKIPPED) {
             let named = said.strip_suffix(']').and_then(|said| said.rsplit_once(" ["));
-            let (why, test) = named.unwrap_or((said, "which does not say its name"));
+            let (why, test) = named.unwrap_or((said, "a test without a name"));
             skips.push(Skip { program: program.into(), test: test.into(), why: why.into() });
         }
     }
@@ -256,7 +261,7 @@ mod tests {
 
     #[test]
     fn skipped_tests_are_found_with_their_programs_and_reasons() {
-        let unnamed = skip("which does not say its name", "why");
+        let unnamed = skip("a test without a name", "why");
         let expected = [skip("a_b", "no device: no [such] thing"), skip("m::c", "no gcc"), unnamed];
         assert_eq!(skips(OUTPUT), expected);
     }

@@ -1,4 +1,4 @@
-//! Style as a test: what rustfmt and clippy do not know.
+//! Checks the style rules that rustfmt and clippy do not cover.
 //!
 //! A rule is a function from a file to findings ([`rules`]); the exceptions stand in tables here, each with its reason.
 
@@ -13,13 +13,13 @@ use anyhow::{Context, bail};
 use crate::process;
 use words::Words;
 
-/// Lines in a source file, at most: past that it no longer holds one idea.
+/// Most lines in a source file; a longer one no longer holds one idea.
 const LINES_MAX: usize = 800;
 
 /// Files that may be longer.
 const LONG_FILES: Exceptions = &[];
 
-/// Rooms that may hold unsafe code. Every other crate forbids it.
+/// Folders that may hold unsafe code. Every crate outside them forbids it.
 const UNSAFE_ROOMS: Exceptions = &[
     ("crates/mem/", "buffers, mappings and rings"),
     ("crates/interleave/src/", "prefetching, and lookups that stay where they are"),
@@ -31,29 +31,26 @@ const UNSAFE_ROOMS: Exceptions = &[
     ("crates/far-memory/", "pages that appear and go under plain loads and stores"),
 ];
 
-/// Files outside those rooms that may hold unsafe code.
+/// Files outside those folders that may hold unsafe code.
 const UNSAFE_FILES: Exceptions = &[
     ("crates/rpc/tests/allocations.rs", "a counting allocator is an unsafe trait"),
     ("crates/mem/tests/", "tests of the room's own unsafe functions"),
-    ("tests/tests/killing/own_files.rs", "a table of open files of one's own is an unsafe call"),
-    ("tests/tests/mounts/mapping.rs", "a mapping of a file is an unsafe call"),
-    ("xtask/cost/", "a counting allocator is an unsafe trait, and rings are taken from as ports do"),
+    ("tests/tests/killing/own_files.rs", "giving a process its own table of open files is an unsafe call"),
+    ("tests/tests/mounts/mapping.rs", "mapping a file is an unsafe call"),
+    ("xtask/cost/", "a counting allocator is an unsafe trait, and entries are taken from rings as ports take them"),
 ];
 
-/// Where atomics come from the standard library rather than from `sinew_mem::atomic`, beside tests.
+/// Places, beside tests, where atomics come from the standard library rather than from `sinew_mem::atomic`.
 const RAW_ATOMICS: Exceptions = &[
     ("crates/mem/", "the facade itself, and copies out of shared memory"),
     ("crates/backends/host/", "flags of signal handlers and pools; loom knows neither"),
-    (
-        "crates/backends/shm/",
-        "flags between threads and words of mapped memory; the rings, for loom to check, are in mem",
-    ),
-    ("crates/cli/", "stop flags and counters of a program; nothing is built on their order"),
+    ("crates/backends/shm/", "flags between threads and words of mapped memory; the rings that loom checks are in mem"),
+    ("crates/cli/", "stop flags and counters of a program; nothing depends on their order"),
     ("crates/harness/", "stop flags of measuring threads, and the cache line that they pass to and fro"),
-    ("xtask/", "no library code"),
+    ("xtask/", "not library code"),
 ];
 
-/// Rooms that run in virtual time: they are handed their clock, randomness and threads.
+/// Crates that run in virtual time: they are handed their clock, randomness and threads.
 const VIRTUAL_TIME_ROOMS: &[&str] = &[
     "crates/wire/",
     "crates/mem/",
@@ -64,14 +61,13 @@ const VIRTUAL_TIME_ROOMS: &[&str] = &[
     "crates/sequencer/",
 ];
 
-/// Crates whose modules use each other in circles. In no other may they, beside a module and those in it.
-const WITH_CYCLES: Exceptions =
-    &[("crates/kv/", "a session and its commands, clients and owners know each other's words")];
+/// Crates whose modules may use each other in circles. In all others, only a module and those in it may.
+const WITH_CYCLES: Exceptions = &[("crates/kv/", "a session and its commands, clients and owners name each other")];
 
 /// Folders that hold no source of this project.
 const SKIPPED: &[&str] = &[".git", "target", "corpus", "artifacts", "proptest-regressions"];
 
-/// Paths (a folder ends in `/`) and why the rule does not hold there.
+/// Paths (a folder ends in `/`), each with the reason why the rule does not hold there.
 type Exceptions = &'static [(&'static str, &'static str)];
 
 fn excepted(path: &str, exceptions: Exceptions) -> bool {
@@ -99,7 +95,7 @@ impl File {
         self.text.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 
-    /// The numbered lines of code that ships: without comments, and without the module of tests at the file's end.
+    /// Numbered lines of code that ships: without comments, and without the module of tests at the file's end.
     fn shipped_code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines: Vec<&str> = self.text.lines().collect();
         let opens_tests = |pair: &[&str]| is_test_attribute(pair[0].trim()) && pair[1].trim().ends_with('{');
@@ -153,12 +149,12 @@ fn check(files: &[File], words: &Words) -> Vec<String> {
     findings
 }
 
-/// Whether a path is that of the root of a crate in which circles of modules are looked for.
+/// Whether a path is the root of a crate that is searched for circles of modules.
 fn is_crate_root(path: &str) -> bool {
     path.starts_with("crates/") && path.ends_with("/src/lib.rs") && !excepted(path, WITH_CYCLES)
 }
 
-/// The Rust and Markdown files of the working tree.
+/// Reads the Rust and Markdown files of the working tree.
 fn read_all() -> anyhow::Result<Vec<File>> {
     let root = process::workspace_root();
     let mut paths = Vec::new();
@@ -172,7 +168,7 @@ fn read_all() -> anyhow::Result<Vec<File>> {
     files.collect()
 }
 
-/// The Rust files below a folder.
+/// Returns the Rust files below a folder.
 pub fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     collect(folder, &["rs"], &mut paths)?;

@@ -1,9 +1,9 @@
-//! A network in virtual time whose packets really travel, as datagrams of queue pairs.
+//! A network in virtual time whose packets are really sent, as datagrams of queue pairs.
 //!
-//! A loopback network decides which packets arrive, and when: the tests of the RPC layer cut its links, kill its ports and
-//! inject strangers' bytes. The bytes of each packet that a port sends go through a UD queue pair, and what came out there is
-//! what the receiver gets. The fabric loses nothing here, since no more packets are on their way than there are receives:
-//! one that does not come fails its test.
+//! A loopback network decides which packets arrive, and when: the RPC layer's tests cut its links, kill its ports and
+//! inject strangers' bytes. The bytes of each packet that a port sends go through a UD queue pair, and the receiver
+//! gets the bytes that came out there. The fabric loses nothing here, since never more packets are in flight than there
+//! are receives; a datagram that does not arrive fails its test.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,16 +15,16 @@ use sinew::fabric::verbs::port::{UdPort, UdPortConfig};
 use sinew::fabric::verbs::{Device, ProtectionDomain};
 use sinew::fabric::{Address, PacketPort, PacketRx, PacketTx, Peer, PortError, RxBurst, TxData, TxPacket};
 
-/// How long a packet may take in real time.
+/// Real time that a packet may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Of a queue pair: packets that wait to be received, and to be sent.
+/// Packets that a queue pair lets wait to be received, and to be sent.
 const RECEIVES: usize = 512;
 const SENDS: usize = 256;
 
 /// A port of a loopback network whose packets are carried by queue pairs.
 pub type Carried<D> = Layered<LoopbackPort, Carrier<D>>;
 
-/// Lets queue pairs of `device` carry the packets of `port`. Without a device they travel by the loopback network alone.
+/// Lets queue pairs of `device` carry the packets of `port`. Without a device, only the loopback network carries them.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub fn carry<D: ProtectionDomain>(
     };
     let datagrams = device.map(open).transpose()?;
     WAYS.with_borrow_mut(|ways| {
-        // A port of an earlier network can have been the same peer.
+        // A port of an earlier network may have been the same peer.
         ways.sent.retain(|sent| sent.from != peer && sent.to != peer);
         ways.addresses.retain(|(other, _)| *other != peer);
         ways.addresses.extend(datagrams.iter().map(|datagrams| (peer, datagrams.address())));
@@ -57,12 +57,12 @@ struct Sent {
     bytes: Vec<u8>,
 }
 
-/// What the ports of a test's thread have in common.
+/// State that the ports of a test's thread share.
 #[derive(Default)]
 struct Ways {
-    /// The queue pairs that peers of the loopback network have.
+    /// Addresses of the queue pairs of the loopback network's peers.
     addresses: Vec<(Peer, Address)>,
-    /// In the order of sending. Those that the network loses stay.
+    /// Packets in the order of sending. Those that the network loses stay.
     sent: VecDeque<Sent>,
     /// Packets whose bytes came by a queue pair.
     carried: u64,
@@ -72,7 +72,7 @@ thread_local! {
     static WAYS: RefCell<Ways> = RefCell::default();
 }
 
-/// That packets between `ports` are carried.
+/// Asserts that packets between two ports are carried.
 pub fn assert_carried<D: ProtectionDomain>(network: &Network, mut port_on: impl FnMut(LoopbackPort) -> Carried<D>) {
     let [mut a, mut b] = ["a", "b"].map(|name| port_on(network.port(name).expect("a port")));
     let to = a.resolve(&b.address()).expect("the way to b");
@@ -85,17 +85,17 @@ pub fn assert_carried<D: ProtectionDomain>(network: &Network, mut port_on: impl 
     assert_eq!(WAYS.with_borrow(|ways| ways.carried), 1);
 }
 
-/// What a port's packets travel by.
+/// Carries a port's packets.
 pub struct Carrier<D: ProtectionDomain> {
     datagrams: Option<UdPort<D>>,
-    /// Who the port is on the loopback network.
+    /// The port's peer on the loopback network.
     peer: Peer,
     /// Datagrams whose packets the network delivers later, or never.
     arrived: VecDeque<Vec<u8>>,
 }
 
 impl<D: ProtectionDomain> Carrier<D> {
-    /// Takes in what has come.
+    /// Takes in the datagrams that have arrived.
     fn collect(datagrams: &mut UdPort<D>, arrived: &mut VecDeque<Vec<u8>>) {
         loop {
             let mut burst = RxBurst::new(0);
@@ -113,7 +113,7 @@ impl<D: ProtectionDomain> Layer for Carrier<D> {
         tx.push(packet);
         let Some(datagrams) = &mut self.datagrams else { return };
         let address_of = |ways: &Ways| ways.addresses.iter().find(|(peer, _)| *peer == packet.to).cloned();
-        // Others are made by hand, and have no queue pair.
+        // Other peers are made by hand, and have no queue pair.
         let Some((_, address)) = WAYS.with_borrow(address_of) else { return };
         let bytes = [packet.head, packet.data.as_slice()].concat();
         if bytes.len() > datagrams.caps().packet_len_max {
@@ -121,7 +121,7 @@ impl<D: ProtectionDomain> Layer for Carrier<D> {
         }
         let to = match datagrams.resolve(&address) {
             Ok(to) => to,
-            // Its port is being dropped, and says good-bye to others as they do to it.
+            // The other port is being dropped, and both ends say good-bye.
             Err(PortError::NotFound { .. }) => return,
             Err(error) => panic!("the way to a port of this test: {error}"),
         };
@@ -144,7 +144,7 @@ impl<D: ProtectionDomain> Layer for Carrier<D> {
             let same = |sent: &Sent| sent.from == packet.peer && sent.to == self.peer && sent.bytes == packet.bytes;
             ways.sent.iter().position(same).and_then(|at| ways.sent.remove(at))
         });
-        // What nobody sent was injected.
+        // A packet that nobody sent was injected.
         if let (Some(sent), Some(datagrams)) = (sent, &mut self.datagrams) {
             let since = Instant::now();
             loop {

@@ -1,4 +1,4 @@
-//! Connections that are there to keep others out.
+//! Connections that try to keep others out.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,18 +6,18 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The beginning of a frame whose end never comes.
+/// Beginning of a frame whose end never comes.
 const HEADER: &[u8] = b"SNWR\x01\0\0\0\xE8\x03\0\0";
 const BETWEEN_BYTES: Duration = Duration::from_millis(100);
 
-/// A crowd that says nothing, or says a byte of a frame now and then, for as long as this lives.
+/// Connections that stay silent, or send a byte of a frame now and then, for as long as this lives.
 pub struct Crowd {
     stop: mpsc::Sender<()>,
     thread: Option<JoinHandle<Vec<TcpStream>>>,
 }
 
 impl Crowd {
-    /// So many connections to `address`, every other of which says a byte now and then.
+    /// Opens this many connections to `address`, every other of which sends a byte now and then.
     pub fn at(address: &str, count: usize) -> Self {
         let mut crowd: Vec<_> = (0..count).map(|_| TcpStream::connect(address).unwrap()).collect();
         let (stop, stopped) = mpsc::channel();
@@ -26,7 +26,7 @@ impl Crowd {
             let mut said = 0;
             while stopped.recv_timeout(BETWEEN_BYTES) == Err(mpsc::RecvTimeoutError::Timeout) {
                 for slow in crowd.iter_mut().step_by(2) {
-                    // Some were let go.
+                    // The server has closed some of them.
                     let _ = slow.write_all(&frame[said..=said]);
                 }
                 said = (said + 1).min(frame.len() - 1);
@@ -36,7 +36,7 @@ impl Crowd {
         Self { stop, thread: Some(thread) }
     }
 
-    /// Stops talking. Whether the server closes all connections, each within `patience`.
+    /// Stops sending. Returns whether the server closes all connections, each within `patience`.
     pub fn wait_until_shown_out(mut self, patience: Duration) -> bool {
         let _ = self.stop.send(());
         let crowd = self.thread.take().unwrap().join().unwrap();
@@ -44,7 +44,7 @@ impl Crowd {
             visitor.set_read_timeout(Some(patience)).unwrap();
             match visitor.read_to_end(&mut Vec::new()) {
                 Ok(_) => true,
-                // It closed before it had read all that was said.
+                // The server closed the connection before it had read everything.
                 Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
             }
         })

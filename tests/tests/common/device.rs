@@ -3,7 +3,7 @@
 use sinew::ibverbs::{IbDevice, Selector};
 use sinew_conformance::skipped;
 
-/// Opens it. Where there is none, the test says so and ends, unless the variable `SINEW_RDMA` says that there is one.
+/// Opens the device. Where there is none, reports the test as skipped, or fails if the variable `SINEW_RDMA` is set.
 pub fn rdma_device() -> Option<IbDevice> {
     match IbDevice::open(&Selector::default()) {
         Ok(device) => Some(device),

@@ -17,7 +17,7 @@ type Cq = <<ShmDomain as ProtectionDomain>::Thread as ThreadDomain>::Cq;
 
 pub const LAYOUT: Layout = Layout { workers: 1, clients: 3, window: 4, request_len_max: 1000, response_len_max: 1016 };
 
-/// Answers with the request, and remembers what it did.
+/// Answers with the request, and records its work.
 #[derive(Default)]
 pub struct Echo {
     pub executed: Vec<(u32, u16, Vec<u8>)>,
@@ -50,7 +50,7 @@ impl Service for Echo {
     }
 }
 
-/// A device, its server with one worker, and what the clients share.
+/// A device, its server with one worker, and the clients' domain.
 pub struct World<S: Service = Echo> {
     pub device: ShmDevice,
     pub domain: ShmDomain,
@@ -74,7 +74,8 @@ impl World {
 }
 
 impl<S: Service> World<S> {
-    /// Turns often enough for any slot to be looked at, and news to be heard; how many requests were answered.
+    /// Turns often enough for every slot to be looked at, and for news to be heard. Returns the number of requests
+    /// answered.
     pub fn turn(&mut self) -> usize {
         (0..1000).map(|now_ns| self.worker.turn(now_ns)).sum()
     }
@@ -96,7 +97,8 @@ impl<S: Service> World<S> {
     }
 }
 
-/// All answers that have come. (One poll may bring what was over at the client alone.)
+/// Takes all answers that have come. It polls several times, since one poll may find only completions of the client's
+/// own.
 pub fn poll(
     client: &mut Client<ShmDevice>,
     now_ns: u64,
@@ -105,7 +107,7 @@ pub fn poll(
     (0..4).map(|_| client.poll(now_ns, &mut take)).sum()
 }
 
-/// Somebody who has been admitted, and writes what and where they like.
+/// An admitted client that writes whatever it likes, wherever it likes.
 pub struct Vandal {
     requests: Qp,
     answers: Qp,
@@ -115,7 +117,7 @@ pub struct Vandal {
     pub id: ClientId,
 }
 
-/// An answer as it came.
+/// An answer, as it came.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Raw {
     pub token: Option<u32>,
@@ -133,7 +135,7 @@ impl Vandal {
         Self::of(&world.domain, |hello| server.admit(hello).unwrap())
     }
 
-    /// On the calling thread, and admitted by whoever has the server.
+    /// Joins on the calling thread; `admit` has the server admit it.
     pub fn of(domain: &ShmDomain, admit: impl FnOnce(&Hello) -> (ClientId, Welcome)) -> Self {
         let thread = domain.thread().unwrap();
         let arena = domain.arena(1 << 20).unwrap();
@@ -164,7 +166,7 @@ impl Vandal {
         self.cq.poll(&mut Vec::new(), 16);
     }
 
-    /// Answers that came.
+    /// Returns the answers that have come.
     pub fn answers(&mut self) -> Vec<Raw> {
         let mut completions: Vec<Completion> = Vec::new();
         for _ in 0..4 {

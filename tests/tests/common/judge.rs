@@ -1,4 +1,4 @@
-//! What must hold of numbers, whatever hands them out.
+//! Checks of numbers, whatever hands them out.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -7,15 +7,15 @@ use sinew::sequencer::Client;
 
 use super::common::PATIENCE;
 
-/// What must hold of the numbers of all clients, which see each other's here.
+/// Checks the numbers of all clients against each other.
 #[derive(Default)]
 pub struct Judge {
-    /// One more than the greatest number of any call that is over.
+    /// One more than the greatest number of any finished call.
     floor: AtomicU64,
 }
 
 impl Judge {
-    /// Makes `calls` calls, each checked against all that were over when it began. Returns the numbers.
+    /// Makes `calls` calls, each checked against all that had finished when it began. Returns the numbers.
     pub fn drive(&self, client: &mut (impl Client + ?Sized), calls: usize) -> Vec<u64> {
         let (mut begun, mut taken) = (0, Vec::with_capacity(calls));
         let mut floors = vec![0; calls];
@@ -42,7 +42,7 @@ impl Judge {
     }
 }
 
-/// How many numbers there are, each of them once.
+/// Returns the count of numbers, none of which may occur twice.
 pub fn count_unique(taken: Vec<Vec<u64>>) -> u64 {
     let mut all = taken.concat();
     all.sort_unstable();

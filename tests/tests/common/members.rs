@@ -12,7 +12,7 @@ use sinew::replica::client::{Answered, Client, ClientError};
 
 use crate::common::{self, Folder, Server, eventually, run, sinew, text};
 
-/// Members at ports of this host that nobody has.
+/// Members at free ports of this host.
 pub struct Members {
     peers: String,
     pub addresses: Vec<String>,
@@ -47,7 +47,7 @@ impl Members {
         members
     }
 
-    /// With the same command as before.
+    /// Starts a member, with the same command every time.
     pub fn begin(&mut self, at: usize) {
         let name = name(at);
         let mut command = sinew(&["serve", "replica", "--child", "--name", &name, "--peers", &self.peers]);
@@ -95,7 +95,7 @@ impl Members {
     }
 }
 
-/// A client of members at these addresses.
+/// Creates a client of members at these addresses.
 pub fn client(addresses: Vec<String>) -> Client<Rpc> {
     let config = Config { connect_timeout_ns: 300_000_000, ..common::config() };
     let nexus = Nexus::builder().config(config).build().unwrap();
@@ -103,7 +103,7 @@ pub fn client(addresses: Vec<String>) -> Client<Rpc> {
     Client::new(rpc, addresses, Box::new(SystemEntropy::new().unwrap()))
 }
 
-/// Waits for the next request that is over.
+/// Waits until a request is over, and returns its outcome.
 pub fn wait(client: &mut Client<Rpc>) -> Result<Answered, ClientError> {
     loop {
         let busy = client.turn();

@@ -13,16 +13,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use sinew::fabric::PollerConfig;
 use sinew::prelude::*;
 
-/// Longer than anything here takes on a busy machine with one processor: a test that waits so long has failed.
+/// Longer than anything here takes on a busy machine with one processor: a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// The peer time-out of endpoints in tests.
+/// Peer time-out of endpoints in tests, in ms.
 pub const PEER_TIMEOUT_MS: u64 = 1_000;
 
-/// Makes a server sleep for as many milliseconds as the request says, in a worker.
+/// Request type: a worker of the server sleeps for as many milliseconds as the request says.
 pub const SLEEP: RequestType = RequestType::new(4);
-/// Echoes.
+/// Request type: the server echoes the request.
 pub const ECHO: RequestType = RequestType::new(1);
-/// Answers with the server's counters as JSON.
+/// Request type: the server answers with its counters as JSON.
 pub const REPORT: RequestType = RequestType::new(3);
 
 /// A service that echoes.
@@ -34,7 +34,7 @@ pub fn echo(config: Config) -> Nexus {
     Nexus::builder().config(config).handle(ECHO, echo).build().unwrap()
 }
 
-/// A text that no other test, of this or another run, uses.
+/// Returns a text that no other test, of this or another run, uses.
 pub fn unique(what: &str) -> String {
     format!("{what}-{:016x}", RandomState::new().hash_one(()))
 }
@@ -62,19 +62,19 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// What a process wrote, as text.
+/// Returns what a process wrote, as text.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What the command prints with arguments that spaces part, and that are right.
+/// Returns what the command prints for these arguments, which are separated by spaces and valid.
 pub fn shown(args: &str) -> String {
     let output = run(&mut sinew(&args.split(' ').collect::<Vec<_>>()));
     assert!(output.status.success(), "{args}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// What it says of wrong usage.
+/// Returns the command's complaint about these arguments, which are wrong usage.
 pub fn complaint(args: &str) -> String {
     let output = run(&mut sinew(&args.split(' ').collect::<Vec<_>>()));
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{args}");
@@ -121,12 +121,13 @@ impl Drop for Process {
 pub struct Server {
     pub process: Process,
     pub address: String,
-    /// It ends when this closes.
+    /// The server ends when this closes.
     stdin: Option<std::process::ChildStdin>,
 }
 
 impl Drop for Server {
-    /// In order, so that its name goes too. One that cannot is killed when `process` is dropped.
+    /// Ends the server cleanly, so that its name is removed. If it does not end, it is killed when `process` is
+    /// dropped.
     fn drop(&mut self) {
         drop(self.stdin.take());
         let began = Instant::now();
@@ -137,12 +138,12 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts one on a fabric, which sleeps whenever it has nothing to do.
+    /// Starts a server on a fabric, which sleeps whenever it has nothing to do.
     pub fn start(fabric: &str) -> Self {
         Self::start_patient(fabric, PEER_TIMEOUT_MS)
     }
 
-    /// The same with another peer time-out.
+    /// Starts a server as [`Self::start`] does, with another peer time-out.
     pub fn start_patient(fabric: &str, peer_timeout_ms: u64) -> Self {
         let address = match fabric {
             "udp" | "ibverbs" => format!("{fabric}://127.0.0.1:0"),
@@ -168,7 +169,7 @@ impl Server {
         Self { process, address: served.expect("the server said where it serves"), stdin }
     }
 
-    /// Its own count of sessions, that which asks included.
+    /// Returns the server's own count of sessions, which includes the session that asks.
     pub fn sessions(&self) -> u64 {
         let mut rpc = client(&self.address);
         let session = rpc.connect(&self.address).unwrap();
@@ -177,7 +178,7 @@ impl Server {
         report["sessions"].as_u64().unwrap()
     }
 
-    /// Waits until nobody but the one who asks has a session.
+    /// Waits until the only session is the one that asks.
     pub fn wait_until_deserted(&self) {
         eventually("the server forgets all sessions", || self.sessions() == 1);
     }
@@ -192,7 +193,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Limits that suit tests: nobody spins, and the dead are found out soon.
+/// Limits that suit tests: nothing spins, and dead peers are noticed soon.
 pub fn config() -> Config {
     Config {
         poller: PollerConfig::SLEEP,
@@ -204,14 +205,14 @@ pub fn config() -> Config {
     }
 }
 
-/// An endpoint that can reach `address`.
+/// Opens an endpoint that can reach `address`.
 pub fn client(address: &str) -> Rpc {
     let nexus = Nexus::builder().config(config()).build().unwrap();
     let (fabric, _) = address.split_once("://").unwrap();
     Rpc::open_with(&nexus, &format!("{fabric}://")).unwrap()
 }
 
-/// The exit status of a command that is interrupted as soon as it catches signals.
+/// Returns the exit status of a command that is interrupted as soon as it catches signals.
 pub fn status_when_interrupted(args: &[&str]) -> Option<i32> {
     let mut process = Process::start(&mut sinew(args));
     eventually("it catches signals", || {
@@ -223,7 +224,7 @@ pub fn status_when_interrupted(args: &[&str]) -> Option<i32> {
     process.wait().code()
 }
 
-/// A folder that goes with the test, short enough for socket names.
+/// A folder that is removed with the test; its path is short enough for socket names.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -249,7 +250,7 @@ impl Drop for Folder {
     }
 }
 
-/// Processes that `pid` has started and not outlived.
+/// Returns the running child processes of `pid`.
 pub fn children(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(Path::new("/proc")).unwrap().flatten() {
@@ -261,7 +262,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     found
 }
 
-/// Whether a process runs; one that has ended and was not waited for does not.
+/// Whether a process runs. One that has ended but was not waited for does not.
 pub fn is_alive(pid: u32) -> bool {
     status_of(pid).is_some_and(|(_, state)| is_living(&state))
 }
@@ -275,7 +276,7 @@ fn is_living(state: &str) -> bool {
     !matches!(state, "Z" | "X")
 }
 
-/// Parent and state.
+/// Returns the parent and the state of a process.
 fn status_of(pid: u32) -> Option<(u32, String)> {
     // pid (name) state parent ...; the name may hold anything.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -285,7 +286,7 @@ fn status_of(pid: u32) -> Option<(u32, String)> {
     Some((parent, state))
 }
 
-/// What a benchmark prints with `--json`: one or several results in the schema.
+/// Returns the results that a benchmark prints with `--json`, one or several, in the schema.
 pub fn results(command: &mut Command) -> Vec<serde_json::Value> {
     let output = run(command);
     assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
@@ -295,7 +296,7 @@ pub fn results(command: &mut Command) -> Vec<serde_json::Value> {
     object["results"].as_array().cloned().unwrap_or_else(|| vec![object])
 }
 
-/// The number at a place of a result that is above zero.
+/// Returns the number at a place of a result; it must be above zero.
 pub fn positive(result: &serde_json::Value, place: &str) -> f64 {
     let number = result
         .pointer(place)

@@ -1,4 +1,4 @@
-//! An NBD client that has one request at a time.
+//! An NBD client with one request at a time.
 #![allow(dead_code)] // Each test program uses some of it.
 
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ impl Client {
         let mut greeting = [0; 18];
         socket.read_exact(&mut greeting).unwrap();
         assert_eq!(greeting, *b"NBDMAGICIHAVEOPT\0\x03");
-        // Flags, and the option that goes on with the default export.
+        // Flags, and the option that opens the default export.
         socket.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
         let mut export = [0; 10];
         socket.read_exact(&mut export).unwrap();
@@ -34,7 +34,7 @@ impl Client {
         self.try_request(kind, at, len, data).unwrap()
     }
 
-    /// As the others; an error, if the server is gone.
+    /// As [`Self::request`], but returns an error if the server is gone.
     fn try_request(&mut self, kind: u16, at: u64, len: usize, data: &[u8]) -> io::Result<Result<(), u32>> {
         self.cookie += 1;
         let mut request = 0x2560_9513u32.to_be_bytes().to_vec();
@@ -57,7 +57,7 @@ impl Client {
         })
     }
 
-    /// Reads from a server that may go at any time.
+    /// Reads from a server that may vanish at any time.
     pub fn try_read(&mut self, at: u64, len: usize) -> io::Result<Result<Vec<u8>, u32>> {
         if let Err(error) = self.try_request(0, at, len, &[])? {
             return Ok(Err(error));
@@ -67,7 +67,7 @@ impl Client {
         Ok(Ok(bytes))
     }
 
-    /// Writes to a server that may go at any time.
+    /// Writes to a server that may vanish at any time.
     pub fn try_write(&mut self, at: u64, data: &[u8]) -> io::Result<Result<(), u32>> {
         self.try_request(1, at, data.len(), data)
     }

@@ -5,12 +5,13 @@ use std::process::Command;
 
 use crate::common;
 
-/// Tells a copy of this program that it is the one that uses memory: how much; and, where that goes on, until which file is there.
+/// Variables that make a copy of this program use memory: the amount in bytes; and, if it is to go on, the file whose
+/// creation ends it.
 const HOG: &str = "SINEW_TEST_HOG";
 const UNTIL: &str = "SINEW_TEST_HOG_UNTIL";
 const PAGE: usize = 4096;
 
-/// A control group whose programs may have so much memory; gone when dropped.
+/// A control group that limits the memory of its programs; removed when dropped.
 pub struct Group(PathBuf);
 
 impl Group {
@@ -29,7 +30,7 @@ impl Group {
         Some(group)
     }
 
-    /// A command, to be run in it.
+    /// Returns a command that runs in the group.
     pub fn with(&self, command: &Command) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
@@ -47,21 +48,22 @@ impl Drop for Group {
     }
 }
 
-/// This program again, as one that writes to so much memory, and looks whether all is there. `test` is the name of the test that calls [`use_memory_if_told`].
+/// Runs this program again, to write to this much memory and check it. `test` is the name of the test that calls
+/// [`use_memory_if_told`].
 pub fn hog(test: &str, used: usize) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture"]).env(HOG, used.to_string());
     command
 }
 
-/// The same, which goes on until a file is there.
+/// As [`hog`], but goes on until a file exists.
 pub fn hog_until(test: &str, used: usize, file: &Path) -> Command {
     let mut command = hog(test, used);
     command.env(UNTIL, file);
     command
 }
 
-/// Memory whose pages say which they are, and how often they were written.
+/// Memory whose pages hold their number, and how often they were written.
 struct Pages {
     words: Vec<u64>,
     rounds: Vec<u64>,
@@ -77,7 +79,7 @@ impl Pages {
         self.rounds.len()
     }
 
-    /// Looks at a page, and writes it anew.
+    /// Checks a page, and writes it anew.
     fn visit(&mut self, page: usize) {
         let at = page * PAGE / 8;
         let whole = &mut self.words[at..at + PAGE / 8];
@@ -90,18 +92,19 @@ impl Pages {
     }
 }
 
-/// What the program does that was started by [`hog`]; nothing in others.
+/// Uses memory in a program that [`hog`] started; does nothing in others.
 pub fn use_memory_if_told() {
     let Some(len) = std::env::var(HOG).ok().and_then(|len| len.parse::<usize>().ok()) else { return };
     let until = std::env::var_os(UNTIL).map(PathBuf::from);
     let pages = len / PAGE;
     let mut memory = Pages { words: vec![0; len / 8], rounds: vec![0; pages], looks: 0 };
-    // In order, which the kernel reads ahead for, and then here and there: 7919 is prime, so each page has its turn once.
+    // Visits pages in order, which the kernel reads ahead for, and then scattered: 7919 is prime, so each page has its
+    // turn once.
     (0..2).for_each(|_| (0..pages).for_each(|page| memory.visit(page)));
     let mut step = 0;
     let goes_on = |step: usize| match &until {
         None => step < pages / 8,
-        // It is looked for now and then.
+        // Looks for the file only now and then.
         Some(file) => !step.is_multiple_of(64) || !file.exists(),
     };
     while goes_on(step) {

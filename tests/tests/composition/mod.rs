@@ -1,5 +1,5 @@
-//! The programs that are composed: a backend, a service that is its client, and the service's visitors. Each has endpoints of any kind, and waits
-//! for nothing, so whoever has them turns them by the real clock or in virtual time.
+//! The composed programs: a backend, a service that is its client, and the service's visitors. Each has endpoints of
+//! any kind and never waits, so its owner can turn it by the real clock or in virtual time.
 
 pub mod service;
 mod visitor;
@@ -18,21 +18,21 @@ use sinew::store::cache::CacheConfig;
 pub use service::Service;
 pub use visitor::Visitor;
 
-/// Of the service: hears of values that others remember.
+/// To the service: subscribe to values that others remember.
 pub const SUBSCRIBE: RequestType = RequestType::new(20);
-/// Puts a value into the cache, under the next number of the sequencer, which is the answer.
+/// To the service: put a value into the cache under the sequencer's next number, and answer with that.
 pub const REMEMBER: RequestType = RequestType::new(21);
-/// Gets the value of a number.
+/// To the service: get the value of a number.
 pub const RECALL: RequestType = RequestType::new(22);
-/// Asks for what never comes, for a while; answers with what became of it.
+/// To the service: make a request that is never answered, with a deadline, and answer with its outcome.
 pub const WAIT_IN_VAIN: RequestType = RequestType::new(23);
-/// Asks for what never comes, and cancels that.
+/// To the service: make a request that is never answered, and cancel it.
 pub const CHANGE_ONES_MIND: RequestType = RequestType::new(24);
-/// Of the visitors: a value was remembered.
+/// To a visitor: a value was remembered.
 pub const NEWS: RequestType = RequestType::new(25);
-/// Of the backend: who asks is called back when numbers were given.
+/// To the backend: call the sender back whenever numbers were given.
 pub const WATCH: RequestType = RequestType::new(26);
-/// Of the service: so many numbers were given.
+/// To the service: this many numbers were given.
 pub const GIVEN: RequestType = RequestType::new(27);
 
 pub fn config() -> Config {
@@ -43,7 +43,8 @@ pub fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().unwrap())
 }
 
-/// A cache and a sequencer, which calls back who watches it; and, at an endpoint of its own, a sequencer that keeps each request for ever.
+/// A cache and a sequencer, which calls its watcher back; and, at an endpoint of its own, a sequencer that keeps every
+/// request for ever.
 pub struct Backend {
     pub rpc: Rpc,
     pub deaf: Rpc,
@@ -103,7 +104,7 @@ impl Backend {
         busy
     }
 
-    /// Calls that are kept, and how many of them nobody waits for.
+    /// Number of calls kept, and of those among them for which nobody waits.
     pub fn kept(&self) -> (usize, usize) {
         let kept = self.kept.borrow();
         (kept.len(), kept.iter().filter(|call| call.is_abandoned()).count())

@@ -1,4 +1,5 @@
-//! The service: a server's program, with three endpoints and state of its own. It knows nothing of threads, clocks and fabrics.
+//! The service: a server's program, with three endpoints and state of its own. It knows nothing of threads, clocks and
+//! fabrics.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,40 +16,40 @@ use sinew::{Endpoint, Program, SharedEndpoint};
 use super::{CHANGE_ONES_MIND, GIVEN, NEWS, RECALL, REMEMBER, SUBSCRIBE, WAIT_IN_VAIN, WATCH, number};
 
 const WINDOW: usize = 8;
-/// What the clients of the backend wait for at most, where they do not say it.
+/// Longest wait in ns of the backend's clients, where a request sets no other.
 const PATIENCE_NS: u64 = 20_000_000_000;
-/// What calls in vain wait for.
+/// Time-out in ns of a request that is never answered.
 const IN_VAIN_NS: u64 = 3_000_000;
 
 type Share = SharedEndpoint<Rpc>;
 
-/// What the handlers leave for the program's loop.
+/// Work that the handlers leave for the program's loop.
 #[derive(Default)]
 struct Desk {
     subscribers: BTreeSet<(usize, ClientId)>,
     to_do: Vec<(usize, RequestType, DeferredCall)>,
 }
 
-/// A call in vain that is to be cancelled: it leaves with one turn, and is cancelled after that.
+/// A request that is never answered, and is to be cancelled: it leaves in one turn, and is cancelled after that.
 struct Doubt {
     call: CallId,
     has_left: bool,
 }
 
 pub struct Service {
-    /// A further endpoint that is served, beside the server's.
+    /// Another endpoint that is served, beside the server's.
     pub side: Rpc,
-    /// The endpoint of all clients of the backend, each with a share.
+    /// The endpoint of all clients of the backend, each of which has a share.
     pub out: Share,
     connecting: Option<Connecting<Share>>,
     cache: Option<Pipeline<Share>>,
     sequencer: RpcClient<Share>,
-    /// Of the sequencer that never answers.
+    /// Client of the sequencer that never answers.
     deaf: RpcClient<Share>,
     watch: Share,
     given: Rc<Cell<u64>>,
     desk: Rc<RefCell<Desk>>,
-    /// Calls that wait for the backend, and where they came from, by tag.
+    /// Calls that wait for the backend, and the endpoints at which they came, by tag.
     asked: BTreeMap<u64, (usize, DeferredCall)>,
     numbered: BTreeMap<u64, u64>,
     doubts: Vec<Doubt>,
@@ -57,17 +58,17 @@ pub struct Service {
     news_heard: u64,
 }
 
-/// What a service has done.
+/// Work that a service has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub values: u64,
     pub news_heard: u64,
-    /// Numbers of which the backend told it.
+    /// Numbers given, as the backend has reported.
     pub given: u64,
 }
 
 impl Service {
-    /// The program of the endpoint `rpc`, for a backend at these addresses.
+    /// Creates the program of the endpoint `rpc`, for a backend at these addresses.
     pub fn new(rpc: &mut Rpc, mut side: Rpc, out: Rpc, [backend, deaf]: &[Address; 2]) -> sinew::Result<Self> {
         let desk = Rc::<RefCell<Desk>>::default();
         for (front, rpc) in [rpc, &mut side].into_iter().enumerate() {
@@ -147,7 +148,7 @@ impl Service {
         any
     }
 
-    /// Cancels what has left.
+    /// Cancels the requests that have left.
     fn change_mind(&mut self) -> bool {
         let (any, deaf) = (!self.doubts.is_empty(), &mut self.deaf);
         self.doubts.retain_mut(|doubt| {
@@ -160,7 +161,7 @@ impl Service {
         any
     }
 
-    /// A number is the key of a value.
+    /// Takes numbers, and stores a value under each.
     fn hear_numbers(&mut self) -> bool {
         let mut any = false;
         while let Some(answer) = self.sequencer.answer() {
@@ -195,7 +196,7 @@ impl Service {
         any
     }
 
-    /// What became of requests that are never answered.
+    /// Takes the outcomes of requests that are never answered.
     fn hear_deaf(&mut self, rpc: &mut Rpc) -> bool {
         let mut any = false;
         while let Some(answer) = self.deaf.answer() {
@@ -211,7 +212,7 @@ impl Service {
         if front == 0 { rpc } else { &mut self.side }
     }
 
-    /// Calls back all who subscribed, and forgets those who went.
+    /// Calls all subscribers back, and forgets those that have gone.
     fn tell(&mut self, rpc: &mut Rpc, value: &[u8]) {
         let side = &mut self.side;
         self.desk.borrow_mut().subscribers.retain(|&(front, client)| {
@@ -246,7 +247,7 @@ impl Program for Service {
         }
         busy |= self.change_mind() | self.hear_numbers() | self.hear_cache(rpc) | self.hear_deaf(rpc);
         for front in [rpc, &mut self.side] {
-            // Visitors that were told of news.
+            // Visitors have heard the news.
             while let Some(over) = front.poll_completion() {
                 self.news_heard += u64::from(over.result.is_ok());
                 busy = true;

@@ -1,4 +1,4 @@
-//! A client of the service: asks one thing after another, and hears of news meanwhile.
+//! A client of the service, which makes one request after another and hears news meanwhile.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub struct Visitor {
     news: Rc<RefCell<Vec<Vec<u8>>>>,
 }
 
-/// A visitor's questions, in order.
+/// A visitor's requests, in order.
 const STEPS: [RequestType; 5] = [SUBSCRIBE, REMEMBER, RECALL, WAIT_IN_VAIN, CHANGE_ONES_MIND];
 
 impl Visitor {
@@ -34,7 +34,7 @@ impl Visitor {
     }
 
     fn value(&self) -> Vec<u8> {
-        // Of more than a packet.
+        // The value is longer than a packet.
         self.name.to_le_bytes().repeat(500)
     }
 

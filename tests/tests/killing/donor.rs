@@ -1,4 +1,4 @@
-//! A donor that is killed and comes back empty, or is stopped and goes on with what it had.
+//! A donor that is killed and comes back empty, or is stopped and continues with its memory.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ pub struct Donor {
     running: Option<Running>,
     pub address: String,
     memory: &'static str,
-    /// When it comes back.
+    /// When it comes back, while it is away.
     until: Option<Instant>,
 }
 
-/// Starts a server by a command with `--child`. Returns it with where it serves.
+/// Starts a server by a command with `--child`, and returns it with its address.
 pub fn serving(command: &mut Command) -> (Running, String) {
     let running = Running::start(command);
     let address = running.wait_for("serving ").replace("serving ", "");
@@ -35,7 +35,7 @@ impl Donor {
         donor
     }
 
-    /// Starts it, empty, where it was before.
+    /// Starts it, empty, at its address.
     fn start(&mut self) {
         let args = ["serve", "memory", &self.address, "--child", "--memory", self.memory];
         let (running, address) = serving(&mut sinew(&args));
@@ -60,7 +60,7 @@ impl Donor {
         self.until = Some(Instant::now() + away);
     }
 
-    /// Brings it back if it is time. Returns whether it was.
+    /// Brings it back if it is due. Returns whether it was.
     pub fn comes_back(&mut self) -> bool {
         if self.until.take_if(|until| *until <= Instant::now()).is_none() {
             return false;

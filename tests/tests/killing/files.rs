@@ -1,4 +1,4 @@
-//! A file system: donors, its service and mounts, any of which is killed, stopped and continued.
+//! A file system: donors, its service and mounts, all of which are killed, stopped and continued.
 
 use std::time::{Duration, Instant};
 
@@ -11,19 +11,19 @@ use super::writers::{Shadows, Writers, look_at_all, make, shadows};
 use crate::mounts::remote::{Mounted, is_mounted};
 
 const MOUNTS: usize = 3;
-/// Threads that use each.
+/// Threads that use each mount.
 const THREADS: usize = 2;
-/// Everything is looked at after so many kills, and checked each time that it has been looked at so often.
+/// Kills between two looks at everything, and looks between two checks.
 const LOOK_EVERY: u64 = 25;
 const CHECK_EVERY: u64 = 2;
-/// Names are looked up each time, so that a file that was replaced is another one at once.
+/// Names are looked up each time, so that a replaced file is seen as another one at once.
 const OPTIONS: &[&str] = &["--lifetime-ms", "0"];
 
-/// A mount that is used.
+/// A mount in use.
 struct Used {
     mounted: Mounted,
     writers: Writers,
-    /// When it goes on.
+    /// When it is continued, while it is stopped.
     until: Option<Instant>,
 }
 
@@ -35,7 +35,7 @@ struct World {
     kills: Kills,
 }
 
-/// Who was killed how often.
+/// Kills of each kind of process.
 #[derive(Default)]
 struct Kills {
     donors: u64,
@@ -66,13 +66,13 @@ impl World {
             }
         }
         for (file, shadow) in self.shadows.iter().enumerate() {
-            // Whoever has it looks again.
+            // A writer that holds the lock looks by itself.
             let wrong = shadow.try_lock().ok().and_then(|mut shadow| shadow.take_wrong());
             assert!(wrong.is_none(), "file {file}: {wrong:?}, after {} kills\n{}", self.plan.done(), self.logs());
         }
     }
 
-    /// What mounts have said, and what room they see.
+    /// Logs of the mounts, and the room that they see.
     fn logs(&self) -> String {
         let of = |used: &Used| {
             let room = rustix::fs::statvfs(&used.mounted.point).map(|room| (room.f_bfree, room.f_blocks));
@@ -111,7 +111,7 @@ impl World {
     fn disturb_mount(&mut self) {
         let index = self.plan.below(MOUNTS as u64) as usize;
         let stops = self.plan.below(4) == 0;
-        // Past its lease, of ten seconds, now and then.
+        // Now and then it is stopped for longer than its lease of ten seconds.
         let away = if self.plan.below(8) == 0 { self.plan.ms(10_500, 13_000) } else { self.plan.ms(50, 3_000) };
         let Some(used) = self.mounts[index].as_mut().filter(|used| used.until.is_none()) else { return };
         if stops {
@@ -127,15 +127,16 @@ impl World {
         writers.stop();
         turn_until(self, "the mount is cleared away", Self::turn, |_| !is_mounted(&mounted.point));
         drop(mounted);
-        // There has to be a service to join.
+        // A new mount needs a running service.
         turn_until(self, "the service is there", Self::turn, |world| world.names.is_up());
         let mounted = self.mount(index).unwrap();
-        // It was answered after what the dead one had sent.
+        // The service answered the new mount after it had taken what the dead one had sent.
         writers.end();
         self.use_mount(index, mounted);
     }
 
-    /// With everybody at rest: all that was acknowledged is there, by each mount, and a check finds nothing.
+    /// With all writers at rest, checks that everything acknowledged is there through each mount, and that `fsck` finds
+    /// nothing if `checks`.
     fn look(&mut self, checks: bool) {
         turn_until(self, "all is well", Self::turn, |world| {
             world.names.is_well() && world.mounts.iter().flatten().all(|used| used.until.is_none())
@@ -177,13 +178,13 @@ impl World {
     }
 }
 
-/// Kills, and everything that has to be there in spite of them.
+/// Kills processes, and checks that everything that was acknowledged is there.
 pub fn run_plan(plan: Plan) {
     let names = Names::new(&plan.fabric, "200M");
     let mounts = (0..MOUNTS).map(|_| None).collect();
     let mut world = World { plan, names, mounts, shadows: shadows(), kills: Kills::default() };
     for index in 0..MOUNTS {
-        // Where nothing can be mounted, that was said.
+        // If nothing can be mounted, that was reported.
         let Some(mounted) = world.mount(index) else { return };
         if index == 0 {
             make(&mounted.point, &world.shadows);

@@ -1,11 +1,11 @@
-//! What a file system's service says of its copies.
+//! The state of a file system's copies, from what its service prints.
 
 use std::time::{Duration, Instant};
 
-/// How long what became of a donor, or of the service, may go unnoticed.
+/// Time for which a change of a donor or of the service may go unnoticed.
 const SETTLE: Duration = Duration::from_millis(3500);
 
-/// How well the files are, as far as the service has said.
+/// State of the files, as far as the service has reported it.
 pub struct Health {
     is_whole: bool,
     are_all_there: bool,
@@ -13,17 +13,17 @@ pub struct Health {
 }
 
 impl Health {
-    /// Of a service that begins: it says what it lacks, and nothing if that is nothing.
+    /// State when a service starts: it prints what it lacks, and nothing if it lacks nothing.
     pub fn new() -> Self {
         Self { is_whole: true, are_all_there: true, settled: Instant::now() + SETTLE }
     }
 
-    /// Something has happened that it will speak of.
+    /// Notes that something has happened that the service will report.
     pub fn unsettle(&mut self) {
         self.settled = Instant::now() + SETTLE;
     }
 
-    /// It has said something. Returns whether something is lost.
+    /// Takes a line that the service printed. Returns whether data is lost.
     pub fn hear(&mut self, line: &str) -> bool {
         if let Some((ready, all)) = line.strip_suffix(" donors answer").and_then(|counts| counts.split_once(" of ")) {
             self.are_all_there = ready == all;
@@ -37,7 +37,7 @@ impl Health {
         line.contains("are at no donor")
     }
 
-    /// Whether a donor may be killed: every page has all its copies.
+    /// Whether a donor may be killed, because every page has all its copies.
     pub fn is_good(&self) -> bool {
         self.is_whole && self.are_all_there && self.settled <= Instant::now()
     }

@@ -1,4 +1,4 @@
-//! Processes that are killed at random moments, and what has to be there all the same.
+//! Processes that are killed at random moments, and checks of what must survive them.
 
 mod donor;
 pub mod files;

@@ -1,4 +1,4 @@
-//! A file system's donors and its service, any of which is killed, stopped and continued.
+//! A file system's donors and its service, all of which are killed, stopped and continued.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub struct Names {
     pub address: String,
     service: Option<Running>,
     health: Health,
-    /// When the service is there again: it starts, or goes on.
+    /// When the service is restarted or continued, while it is away.
     until: Option<Instant>,
 }
 
@@ -46,7 +46,7 @@ impl Names {
         (self.service, self.address, self.health) = (Some(service), address, Health::new());
     }
 
-    /// Hears what the service says, and has those come back whose time it is.
+    /// Takes what the service prints, and brings back those that are due.
     pub fn turn(&mut self, plan: &Plan) {
         if let Some(service) = &mut self.service {
             for line in service.err.try_iter() {
@@ -70,17 +70,18 @@ impl Names {
         }
     }
 
-    /// Whether the service is there.
+    /// Whether the service is running.
     pub fn is_up(&self) -> bool {
         self.until.is_none()
     }
 
-    /// Whether everybody is there, and every page has all its copies.
+    /// Whether all donors and the service are running, and every page has all its copies.
     pub fn is_well(&self) -> bool {
         self.until.is_none() && self.donors.iter().all(Donor::is_up) && self.health.is_good()
     }
 
-    /// Kills or stops a donor, while all is well: two at once may have both copies of something, and what both forget is lost by right.
+    /// Kills or stops a donor, while all is well: two donors may hold both copies of a page, and if both forget it, it
+    /// is rightly lost.
     pub fn disturb_donor(&mut self, plan: &mut Plan) {
         assert!(self.is_well());
         let index = plan.below(DONORS as u64) as usize;
@@ -95,7 +96,7 @@ impl Names {
         plan.killed(&format!("donor {index}, for {away:?}"));
     }
 
-    /// Kills or stops the service, if it is there.
+    /// Kills or stops the service, if it is running.
     pub fn disturb_service(&mut self, plan: &mut Plan) {
         if self.until.is_some() {
             return;
@@ -115,7 +116,7 @@ impl Names {
         }
     }
 
-    /// With nobody mounted: ends the service, has everything checked, and starts it again.
+    /// Ends the service, checks everything and starts the service again. Nothing may be mounted.
     pub fn check(&mut self, plan: &Plan) {
         assert!(self.service.take().unwrap().end(), "the service says that it ended badly");
         let mut check = sinew(&["fsck", "--json", "--files"]);
@@ -133,7 +134,7 @@ impl Names {
     }
 }
 
-/// Has `turn` be called until something is so.
+/// Calls `turn` until a condition holds.
 pub fn turn_until<W>(world: &mut W, what: &str, turn: impl Fn(&mut W), is_so: impl Fn(&W) -> bool) {
     let began = Instant::now();
     while !is_so(world) {

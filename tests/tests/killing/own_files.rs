@@ -1,10 +1,12 @@
-//! Threads whose open files no process that is started has.
+//! Threads whose open files are not inherited by the processes that they start.
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Gives the thread files of its own. A process that is started has copies of all files that its parent has open, and closes them: that is a flush, which waits for the service. And it may be the
-/// service that is started.
+/// Gives the thread a table of open files of its own. Otherwise a child process starts with copies of all files that
+/// its parent has open, and closes them. Closing is a flush, which waits for the service; and the child may be the
+/// service.
 pub fn have_own_files() {
-    // SAFETY: the thread has opened none yet, closes none of others, and none that it opens are used by others.
+    // SAFETY: the thread has opened no files yet, closes none of other threads, and no other thread uses those that it
+    // opens.
     unsafe { unshare_unsafe(UnshareFlags::FILES) }.unwrap();
 }

@@ -1,8 +1,8 @@
-//! Pages that say which they are, and in which version.
+//! Pages that hold their number and version.
 
 pub const PAGE: usize = 4096;
 
-/// The page with this number in a version; version 0 is zeros.
+/// Returns the page with this number in a version; version 0 is all zeros.
 fn page(number: u64, version: u64) -> [u8; PAGE] {
     let mut bytes = [0; PAGE];
     if version > 0 {
@@ -16,18 +16,18 @@ fn page(number: u64, version: u64) -> [u8; PAGE] {
     bytes
 }
 
-/// Pages of one version, one behind the other.
+/// Returns consecutive pages of one version.
 pub fn pages(numbers: std::ops::Range<u64>, version: u64) -> Vec<u8> {
     numbers.flat_map(|number| page(number, version)).collect()
 }
 
-/// The version that a page has; `None` where it is no page of this number, or not all of one version.
+/// Returns the version of a page; `None` if it is not this page, or holds more than one version.
 pub fn version_of(number: u64, bytes: &[u8]) -> Option<u64> {
     let version = u64::from_le_bytes(*bytes.first_chunk()?);
     (bytes == page(number, version)).then_some(version)
 }
 
-/// What is known of a page: the last version that was acknowledged, and the last one that was begun.
+/// The last version of a page that was acknowledged, and the last that was begun.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     pub acked: u64,

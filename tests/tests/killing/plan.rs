@@ -1,10 +1,11 @@
-//! How long a run goes on, and what chance decides.
+//! Length of a run, and its random choices.
 
 use std::time::{Duration, Instant};
 
 use sinew_fabric::{Generator, SeededGenerator};
 
-/// Environment: how many kills; when to begin no further one; the seed; the fabric of donors and services.
+/// Environment variables: number of kills, seconds after which no further kill begins, seed, and fabric of donors and
+/// services.
 const KILLS: &str = "SINEW_SOAK_KILLS";
 const SECONDS: &str = "SINEW_SOAK_SECONDS";
 const SEED: &str = "SINEW_SOAK_SEED";
@@ -15,7 +16,7 @@ fn told<T: std::str::FromStr>(name: &str) -> Option<T> {
     Some(text.parse().ok().unwrap_or_else(|| panic!("{name}={text} makes no sense")))
 }
 
-/// So many kills, or as many as there are in so much time.
+/// A number of kills, or as many as fit in a time.
 pub struct Plan {
     pub random: SeededGenerator,
     pub fabric: String,
@@ -27,7 +28,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What the environment says; else `kills`, from a seed that is new each time. Says which it is.
+    /// Takes the plan from the environment; by default `kills`, from a new seed. Prints the seed and the fabric.
     pub fn new(what: &'static str, kills: u64) -> Self {
         let seed = told(SEED).unwrap_or_else(|| {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -48,7 +49,7 @@ impl Plan {
         }
     }
 
-    /// Whether there is another kill to come.
+    /// Whether another kill is to come.
     pub fn goes_on(&self) -> bool {
         self.done < self.kills_max && self.limit.is_none_or(|limit| self.began.elapsed() < limit)
     }
@@ -63,17 +64,17 @@ impl Plan {
         self.done
     }
 
-    /// Tells what happens, for who has to find out why something was lost.
+    /// Prints what happens, for whoever must find out why something was lost.
     pub fn say(&self, text: &str) {
         println!("{}: {:8.2} s, {} killed: {text}", self.what, self.began.elapsed().as_secs_f64(), self.done);
     }
 
-    /// A number below another.
+    /// Returns a random number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.random.below(limit)
     }
 
-    /// A time from `from` to `to` milliseconds.
+    /// Returns a random time from `from` to `to` milliseconds.
     pub fn ms(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.random.below(to - from + 1))
     }

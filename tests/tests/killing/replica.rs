@@ -1,6 +1,7 @@
-//! A replicated store: its members are killed, stopped and continued while clients write, read and swap. What the clients saw is checked for linearizability,
-//! and revisions are counted: none that was acknowledged is lost, and none ran twice. A process that is killed leaves the system's cache as it is, so what a disk forgets
-//! without a sync is the simulated disk's to show.
+//! A replicated store: its members are killed, stopped and continued while clients write, read and swap. The clients'
+//! histories are checked for linearizability, and revisions are counted: no acknowledged one is lost, and none ran
+//! twice. Killing a process leaves the system's cache intact, so losses of a disk without a sync are left to the
+//! simulated disk.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,29 +26,29 @@ use crate::members::{Members, client, name, wait};
 const MEMBERS: usize = 3;
 const CLIENTS: u64 = 3;
 const KEYS: usize = 4;
-/// Requests of a round at most, so that the checker comes to an end.
+/// Most requests of a round, so that the checker comes to an end.
 const OPS_MAX: u64 = 200;
-/// What a client pauses between two requests at most, in milliseconds.
+/// Longest pause of a client between two requests, in milliseconds.
 const PAUSE_MAX_MS: u64 = 40;
-/// What clients wait for an answer, after which its outcome is unknown.
+/// Time in ns that clients wait for an answer; after it, the outcome is unknown.
 const PATIENCE_NS: u64 = 3_000_000_000;
-/// How long the checker may take.
+/// Time that the checker may take.
 const CHECK_MAX: Duration = Duration::from_secs(60);
 
-/// What the clients of a round share.
+/// State that the clients of a round share.
 struct Shared {
     addresses: Vec<String>,
     round: u64,
     histories: Mutex<Vec<History>>,
-    /// What each key was last seen to have.
+    /// Value that each key was last seen to have.
     seen: Mutex<[Option<u64>; KEYS]>,
-    /// Nothing goes wrong any more: each client makes a last request.
+    /// Set when nothing goes wrong any more, and each client makes a last request.
     is_over: AtomicBool,
     begun: AtomicU64,
     answered: AtomicU64,
-    /// Numbers for clients, and for those that they go on as.
+    /// Numbers for clients, and for those whose names they continue under.
     numbers: AtomicU64,
-    /// Changes that may have run, and those that did.
+    /// From the changes that did run to those that may have run.
     changes: Mutex<Range<u64>>,
 }
 
@@ -61,7 +62,7 @@ impl Shared {
     }
 }
 
-/// Asks for one thing. None where the outcome is unknown.
+/// Makes one request. Returns `None` if the outcome is unknown.
 fn ask(client: &mut Client<Rpc>, key: &str, op: &Op, freshness: Freshness) -> Option<Ret> {
     let (mut bytes, key) = (Vec::new(), key.as_bytes());
     match *op {
@@ -96,7 +97,7 @@ fn ask(client: &mut Client<Rpc>, key: &str, op: &Op, freshness: Freshness) -> Op
     }
 }
 
-/// Does its part of a round's requests.
+/// Makes a client's share of a round's requests.
 fn use_store(shared: &Shared, seed: u64) {
     let mut random = SeededGenerator::new(seed);
     let mut client = client(shared.addresses.clone());
@@ -111,7 +112,7 @@ fn use_store(shared: &Shared, seed: u64) {
         let key = random.below(KEYS as u64) as usize;
         let op = match random.below(5) {
             0 | 1 => Op::Put(value),
-            // Half of them succeed, if nobody comes between.
+            // Half of these succeed, if nobody else writes in between.
             2 => Op::Swap { expect: lock(&shared.seen)[key].filter(|_| random.below(2) > 0), value },
             _ => Op::Get,
         };
@@ -137,7 +138,7 @@ fn use_store(shared: &Shared, seed: u64) {
                 }
                 lock(&shared.histories)[key].answered(number, ret);
             }
-            // Whether it happened nobody knows: it stays open.
+            // The outcome is unknown, so the request stays open in the history.
             None => number = shared.number(),
         }
         if is_last {
@@ -146,7 +147,7 @@ fn use_store(shared: &Shared, seed: u64) {
     }
 }
 
-/// Checks that these histories are linearizable, within a time.
+/// Checks that these histories are linearizable, within [`CHECK_MAX`].
 fn check(histories: Vec<History>, round: u64) {
     let (say, hear) = channel();
     std::thread::spawn(move || {
@@ -167,7 +168,7 @@ struct World {
 }
 
 impl World {
-    /// The leader, half of the time.
+    /// Returns the leader, half of the time.
     fn draw(&mut self) -> usize {
         if self.plan.below(2) == 0 { self.members.leader() } else { self.plan.below(MEMBERS as u64) as usize }
     }
@@ -178,7 +179,7 @@ impl World {
         }
     }
 
-    /// Has something go wrong; all members run again when this returns.
+    /// Makes something go wrong. All members run again when this returns.
     fn go_wrong(&mut self) {
         let at = self.draw();
         let pause = self.plan.ms(0, 300);
@@ -209,13 +210,14 @@ impl World {
         }
     }
 
-    /// A member in memory has forgotten all, and votes for nobody until it is added.
+    /// Adds a member in memory again: it has forgotten everything, and votes for nobody until then.
     fn add_again(&mut self, at: usize) {
         let member = format!("{}={}", name(at), self.members.addresses[at]);
         common::eventually("a member is added again", || self.members.ask(&["add", &member]).0 == 0);
     }
 
-    /// Requests of all clients while things go wrong, and what came of them. Returns how many changes there were: at least, and at most.
+    /// Has all clients make requests while things go wrong, and checks the outcomes. Returns the least and the greatest
+    /// number of changes.
     fn round(&mut self, round: u64) -> Range<u64> {
         let shared = Arc::new(Shared {
             addresses: self.members.addresses.clone(),
@@ -244,7 +246,7 @@ impl World {
         shared.is_over.store(true, Ordering::SeqCst);
         clients.into_iter().for_each(|client| client.join().expect("a client goes on to its end"));
         check(lock(&shared.histories).clone(), round);
-        // A store that answers little would pass for one that is right.
+        // A store that answers little would pass for a correct one.
         let (begun, answered) =
             (shared.begun.load(Ordering::SeqCst).min(OPS_MAX), shared.answered.load(Ordering::SeqCst));
         assert!(answered * 2 >= begun, "{answered} of {begun} requests were answered");
@@ -252,7 +254,7 @@ impl World {
     }
 }
 
-/// Members come and go until the plan is over.
+/// Runs rounds until the plan is over.
 pub fn run_plan(mut plan: Plan) {
     let on_disk = plan.below(3) > 0;
     plan.say(if on_disk { "members have disks" } else { "members are in memory" });
@@ -265,7 +267,7 @@ pub fn run_plan(mut plan: Plan) {
     while world.plan.goes_on() {
         let more = world.round(rounds);
         rounds += 1;
-        // This one, too.
+        // The PUT below is one more change.
         (changes.start, changes.end) = (changes.start + more.start + 1, changes.end + more.end + 1);
         let mut client = client(world.members.addresses.clone());
         let mut bytes = Vec::new();

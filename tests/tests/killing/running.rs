@@ -1,4 +1,4 @@
-//! Processes that say what becomes of them on standard error, and are killed, stopped and continued.
+//! Processes that report on standard error, and are killed, stopped and continued.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStdin, Command, Stdio};
@@ -8,14 +8,14 @@ use rustix::process::Signal;
 
 use crate::common::{PATIENCE, Process};
 
-/// A process whose lines are heard.
+/// A process whose lines are read.
 pub struct Running {
     pub process: Process,
     /// Lines of its standard output.
     pub out: Receiver<String>,
     /// Lines of its standard error.
     pub err: Receiver<String>,
-    /// Some end when this closes.
+    /// Open until the process is to end; some processes end when it closes.
     stdin: Option<ChildStdin>,
 }
 
@@ -37,7 +37,7 @@ impl Running {
         Self { process: Process(child), out, err, stdin }
     }
 
-    /// Waits for a line of its standard output, and returns it.
+    /// Waits for a line of its standard output that contains `what`, and returns it.
     pub fn wait_for(&self, what: &str) -> String {
         loop {
             match self.out.recv_timeout(PATIENCE) {
@@ -54,11 +54,11 @@ impl Running {
 
     pub fn kill(&mut self) {
         self.process.signal(Signal::KILL);
-        // Else its number could be another's by the next signal.
+        // Otherwise the process id could be reused before the next signal.
         self.process.wait();
     }
 
-    /// Ends it as a person would. Returns whether it says that all went well.
+    /// Ends it as a person would. Returns whether its exit status is a success.
     pub fn end(mut self) -> bool {
         drop(self.stdin.take());
         self.process.signal(Signal::INT);

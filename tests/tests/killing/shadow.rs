@@ -1,10 +1,10 @@
-//! What pages have to be.
+//! Expected content of pages.
 
 use std::sync::{Mutex, MutexGuard};
 
 use super::pages::{Known, PAGE, version_of};
 
-/// The pages as they should be, by whoever writes, one at a time.
+/// The pages as they should be. Only one thread writes at a time.
 pub struct Shadow {
     pages: Vec<Known>,
     version: u64,
@@ -17,12 +17,12 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shadow {
-    /// Of pages that were never written.
+    /// Starts with pages that were never written.
     pub fn new(pages: u64) -> Self {
         Self { pages: vec![Known::default(); pages as usize], version: 0, acked: 0, wrong: None }
     }
 
-    /// A write begins: the version that it writes.
+    /// Notes that a write begins. Returns the version to write.
     pub fn begin(&mut self, from: u64, to: u64) -> u64 {
         self.version += 1;
         for page in &mut self.pages[from as usize..to as usize] {
@@ -31,7 +31,8 @@ impl Shadow {
         self.version
     }
 
-    /// A write is over. One that was on its way when another server took over may have been made before, and is told late: then it is there for that server.
+    /// Notes that a write is over. A write in flight when another server took over may have been made before that, and
+    /// be reported late; the new server has it then.
     pub fn done(&mut self, from: u64, to: u64, version: u64) {
         self.acked += 1;
         for page in &mut self.pages[from as usize..to as usize] {
@@ -39,12 +40,13 @@ impl Shadow {
         }
     }
 
-    /// What has to be there for a read that begins now.
+    /// Returns the versions that a read beginning now must at least return.
     pub fn acked_of(&self, from: u64, to: u64) -> Vec<u64> {
         self.pages[from as usize..to as usize].iter().map(|page| page.acked).collect()
     }
 
-    /// What was read. A read that was on its way when another server took over, and is told late, is of no earlier than what had been acknowledged when it began.
+    /// Checks what was read. A read in flight when another server took over, and reported late, must be at least as new
+    /// as `floor`: what had been acknowledged when it began.
     pub fn saw(&mut self, from: u64, bytes: &[u8], floor: Option<&Vec<u64>>) {
         for (index, bytes) in bytes.chunks(PAGE).enumerate() {
             let number = from + index as u64;
@@ -52,7 +54,7 @@ impl Shadow {
             let known = &mut self.pages[number as usize];
             let least = floor.map_or(known.acked, |floor| floor[index]);
             match version.filter(|version| (least..=known.begun).contains(version)) {
-                // What was seen once stays.
+                // A version that was seen once stays.
                 Some(version) => known.acked = known.acked.max(version),
                 None => {
                     let what = format!("page {number} is {version:?}: {known:?}");
@@ -62,12 +64,12 @@ impl Shadow {
         }
     }
 
-    /// Something is wrong.
+    /// Notes that something is wrong.
     pub fn note(&mut self, wrong: String) {
         self.wrong.get_or_insert(wrong);
     }
 
-    /// What is wrong, once.
+    /// Takes the first thing that was wrong, if any.
     pub fn take_wrong(&mut self) -> Option<String> {
         self.wrong.take()
     }

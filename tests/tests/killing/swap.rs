@@ -1,4 +1,5 @@
-//! Swap on a file of a mounted file system, whose donors and service are killed and stopped under a program that needs it.
+//! Swap on a file of a mounted file system, whose donors and service are killed and stopped under a program that needs
+//! the swap.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,16 +13,16 @@ use crate::common::{run, sinew, text};
 use crate::mounts::remote::Mounted;
 use crate::pressure::{Group, hog_until};
 
-/// What the program uses, what it may have, and what there is of swap.
+/// Memory that the program uses, memory that it may have, and size of the swap.
 const USED: usize = 96 << 20;
 const LIMIT: usize = 48 << 20;
 const SWAP: &str = "256M";
-/// Bytes that two copies of all the swap take, and as much again for the programs and what else runs.
+/// Memory in bytes that two copies of all the swap take, and as much again for the programs and whatever else runs.
 const NEEDED: u64 = 1 << 30;
 /// Bytes of a page of memory.
 const PAGE: u64 = 4096;
 
-/// Swap, until this is dropped.
+/// Swap in use, turned off when dropped.
 struct Swap(PathBuf);
 
 impl Swap {
@@ -42,7 +43,7 @@ impl Drop for Swap {
     }
 }
 
-/// In the order in which they have to go.
+/// Fields are in the order in which they must be dropped.
 struct World {
     program: Running,
     _swap: Swap,
@@ -71,21 +72,21 @@ impl World {
     }
 }
 
-/// Pages that the machine has brought in from swap, and written to it.
+/// Pages that the machine has read from swap, and written to it.
 fn swapped() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap();
     let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0);
     ["pswpin ", "pswpout "].map(of)
 }
 
-/// Bytes that programs can still have without swap.
+/// Bytes that programs can still get without swap.
 fn available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let of = |line: &str| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok();
     text.lines().find_map(of).map_or(u64::MAX, |kilobytes| kilobytes << 10)
 }
 
-/// Kills, while a program looks at its pages. `test` is the name of the test that becomes that program.
+/// Kills processes while a program checks its pages. `test` is the name of the test that becomes that program.
 pub fn run_plan(plan: Plan, test: &str) {
     if !sinew::host::is_root() {
         return skipped("not root");

@@ -1,4 +1,4 @@
-//! A volume: donors, and servers of a block device on it, any of which is killed, stopped and continued.
+//! A volume: donors, and servers of a block device on it, all of which are killed, stopped and continued.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,25 +19,25 @@ use crate::nbd::Client;
 
 const DONORS: usize = 4;
 const PAGES: u64 = 4096;
-/// Everything is looked at after so many kills.
+/// Kills between two checks of everything.
 const CHECK_EVERY: u64 = 25;
-/// Pages that are written or read at once, at most.
+/// Most pages that are written or read at once.
 const RUN_MAX: u64 = 24;
-/// A server says so soon what it lacks as it begins.
+/// Time within which a server that starts reports what it lacks.
 const TOLD: Duration = Duration::from_millis(500);
-/// How long what became of a donor may go unnoticed.
+/// Time for which a change of a donor may go unnoticed.
 const SETTLE: Duration = Duration::from_millis(2500);
 
-/// A server, and a client of it on a thread.
+/// A server, and its client on a thread.
 struct Device {
     server: Running,
     client: Option<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
-    /// Whether it was killed, or another has taken over: then requests may fail.
+    /// Whether the server was killed or replaced; then requests may fail.
     may_fail: Arc<AtomicBool>,
 }
 
-/// Reads and writes until it is over, or the server is gone.
+/// Reads and writes until `is_over`, or until the server is gone.
 fn use_device(mut client: Client, seed: u64, shadow: &Mutex<Shadow>, is_over: &AtomicBool, may_fail: &AtomicBool) {
     let mut random = SeededGenerator::new(seed);
     while !is_over.load(Ordering::SeqCst) {
@@ -58,7 +58,7 @@ fn use_device(mut client: Client, seed: u64, shadow: &Mutex<Shadow>, is_over: &A
         match result {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                // A moment, so that whoever killed it has said so.
+                // Whoever kills the server sets `may_fail` first.
                 if !may_fail.load(Ordering::SeqCst) {
                     lock(shadow).note(format!("pages {from}..{to}: error {error}"));
                 }
@@ -79,7 +79,7 @@ struct World {
     folder: Folder,
     donors: Vec<Donor>,
     device: Option<Device>,
-    /// One that was stopped, and another took over from it; until when.
+    /// A stopped server from which another took over, and when it is continued.
     frozen: Option<(Device, Instant)>,
     shadow: Arc<Mutex<Shadow>>,
     sockets: u64,
@@ -107,7 +107,7 @@ impl World {
         world
     }
 
-    /// Starts a server, which takes the volume from whoever has it, and a client.
+    /// Starts a server, which takes the volume from any other, and a client.
     fn serve(&mut self, more: &[&str]) {
         self.sockets += 1;
         let socket: PathBuf = self.folder.0.join(format!("s{}", self.sockets));
@@ -116,7 +116,7 @@ impl World {
         command.args(self.donors.iter().map(|donor| &donor.address)).args(more);
         let server = Running::start(&mut command);
         server.wait_for("serving");
-        // It says what it lacks, and nothing if that is nothing.
+        // The server reports what it lacks, and nothing if it lacks nothing.
         (self.is_whole, self.awaits_loss) = (true, false);
         self.settled = Instant::now() + TOLD;
         let client = Client::connect(&socket);
@@ -149,7 +149,7 @@ impl World {
         if let Some((mut frozen, _)) = self.frozen.take_if(|(_, until)| *until <= Instant::now()) {
             frozen.server.process.signal(Signal::CONT);
             self.plan.say("the stopped server goes on");
-            // Its client hears of no write that was acknowledged, and ends.
+            // Its client gets no more acknowledgements for writes, and ends.
             frozen.client.take().unwrap().join().unwrap();
             frozen.server.kill();
         }
@@ -179,7 +179,7 @@ impl World {
     fn disturb(&mut self) {
         match self.plan.random.below(10) {
             0..=2 => {
-                // Two donors at once may have both copies of something, and what both forget is lost by right.
+                // Two donors may hold both copies of a page, and if both forget it, it is rightly lost.
                 self.wait_until("all is well", Self::is_well);
                 self.disturb_donor();
             }
@@ -211,7 +211,7 @@ impl World {
         self.serve(&[]);
     }
 
-    /// The server is stopped wherever it is, and goes on when another has taken over and written.
+    /// Stops the server wherever it is. It is continued once another has taken over and written.
     fn freeze_server(&mut self) {
         let device = self.device.take().unwrap();
         device.server.process.signal(Signal::STOP);
@@ -222,7 +222,8 @@ impl World {
         self.frozen = Some((device, Instant::now() + away));
     }
 
-    /// With everybody at rest: all that was acknowledged is there for who opens the volume now, and a check finds nothing.
+    /// With all clients at rest, checks that everything acknowledged is there for whoever opens the volume now, and
+    /// that `fsck` finds nothing.
     fn check(&mut self) {
         self.wait_until("all is well", |world| world.is_well() && world.frozen.is_none());
         let mut device = self.device.take().unwrap();
@@ -236,7 +237,7 @@ impl World {
         self.plan.say(&format!("nothing is wrong: {found}"));
         self.serve(&[]);
         let socket = self.folder.0.join(format!("s{}", self.sockets));
-        // Beside the other client, so what is read may be new meanwhile: that is known when it is looked at.
+        // No client changes anything while everything is read.
         let device = self.device.as_mut().unwrap();
         device.is_over.store(true, Ordering::SeqCst);
         device.client.take().unwrap().join().unwrap();
@@ -254,7 +255,7 @@ impl World {
     }
 }
 
-/// Kills, and everything that has to be there in spite of them.
+/// Kills processes, and checks that everything that was acknowledged is there.
 pub fn run_plan(plan: Plan) {
     let mut world = World::new(plan);
     let mut checked = 0;

@@ -1,4 +1,4 @@
-//! Threads that read and write the files of a mount, and know what has to be in them.
+//! Threads that read and write the files of a mount, and know their expected content.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,23 +15,23 @@ use super::own_files::have_own_files;
 use super::pages::{PAGE, pages};
 use super::shadow::{Shadow, lock};
 
-/// Files that there are.
+/// Number of files.
 pub const FILES: usize = 24;
-/// Pages of each.
+/// Pages of each file.
 pub const PAGES: u64 = 48;
-/// Pages that are written at once, at most.
+/// Most pages that are written at once.
 const RUN_MAX: u64 = 24;
-/// Writes to a file that is open, at most.
+/// Most writes to a file between opening and closing it.
 const WRITES_MAX: u64 = 4;
 
-/// What is in each file. Whoever uses a file holds its lock, so that it is open once at a time.
+/// Expected content of each file. A thread that uses a file holds its lock, so that only one has it open at a time.
 pub type Shadows = Arc<Vec<Mutex<Shadow>>>;
 
 pub fn shadows() -> Shadows {
     Arc::new((0..FILES).map(|_| Mutex::new(Shadow::new(PAGES))).collect())
 }
 
-/// Where a file is.
+/// Path of a file.
 pub fn path(point: &Path, file: usize) -> PathBuf {
     point.join(format!("file{file}"))
 }
@@ -42,7 +42,7 @@ pub struct Writers {
     is_over: Arc<AtomicBool>,
     /// Set before the mount is killed: from then on calls may fail.
     may_fail: Arc<AtomicBool>,
-    /// Whether the service has heard all that a mount had sent that was killed: what others write from then on is later.
+    /// Set once the service has taken all that a killed mount had sent; writes from then on are later.
     is_heard: Arc<AtomicBool>,
 }
 
@@ -64,18 +64,18 @@ impl Writers {
         Self { threads: threads.collect(), is_over, may_fail, is_heard }
     }
 
-    /// Calls may fail from now on.
+    /// Lets calls fail from now on.
     pub fn may_fail(&self) {
         self.may_fail.store(true, Ordering::SeqCst);
     }
 
-    /// They begin nothing more.
+    /// Lets threads begin nothing more.
     pub fn stop(&self) {
         self.is_over.store(true, Ordering::SeqCst);
     }
 
-    /// Ends them: after what they are about, or when that fails. Of a mount that was killed, when the service has answered another one since: until then whoever
-    /// was about something has its file.
+    /// Waits for the threads to end: after their current step, or when that fails. For a killed mount, call this once
+    /// the service has answered another mount since: until then, a thread in the middle of a step holds its file.
     pub fn end(self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.is_heard.store(true, Ordering::SeqCst);
@@ -100,7 +100,7 @@ impl Writer {
         let shadows = self.shadows.clone();
         while !is_over.load(Ordering::SeqCst) {
             let file = self.random.below(FILES as u64) as usize;
-            // Whoever has it may be at a mount that stands still.
+            // The holder may be at a mount that is stopped.
             let Ok(mut shadow) = shadows[file].try_lock() else {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
@@ -127,7 +127,7 @@ impl Writer {
         }
     }
 
-    /// Writes here and there, and syncs or only closes.
+    /// Writes to several places, and then syncs or only closes.
     fn overwrite(&mut self, path: &Path, shadow: &mut Shadow) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let mut written = Vec::new();
@@ -143,7 +143,7 @@ impl Writer {
             file.sync_all()?;
         }
         drop(file);
-        // Closing says nothing here; it has done its part where nobody has killed the mount by now.
+        // Closing reports no error here, but has done its part if the mount has not been killed by now.
         if syncs || !self.may_fail.load(Ordering::SeqCst) {
             written.into_iter().for_each(|(from, to, version)| shadow.done(from, to, version));
             Ok(())
@@ -152,7 +152,7 @@ impl Writer {
         }
     }
 
-    /// Writes another file, and gives it the name.
+    /// Writes a new file and renames it over the old one.
     fn replace(&mut self, path: &Path, shadow: &mut Shadow) -> io::Result<()> {
         let new = path.with_extension(format!("new{}", self.number));
         let file = File::create(&new)?;
@@ -166,7 +166,7 @@ impl Writer {
     }
 }
 
-/// Reads a file, in which everything has to be that was acknowledged.
+/// Reads a file, which must hold everything that was acknowledged.
 fn look(path: &Path, shadow: &mut Shadow) -> io::Result<()> {
     let bytes = fs::read(path)?;
     if bytes.len() != PAGES as usize * PAGE {
@@ -176,7 +176,7 @@ fn look(path: &Path, shadow: &mut Shadow) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes all files.
+/// Creates all files.
 pub fn make(point: &Path, shadows: &Shadows) {
     for (file, shadow) in shadows.iter().enumerate() {
         let mut shadow = lock(shadow);
@@ -188,7 +188,7 @@ pub fn make(point: &Path, shadows: &Shadows) {
     }
 }
 
-/// Looks at all files, by a mount that is well.
+/// Checks all files, through a mount that works.
 pub fn look_at_all(point: &Path, shadows: &Shadows) {
     for (file, shadow) in shadows.iter().enumerate() {
         let mut shadow = lock(shadow);

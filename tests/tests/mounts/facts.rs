@@ -1,4 +1,4 @@
-//! What POSIX says of files, as far as programs rely on it. Each fact has a directory of its own.
+//! POSIX's rules for files, as far as programs rely on them. Each fact has a directory of its own.
 #![allow(dead_code)] // Each test program uses some of it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -16,7 +16,7 @@ use crate::common::PATIENCE;
 
 pub type Fact = fn(&Path);
 
-/// Those that hold for all file systems here.
+/// Facts that hold for all file systems here.
 pub const ALL: &[(&str, Fact)] = &[
     ("a_name_is_there_once", a_name_is_there_once),
     ("names_are_255_bytes_at_most", names_are_255_bytes_at_most),
@@ -42,7 +42,7 @@ pub const ALL: &[(&str, Fact)] = &[
     ("there_is_room", there_is_room),
 ];
 
-/// Those that files in memory leave out.
+/// Facts that do not hold for files in memory.
 pub const MORE: &[(&str, Fact)] =
     &[("extended_attributes_are_kept", extended_attributes_are_kept), ("a_lock_is_waited_for", a_lock_is_waited_for)];
 
@@ -129,7 +129,7 @@ fn a_rename_replaces_what_it_may(at: &Path) {
     let mut had = String::new();
     open.read_to_string(&mut had).unwrap();
     assert_eq!((&*had, fs::read(path("h")).unwrap()), ("f", b"new".to_vec()));
-    // Between directories, with the counts of links that it makes.
+    // A rename between directories changes their counts of links.
     fs::create_dir(path("other")).unwrap();
     fs::rename(path("empty/e"), path("other/e")).unwrap();
     let links = |name: &str| fs::metadata(path(name)).unwrap().nlink();
@@ -236,7 +236,7 @@ fn times_are_those_of_changes_or_as_set(at: &Path) {
     let before = SystemTime::now() - Duration::from_secs(2);
     (&file).write_all(b"x").unwrap();
     assert!(modified() >= before, "{:?}", modified());
-    // As `cp -p` does it: what was written before is no later change.
+    // This is what `cp -p` does: an earlier write does not count as a later change.
     file.set_modified(early).unwrap();
     drop(file);
     assert_eq!(modified(), early);
@@ -304,7 +304,7 @@ fn holes_are_found_and_made(at: &Path) {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&file, punch, 4 * MB, MB).unwrap();
     assert_eq!((seek(Whence::Data(0)), file.metadata().unwrap().len()), (Ok(5 * MB), 6 * MB));
-    // Not of whole pages.
+    // A hole need not be of whole pages.
     rustix::fs::fallocate(&file, punch, 5 * MB + 100, 10_000).unwrap();
     let mut bytes = vec![9; 10_200];
     file.read_exact_at(&mut bytes, 5 * MB).unwrap();
@@ -449,7 +449,7 @@ fn a_listing_has_every_name_once(at: &Path) {
         File::create(at.join(name)).unwrap();
     }
     assert_eq!(names(at), expected);
-    // What is removed while it is listed is not missed, nor is anything else.
+    // A name that is removed during a listing is still listed, and no other is missed.
     let mut seen = Vec::new();
     for (number, entry) in fs::read_dir(at).unwrap().enumerate() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -501,7 +501,7 @@ fn a_lock_is_waited_for(at: &Path) {
     let path = at.join("file");
     let holder = File::create(&path).unwrap();
     holder.lock().unwrap();
-    // One that waits is killed, and one gets the lock when it is free.
+    // One waiter is killed, and another gets the lock once it is free.
     let wait = |what: &str| Command::new("flock").arg(&path).args(["echo", what]).spawn().unwrap();
     let mut killed = wait("killed");
     std::thread::sleep(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! Files as memory.
+//! Files mapped into memory.
 
 use std::fs::File;
 use std::ptr::NonNull;
@@ -14,7 +14,7 @@ pub struct Mapping {
 impl Mapping {
     pub fn new(file: &File, len: usize) -> Self {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the system chooses a place that nobody has, and this is its only owner.
+        // SAFETY: the system chooses addresses that nobody uses, and this mapping is their only owner.
         let start = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }.unwrap();
         Self { start: NonNull::new(start.cast()).unwrap(), len }
     }
@@ -22,7 +22,8 @@ impl Mapping {
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
         assert!(at + bytes.len() <= self.len);
         for (index, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: it lies in the mapping. Others may write the file meanwhile, so each byte is read once, and as it is.
+            // SAFETY: the byte lies in the mapping. Others may write the file meanwhile, so it is read once, and
+            // volatile.
             *byte = unsafe { self.start.as_ptr().add(at + index).read_volatile() };
         }
     }
@@ -30,20 +31,20 @@ impl Mapping {
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
         for (index, byte) in bytes.iter().enumerate() {
-            // SAFETY: it lies in the mapping, which is written through this alone.
+            // SAFETY: the byte lies in the mapping, which this process writes through `&mut self` alone.
             unsafe { self.start.as_ptr().add(at + index).write_volatile(*byte) };
         }
     }
 
     pub fn sync(&self) {
-        // SAFETY: it is all of the mapping.
+        // SAFETY: the range is all of the mapping.
         unsafe { msync(self.start.as_ptr().cast(), self.len, MsyncFlags::SYNC) }.unwrap();
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody has references to it.
+        // SAFETY: nobody has references to the mapping.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

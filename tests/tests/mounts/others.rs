@@ -1,4 +1,4 @@
-//! What becomes of a file's privileges when users change it. Root alone can hold these facts, at a mount that lets others in.
+//! A file's privileges when users change it. Only root can check these facts, at a mount that lets others in.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
@@ -13,13 +13,13 @@ use super::mapping::Mapping;
 /// A user who is not root.
 const OTHER: u32 = 54_321;
 const CAPABILITY: &str = "security.capability";
-/// Revision 2: one capability that is permitted, none that is inherited.
+/// Revision 2: one permitted capability, no inherited one.
 const VALUE: [u8; 20] = [0, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const LEN: usize = 64 << 10;
 
 type Act = fn(&Path);
 
-/// What counts as a change on every file system.
+/// Acts that count as a change on every file system.
 const CHANGES: &[(&str, Act)] = &[
     ("write", |path| open(path).write_all_at(b"x", 7).unwrap()),
     ("direct", |path| {
@@ -35,7 +35,7 @@ const CHANGES: &[(&str, Act)] = &[
     }),
 ];
 
-/// What is one here, and none on Linux' own file systems.
+/// An act that counts as a change here, but not on Linux's own file systems.
 const MAPPED: (&str, Act) = ("map", |path| {
     let mut mapping = Mapping::new(&open(path), LEN);
     mapping.write(5, b"mapped");
@@ -49,7 +49,7 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// As another user, on a thread of its own.
+/// Acts as another user, on a thread of its own.
 fn by_another<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     let run = || {
         let user = rustix::thread::Uid::from_raw(OTHER);
@@ -59,7 +59,7 @@ fn by_another<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
-/// A folder for a test is its user's alone.
+/// Lets other users into a test's folder, which is its user's alone.
 pub fn let_in(folder: &Path) {
     fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
 }
@@ -118,7 +118,7 @@ pub fn capabilities_are_roots_to_set_and_go_when_the_file_changes(at: &Path) {
         act(&path);
         assert_eq!(capability(&path), Err(Errno::NODATA), "{name} by root");
     }
-    // Whoever has it open may write to it, whatever its mode is by now.
+    // A user that has the file open may write to it, whatever its mode is by now.
     fresh(&path, 0o777);
     let file = by_another(|| open(&path));
     fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();

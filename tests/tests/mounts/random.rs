@@ -1,4 +1,4 @@
-//! Random reads, writes, cuts, holes and mappings of one file, compared with bytes in memory.
+//! Random reads, writes, truncations, holes and mappings of one file, compared with bytes in memory.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -34,7 +34,7 @@ fn open(path: &Path, is_direct: bool) -> File {
     options.open(path).unwrap()
 }
 
-/// Makes so many steps on files of up to `len_max` bytes in a directory.
+/// Makes this many steps on a file of up to `len_max` bytes in a directory.
 pub fn run(directory: &Path, seed: u64, steps: usize, len_max: usize) {
     let path = directory.join(format!("random-{seed}"));
     let mut words = Words(seed);

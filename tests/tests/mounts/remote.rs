@@ -20,7 +20,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// So many donors, and a service with so many copies, which keeps names on a disk or not.
+    /// Starts this many donors, and a service that keeps this many copies, with its names on a disk if `is_kept`.
     pub fn new(donors: usize, copies: usize, is_kept: bool) -> Self {
         let folder = Folder::new();
         let addresses: Vec<String> = (0..donors).map(|_| format!("shm://{}", unique("donor"))).collect();
@@ -43,7 +43,7 @@ impl Cluster {
         self.service = Some(Server::of(command.args(&self.options)));
     }
 
-    /// The service is gone, without a chance to put anything in order.
+    /// Kills the service, without a chance to put anything in order.
     pub fn kill_service(&mut self) {
         kill(&mut self.service);
     }
@@ -52,7 +52,7 @@ impl Cluster {
         kill(&mut self.donors[index]);
     }
 
-    /// Mounts it at a folder of this name; none where nothing can be mounted.
+    /// Mounts the file system at a folder of this name; `None` where nothing can be mounted.
     pub fn mount(&self, name: &str, options: &[&str]) -> Option<Mounted> {
         let point = self.folder.0.join(name);
         std::fs::create_dir_all(&point).unwrap();
@@ -73,7 +73,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts it at a folder that is there; none where nothing can be mounted.
+    /// Mounts a file system at an existing folder; `None` where nothing can be mounted.
     pub fn start(address: &str, point: &Path, options: &[&str]) -> Option<Self> {
         if !can_mount() {
             return None;
@@ -89,12 +89,12 @@ impl Mounted {
         Some(Self { process, point: point.to_owned() })
     }
 
-    /// What it said to nobody in particular.
+    /// Returns the mount's standard error.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.point.with_extension("log")).unwrap()
     }
 
-    /// Ends it by Ctrl-C.
+    /// Ends the mount as Ctrl-C does.
     pub fn end(mut self) {
         self.process.signal(Signal::INT);
         assert!(self.process.wait().success(), "{}", self.log());
@@ -110,7 +110,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Whether something is mounted there, according to the system.
+/// Whether something is mounted at `point`, according to the system.
 pub fn is_mounted(point: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     table.lines().any(|line| line.split(' ').nth(4) == Some(&point.display().to_string()))

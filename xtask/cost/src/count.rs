@@ -1,4 +1,4 @@
-//! Which steps are counted: those of one side, once everything is warm.
+//! Counts the steps of one side, once everything is warm.
 
 use std::hint::black_box;
 
@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use crate::counting::allocations;
 
-/// What one run counts.
+/// Counters of one run.
 #[derive(Debug)]
 pub struct Count {
     side: &'static str,
@@ -15,7 +15,7 @@ pub struct Count {
     allocations: u64,
 }
 
-/// Callgrind collects while this runs: `cargo xtask cost` knows it by its name, and leaves its own instructions out.
+/// Callgrind counts while this runs: `cargo xtask cost` finds it by its name, and leaves its own instructions out.
 #[inline(never)]
 fn counted_step(step: &mut dyn FnMut()) {
     step();
@@ -27,11 +27,11 @@ impl Count {
         Self { side, warm: false, operations: 0, allocations: 0 }
     }
 
-    /// Runs `round` for the warm-up, where nothing counts, and then `rounds` times.
+    /// Runs `round` for the warm-up, which is not counted, and then `rounds` times.
     ///
     /// # Errors
     ///
-    /// The first round that fails.
+    /// Returns the error of the first round that fails.
     pub fn rounds(
         &mut self,
         warm_up: usize,
@@ -46,11 +46,11 @@ impl Count {
         Ok(())
     }
 
-    /// Takes a step of `side`, which performs so many operations.
+    /// Takes a step of `side`, which performs this many operations.
     pub fn step<R>(&mut self, side: &str, operations: usize, step: impl FnOnce() -> R) -> R {
         let (mut step, mut result) = (Some(step), None);
         let mut act = || result = step.take().map(|step| step());
-        // The same code whether it counts or not, lest the compiler make two of it that differ.
+        // Both branches run the same code; otherwise the compiler might make two different versions of it.
         let act: &mut dyn FnMut() = black_box(&mut act);
         if self.warm && side == self.side {
             let before = allocations();
@@ -67,7 +67,7 @@ impl Count {
     ///
     /// # Errors
     ///
-    /// There were none.
+    /// No operations were counted.
     pub fn operations(&self) -> anyhow::Result<u64> {
         if self.operations == 0 {
             bail!("nothing was counted: no step of side `{}`", self.side);

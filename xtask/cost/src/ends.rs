@@ -1,15 +1,15 @@
-//! A server's and a client's endpoint over shared memory, in time that is moved by hand.
+//! A server's and a client's endpoint over shared memory, on a clock that is moved by hand.
 
 use anyhow::ensure;
 use sinew_fabric::{ManualClock, SeededGenerator};
 use sinew_rpc::{Nexus, Rpc, SessionEvent, SessionId};
 use sinew_shm::{Hub, ShmPort};
 
-/// Time that passes with each call, on the clock that is moved by hand: what looks at the clock (sockets, timers) then does so as
-/// often as at ten million calls a second.
+/// Time in ns that passes with each call, on the clock that is moved by hand. Whatever looks at the clock (sockets,
+/// timers) then does so as often as at ten million calls a second.
 pub const CALL_NS: u64 = 100;
 
-/// What links are made of.
+/// Memory of the links.
 #[derive(Clone, Copy, Debug)]
 pub enum Rings {
     /// Private memory, between threads: packets are read in place.
@@ -20,20 +20,20 @@ pub enum Rings {
 
 /// A server's and a client's endpoint, both of this thread.
 pub struct Ends {
-    /// That of both.
+    /// Clock of both.
     pub clock: ManualClock,
-    /// Answers.
+    /// The endpoint that serves.
     pub server: Rpc<ShmPort, ManualClock>,
-    /// Asks.
+    /// The endpoint that calls.
     pub client: Rpc<ShmPort, ManualClock>,
 }
 
 impl Ends {
-    /// Both, with these handlers and limits.
+    /// Opens both, with the handlers and limits of these nexuses.
     ///
     /// # Errors
     ///
-    /// What the ports say.
+    /// A port cannot be opened.
     pub fn new(rings: Rings, server: &Nexus, client: &Nexus) -> anyhow::Result<Self> {
         const ARENA: &str = "arena=67108864";
         let hub = Hub::new();
@@ -51,7 +51,7 @@ impl Ends {
         Ok(Self { server: endpoint(server, at_server, 1), client: endpoint(client, at_client, 2), clock })
     }
 
-    /// Turns both, until everything that goes by the clock has been done, too.
+    /// Turns both until everything that is due by the clock has been done as well.
     pub fn settle(&mut self) {
         for _ in 0..100 {
             self.client.turn();
@@ -64,7 +64,7 @@ impl Ends {
     ///
     /// # Errors
     ///
-    /// It does not open.
+    /// The session does not open.
     pub fn connect(&mut self) -> anyhow::Result<SessionId> {
         let session = self.client.begin_connect(&self.server.address())?;
         self.settle();

@@ -4,14 +4,14 @@ use sinew_store::cache::CacheConfig;
 
 const KEY_LEN: usize = 16;
 
-/// Keys of a length that is usual, of which no two are the same.
+/// Returns a key of a usual length, a different one for each number.
 pub fn key_bytes(number: u64) -> [u8; KEY_LEN] {
     let mut bytes = *b"key-....--------";
     bytes[4..8].copy_from_slice(&(number as u32).to_be_bytes());
     bytes
 }
 
-/// Settings with which so many items of these are all kept: an index that is full loses some.
+/// Settings of a cache that keeps this many items of these keys: a full index would lose some.
 pub fn cache_config(keys: u64) -> CacheConfig {
     CacheConfig { items: 4 * keys as usize, memory_bytes: 128 * keys as usize, seed: 1, ..CacheConfig::default() }
 }

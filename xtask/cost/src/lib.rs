@@ -1,9 +1,9 @@
-//! The operations whose instructions `cargo xtask cost` counts, each on one thread that takes the part of both ends in turn.
+//! The operations whose instructions `cargo xtask cost` counts, each on one thread that plays both ends in turn.
 //!
-//! Each family is a program of its own (`src/bin`), because what else is in a program changes what is inlined. `list` names its
-//! operations; `run OPERATION SIDE` performs one and has the steps of that side counted. Everything is the same in each run: time is
-//! moved by hand, chance is seeded, nothing blocks, and every burst is of a size that is asserted. So two runs print the same
-//! numbers, and under callgrind they execute the same instructions.
+//! Each family is a program of its own (`src/bin`), because the rest of a program changes what is inlined. `list` names
+//! its operations; `run OPERATION SIDE` performs one and has the steps of that side counted. Every run is the same:
+//! time is moved by hand, random numbers are seeded, nothing blocks, and the size of every burst is asserted. So two
+//! runs print the same numbers, and under callgrind they execute the same instructions.
 
 mod count;
 mod counting;
@@ -25,26 +25,26 @@ pub type Perform = fn(&mut Count) -> anyhow::Result<()>;
 /// An operation of the ledger.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// As the ledger has it.
+    /// Name in the ledger.
     pub name: &'static str,
-    /// Whose steps can be counted.
+    /// Sides whose steps can be counted.
     pub sides: &'static [&'static str],
-    /// Its bytes are copied by instructions that count once a byte, or by the C library: they are left out.
+    /// Whether copies are left out, because instructions that count once a byte, or the C library, copy its bytes.
     pub without_copies: bool,
-    /// Does it, often.
+    /// Performs it, many times.
     pub perform: Perform,
 }
 
-/// An operation whose copies count.
+/// Returns an operation whose copies count.
 pub const fn operation(name: &'static str, sides: &'static [&'static str], perform: Perform) -> Operation {
     Operation { name, sides, without_copies: false, perform }
 }
 
-/// What the program of a family does.
+/// Runs the program of a family.
 ///
 /// # Errors
 ///
-/// Words that it does not know, or an operation that does not go as it should.
+/// The arguments are unknown, or an operation does not go as it should.
 pub fn main(operations: &[Operation]) -> anyhow::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -74,7 +74,7 @@ pub fn main(operations: &[Operation]) -> anyhow::Result<()> {
 ///
 /// # Panics
 ///
-/// When one fails, or its two runs differ.
+/// An operation fails, or its two runs differ.
 pub fn check_that_runs_are_equal(operations: &[Operation]) {
     for operation in operations {
         for side in operation.sides {

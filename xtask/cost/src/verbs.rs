@@ -2,11 +2,11 @@
 
 use sinew_shm::verbs::ShmDevice;
 
-/// A device that processes could reach: callgrind has no room for the address space of one between threads.
+/// Opens a device that other processes could reach: callgrind has no room for the address space of one between threads.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The device cannot be opened.
 pub fn device() -> anyhow::Result<ShmDevice> {
     Ok(ShmDevice::open(&"shm://?exposed=16777216".parse()?)?)
 }

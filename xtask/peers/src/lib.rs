@@ -1,5 +1,5 @@
-//! What both programs share: a server and a client thread, each on a core of its own with a runtime of its own, and
-//! three measurements that print one JSON object each, with the keys of `sinew rpc bench`.
+//! Shared parts of the programs for tonic and tarpc: a server and a client thread, each with a core and a runtime of
+//! its own, and three measurements, each of which prints one JSON object with the keys of `sinew rpc bench`.
 #![forbid(unsafe_code)]
 
 use std::future::Future;
@@ -17,13 +17,13 @@ use serde_json::json;
 /// The largest message that either side accepts, in bytes.
 pub const MESSAGE_LEN_MAX: usize = 64 << 20;
 
-/// A response carries this many first bytes of its request, at most.
+/// Most of a request's first bytes that its response carries.
 pub const RESPONSE_LEN: usize = 32;
 
 /// Errors of any system.
 pub type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What the client measures.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum What {
     /// One call at a time.
@@ -41,10 +41,10 @@ pub struct Args {
     /// Bytes of a request.
     #[arg(long, default_value_t = 32)]
     size: usize,
-    /// Calls in flight, where more than one is.
+    /// Calls in flight, except when latency is measured.
     #[arg(long, default_value_t = 64)]
     window: usize,
-    /// How long to measure.
+    /// Length of the measurement, in seconds.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// The server's core and the client's.
@@ -57,17 +57,17 @@ pub trait System: 'static {
     /// A connection that can carry many calls at once.
     type Client: Clone + 'static;
 
-    /// Serves until the runtime ends; says where it listens through `bound`.
+    /// Serves until the runtime ends; sends its address through `bound`.
     fn serve(bound: mpsc::Sender<SocketAddr>) -> impl Future<Output = Result<(), AnyError>>;
 
     /// Connects to the server.
     fn connect(to: SocketAddr) -> impl Future<Output = Result<Self::Client, AnyError>>;
 
-    /// One call: the response is the first [`RESPONSE_LEN`] bytes of the request.
+    /// Makes one call, whose response is the first [`RESPONSE_LEN`] bytes of the request.
     fn call(client: &mut Self::Client, request: Bytes) -> Pin<Box<dyn Future<Output = Result<Bytes, AnyError>> + '_>>;
 }
 
-/// Runs a program: its server in one thread, its client in this.
+/// Runs a program: its server in one thread, its client in this one.
 pub fn main<S: System>() -> anyhow::Result<()> {
     let args = Args::parse();
     let &[server_core, client_core] = &args.cores[..] else { bail!("--cores takes two numbers") };
@@ -101,7 +101,7 @@ fn pin(core: usize) {
 async fn measure<S: System>(to: SocketAddr, args: &Args) -> anyhow::Result<serde_json::Value> {
     let client = S::connect(to).await.map_err(anyhow::Error::from_boxed)?;
     let request: Bytes = (0..args.size).map(|index| index as u8).collect();
-    // Warm: connections, pages and branch predictors.
+    // Warms up connections, pages and branch predictors.
     calls::<S>(&client, &request, 1, Duration::from_millis(300)).await?;
     let time = Duration::from_secs_f64(args.seconds);
     let window = if matches!(args.what, What::Latency) { 1 } else { args.window };
@@ -119,7 +119,8 @@ async fn measure<S: System>(to: SocketAddr, args: &Args) -> anyhow::Result<serde
     })
 }
 
-/// Calls for some time, `window` at once; every answer is checked. Returns how long each call took, and all together.
+/// Makes calls for `time`, `window` at once, and checks every response. Returns the time of each call in ns, and the
+/// total.
 async fn calls<S: System>(
     client: &S::Client,
     request: &Bytes,
@@ -136,7 +137,7 @@ async fn calls<S: System>(
                 let sent = Instant::now();
                 let response = S::call(&mut client, request.clone()).await.map_err(anyhow::Error::from_boxed)?;
                 latencies_ns.push(sent.elapsed().as_nanos() as u64);
-                ensure!(response == *expected, "a response differs from what was asked");
+                ensure!(response == *expected, "a response differs from its request");
             }
             anyhow::Ok(latencies_ns)
         })

@@ -1,4 +1,4 @@
-//! The code before the change, in a working tree of its own.
+//! The base revision to compare with, in a working tree of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,14 +11,15 @@ fn git() -> Command {
     command
 }
 
-/// A revision's full name; none where there is no such revision, or no git.
+/// Full name of a revision; `None` where there is no such revision, or no git.
 fn name_of(words: &[&str]) -> Option<String> {
     let output = git().args(words).stderr(Stdio::null()).output().ok()?;
     let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     (output.status.success() && !name.is_empty()).then_some(name)
 }
 
-/// What to compare with: what was asked for, or for a check where this branch left the main one, if it did.
+/// Returns the revision to compare with: the one asked for, or for a check the one where this branch left
+/// `origin/main`. `None` where there is none.
 pub fn revision(asked: Option<&str>, check: bool) -> anyhow::Result<Option<String>> {
     if let Some(asked) = asked {
         let name = name_of(&["rev-parse", "--verify", "--quiet", &format!("{asked}^{{commit}}")]);
@@ -30,19 +31,19 @@ pub fn revision(asked: Option<&str>, check: bool) -> anyhow::Result<Option<Strin
     let base = name_of(&["merge-base", "HEAD", "origin/main"]);
     let head = name_of(&["rev-parse", "HEAD"]);
     if base.is_none() || base == head {
-        eprintln!("there is no base to compare with: only the ledger is");
+        eprintln!("there is no base revision to compare with: costs are compared with the ledger alone");
         return Ok(None);
     }
     Ok(base)
 }
 
-/// A working tree of a revision, which goes when this does. What was built of it stays, for the next time.
+/// A working tree of a revision, removed when dropped. Its build stays, for the next time.
 pub struct Checkout {
     folder: PathBuf,
 }
 
 impl Checkout {
-    /// Checks a revision out; `None` if it has no programs of operations yet.
+    /// Checks a revision out; `None` if it has no `xtask/cost` yet.
     pub fn new(revision: &str) -> anyhow::Result<Option<Self>> {
         let folder = process::target_dir().join("cost/base");
         let checkout = Self { folder };
@@ -57,12 +58,12 @@ impl Checkout {
         &self.folder
     }
 
-    /// Where it is built.
+    /// Folder of its build.
     pub fn target(&self) -> PathBuf {
         self.folder.with_extension("target")
     }
 
-    /// A run that was stopped may have left one.
+    /// Removes the working tree, also one that an interrupted run left.
     fn remove(&self) {
         process::works(git().args(["worktree", "remove", "--force"]).arg(&self.folder));
         process::works(git().args(["worktree", "prune"]));

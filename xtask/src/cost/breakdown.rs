@@ -1,4 +1,4 @@
-//! Where the instructions of an operation are.
+//! Breaks an operation's instructions down by function and by line.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::callgrind::Executed;
 use super::disassembly::Special;
 use super::measure::{Measured, Programs};
 
-/// A function, perhaps one that was inlined, and a line in it.
+/// A function, possibly inlined, and a line in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Frame {
     function: String,
@@ -21,7 +21,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// The name and where it is: inlined functions are known by the last part of their name.
+    /// Name and file. The name of an inlined function is only its last part, so the file tells such functions apart.
     fn named(&self) -> String {
         format!("{} ({})", self.function, self.file)
     }
@@ -30,7 +30,7 @@ impl Frame {
 /// The frames of each address, innermost first.
 type Frames = HashMap<u64, Vec<Frame>>;
 
-/// What a function executes.
+/// Executions of a function's instructions.
 #[derive(Default)]
 struct Sums {
     own: u64,
@@ -39,8 +39,8 @@ struct Sums {
     system_calls: u64,
 }
 
-/// Instructions by function. What is inlined into it from outside the project (the standard library, other crates) counts for the
-/// function itself; the second figure has what is inlined from the project, too.
+/// Lists instructions by function. Code inlined into it from outside the project (the standard library, other crates)
+/// counts as the function's own; the second figure also includes code inlined from the project.
 pub fn by_function(programs: &Programs, row: &Measured, top: usize) -> anyhow::Result<String> {
     let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
     each(programs, row, |one, frames| {
@@ -56,7 +56,7 @@ pub fn by_function(programs: &Programs, row: &Measured, top: usize) -> anyhow::R
             sum.with_inlined += one.times;
         }
         for (at, frame) in frames.iter().enumerate() {
-            // A function that is inlined into itself counts once.
+            // A function inlined into itself counts once.
             if frames[..at].iter().all(|inner| inner.named() != frame.named()) {
                 sums.entry(frame.named()).or_default().with_inlined += one.times;
             }
@@ -76,7 +76,7 @@ pub fn by_function(programs: &Programs, row: &Measured, top: usize) -> anyhow::R
                 _ = write!(dear, ", {:.3} {what}", per(times));
             }
         }
-        // What is dear is shown however little of it there is.
+        // Functions with locked instructions or system calls are always shown.
         if at < top || !dear.is_empty() {
             _ = writeln!(text, "{:9.2} {:12.2}  {function}{dear}", per(sum.own), per(sum.with_inlined));
         }
@@ -84,7 +84,7 @@ pub fn by_function(programs: &Programs, row: &Measured, top: usize) -> anyhow::R
     Ok(text)
 }
 
-/// Instructions by the project's lines; what other crates' code costs counts for the line that it was inlined into.
+/// Lists instructions by the project's lines; code of other crates counts for the line that it was inlined into.
 pub fn by_line(programs: &Programs, row: &Measured, top: usize) -> anyhow::Result<String> {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     each(programs, row, |one, frames| {
@@ -103,7 +103,7 @@ pub fn by_line(programs: &Programs, row: &Measured, top: usize) -> anyhow::Resul
     Ok(text)
 }
 
-/// Shows each executed instruction with its frames that are the project's.
+/// Calls `see` with each executed instruction and those of its frames that are the project's.
 fn each(programs: &Programs, row: &Measured, mut see: impl FnMut(&Executed, &[Frame])) -> anyhow::Result<()> {
     let mut by_object: BTreeMap<&str, Vec<&Executed>> = BTreeMap::new();
     for one in &row.executed {
@@ -119,7 +119,7 @@ fn each(programs: &Programs, row: &Measured, mut see: impl FnMut(&Executed, &[Fr
     Ok(())
 }
 
-/// Asks which functions and lines instructions belong to.
+/// Asks addr2line for the functions and lines of instructions.
 fn addr2line(object: &str, addresses: &[u64]) -> anyhow::Result<Frames> {
     let mut child = Command::new("addr2line")
         .args(["--addresses", "--functions", "--inlines", "--demangle", "--exe", object])
@@ -129,14 +129,14 @@ fn addr2line(object: &str, addresses: &[u64]) -> anyhow::Result<Frames> {
         .context("cannot start addr2line")?;
     let mut questions = child.stdin.take().context("it has a standard input")?;
     let text: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
-    // It answers while it is asked.
+    // addr2line answers while it reads, so another thread writes to it.
     let asking = std::thread::spawn(move || questions.write_all(text.as_bytes()));
     let output = child.wait_with_output()?;
     asking.join().map_err(|_| anyhow::anyhow!("asking addr2line failed"))??;
     Ok(read(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// For each address a line with it, and two for each frame: the function, and the file and line.
+/// Reads answers: for each address a line with it, then two lines for each frame: the function, and the file and line.
 fn read(answers: &str) -> Frames {
     let mut frames = Frames::new();
     let mut lines = answers.lines();
@@ -147,7 +147,7 @@ fn read(answers: &str) -> Frames {
             continue;
         }
         let (Some(current), Some(place)) = (current.as_mut(), lines.next()) else { break };
-        // `file:line`, perhaps with ` (discriminator 2)` behind it.
+        // `file:line`, possibly followed by ` (discriminator 2)`.
         let place = place.split(" (").next().unwrap_or(place);
         let (file, line_of) = place.rsplit_once(':').unwrap_or((place, "?"));
         current.push(Frame { function: short(line), file: file.to_owned(), line: line_of.to_owned() });
@@ -167,7 +167,7 @@ fn own_frames(mut frames: Frames, root: &Path) -> Frames {
     frames
 }
 
-/// A function's name without the hash behind it.
+/// Returns a function's name without the hash at its end.
 fn short(function: &str) -> String {
     let hash = function.rfind("::h").filter(|at| {
         let digits = &function[at + 3..];

@@ -1,4 +1,4 @@
-//! What callgrind writes: how often each instruction was executed.
+//! Reads what callgrind writes: the executions of each instruction.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::disassembly::Special;
 pub struct Place {
     /// The file that holds it.
     pub object: String,
-    /// As in the object's own addresses.
+    /// Address within the object.
     pub address: u64,
 }
 
@@ -19,10 +19,10 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executed {
     pub place: Place,
-    /// The function that it lies in, whatever was inlined there.
+    /// Function that contains it, after inlining.
     pub function: String,
     pub times: u64,
-    /// As the disassembly says, which is not read here.
+    /// Kind that the disassembly shows; `None` until that is read.
     pub special: Option<Special>,
 }
 
@@ -35,16 +35,16 @@ pub fn read(profile: &str) -> anyhow::Result<Vec<Executed>> {
     let mut is_of_callee = false;
     for line in profile.lines() {
         if let Some(address) = line.strip_prefix("0x") {
-            // The line after `calls=` is what the callee cost, which its own lines tell, too.
+            // The line after `calls=` holds the callee's cost, which the callee's own lines count as well.
             if std::mem::take(&mut is_of_callee) {
                 continue;
             }
             let mut words = address.split(' ');
             let address = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
-            // Between them is the source's line.
+            // Between address and count is the source's line.
             let times = words.nth(1).and_then(|word| word.parse::<u64>().ok());
             let (Some(address), Some(times), None) = (address, times, words.next()) else {
-                bail!("callgrind wrote a line of costs that is none: {line}");
+                bail!("callgrind wrote a malformed line of costs: {line}");
             };
             total += times;
             let place = Place { object: object.to_owned(), address };
@@ -59,16 +59,16 @@ pub fn read(profile: &str) -> anyhow::Result<Vec<Executed>> {
             "ob" => object = value,
             "fn" => function = value,
             "calls" => is_of_callee = true,
-            "positions" if value.trim() != "instr line" => bail!("callgrind tells positions by{value}"),
-            "events" if value.trim() != "Ir" => bail!("callgrind counts{value}"),
+            "positions" if value.trim() != "instr line" => bail!("callgrind's positions are{value}"),
+            "events" if value.trim() != "Ir" => bail!("callgrind's events are{value}"),
             "totals" | "summary" => {
-                claimed = Some(value.trim().parse::<u64>().context("callgrind's sum is no number")?)
+                claimed = Some(value.trim().parse::<u64>().context("callgrind's sum is not a number")?)
             }
             _ => {}
         }
     }
     if claimed != Some(total) {
-        bail!("callgrind counted {claimed:?} instructions, and its lines make {total}");
+        bail!("callgrind's sum is {claimed:?} instructions, but its lines add up to {total}");
     }
     let mut executed: Vec<_> = executed.into_values().collect();
     executed.sort_by(|a, b| a.place.cmp(&b.place));

@@ -1,29 +1,29 @@
-//! When one cost is above another.
+//! Decides when one cost is above another.
 
 use super::measure::Cost;
 
-/// More than this part of the figure...
+/// Rise in instructions that is tolerated, as a part of the figure...
 const PART: f64 = 0.02;
-/// ...and more than so many instructions: both, so that neither a short operation nor a long one fails for a trifle.
+/// ...and as a number. A rise must exceed both, so that neither a short operation nor a long one fails for a trifle.
 const INSTRUCTIONS: f64 = 4.0;
-/// What is counted beside instructions has no trifles, but for what happens once in a hundred operations.
+/// Rise in other counts that is tolerated, for what happens less than once in a hundred operations.
 const OTHERS: f64 = 0.01;
 
 fn is_above(instructions: f64, than: f64) -> bool {
     instructions - than > INSTRUCTIONS && instructions - than > PART * than
 }
 
-/// In which ways `now` is dearer than `before`.
+/// Names the counts in which `now` is dearer than `before`.
 pub fn dearer(before: &Cost, now: &Cost) -> Vec<String> {
     ways(before, now, |is_above, before, now| is_above(now, before))
 }
 
-/// In which ways they differ, either being dearer.
+/// Names the counts in which they differ, whichever is dearer.
 pub fn differences(before: &Cost, now: &Cost) -> Vec<String> {
     ways(before, now, |is_above, before, now| is_above(now, before) || is_above(before, now))
 }
 
-/// What `counts` of the differences, in words.
+/// Describes the differences for which `counts` holds.
 fn ways(before: &Cost, now: &Cost, counts: impl Fn(fn(f64, f64) -> bool, f64, f64) -> bool) -> Vec<String> {
     let mut ways = Vec::new();
     if counts(is_above, before.instructions, now.instructions) {
@@ -52,10 +52,10 @@ mod tests {
     #[test]
     fn both_limits_must_be_passed() {
         for (before, now, fails) in [
-            // Four instructions are more than 2 %.
+            // Four instructions are more than 2 %, and the limit.
             (100.0, 104.0, false),
             (100.0, 104.1, true),
-            // 2 % are more than four instructions.
+            // 2 % are more than four instructions, and the limit.
             (1000.0, 1020.0, false),
             (1000.0, 1020.1, true),
             (1000.0, 1004.1, false),

@@ -1,24 +1,24 @@
-//! Which instructions of a program are locked, system calls, or copies.
+//! Finds the instructions of a program that are locked, system calls, or copies.
 
 use std::collections::HashMap;
 use std::process::Command;
 
 use crate::process;
 
-/// What an instruction is beside one that counts.
+/// Kind of an instruction that is not plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// It has a lock prefix or is as dear: an exchange with memory, a full fence.
+    /// Has a lock prefix, or costs as much: an exchange with memory, a full fence.
     Locked,
     SystemCall,
-    /// It copies or fills bytes, and counts once for each.
+    /// Copies or fills bytes, and is counted once for each repetition.
     Copy,
 }
 
 /// The special instructions of an object, by address.
 pub type Specials = HashMap<u64, Special>;
 
-/// Has an object disassembled.
+/// Disassembles an object.
 pub fn of(object: &str) -> anyhow::Result<Specials> {
     Ok(read(&process::output(Command::new("objdump").args(["-d", "-w", "--no-show-raw-insn", object]))?))
 }

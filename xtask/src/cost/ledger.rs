@@ -11,9 +11,10 @@ use super::measure::{Cost, Measured};
 
 const FILE: &str = "costs.toml";
 const HEAD: &str = "\
-# What an operation costs in the steady state, counted by `cargo xtask cost`: instructions, of these the locked ones, system
-# calls and allocations, each on the average of some thousand operations. `budget` is what it may cost in instructions; a line that
-# is over it says why. Figures are written by `cargo xtask cost --update --because \"what changed them\"`; budgets by hand.
+# Cost of each operation in the steady state, counted by `cargo xtask cost`: instructions, how many of these are
+# locked, system calls and allocations, each averaged over some thousand operations. `budget` is the most instructions
+# that it may cost; a line over its budget says why. `cargo xtask cost --update --because \"what changed them\"` writes
+# the figures; budgets are written by hand.
 ";
 
 /// A line of the ledger.
@@ -28,11 +29,11 @@ pub struct Row {
     pub allocations: f64,
     /// Instructions that it may cost.
     pub budget: Option<f64>,
-    /// Why it costs more.
+    /// Reason why it costs more.
     pub over: Option<String>,
-    /// When the figures were counted.
+    /// Day on which the figures last changed.
     pub date: String,
-    /// What made them what they are.
+    /// Cause of that change.
     pub changed_by: String,
 }
 
@@ -50,7 +51,7 @@ impl Row {
     }
 }
 
-/// All of them.
+/// All lines of the ledger.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ledger {
@@ -58,7 +59,7 @@ pub struct Ledger {
     row: Vec<Row>,
 }
 
-/// Figures as the ledger has them.
+/// Rounds figures as the ledger does.
 fn rounded(cost: &Cost) -> Cost {
     let to = |figure: f64, places: f64| (figure * places).round() / places;
     Cost {
@@ -70,7 +71,7 @@ fn rounded(cost: &Cost) -> Cost {
 }
 
 impl Ledger {
-    /// Reads it; an absent one is empty.
+    /// Reads the ledger; an absent file is an empty ledger.
     pub fn read(root: &Path) -> anyhow::Result<Self> {
         match std::fs::read_to_string(root.join(FILE)) {
             Ok(text) => toml::from_str(&text).with_context(|| format!("{FILE} is not as it should be")),
@@ -79,7 +80,7 @@ impl Ledger {
         }
     }
 
-    /// Writes it.
+    /// Writes the ledger.
     pub fn write(&self, root: &Path) -> anyhow::Result<()> {
         std::fs::write(root.join(FILE), self.text()).with_context(|| format!("cannot write {FILE}"))
     }
@@ -87,7 +88,7 @@ impl Ledger {
     fn text(&self) -> String {
         let mut text = HEAD.to_owned();
         for row in &self.row {
-            // A string of JSON is one of TOML.
+            // A JSON string is also a TOML string.
             let quoted = |text: &str| serde_json::Value::from(text).to_string();
             let mut line = |key: &str, value: String| _ = writeln!(text, "{key} = {value}");
             line("\n[[row]]\noperation", quoted(&row.operation));
@@ -113,11 +114,11 @@ impl Ledger {
         self.row.iter().find(|row| row.operation == operation && row.side == side)
     }
 
-    /// Takes over what was counted; lines that were not counted go if `all` were.
+    /// Takes over the counted figures. If `all` operations were counted, lines of others are removed.
     ///
     /// # Errors
     ///
-    /// A line's figures change, and nobody says what changed them.
+    /// A line's figures change, and `because` does not say why.
     pub fn update(
         &mut self,
         measured: &[Measured],
@@ -172,7 +173,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What is not as the ledger has it.
+    /// Returns what differs from the ledger, and what breaks its budgets.
     pub fn check(&self, measured: &[Measured], all: bool) -> Vec<String> {
         const REMEDY: &str = "run `cargo xtask cost --update --because \"what changed it\"`";
         let mut findings = Vec::new();
@@ -200,7 +201,10 @@ impl Ledger {
         if all {
             let gone = self.row.iter().filter(|row| !measured.iter().any(|now| now.is(&row.operation, &row.side)));
             findings.extend(gone.map(|row| {
-                format!("{}, {}: in {FILE}, and no operation: run `cargo xtask cost --update`", row.operation, row.side)
+                format!(
+                    "{}, {}: in {FILE}, but there is no such operation: run `cargo xtask cost --update`",
+                    row.operation, row.side
+                )
             }));
         }
         findings

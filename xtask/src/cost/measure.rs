@@ -1,4 +1,4 @@
-//! Building the programs of the operations, and running them under callgrind.
+//! Builds the programs of the operations, and runs them under callgrind.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,15 +13,15 @@ use super::callgrind::{self, Executed};
 use super::disassembly::{self, Special, Specials};
 use crate::process;
 
-/// The function of the program that has a step counted.
+/// Function of the programs during which callgrind counts.
 const STEP: &str = "counted_step";
-/// What the C library's functions that copy and fill have in their names.
+/// Parts of the names of the C library's functions that copy and fill.
 const COPIERS: [&str; 3] = ["memcpy", "memmove", "memset"];
 
-/// What reads the clock has this in its name.
+/// Part of the names of functions that read the clock.
 const CLOCK: &str = "clock_gettime";
 
-/// What one operation costs, on the average of those that were counted.
+/// Average cost of one operation, over all that were counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     pub instructions: f64,
@@ -37,9 +37,9 @@ pub struct Measured {
     pub operation: String,
     pub side: String,
     pub cost: Cost,
-    /// How many were counted.
+    /// Operations counted.
     pub operations: u64,
-    /// What they executed.
+    /// Instructions that they executed.
     pub executed: Vec<Executed>,
 }
 
@@ -49,7 +49,7 @@ impl Measured {
     }
 }
 
-/// A line of the program's list.
+/// A line of a program's list.
 #[derive(Deserialize)]
 struct Listed {
     operation: String,
@@ -57,7 +57,7 @@ struct Listed {
     without_copies: bool,
 }
 
-/// What the program says at the end of a run.
+/// Line that a program prints at the end of a run.
 #[derive(Deserialize)]
 struct Ran {
     operations: u64,
@@ -72,7 +72,7 @@ pub struct Programs {
     specials: RefCell<HashMap<String, Specials>>,
 }
 
-/// Whether everything is there that counting needs.
+/// Fails unless this machine has everything that counting needs.
 pub fn check_tools() -> anyhow::Result<()> {
     if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         bail!("instructions are counted on x86-64 Linux only");
@@ -86,19 +86,19 @@ pub fn check_tools() -> anyhow::Result<()> {
 }
 
 impl Programs {
-    /// Builds them in a workspace, as releases are, for any x86-64.
+    /// Builds the programs of a workspace as releases are built, for any x86-64.
     pub fn build(root: &Path, target: &Path) -> anyhow::Result<Self> {
         let mut build = process::cargo();
         build.current_dir(root).args(["build", "--release", "--locked", "--package", "sinew-cost"]);
         build.args(["--features", "callgrind", "--message-format", "json-render-diagnostics"]);
-        // Set to nothing: it is stronger than what a configuration says.
+        // An empty variable still overrides the flags of a configuration file.
         build.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", "").env("CARGO_TARGET_DIR", target);
         let mut executables = executables(&process::output(&mut build)?)?;
         executables.sort();
         Ok(Self { executables, root: root.to_path_buf(), specials: RefCell::default() })
     }
 
-    /// Counts the operations at the sides that are wanted.
+    /// Counts the operations and sides for which `wanted` holds.
     pub fn measure(&self, wanted: impl Fn(&str, &str) -> bool) -> anyhow::Result<Vec<Measured>> {
         let mut measured = Vec::new();
         for executable in &self.executables {
@@ -122,12 +122,12 @@ impl Programs {
         valgrind.args(["--compress-strings=no", "--compress-pos=no", "--collect-atstart=no"]);
         valgrind.arg(format!("--toggle-collect=*{STEP}*")).arg(format!("--callgrind-out-file={}", profile.display()));
         valgrind.arg(executable).args(["run", &operation, &side]).stdin(Stdio::null());
-        // What is there of the environment lies on the stack, and moves it.
+        // The environment lies on the stack and shifts it, so as little as possible is passed on.
         valgrind.env_clear().envs(
             std::env::vars_os().filter(|(name, _)| name == "PATH" || name.to_string_lossy().starts_with("VALGRIND")),
         );
         let said = process::output(&mut valgrind)?;
-        let ran: Ran = serde_json::from_str(&said).context("the program did not say what it did")?;
+        let ran: Ran = serde_json::from_str(&said).context("the program's report is not as expected")?;
         let written = std::fs::read_to_string(&profile).context("callgrind wrote no profile")?;
         std::fs::remove_file(&profile)?;
         let mut executed = callgrind::read(&written)?;
@@ -140,7 +140,7 @@ impl Programs {
                 continue;
             }
             if one.special == Some(Special::SystemCall) && one.function.contains(CLOCK) {
-                // Under valgrind the clock is a system call; else the system has it in memory.
+                // Under valgrind, reading the clock is a system call; elsewhere, the system keeps it in memory.
                 one.special = None;
             }
             cost.instructions += one.times as f64;
@@ -168,11 +168,11 @@ impl Programs {
     }
 }
 
-/// The programs that a build with JSON messages made.
+/// Returns the programs named in the JSON messages of a build.
 fn executables(messages: &str) -> anyhow::Result<Vec<PathBuf>> {
     let mut executables = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Value = serde_json::from_str(line).context("cargo wrote a line that is no JSON")?;
+        let message: Value = serde_json::from_str(line).context("cargo wrote a line that is not JSON")?;
         if message["reason"] == "compiler-artifact" {
             executables.extend(message["executable"].as_str().map(PathBuf::from));
         }

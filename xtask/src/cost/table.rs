@@ -1,4 +1,4 @@
-//! How costs are printed.
+//! Prints costs.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::ledger::{Ledger, Row};
 use super::measure::{Cost, Measured};
 
-/// All that was counted, beside its budgets.
+/// Table of all costs, beside their budgets.
 pub fn table(measured: &[Measured], ledger: &Ledger) -> String {
     let wide = measured.iter().map(|row| row.operation.len()).max().unwrap_or(0).max("operation".len());
     let mut text = format!(
@@ -27,7 +27,7 @@ pub fn table(measured: &[Measured], ledger: &Ledger) -> String {
     text
 }
 
-/// The same for programs.
+/// One row as JSON, for programs.
 pub fn json(row: &Measured, line: Option<&Row>) -> serde_json::Value {
     json!({
         "operation": row.operation,
@@ -41,7 +41,7 @@ pub fn json(row: &Measured, line: Option<&Row>) -> serde_json::Value {
     })
 }
 
-/// An operation before and now.
+/// Describes the change in an operation's cost.
 pub fn change(before: &Cost, row: &Measured) -> String {
     let (was, is) = (before.instructions, row.cost.instructions);
     let part = if was == 0.0 { 0.0 } else { (is - was) / was * 100.0 };

@@ -11,7 +11,7 @@ const MODULES: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p",
 
 const INIT: &str = include_str!("init.sh");
 
-/// Types of files, with what everyone may do with them.
+/// File types, with their permissions.
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
@@ -26,17 +26,17 @@ pub fn write(system: &System, path: &Path) -> anyhow::Result<()> {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         archive.add(&format!("modules/{index:02}-{name}"), PROGRAM, &read(file)?);
     }
-    // A guest that boots right now keeps the one it opened.
+    // A guest that is booting keeps the image that it opened.
     let fresh = path.with_extension("fresh");
     std::fs::write(&fresh, archive.finish()).with_context(|| format!("cannot write {}", fresh.display()))?;
-    std::fs::rename(&fresh, path).with_context(|| format!("cannot name {}", path.display()))
+    std::fs::rename(&fresh, path).with_context(|| format!("cannot rename the new image to {}", path.display()))
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// An archive in the format that kernels unpack: cpio, `newc`.
+/// An archive in the format that kernels unpack (cpio, `newc`).
 #[derive(Default)]
 struct Archive {
     bytes: Vec<u8>,
@@ -44,7 +44,7 @@ struct Archive {
 }
 
 impl Archive {
-    /// Adds a file. Its folder has been added before.
+    /// Adds a file, whose folder must have been added before.
     fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.files += 1;
         let links = 1;

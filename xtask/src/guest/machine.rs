@@ -1,8 +1,8 @@
 //! The virtual machine, from its start to its end.
 //!
-//! QEMU is handed three open files and nothing by name: two sockets, for the command's standard output and its standard
-//! error, and a pipe that takes the console and QEMU's own complaints. The script goes in through the first socket. So a run
-//! leaves no file behind, however it ends.
+//! QEMU is handed three open files for all that it writes: two sockets, for the command's standard output and its
+//! standard error, and a pipe for the console and QEMU's own complaints. The script goes in through the first socket.
+//! So a run leaves no file behind, however it ends.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -21,14 +21,15 @@ use anyhow::{Context, bail};
 use super::script::{Script, share_tag};
 use super::stream::Splitter;
 
-/// How long a guest may take from its start to its command: under emulation it takes some 20 s, on a busy machine more. Now and
-/// then one never gets there (a processor was seen to stand still where the kernel patches its own code): it is started again.
+/// Time that a guest may take from its start to its command, at each attempt. Under emulation it takes some 20 s, and
+/// more on a busy machine. Now and then a guest never gets there (a processor was seen to stand still where the kernel
+/// patches its own code), so it is started again.
 const BOOT_TIMEOUTS: [Duration; 3] = [Duration::from_secs(150), Duration::from_secs(300), Duration::from_secs(600)];
 
-/// Lines of the console that are kept for when something goes wrong.
+/// Last lines of the console that are kept, to be shown if something goes wrong.
 const CONSOLE_LINES: usize = 40;
 
-/// What the machine is made of.
+/// Parts of the machine.
 pub struct Machine {
     pub kernel: PathBuf,
     pub image: PathBuf,
@@ -40,9 +41,9 @@ pub struct Machine {
 /// How a command ended.
 pub enum Ended {
     Exited(u8),
-    /// It took too long; these are the console's last words.
+    /// The command took too long. The text holds the console's last lines.
     TimedOut(String),
-    /// It never began: the guest did not come up in time.
+    /// The command never began, because the guest did not come up in time. The text holds the console's last lines.
     NotBooted(String),
 }
 
@@ -53,12 +54,12 @@ enum Stream {
     Err,
 }
 
-/// What the threads that read from the guest report.
+/// Reports from the threads that read from the guest.
 enum Event {
     Note(Stream, String),
     /// The guest's end of a stream is gone.
     Closed,
-    /// Nobody reads what we write any more.
+    /// Our own output can no longer be written to.
     Unwritable(std::io::Error),
 }
 
@@ -78,14 +79,14 @@ impl Machine {
     }
 
     fn command(&self, script: &Script, script_len: usize) -> Command {
-        // However we end, it ends with us: also when we are killed.
+        // QEMU ends when we do, even if we are killed.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         command.args(["-machine", "q35", "-cpu", "max", "-accel", if self.kvm { "kvm" } else { "tcg,thread=multi" }]);
         command.args(["-smp", &self.cpus.to_string(), "-m", &self.memory_mb.to_string()]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.image);
-        // A kernel that stumbles ends the guest, and with it the run. Its ciphers need no test, least of all a slow one.
+        // A kernel oops ends the guest, and with it the run. The kernel's self-tests of ciphers are slow, and left out.
         let arguments =
             format!("console=ttyS0 loglevel=7 oops=panic panic=-1 cryptomgr.notests sinew.script_len={script_len}");
         command.args(["-append", &arguments]);
@@ -103,17 +104,17 @@ impl Machine {
     }
 }
 
-/// Shows a folder of the host to the guest.
+/// Shares a folder of the host with the guest.
 fn share(command: &mut Command, tag: &str, folder: &Path, options: &str) {
     let mut device = OsString::from(format!("local,id={tag},security_model=none,multidevs=remap{options},path="));
-    // A comma ends an option, two are one.
+    // A comma ends an option, so one in a path is written twice.
     let parts: Vec<&[u8]> = folder.as_os_str().as_bytes().split(|&byte| byte == b',').collect();
     device.push(OsString::from_vec(parts.join(&b",,"[..])));
     command.arg("-fsdev").arg(device);
     command.args(["-device", &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}")]);
 }
 
-/// How long a guest and its command may take.
+/// Time limits for a guest's boot and for its command.
 #[derive(Clone, Copy)]
 struct Timeouts {
     boot: Duration,
@@ -153,7 +154,7 @@ fn attend(
                 }
             },
             Event::Closed => {
-                // It is ending by itself: what it still says may be the reason.
+                // QEMU is ending by itself; waiting lets it print the reason.
                 let _ = guest.qemu.wait();
                 bail!("the guest died; {}", guest.end());
             }
@@ -170,13 +171,13 @@ fn start(mut command: Command, mark: &str, script: Vec<u8>, events: Sender<Event
     let (err, qemu_err) = UnixStream::pair()?;
     command.stdin(Stdio::from(OwnedFd::from(qemu_out))).stdout(Stdio::from(OwnedFd::from(qemu_err)));
     let mut qemu = command.stderr(Stdio::piped()).spawn().context("cannot start setpriv (util-linux)")?;
-    // Else our ends would never see theirs close.
+    // Closes our copies of QEMU's socket ends; otherwise ours would never see them close.
     drop(command);
     let console = qemu.stderr.take().expect("piped");
     let console = std::thread::spawn(move || last_lines(console));
     let guest = Guest { qemu, console: Some(console) };
     let mut script_into = out.try_clone()?;
-    // It is read only when the guest is up. Should it die before, the readers notice.
+    // The guest reads the script only once it is up, so this may block. If the guest dies first, the readers notice.
     std::thread::spawn(move || script_into.write_all(&script));
     for (stream, socket) in [(Stream::Out, out), (Stream::Err, err)] {
         let (events, splitter) = (events.clone(), Splitter::new(mark));
@@ -195,12 +196,12 @@ fn start(mut command: Command, mark: &str, script: Vec<u8>, events: Sender<Event
 /// A running QEMU, which is killed when dropped.
 struct Guest {
     qemu: Child,
-    /// Reads the console to its end.
+    /// Thread that reads the console to its end.
     console: Option<JoinHandle<Vec<String>>>,
 }
 
 impl Guest {
-    /// Ends it and returns what its console said last.
+    /// Kills the guest and returns the last lines of its console, in words.
     fn end(&mut self) -> String {
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
@@ -227,7 +228,8 @@ fn next_event(arriving: &Receiver<Event>, deadline: Instant) -> Option<Event> {
     }
 }
 
-/// Copies the command's bytes as they come, and hands over our lines, until either side ends. An error is the writer's.
+/// Copies the command's bytes as they come and hands our lines to `note`, until either side ends. Errors are those of
+/// `to`.
 fn copy(
     mut from: impl Read,
     mut to: impl Write,
@@ -235,7 +237,7 @@ fn copy(
     mut note: impl FnMut(String) -> bool,
 ) -> std::io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
-    // An error on the way from the guest is its end, too.
+    // A read error counts as the guest's end.
     while let Ok(len @ 1..) = from.read(&mut buffer) {
         let (bytes, notes) = splitter.push(&buffer[..len]);
         to.write_all(&bytes)?;
@@ -267,7 +269,7 @@ mod tests {
     const MARK: &str = "<mark>";
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Attends a shell that speaks as the guest does.
+    /// Attends a shell that plays the guest.
     fn attend(guest: &str, timeout: Duration) -> anyhow::Result<Ended> {
         let mut command = Command::new("sh");
         command.args(["-c", guest]);

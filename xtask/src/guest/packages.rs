@@ -1,4 +1,4 @@
-//! What the guest needs from the system: Debian packages that are installed, and two that are only unpacked.
+//! The Debian packages that the guest needs: those that are installed, and two that are only unpacked.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use crate::process;
 
-/// Packages that must be installed: the machine, and what makes and uses an RDMA device and a network block device inside.
+/// Packages that must be installed: QEMU, and tools that make and use an RDMA device and a network block device inside.
 const INSTALLED: &[&str] = &[
     "qemu-system-x86",
     "kmod",
@@ -24,18 +24,18 @@ const INSTALLED: &[&str] = &[
 /// The package that depends on the newest kernel.
 const NEWEST_KERNEL: &str = "linux-image-amd64";
 
-/// A shell that needs no library. Unpacked, because installed it would take the place of another.
+/// A shell that needs no library. It is only unpacked, because installing it would remove another package.
 const BUSYBOX: &str = "busybox-static";
 
 /// The kernel and the shell, unpacked.
 pub struct System {
     folder: PathBuf,
-    /// What `uname -r` says inside.
+    /// Release of the kernel, as `uname -r` prints it inside.
     pub release: String,
 }
 
 impl System {
-    /// The one that was unpacked earlier.
+    /// Returns the system that an earlier run unpacked, if any.
     pub fn cached(cache: &Path) -> Option<Self> {
         let folder = cache.join("system");
         let mut releases = std::fs::read_dir(folder.join("lib/modules")).ok()?;
@@ -48,7 +48,7 @@ impl System {
         self.folder.join("boot").join(format!("vmlinuz-{}", self.release))
     }
 
-    /// The folder of `/lib/modules`.
+    /// The folder that becomes `/lib/modules`.
     pub fn modules(&self) -> PathBuf {
         self.folder.join("lib/modules")
     }
@@ -58,7 +58,7 @@ impl System {
         self.folder.join("bin/busybox")
     }
 
-    /// The files of these modules and of what they need, in the order in which to load them.
+    /// Returns the files of these modules and of all that they need, in the order in which to load them.
     pub fn module_files(&self, names: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for name in names {
@@ -76,7 +76,7 @@ impl System {
     }
 }
 
-/// Whether the guest can run, in words for a reader.
+/// Says for people whether the guest can run; fails if something is missing that cannot be installed.
 pub fn check(cache: &Path) -> anyhow::Result<String> {
     let missing = missing()?;
     if !missing.is_empty() && !can_install() {
@@ -101,7 +101,7 @@ pub fn prepare(cache: &Path) -> anyhow::Result<System> {
         bail!("{}", remedy(&missing));
     }
     let cached = System::cached(cache);
-    // Lists may be too old to download by, or not there.
+    // apt's lists may be missing, or too old to download by.
     if can_install() && (!missing.is_empty() || cached.is_none()) {
         process::output(apt_get().arg("update"))?;
     }
@@ -117,11 +117,11 @@ pub fn prepare(cache: &Path) -> anyhow::Result<System> {
     }
 }
 
-/// Those of [`INSTALLED`] that are not.
+/// Packages of [`INSTALLED`] that are not installed.
 fn missing() -> anyhow::Result<Vec<&'static str>> {
     let mut query = Command::new("dpkg-query");
     query.args(["--show", "--showformat", "${Package} ${db:Status-Status}\\n"]).args(INSTALLED);
-    // It fails, and complains, when it does not know one of them.
+    // dpkg-query fails and complains if it does not know a package; such a package counts as missing.
     let output = query.stdin(Stdio::null()).stderr(Stdio::null()).output();
     let output = output.context("cannot start dpkg-query: the guest is made of Debian's packages")?;
     let known = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -138,7 +138,7 @@ fn remedy(missing: &[&str]) -> String {
     format!("not installed: {packages}; as root, apt-get update && apt-get install --no-install-recommends {packages}")
 }
 
-/// An apt-get that asks nothing and waits for another one to end.
+/// An apt-get that asks nothing, and waits while another one runs.
 fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
     command.args(["--quiet=2", "--option", "DPkg::Lock::Timeout=600", "--option", "Dpkg::Use-Pty=false"]);
@@ -146,7 +146,7 @@ fn apt_get() -> Command {
     command
 }
 
-/// The name of the newest kernel's package, from the lists that apt has.
+/// Name of the newest kernel's package, from apt's lists.
 fn newest_kernel() -> anyhow::Result<String> {
     let mut show = Command::new("apt-cache");
     let shown = process::output(show.args(["show", "--no-all-versions", NEWEST_KERNEL]).stdin(Stdio::null()));
@@ -156,7 +156,7 @@ fn newest_kernel() -> anyhow::Result<String> {
     kernel_in(&shown).with_context(|| format!("the package {NEWEST_KERNEL} names no kernel:\n{shown}"))
 }
 
-/// The kernel that the newest-kernel package depends on.
+/// The kernel package that [`NEWEST_KERNEL`] depends on, from what apt shows of it.
 fn kernel_in(shown: &str) -> Option<String> {
     let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: "))?;
     let names = depends.split(',').filter_map(|part| part.split_whitespace().next());
@@ -173,7 +173,7 @@ fn unpack(cache: &Path) -> anyhow::Result<System> {
     let packages = fresh.join("packages");
     std::fs::create_dir_all(&packages).with_context(|| format!("cannot make {}", packages.display()))?;
     let mut download = apt_get();
-    // Its usual unprivileged user may not write here.
+    // apt's usual unprivileged user may not write here.
     download.args(["--option", "APT::Sandbox::User=root", "download", &kernel, BUSYBOX]).current_dir(&packages);
     process::output(&mut download)?;
     for package in std::fs::read_dir(&packages)? {
@@ -183,13 +183,14 @@ fn unpack(cache: &Path) -> anyhow::Result<System> {
     merge_usr(&fresh)?;
     let release = kernel.trim_start_matches("linux-image-").to_string();
     process::output(administration("depmod").arg("--basedir").arg(&fresh).arg(&release))?;
-    // Only what is whole has its name.
+    // The folder gets its name only once it is complete.
     let folder = cache.join("system");
-    std::fs::rename(&fresh, &folder).with_context(|| format!("cannot name {}", folder.display()))?;
+    std::fs::rename(&fresh, &folder)
+        .with_context(|| format!("cannot rename the new system to {}", folder.display()))?;
     System::cached(cache).with_context(|| format!("{kernel} holds no modules"))
 }
 
-/// Debian's releases differ in where a package has its files, in `usr` or beside it; afterwards both paths hold.
+/// Makes each path valid both in `usr` and beside it: Debian's releases differ in where packages have their files.
 fn merge_usr(folder: &Path) -> anyhow::Result<()> {
     for (name, parent) in [("lib/modules", "lib"), ("bin/busybox", "bin")] {
         let below_usr = folder.join("usr").join(name);
@@ -198,13 +199,13 @@ fn merge_usr(folder: &Path) -> anyhow::Result<()> {
             std::fs::rename(&below_usr, folder.join(name))?;
         }
     }
-    // What is left there is documentation.
+    // Only documentation is left there.
     std::fs::remove_dir_all(folder.join("usr"))?;
     std::os::unix::fs::symlink(".", folder.join("usr"))?;
     Ok(())
 }
 
-/// A program of the administrator's, which an ordinary user's path need not reach.
+/// A command for an administrator's program, which may not be on an ordinary user's path.
 fn administration(program: &str) -> Command {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");

@@ -1,4 +1,5 @@
-//! The script that the guest runs once it sees the host's files: what only the host knows, then the rest of the boot.
+//! The script that the guest runs once it sees the host's files: first what only the host knows, then the rest of the
+//! boot.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,15 +7,15 @@ use std::path::PathBuf;
 
 const SETUP: &[u8] = include_bytes!("setup.sh");
 
-/// Variables that mean the host or this program, not the command.
+/// Variables about the host or this program, which the command does not get.
 const HOST_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "LD_LIBRARY_PATH", "OUT_DIR", "PWD", "OLDPWD", "SHLVL", "_"];
 
 /// Beginnings of the names of variables that cargo sets for the program that it runs.
 const CARGO_VARIABLES: &[&str] = &["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
 
-/// What the guest is to do.
+/// Work for the guest.
 pub struct Script {
-    /// Stands before each line that is for us.
+    /// Prefix of each line that is for us rather than for the command's output.
     pub mark: String,
     /// The folder of the kernel's modules.
     pub modules: PathBuf,
@@ -22,7 +23,7 @@ pub struct Script {
     pub mtu: u32,
     /// Folders that the command shares with the host, both ways.
     pub shares: Vec<PathBuf>,
-    /// Where the command begins.
+    /// Folder in which the command runs.
     pub folder: PathBuf,
     pub variables: Vec<(OsString, OsString)>,
     pub command: Vec<OsString>,
@@ -62,12 +63,12 @@ impl Script {
     }
 }
 
-/// The name by which the guest asks for a share.
+/// Name under which the guest mounts a share.
 pub fn share_tag(index: usize) -> String {
     format!("share{index}")
 }
 
-/// Those of our variables that a command in the guest is meant to see.
+/// Returns those of our environment variables that a command in the guest should see.
 pub fn variables() -> Vec<(OsString, OsString)> {
     let ours = |name: &OsStr| {
         let bytes = name.as_bytes();
@@ -81,7 +82,7 @@ fn assign(name: &str, value: &[u8]) -> Vec<u8> {
     [name.as_bytes(), b"=", &quoted(OsStr::from_bytes(value))].concat()
 }
 
-/// One word for `sh`, whatever is in it.
+/// Quotes a word for `sh`, whatever it holds.
 fn quoted(word: &OsStr) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for &byte in word.as_bytes() {
@@ -112,7 +113,7 @@ mod tests {
         }
     }
 
-    /// The part of the script that only the host knows, and then these lines, run by `sh`.
+    /// Runs the part of the script that only the host knows, then the lines of `then`, with `sh`.
     fn run(script: &Script, then: &str) -> std::process::Output {
         let mut text = script.to_bytes();
         text.truncate(text.len() - SETUP.len());

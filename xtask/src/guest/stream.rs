@@ -1,6 +1,7 @@
-//! A stream of the guest's: what the command writes, with lines in between that are for us.
+//! A stream from the guest: the command's output, with lines for us in between.
 
-/// Finds our lines: each begins with a mark that the command does not know, and ends with its line.
+/// Separates our lines from the command's output. Each begins with a mark that the command does not know, and ends with
+/// its line.
 pub struct Splitter {
     mark: Vec<u8>,
     pending: Vec<u8>,
@@ -11,13 +12,13 @@ impl Splitter {
         Self { mark: mark.as_bytes().to_vec(), pending: Vec::new() }
     }
 
-    /// What waited for more, when no more comes.
+    /// Returns the bytes still held back, once the stream has ended.
     pub fn finish(self) -> Vec<u8> {
         self.pending
     }
 
-    /// Takes bytes of the stream; returns those that are the command's, and our lines without their marks. Bytes that
-    /// may turn out to be the beginning of a mark wait for more.
+    /// Takes bytes of the stream; returns the command's bytes, and our lines without their marks. Bytes that may turn
+    /// out to be the beginning of a mark are held back.
     pub fn push(&mut self, bytes: &[u8]) -> (Vec<u8>, Vec<String>) {
         self.pending.extend_from_slice(bytes);
         let (mut output, mut notes) = (Vec::new(), Vec::new());

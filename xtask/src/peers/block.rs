@@ -1,5 +1,5 @@
-//! Block devices: nbdkit's memory and `sinew serve block` with the same client, and a server that answers from one constant buffer, which is what the sockets
-//! themselves allow.
+//! Block devices: `sinew serve block` and nbdkit's memory with the same client, and a server that answers from one
+//! constant buffer, which shows what the sockets themselves allow.
 //!
 //! All run over a Unix socket, the server on the first of the two cores and the client on the second.
 
@@ -19,10 +19,10 @@ use client::Load;
 
 /// Bytes of each device.
 const DEVICE: u64 = 256 << 20;
-/// How long a server may take to listen.
+/// Time that a server may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether nbdkit is here.
+/// Fails, with a remedy, unless nbdkit is installed.
 pub fn present() -> Result<(), String> {
     let mut version = Command::new("nbdkit");
     version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -30,7 +30,7 @@ pub fn present() -> Result<(), String> {
     version.status().ok().filter(std::process::ExitStatus::success).map(drop).ok_or_else(|| remedy.to_owned())
 }
 
-/// What is measured.
+/// Contests between block devices.
 pub fn contests() -> Vec<Contest> {
     let contest = |what: &str, unit: Unit, load: Load| Contest {
         what: format!("NBD over a Unix socket, {what}"),
@@ -71,7 +71,7 @@ fn side(
         let mut taskset = Command::new("taskset");
         taskset.args(["-c", &setting.cores[0].to_string()]).arg(pinned.get_program()).args(pinned.get_args());
         let server = taskset.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let server = Server(server.context("starting a server: taskset and it are needed")?);
+        let server = Server(server.context("starting a server: it and taskset must be installed")?);
         let figure = measure_at(&path, load, unit, setting, true);
         drop(server);
         let _ = std::fs::remove_file(&path);
@@ -98,7 +98,8 @@ fn socket() -> PathBuf {
     std::env::temp_dir().join(format!("sinew-peers-{}-{number}", std::process::id()))
 }
 
-/// The client's figure, on a core of its own. `is_stored`: the device keeps what is written, and is filled and checked.
+/// Returns the client's figure; the client runs on a core of its own. `is_stored` says that the device keeps what is
+/// written: it is filled first, and reads are checked.
 fn measure_at(path: &Path, load: Load, unit: Unit, setting: &Setting, is_stored: bool) -> anyhow::Result<f64> {
     let began = Instant::now();
     let socket = loop {

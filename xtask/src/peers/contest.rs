@@ -2,7 +2,7 @@
 
 use super::Setting;
 
-/// What a figure is.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     MillionPerSecond,
@@ -13,7 +13,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// As JSON names it.
+    /// Name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::MillionPerSecond => "mops",
@@ -24,7 +24,7 @@ impl Unit {
         }
     }
 
-    /// For people.
+    /// Formats a figure for people.
     pub fn show(self, figure: f64) -> String {
         match self {
             Self::MillionPerSecond if figure < 1.0 => format!("{figure:.3} M/s"),
@@ -36,7 +36,7 @@ impl Unit {
         }
     }
 
-    /// How many times as good `ours` is.
+    /// Returns how many times better than `theirs` a figure `ours` is.
     pub fn ratio(self, ours: f64, theirs: f64) -> f64 {
         match self {
             Self::Nanoseconds | Self::Seconds => theirs / ours,
@@ -60,14 +60,14 @@ impl Runner {
     }
 }
 
-/// A system's name, and what finds out whether it is here: if not, it says what to do.
+/// A system's name, and a check that the system is here; if it is not, the error says what to do.
 pub type Peer = (&'static str, fn() -> Result<(), String>);
 
 /// One system in one contest.
 pub struct Side {
     pub system: &'static str,
     pub name: String,
-    /// For how many of this peer's operations one of ours counts.
+    /// Operations of this peer that one of ours counts for.
     pub counts: f64,
     pub measure: Runner,
 }

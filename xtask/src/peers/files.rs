@@ -1,5 +1,6 @@
-//! Files (rdmabox VI-B, Figure 12): one file is written and read in records of several sizes, one after the other, past the kernel's cache. Beside a mount of ours there are
-//! this host's own memory (tmpfs), the same behind a FUSE file system that passes everything on (bindfs), and nbdkit's memory as a file by nbdfuse.
+//! Files (rdmabox VI-B, Figure 12): one file is written and read in records of several sizes, one after the other, past
+//! the kernel's cache. A mount of ours is measured beside this host's own memory (tmpfs), the same memory behind a FUSE
+//! file system that passes everything on (bindfs), and nbdkit's memory as a file of nbdfuse.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,11 +15,11 @@ use super::mounts::{Mounted, has_fuse, require};
 
 /// Bytes of a record: in the paper 128 KB is the most that one FUSE request writes.
 const RECORDS: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20];
-/// Bytes of the file; fewer for short records.
+/// Bytes of the file; fewer for short records, of which there are at most [`RECORDS_MAX`].
 const LEN: usize = 256 << 20;
 const RECORDS_MAX: usize = 16 << 10;
 const PAGE: usize = 4096;
-/// Memory that is a file system's on each Linux.
+/// Mount point of a file system in memory, on every Linux.
 const TMPFS: &str = "/dev/shm";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +30,14 @@ enum Place {
     Nbdkit,
 }
 
-/// Peers, and whether they are here.
+/// Peers, with checks that they are here.
 pub const PEERS: [Peer; 3] = [
     ("tmpfs", || if Path::new(TMPFS).is_dir() { Ok(()) } else { Err(format!("there is no {TMPFS}")) }),
     ("bindfs", || has_fuse().and_then(|()| require(&["bindfs"]))),
     ("nbdfuse", || has_fuse().and_then(|()| require(&["nbdkit", "nbdfuse"]))),
 ];
 
-/// What is measured.
+/// Contests between file systems.
 pub fn contests() -> Vec<Contest> {
     let contest = |record: usize, is_read: bool| {
         let side = |system: &'static str, name: &str, place: Place| Side {
@@ -89,7 +90,7 @@ impl Place {
     }
 }
 
-/// Gigabits a second.
+/// Returns gigabits per second.
 fn measure(path: PathBuf, record: usize, len: usize, is_read: bool) -> anyhow::Result<f64> {
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let mut options = OpenOptions::new();
@@ -98,13 +99,13 @@ fn measure(path: PathBuf, record: usize, len: usize, is_read: bool) -> anyhow::R
     let mut memory = vec![1; record + PAGE];
     let start = memory.as_ptr().align_offset(PAGE);
     let buffer = &mut memory[start..start + record];
-    // The first time memory is found for it, which is not what is compared.
+    // The first write also allocates memory, which is not to be compared.
     write(&file, buffer, len)?;
     let took_s = if is_read { read(&file, buffer, len)? } else { write(&file, buffer, len)? };
     Ok(len as f64 * 8.0 / took_s / 1e9)
 }
 
-/// Each record begins with its place.
+/// Writes the file in records that begin with their offset; returns the seconds taken.
 fn write(file: &File, buffer: &mut [u8], len: usize) -> anyhow::Result<f64> {
     let began = Instant::now();
     for at in (0..len as u64).step_by(buffer.len()) {
@@ -119,7 +120,7 @@ fn read(file: &File, buffer: &mut [u8], len: usize) -> anyhow::Result<f64> {
     let began = Instant::now();
     for at in (0..len as u64).step_by(buffer.len()) {
         file.read_exact_at(buffer, at)?;
-        ensure!(buffer[..8] == at.to_le_bytes(), "other bytes were read at {at} than were written");
+        ensure!(buffer[..8] == at.to_le_bytes(), "the bytes read at {at} are not those written");
     }
     Ok(began.elapsed().as_secs_f64())
 }

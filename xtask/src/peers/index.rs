@@ -1,4 +1,4 @@
-//! GETs of an ordered index beside redis, which keeps no order, over sockets: as many keys, and as many requests in flight.
+//! GETs of an ordered index beside redis, which keeps no order, over sockets, with as many keys and requests in flight.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,18 +13,18 @@ use super::{Server, Setting, figure};
 use crate::process;
 
 const KEYS: u64 = 1_000_000;
-/// Requests in flight, and those of them that go out together.
+/// Requests in flight, and requests sent together.
 const WINDOW: usize = 64;
 const BATCH: usize = 16;
-/// The value of each key.
+/// Bytes of a value.
 const VALUE_LEN: usize = 8;
 
-/// Whether redis is here.
+/// Fails, with a remedy, unless redis is installed.
 pub fn present() -> Result<(), String> {
     require(&["redis-server"])
 }
 
-/// What is measured.
+/// The contest between our index and redis.
 pub fn contests() -> Vec<Contest> {
     vec![Contest {
         what: format!("GETs of an ordered index, udp beside redis over tcp, {WINDOW} in flight"),
@@ -50,7 +50,7 @@ fn redis(setting: &Setting) -> anyhow::Result<f64> {
     let server = Server(start(&mut command)?);
     wait_for("redis-server", || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
     let seconds = Duration::from_secs_f64(setting.seconds);
-    // On a thread of its own, which leaves the other cores to whoever comes after it.
+    // The client is pinned on a thread of its own, which leaves the other cores to later measurements.
     let rate = std::thread::scope(|scope| {
         let run = || {
             super::pin(client.parse()?)?;
@@ -64,13 +64,13 @@ fn redis(setting: &Setting) -> anyhow::Result<f64> {
     rate
 }
 
-/// A client that has several requests under way on one connection.
+/// A client with several requests in flight on one connection.
 struct Client {
     socket: BufReader<TcpStream>,
     word: u64,
 }
 
-/// Keys have 8 bytes, as the index's.
+/// Returns a key of 8 bytes, as long as the index's.
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
@@ -114,7 +114,7 @@ impl Client {
         Ok(())
     }
 
-    /// Millions of GETs a second. Each value is checked.
+    /// Returns millions of GETs per second. Each value is checked.
     fn gets(&mut self, seconds: Duration) -> anyhow::Result<f64> {
         let mut asked = std::collections::VecDeque::with_capacity(WINDOW);
         let (begun, mut done) = (Instant::now(), 0_u64);

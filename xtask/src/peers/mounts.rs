@@ -1,4 +1,4 @@
-//! File systems that are mounted for a measurement, and programs that go on meanwhile.
+//! File systems that are mounted for a measurement, and programs that run in the background meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use crate::process;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether these programs are here.
+/// Fails, with a remedy, unless these programs are installed.
 pub fn require(programs: &[&str]) -> Result<(), String> {
     let has = |program: &&str| {
         let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -25,19 +25,19 @@ pub fn require(programs: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Whether anything can be mounted by a program.
+/// Fails unless the kernel has FUSE.
 pub fn has_fuse() -> Result<(), String> {
     if Path::new("/dev/fuse").exists() { Ok(()) } else { Err("this kernel has no FUSE".into()) }
 }
 
-/// A folder of this process's own.
+/// Creates a temporary folder of this process's own.
 pub fn folder(what: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("sinew-peers-{}-{what}", std::process::id()));
     std::fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
     Ok(path)
 }
 
-/// Runs a program to its end, and returns what it said.
+/// Runs a program to its end and returns its standard output.
 pub fn done(words: &[&str]) -> anyhow::Result<String> {
     let output = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("starting {}", words[0]))?;
@@ -46,7 +46,7 @@ pub fn done(words: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Starts a program that goes on. Ctrl-C does not reach it: the system may swap to it.
+/// Starts a program in the background. Ctrl-C does not reach it, because the system may swap to it.
 pub fn start(command: &mut Command) -> anyhow::Result<Child> {
     use std::os::unix::process::CommandExt;
     let shown = process::show(command);
@@ -54,35 +54,35 @@ pub fn start(command: &mut Command) -> anyhow::Result<Child> {
     command.spawn().with_context(|| format!("starting {shown}"))
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds, for at most [`START_TIMEOUT`].
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> anyhow::Result<()> {
     let began = Instant::now();
     while !is_so() {
-        ensure!(began.elapsed() < START_TIMEOUT, "{what}: it does not come");
+        ensure!(began.elapsed() < START_TIMEOUT, "{what}: not there within {START_TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
 }
 
-/// Whether something is mounted there.
+/// Whether something is mounted at `point`.
 fn is_mounted(point: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let point = point.display().to_string();
     table.lines().any(|line| line.split(' ').nth(4) == Some(&point))
 }
 
-/// A mount that goes when this is dropped.
+/// A mount, which is unmounted when dropped.
 pub struct Mounted {
     pub point: PathBuf,
-    /// Ended in this order.
+    /// Processes behind the mount, ended in this order.
     processes: Vec<Server>,
 }
 
 impl Mounted {
-    /// What nbdfuse calls its file.
+    /// Name of nbdfuse's file.
     pub const NBD_FILE: &str = "nbd";
 
-    /// Ours, with memory for so many bytes of files.
+    /// Mounts our file system, with memory for `bytes` of files.
     pub fn ours(what: &str, bytes: u64, options: &[&str]) -> anyhow::Result<Self> {
         let program = process::target_dir().join("release/sinew");
         let address = format!("shm://sinew-peers-{}-{what}", std::process::id());
@@ -90,21 +90,21 @@ impl Mounted {
         service.args(["serve", "files", &address, "--copies", "1", "--memory"]).arg((bytes + (256 << 20)).to_string());
         let service = Server(start(&mut service)?);
         let mut mount = Command::new(&program);
-        // It waits for the service.
+        // The mount waits until the service is up.
         mount.args(["mount", &address]).arg(folder(what)?).args(options);
         let mut mounted = Self::of(what, &mut mount)?;
         mounted.processes.push(service);
         Ok(mounted)
     }
 
-    /// nbdkit's memory as a file.
+    /// Mounts nbdkit's memory as a file.
     pub fn nbdkit(what: &str, bytes: u64) -> anyhow::Result<Self> {
         let mut command = Command::new("nbdfuse");
         command.arg(folder(what)?.join(Self::NBD_FILE)).args(["--command", "nbdkit", "-s", "memory"]);
         Self::of(what, command.arg(bytes.to_string()))
     }
 
-    /// Another folder, through FUSE.
+    /// Mounts another folder through FUSE.
     pub fn bindfs(what: &str, below: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new("bindfs");
         Self::of(what, command.arg("-f").arg(below).arg(folder(what)?))
@@ -121,7 +121,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         if is_mounted(&self.point) {
             let point = self.point.display().to_string();
-            // Users who are not root have a helper for it.
+            // Users other than root unmount with a helper.
             if let Err(error) = done(&["umount", &point]).or_else(|_| done(&["fusermount3", "-u", &point])) {
                 eprintln!("peers: {error:#}");
             }

@@ -1,8 +1,9 @@
-//! Paging (rdmabox VI-A, Figures 10 and 11): programs that have half, or a quarter, of the memory that they use, and swap the rest to memory that `sinew serve files` gives,
-//! to zram, to a file of the disk, and to nbdkit's memory.
+//! Paging (rdmabox VI-A, Figures 10 and 11): programs that have half, or a quarter, of the memory that they use, and
+//! swap the rest to memory that `sinew serve files` gives, to zram, to a file on disk, and to nbdkit's memory.
 //!
-//! Where the paper has MongoDB, VoltDB and Redis under YCSB there is redis-server under the same two mixes (ETC: 95 % reads; SYS: 75 %), and where it has machine learning
-//! there is a sort. Working sets are some hundred MB and not 20 GB, and both hosts are this one.
+//! Where the paper has MongoDB, VoltDB and Redis under YCSB, this has redis-server under the same two mixes (ETC: 95 %
+//! reads; SYS: 75 %); where it has machine learning, this has a sort. Working sets are some hundred MB and not 20 GB,
+//! and both hosts are this one.
 
 mod device;
 mod group;
@@ -15,14 +16,14 @@ use super::mounts::require;
 use crate::process;
 use device::Device;
 
-/// Parts of what a program uses that it may have, in percent.
+/// Shares of its memory that a program may keep, in percent.
 const SHARES: [u64; 2] = [50, 25];
 
-/// What kinds of work there are.
+/// Kinds of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Sort,
-    /// Redis, with so many reads in a hundred requests.
+    /// Redis, with this percentage of reads.
     Redis(u32),
 }
 
@@ -61,25 +62,25 @@ impl Work {
     }
 }
 
-/// Whether programs can be made to swap here.
+/// Fails, with a remedy, unless programs can be made to swap here.
 pub fn present() -> Result<(), String> {
     if !process::is_root() {
-        return Err("swap is made by root alone".into());
+        return Err("only root can set up swap".into());
     }
     require(&["mkswap", "swapon", "losetup"])?;
     group::present()?;
     Device::Ours.present()
 }
 
-/// Whether there is a redis-server.
+/// Fails, with a remedy, unless redis is installed.
 pub fn redis_present() -> Result<(), String> {
     require(&["redis-server"])
 }
 
-/// Peers, and whether they are here.
+/// Peers, with checks that they are here.
 pub const PEERS: [Peer; 2] = [("zram", || Device::Zram.present()), ("disk", || Device::Disk.present())];
 
-/// What is measured.
+/// Contests between devices to swap to.
 pub fn contests(has_redis: bool) -> Vec<Contest> {
     let works: &[Work] = if has_redis { &[Work::Sort, Work::Redis(95), Work::Redis(75)] } else { &[Work::Sort] };
     let contest = |work: Work, share: u64| {

@@ -1,8 +1,9 @@
 //! `cargo xtask perftest`: perftest (`ib_send_bw` and so on) and `sinew verbs` on the same RDMA device, in turn.
 //!
-//! Few machines have one, so the measurement runs in the guest, all of it in one boot. Both sides are two processes, a client on the
-//! first processor and a server on the second, with the same settings: one queue pair, 128 requests in flight of which one in 100 is
-//! signaled, one to a doorbell; one request at a time for latencies, inline as perftest has it for short messages.
+//! Few machines have one, so the measurement runs in the guest, all of it in one boot. Both sides are two processes, a
+//! client on the first processor and a server on the second, with the same settings: one queue pair, and 128 requests
+//! in flight, of which one in 100 is signaled, with a doorbell for each. Latencies are measured with one request at a
+//! time, inline as perftest sends short messages.
 
 use std::net::TcpListener;
 use std::process::{Command, ExitCode, Stdio};
@@ -15,22 +16,22 @@ use super::{REPEATS_MIN, Server, Setting, busy_cores, figure, measure, print};
 use crate::{guest, process};
 
 const OPS: [&str; 3] = ["send", "write", "read"];
-/// How long a server of perftest may take to listen.
+/// Time that a server of perftest may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Its clients say so much at least before they are held for stuck.
+/// Requests of the short run that tells how many fill the time, and fewest requests of a measurement.
 const FEW: u64 = 100;
-/// Requests in flight, and of how many one is signaled: perftest's own defaults.
+/// Requests in flight, and requests for each signaled one: perftest's own defaults.
 const WINDOW: &str = "128";
 const SIGNAL: &str = "100";
-/// Messages of up to this many bytes perftest sends inline when it measures latency, unless it is told otherwise.
+/// Longest message, in bytes, that perftest sends inline by default when it measures latency.
 const INLINE_LATENCY_MAX: usize = 220;
-/// Beside its seconds a measurement takes this long at most, on an emulated machine that is busy.
+/// Most seconds that a measurement takes beside its own, on a busy emulated machine.
 const AROUND_S: u64 = 20;
 
-/// What to measure, and how long.
+/// Arguments of `cargo xtask perftest`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Seconds of each single measurement.
+    /// Length of each single measurement, in seconds.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(3..))]
     seconds: u32,
     /// Measurements of each side; at least 3.
@@ -42,30 +43,30 @@ pub struct Args {
     /// Only these operations (may be given more than once).
     #[arg(long, value_parser = OPS)]
     op: Vec<String>,
-    /// A device of this machine instead of the guest's: mlx5_0.
+    /// Measure a device of this machine, such as mlx5_0, instead of the guest's.
     #[arg(long)]
     device: Option<String>,
-    /// Which of the device's addresses.
+    /// Index of the device's address (GID).
     #[arg(long, default_value_t = 1)]
     gid_index: u8,
-    /// One JSON object instead of a table.
+    /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
 }
 
-/// Measures and prints.
+/// Measures all contests and prints the results.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(args.repeats >= REPEATS_MIN, "--repeats {}: a median needs at least {REPEATS_MIN}", args.repeats);
     let Some(device) = &args.device else { return in_guest(args) };
     for op in OPS {
         let program = format!("ib_{op}_bw");
-        // It says its version, and ends with a status of its own.
+        // It prints its version and ends with a status that means nothing; only its start is checked.
         let mut version = Command::new(&program);
         version.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         version.status().with_context(|| format!("there is no {program}: apt-get install perftest"))?;
     }
     let load = busy_cores();
-    // The client on the first processor, as `sinew verbs` has it.
+    // The client runs on the first processor, as with `sinew verbs`.
     let setting =
         Setting { seconds: f64::from(args.seconds), cores: [1, 0], ucx_tls: String::new(), progress: !args.json };
     let mut results = Vec::new();
@@ -77,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The operations that were asked for.
+/// Operations that were asked for; all by default.
 fn ops(args: &Args) -> impl Iterator<Item = &'static str> {
     OPS.into_iter().filter(|op| args.op.is_empty() || args.op.iter().any(|wanted| wanted == op))
 }
@@ -100,7 +101,7 @@ fn in_guest(args: &Args) -> anyhow::Result<ExitCode> {
     guest::run(&guest::Args::new(command, measurements * (2 * u64::from(args.seconds) + AROUND_S)))
 }
 
-/// A ratio above 1 means that this system is the better one.
+/// Contests of the operations. A ratio above 1 means that this system is the better one.
 fn contests(args: &Args, device: &str) -> Vec<Contest> {
     let contest = |op: &'static str, unit: Unit| Contest {
         what: format!(
@@ -144,10 +145,10 @@ fn theirs(args: &Args, op: &'static str, unit: Unit, device: &str) -> Side {
             |more: &[&str]| perftest(&program, &[&words, &more.iter().map(|&word| word.into()).collect()], setting);
         if unit != Unit::Nanoseconds {
             let seconds = format!("{}", setting.seconds);
-            // What it does in the first and in the last second does not count.
+            // perftest leaves out the first and the last second.
             return column(&timed(&["-t", WINDOW, "-Q", SIGNAL, "-D", &seconds, "-f", "1"])?, "MsgRate[Mpps]");
         }
-        // For a time it says no median; so a short run says how many requests fill it.
+        // With a duration, perftest prints no median. So a short run tells how many requests fill the time.
         let few_us = column(&timed(&["-n", &FEW.to_string()])?, "t_avg[usec]")?;
         let round_trips = if op == "read" { 1.0 } else { 2.0 };
         let count = (setting.seconds * 1e6 / (few_us * round_trips)) as u64;
@@ -156,7 +157,7 @@ fn theirs(args: &Args, op: &'static str, unit: Unit, device: &str) -> Side {
     Side { system: "perftest", name, counts: 1.0, measure: Runner::new(run) }
 }
 
-/// Runs one of its programs, server and client; what the client wrote.
+/// Runs one of perftest's programs as server and as client, and returns the client's output.
 fn perftest(program: &str, words: &[&Vec<String>; 2], setting: &Setting) -> anyhow::Result<String> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
     let [server_core, client_core] = setting.cores;
@@ -182,11 +183,11 @@ fn perftest(program: &str, words: &[&Vec<String>; 2], setting: &Setting) -> anyh
     }
 }
 
-/// The figure under a title in the table that one of its programs wrote. Titles have one space within, and two between.
+/// Returns the figure under a title in a table that perftest wrote.
 fn column(table: &str, title: &str) -> anyhow::Result<f64> {
     let mut lines = table.lines().map(str::trim).skip_while(|line| !line.starts_with("#bytes"));
     let header = lines.next().with_context(|| format!("no table in: {table}"))?;
-    // The percentiles of latencies are the only titles with a space before their unit.
+    // Titles of bandwidths and of percentiles hold a space.
     let titles: Vec<String> = header
         .replace("BW ", "BW_")
         .replace("% percentile", "%_percentile")

@@ -1,4 +1,5 @@
-//! Replicated stores: three members of ours and three of etcd's, whose data are in memory or on the build folder's disk, under the same PUTs.
+//! Replicated stores: three members of ours and three of etcd's under the same PUTs, with their data in memory or on
+//! the build folder's disk.
 //!
 //! Nothing is pinned and nothing spins: three members and a client share the cores.
 
@@ -16,20 +17,20 @@ use crate::process;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const VALUE_LEN: &str = "64";
 
-/// Where members keep their data.
+/// Place of the members' data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Memory,
     Disk,
 }
 
-/// Whether etcd is here, and its client can be built.
+/// Fails, with a remedy, unless etcd is installed and its client can be built.
 pub fn present() -> Result<(), String> {
     require(&["etcd"]).map_err(|_| "there is no etcd: apt-get install etcd-server".to_owned())?;
     rust::build()
 }
 
-/// What is measured.
+/// Contests between our store and etcd.
 pub fn contests() -> Vec<Contest> {
     let contest = |place: Place, in_flight: usize| {
         let unit = if in_flight == 1 { Unit::Nanoseconds } else { Unit::ThousandPerSecond };
@@ -52,7 +53,7 @@ pub fn contests() -> Vec<Contest> {
     [Place::Memory, Place::Disk].into_iter().flat_map(|place| [1, 64].map(|load| contest(place, load))).collect()
 }
 
-/// A folder that goes when this is dropped.
+/// A folder, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -127,7 +128,7 @@ fn run(bench: &mut Command, in_flight: usize, setting: &Setting) -> anyhow::Resu
     process::output(bench.args(["--value-len", VALUE_LEN]).stdin(Stdio::null()))
 }
 
-/// Addresses at which nothing listens.
+/// Returns local addresses at which nothing listens.
 fn free_ports(count: usize) -> anyhow::Result<Vec<String>> {
     let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
     listeners.into_iter().map(|listener| Ok(listener?.local_addr()?.to_string())).collect()

@@ -1,4 +1,4 @@
-//! tonic, tarpc and a client of etcd's: small programs in `xtask/peers`, a workspace of its own.
+//! tonic, tarpc and a client of etcd: small programs in `xtask/peers`, a workspace of its own.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use super::contest::{Runner, Side, Unit};
 use super::{Setting, figure};
 use crate::process;
 
-/// Builds the programs, or says why not.
+/// Builds the programs; an error says why that failed.
 pub fn build() -> Result<(), String> {
     let mut command = process::cargo();
     command.args(["build", "--release", "--quiet", "--manifest-path", "xtask/peers/Cargo.toml"]);
@@ -18,12 +18,12 @@ fn target_dir() -> std::path::PathBuf {
     process::target_dir().join("peers")
 }
 
-/// A program that was built.
+/// Path of a program that was built.
 pub fn program(name: &str) -> std::path::PathBuf {
     target_dir().join("release").join(name)
 }
 
-/// Both systems at the same measurement.
+/// Returns both systems as sides of the same measurement.
 pub fn sides(what: &'static str, args: &[&str], unit: Unit) -> Vec<Side> {
     ["tonic", "tarpc"].map(|system| side(system, what, args, unit)).into()
 }

@@ -1,4 +1,4 @@
-//! Medians and how far the single figures lie apart.
+//! Medians, and the spread of single figures.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure; with an even number the median is the mean of the two in the middle.
+    /// Computes them from at least one figure. With an even number of figures, the median is the mean of the two in the
+    /// middle.
     pub fn of(figures: &[f64]) -> Self {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -21,7 +22,7 @@ impl Spread {
         Self { median: f64::midpoint(low, high), min, max, figures: figures.to_vec() }
     }
 
-    /// As `median (min-max)`.
+    /// Formats them as `median (min - max)`.
     pub fn show(&self, unit: impl Fn(f64) -> String) -> String {
         format!("{} ({} - {})", unit(self.median), unit(self.min), unit(self.max))
     }

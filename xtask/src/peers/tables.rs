@@ -1,4 +1,4 @@
-//! Tables in memory: DPDK's (Debian: libdpdk-dev) with the same routes, keys and lookups, on one core.
+//! Tables in memory beside DPDK's (Debian: libdpdk-dev), with the same routes, keys and lookups, on one core.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,18 +9,18 @@ use super::contest::{Contest, Peer, Runner, Side, Unit};
 use super::{Setting, figure};
 use crate::process;
 
-/// Its name as a peer.
+/// DPDK as a peer.
 pub const PEER: Peer = ("dpdk", build);
 
 const SOURCE: &str = "xtask/peers/dpdk/tables.c";
-/// Look-ups at once.
+/// Lookups at once.
 const WIDTH: &str = "32";
 
 fn program() -> PathBuf {
     process::target_dir().join("peers/dpdk-tables")
 }
 
-/// Compiles the program that measures DPDK, or says why not.
+/// Compiles the program that measures DPDK; an error says why that failed.
 fn build() -> Result<(), String> {
     let flags = |kind: &str| process::output(Command::new("pkg-config").args([kind, "libdpdk"]).stderr(Stdio::null()));
     let remedy = || "there is no DPDK to compile with: apt-get install libdpdk-dev".to_owned();
@@ -33,7 +33,7 @@ fn build() -> Result<(), String> {
     process::run(&mut command).map_err(|error| format!("its program does not compile: {error:#}"))
 }
 
-/// What is measured.
+/// Contests between tables.
 pub fn contests() -> Vec<Contest> {
     let contest = |what: &str, table: &'static str, entries: &'static str, form: &'static str, peer: Side| Contest {
         what: format!("tables, {what}"),
@@ -57,7 +57,8 @@ pub fn contests() -> Vec<Contest> {
     ]
 }
 
-/// `sinew interleave bench` measures all its forms by turns; `form` points to the figure of the one that counts.
+/// Our side. `sinew interleave bench` measures all its forms in turn; `form` is the JSON pointer to the figure that
+/// counts.
 fn ours(table: &'static str, entries: &'static str, form: &'static str) -> Side {
     let measure = move |setting: &Setting| {
         let mut command = Command::new(process::target_dir().join("release/sinew"));

@@ -12,17 +12,17 @@ use crate::process;
 
 const PROGRAM: &str = "ucx_perftest";
 
-/// How long its server may take to listen.
+/// Time that its server may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether it can be measured, or what to do.
+/// Fails, with a remedy, unless UCX's benchmark is installed.
 pub fn present() -> Result<(), String> {
     let found =
         Command::new(PROGRAM).arg("-h").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.map(|_| ()).map_err(|_| format!("there is no {PROGRAM}: apt-get install ucx-utils"))
 }
 
-/// A test of UCX's as a side.
+/// Returns one of UCX's tests as a side.
 pub fn side(name: &str, test: &'static str, size: usize, unit: Unit, counts: f64) -> Side {
     Side {
         system: "ucx",
@@ -32,7 +32,7 @@ pub fn side(name: &str, test: &'static str, size: usize, unit: Unit, counts: f64
     }
 }
 
-/// It counts iterations, not seconds: a short run says how many fill the time.
+/// Runs a test. UCX counts iterations, not seconds, so a short run tells how many fill the time.
 fn measure(test: &str, size: usize, unit: Unit, setting: &Setting) -> anyhow::Result<f64> {
     let few = if size > 1 << 16 { 200 } else { 200_000 };
     let rate = column(&run(test, size, few, setting)?, "overall_mr")?;
@@ -40,9 +40,9 @@ fn measure(test: &str, size: usize, unit: Unit, setting: &Setting) -> anyhow::Re
     let output = run(test, size, iterations.max(few), setting)?;
     Ok(match unit {
         Unit::MillionPerSecond => column(&output, "overall_mr")? / 1e6,
-        // It prints half of a round trip, in microseconds.
+        // UCX prints half of a round trip, in microseconds.
         Unit::Nanoseconds => column(&output, "50.0_percentile_lat")? * 2.0 * 1e3,
-        // Its MB are 2^20 bytes.
+        // UCX's MB are 2^20 bytes.
         Unit::GigabitPerSecond => column(&output, "overall_bw")? * f64::from(1 << 20) * 8.0 / 1e9,
         other => bail!("UCX has no figure in {}", other.name()),
     })
@@ -75,7 +75,7 @@ fn run(test: &str, size: usize, iterations: u64, setting: &Setting) -> anyhow::R
     }
 }
 
-/// A column of the last row of a CSV text.
+/// Returns a column of the last row of a CSV text.
 fn column(csv: &str, name: &str) -> anyhow::Result<f64> {
     let mut lines = csv.lines().filter(|line| line.contains(',') && !line.starts_with(['|', '+', '#']));
     let header = lines.next().with_context(|| format!("{PROGRAM} wrote no table: {csv}"))?;
@@ -83,7 +83,7 @@ fn column(csv: &str, name: &str) -> anyhow::Result<f64> {
     let place = header.split(',').position(|title| title.trim() == name);
     let cell = place.and_then(|place| row.split(',').nth(place));
     let cell = cell.with_context(|| format!("{PROGRAM} wrote no column {name}: {csv}"))?;
-    cell.trim().parse().with_context(|| format!("{PROGRAM}: {name} is no number: {cell}"))
+    cell.trim().parse().with_context(|| format!("{PROGRAM}: {name} is not a number: {cell}"))
 }
 
 #[cfg(test)]

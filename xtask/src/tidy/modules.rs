@@ -1,9 +1,9 @@
-//! Which modules of a crate use each other, and where they do so in a circle.
+//! Finds modules of a crate that use each other in a circle.
 //!
-//! A module and those in it may use each other. Between modules beside each other arrows have one direction: what a module
-//! uses, with all that lies in it, does not use the module, nor anything in it, by whatever way. That is looked at on every
-//! level, and a name that a module only passes on counts as a use of where it comes from. What code does not name is not seen:
-//! a method that another file gives a type, for one.
+//! A module and those in it may use each other. Between sibling modules, uses go one way: if a module uses a sibling,
+//! then neither the sibling nor anything in it may lead back to the module or anything in it, however indirectly. This
+//! is checked on every level, and a name that a module only re-exports counts as a use of the module that it comes
+//! from. Uses that the code does not name are not seen: a method that another file gives a type, for one.
 
 mod names;
 
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::File;
 use names::{Import, Module, Named, Names};
 
-/// A name that comes by more re-exports than that comes in a circle.
+/// Most re-exports through which a name is followed. More than these are taken for a circle.
 const PASSED_ON_MAX: usize = 16;
 
 /// Finds the circles in the crate whose root is the file `root`.
@@ -36,7 +36,7 @@ pub fn check(files: &[File], root: &str) -> Vec<String> {
     findings
 }
 
-/// The module that a file of the crate in `folder` is.
+/// Returns the module that a file holds, in the crate whose sources lie in `folder`.
 fn module_of(file: &File, folder: &str, root: &str) -> Option<Module> {
     if file.path == root {
         return Some(Module::new());
@@ -46,16 +46,16 @@ fn module_of(file: &File, folder: &str, root: &str) -> Option<Module> {
     Some(inside.split('/').map(str::to_owned).collect())
 }
 
-/// The modules of a crate and what each of them names.
+/// The modules of a crate, and the names in each of them.
 struct Crate<'a> {
-    /// By module: its file, and what that says.
+    /// By module: the path of its file, and the names in it.
     files: BTreeMap<&'a Module, (&'a str, &'a Names)>,
     modules: BTreeSet<&'a [String]>,
-    /// What a module has under a name that is another's.
+    /// By module and imported name: the path that the name stands for.
     imports: BTreeMap<(&'a [String], &'a str), &'a [String]>,
 }
 
-/// Between modules beside each other, from one to another: who says so, and how.
+/// Uses between sibling modules, by user and used: the names concerned, and their files.
 type Arrows = BTreeMap<(String, String), Vec<String>>;
 
 impl<'a> Crate<'a> {
@@ -78,7 +78,8 @@ impl<'a> Crate<'a> {
         Self { files, modules, imports }
     }
 
-    /// The module that a path of the module `within` leads to, and whether it ends there; none where that is another crate's.
+    /// Returns the module that a path in the module `within` leads to, and whether the path ends there; `None` if it
+    /// leads to another crate.
     fn target(&self, within: &[String], path: &[String], passed_on: usize) -> Option<(Module, bool)> {
         if passed_on > PASSED_ON_MAX {
             return None;
@@ -89,7 +90,7 @@ impl<'a> Crate<'a> {
             "crate" => at.clear(),
             "self" => {}
             "super" => drop(at.pop()),
-            // A name that the module itself has; any other is a crate's.
+            // A name that the module itself has. Any other is that of a crate.
             name => {
                 let inside = [within, &[name.to_owned()]].concat();
                 if !self.modules.contains(&inside[..]) && !self.imports.contains_key(&(within, name)) {
@@ -115,7 +116,7 @@ impl<'a> Crate<'a> {
         Some((at, true))
     }
 
-    /// The file that a module is written in.
+    /// Returns the module whose file a module is written in.
     fn file_of<'m>(&self, module: &'m [String]) -> &'m [String] {
         let is_file = |len: &usize| self.files.keys().any(|file| file[..] == module[..*len]);
         &module[..(0..=module.len()).rev().find(is_file).unwrap_or(0)]
@@ -125,14 +126,15 @@ impl<'a> Crate<'a> {
         self.files.values().flat_map(|(path, names)| names.named.iter().map(|named| (*path, named)))
     }
 
-    /// Whether a module's file uses names of other modules, which it could pass on.
+    /// Whether a module's file uses names of other modules, which it could re-export.
     fn uses_others(&self, module: &[String]) -> bool {
         let file = self.file_of(module);
         let (_, names) = self.files[&file.to_vec()];
         names.named.iter().any(|named| self.target(&named.within, &named.path, 0).is_some())
     }
 
-    /// Imports of all that another module has: by them a name could come from anywhere unseen, unless that module has only its own.
+    /// Finds imports of everything in another module. Through them a name could come from anywhere unseen, unless that
+    /// module has only its own.
     fn imports_of_everything(&self) -> Vec<String> {
         let all = self.named().filter(|(_, named)| named.import == Import::All);
         let unseen = all.filter(|(_, named)| match self.target(&named.within, &named.path, 0) {
@@ -147,14 +149,14 @@ impl<'a> Crate<'a> {
         unseen.map(|(path, named)| finding(path, named)).collect()
     }
 
-    /// By parent: the arrows between the modules in it.
+    /// By parent: the uses between the modules in it.
     fn arrows(&self) -> BTreeMap<Module, Arrows> {
         let mut all: BTreeMap<Module, Arrows> = BTreeMap::new();
         for (path, named) in self.named() {
             let Some((target, _)) = self.target(&named.within, &named.path, 0) else { continue };
             let (from, to) = (self.file_of(&named.within), self.file_of(&target));
             let common = from.iter().zip(to).take_while(|(a, b)| a == b).count();
-            // Where one lies in the other there is no arrow.
+            // A module may use one that contains it, or that it contains.
             let (Some(from), Some(to)) = (from.get(common), to.get(common)) else { continue };
             let arrows = all.entry(target[..common].to_vec()).or_default();
             let said = arrows.entry((from.clone(), to.clone())).or_default();
@@ -167,7 +169,7 @@ impl<'a> Crate<'a> {
     }
 }
 
-/// The shortest circle of each set of modules that all reach each other.
+/// Returns the shortest circle of each set of modules that all reach each other.
 fn circles(arrows: &Arrows) -> Vec<Vec<&str>> {
     let mut circles: Vec<Vec<&str>> = Vec::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
@@ -184,7 +186,7 @@ fn circles(arrows: &Arrows) -> Vec<Vec<&str>> {
     circles
 }
 
-/// Where arrows lead from a module, in one step or more.
+/// Returns the modules that uses lead to from a module, in one step or more.
 fn reach<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut left = vec![from];
@@ -198,7 +200,7 @@ fn reach<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a str> {
     reached
 }
 
-/// A shortest way from a module to itself.
+/// Returns a shortest way from a module to itself.
 fn circle<'a>(arrows: &'a Arrows, start: &'a str) -> Option<Vec<&'a str>> {
     let mut ways = vec![vec![start]];
     let mut reached = BTreeSet::new();
@@ -233,7 +235,7 @@ mod tests {
 
     const CLEAN: [&str; 0] = [];
 
-    /// What is found in a crate of these files.
+    /// Findings in a crate of these files.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let file = |(name, text): &(&str, &str)| File { path: format!("x/src/{name}"), text: (*text).into() };
         check(&files.iter().map(file).collect::<Vec<_>>(), "x/src/lib.rs")

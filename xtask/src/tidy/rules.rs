@@ -2,7 +2,7 @@
 
 use super::{File, LINES_MAX, LONG_FILES, RAW_ATOMICS, UNSAFE_FILES, UNSAFE_ROOMS, VIRTUAL_TIME_ROOMS, excepted};
 
-/// A rule finds what is wrong with one file.
+/// A rule, which returns its findings in one file.
 pub type Rule = fn(&File) -> Vec<String>;
 
 /// Every rule.
@@ -17,7 +17,7 @@ pub const RULES: &[Rule] = &[
     tests_read_as_facts,
 ];
 
-// Written in pieces, so that a search for what is left open does not end here.
+// Written in pieces, so that a search for open ends does not find this list.
 const LEFT_OPEN: &[&str] = &[
     concat!("to", "do!("),
     concat!("unimple", "mented!("),
@@ -27,13 +27,13 @@ const LEFT_OPEN: &[&str] = &[
     concat!("#[ig", "nore"),
 ];
 
-/// Functions that the test harness starts and that test nothing by themselves.
+/// Functions that the test harness starts, but that test nothing by themselves.
 const NO_TESTS: &[&str] = &["child"];
 
-/// Lines between an unsafe block and its argument, at most.
+/// Most lines from an unsafe block up to its argument.
 const SAFETY_WITHIN_LINES: usize = 8;
 
-/// What code in virtual time may not say, and what it says instead.
+/// Words that code in virtual time may not use, and what it does instead.
 const REAL_TIME: &[(&str, &str)] = &[
     ("Instant::now", "it is handed a clock (`fabric::Clock`)"),
     ("SystemTime", "it is handed a clock (`fabric::Clock`)"),
@@ -82,7 +82,7 @@ fn unsafe_code_stays_in_its_rooms(file: &File) -> Vec<String> {
     let mut findings = Vec::new();
     let root = file.path.ends_with("/src/lib.rs") || file.path.ends_with("/src/main.rs");
     if root && !file.text.lines().any(|line| line == "#![forbid(unsafe_code)]") {
-        findings.push(finding(file, 1, "a crate's root says `#![forbid(unsafe_code)]`"));
+        findings.push(finding(file, 1, "a crate's root must say `#![forbid(unsafe_code)]`"));
     }
     for (number, line) in file.lines() {
         let code = super::code_of(line);
@@ -97,7 +97,7 @@ fn atomics_come_from_the_facade(file: &File) -> Vec<String> {
     if excepted(&file.path, RAW_ATOMICS) {
         return Vec::new();
     }
-    // `Ordering` alone is the same type in the facade.
+    // `Ordering` alone is harmless: it is the same type in the facade.
     let paths = ["std::sync::atomic", "core::sync::atomic"];
     let raw = |code: &str| {
         paths.iter().any(|path| code.contains(path)) && (code.contains("Atomic") || code.contains("atomic;"))
@@ -121,13 +121,14 @@ fn virtual_time_is_not_broken(file: &File) -> Vec<String> {
     findings
 }
 
-/// How threads sleep is the same for all fabrics; whatever else is the system's is a backend's.
+/// Lets the fabric crate call the system in `readiness` alone: threads sleep the same way for all fabrics, and all else
+/// that the system does belongs to a backend.
 fn the_seam_names_the_system_once(file: &File) -> Vec<String> {
     if !file.path.starts_with("crates/fabric/src/") || file.path == "crates/fabric/src/readiness.rs" {
         return Vec::new();
     }
     let named = file.shipped_code().filter(|(_, code)| contains_word(code, "rustix"));
-    named.map(|(number, _)| finding(file, number, "the seam names the system in `readiness` alone")).collect()
+    named.map(|(number, _)| finding(file, number, "only `readiness` may use `rustix` in this crate")).collect()
 }
 
 fn tests_read_as_facts(file: &File) -> Vec<String> {
@@ -153,25 +154,25 @@ fn tests_read_as_facts(file: &File) -> Vec<String> {
     findings
 }
 
-/// The name that an item of this kind has; none for names that a macro fills in.
+/// Name of the item of this kind that a line declares; `None` for a name that a macro fills in.
 fn name_after<'a>(line: &'a str, item: &str) -> Option<&'a str> {
     let rest = line.strip_prefix("pub ").unwrap_or(line).strip_prefix(item)?;
     rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
 }
 
-/// What keeps a name from reading as a fact; a module may begin the sentence.
+/// Reason why a name does not read as a fact; a module may begin the sentence.
 fn no_fact(module: &str, name: &str) -> Option<&'static str> {
     if name.chars().any(char::is_uppercase) {
         return Some("names are in snake case");
     }
     if name.starts_with("test_") || name.starts_with("it_") {
-        return Some("its first word says nothing");
+        return Some("its first word carries no meaning");
     }
     let words = module.split('_').chain(name.split('_')).filter(|word| !word.is_empty());
     (words.count() < 2).then_some("say what holds")
 }
 
-/// Whether a line holds this text and no longer word around it.
+/// Whether a line holds this text as whole words.
 fn contains_word(line: &str, text: &str) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(text).any(|(at, _)| {
@@ -181,7 +182,7 @@ fn contains_word(line: &str, text: &str) -> bool {
     })
 }
 
-/// As [`contains_word`], not inside a string that a quote opens right before.
+/// As [`contains_word`], but false if a string on the line begins with the text.
 fn starts_with_word(code: &str, text: &str) -> bool {
     contains_word(code, text) && !code.contains(&format!("\"{text}"))
 }

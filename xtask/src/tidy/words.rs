@@ -1,26 +1,26 @@
-//! Words that do not belong.
+//! Finds words that do not belong in comments and documents.
 
 use anyhow::Context;
 
 use super::File;
 use crate::process;
 
-/// Where the list is, from the workspace's root.
+/// Path of the list, from the workspace's root.
 const LIST: &str = "xtask/words.txt";
 
-/// The list, read.
+/// The words of the list.
 pub struct Words(Vec<Word>);
 
 struct Word {
-    /// In lower case, without the star.
+    /// The word in lower case, without the star.
     text: String,
-    /// Whether it is a beginning of words.
+    /// Whether it also matches longer words that begin with it.
     prefix: bool,
     advice: String,
 }
 
 impl Words {
-    /// The checked-in list.
+    /// Reads the checked-in list.
     pub fn read() -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(process::workspace_root().join(LIST));
         Self::parse(&text.with_context(|| format!("cannot read {LIST}"))?)
@@ -36,7 +36,7 @@ impl Words {
         words.collect::<anyhow::Result<_>>().map(Self)
     }
 
-    /// Looks through a document, or the comments of a source file.
+    /// Returns the words found in a document, or in the comments of a source file.
     pub fn check(&self, file: &File) -> Vec<String> {
         let prose_only = file.path.ends_with(".md");
         let mut findings = Vec::new();

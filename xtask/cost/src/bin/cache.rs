@@ -1,4 +1,4 @@
-//! The cache as others reach it: over calls, and over memcached's protocol.
+//! The cache as clients reach it: by calls, and by memcached's protocol.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ const ROUNDS: usize = 512;
 const KEYS: u64 = 4096;
 const VALUE: [u8; 32] = [7; 32];
 
-/// As small calls are made, each for so many keys.
+/// Makes GETs in batches of small calls, each for `keys_of_get` keys.
 fn gets(count: &mut Count, keys_of_get: usize) -> anyhow::Result<()> {
     let service = Service::new(1, &cache_config(KEYS))?;
     let limits = || Config { message_len_max: service.message_len_max() as u32, ..Config::default() };
@@ -97,7 +97,8 @@ fn gets(count: &mut Count, keys_of_get: usize) -> anyhow::Result<()> {
     })
 }
 
-/// Over a socket of this host: what the server reads was written before its turn, so each turn finds as much.
+/// Makes GETs over a local socket. The client writes before each turn of the server, so that every turn finds the same
+/// amount.
 fn memcached(count: &mut Count) -> anyhow::Result<()> {
     const DEPTH: usize = 16;
     const NOW_S: u32 = 1;
@@ -118,7 +119,7 @@ fn memcached(count: &mut Count) -> anyhow::Result<()> {
         expected.extend(VALUE.iter().chain(b"\r\nEND\r\n"));
     }
     let mut answers = vec![0; expected.len()];
-    // It takes the connection in.
+    // The door accepts the connection.
     (0..10).for_each(|_| _ = door.turn(&mut cache, NOW_NS));
     count.rounds(ROUNDS, ROUNDS, |count| {
         client.write_all(&script)?;

@@ -50,7 +50,7 @@ const LONG_LEN: usize = 8 << 20;
 fn echo<const LEN: usize>() -> anyhow::Result<Nexus> {
     let builder = Nexus::builder().handle(ECHO, |call| {
         let request = call.request();
-        // Of a long request the packets are what counts.
+        // A long request gets a short response, since its packets are what is counted.
         call.reply(&request[..LEN]);
     });
     Ok(builder.build()?)
@@ -60,13 +60,13 @@ fn plain(tag: u64) -> u64 {
     tag
 }
 
-/// Later than any call ends.
+/// Options with a deadline later than the end of any call.
 fn with_deadline(tag: u64) -> CallOptions {
     CallOptions::tag(tag).timeout_ns(1_000_000_000)
 }
 
-/// As many calls in each turn of either end: the client takes the answers to the batch before the last, asks anew with their
-/// buffers, and turns.
+/// Makes `batch` calls in each turn of either end: the client takes the answers to the batch before the last, calls
+/// again with their buffers, and turns.
 fn calls<const LEN: usize, O: Into<CallOptions>>(
     count: &mut Count,
     rings: Rings,
@@ -108,7 +108,7 @@ fn calls<const LEN: usize, O: Into<CallOptions>>(
         let handled = server.stats().requests_handled;
         count.step("server", batch, || server.turn());
         let handled = server.stats().requests_handled - handled;
-        // The answers to a batch are taken by the turn after it, and seen in the step after that.
+        // The answers to a batch arrive in the turn after it, and are seen in the step after that.
         let expected = if number < 2 { 0 } else { batch };
         ensure!(completed == expected && handled == batch as u64, "{completed} answers, {handled} requests");
         over += completed as u64;
@@ -120,7 +120,7 @@ fn calls<const LEN: usize, O: Into<CallOptions>>(
     Ok(())
 }
 
-/// The packets of long requests, one request after the other. What the requests have beside them counts, too.
+/// Sends long requests, one after the other, and counts their packets. The requests' other costs count, too.
 fn packets(count: &mut Count, rings: Rings) -> anyhow::Result<()> {
     let mut ends = Ends::new(rings, &echo::<LEN>()?, &Nexus::client())?;
     let session = ends.connect()?;
@@ -140,7 +140,7 @@ fn packets(count: &mut Count, rings: Rings) -> anyhow::Result<()> {
     })
 }
 
-/// One of them, from its first turn to its last: so many operations all its steps are together.
+/// Makes one long request, from its first turn to its last; all its steps together count as `packets` operations.
 fn long_request(
     count: &mut Count,
     clock: &ManualClock,
@@ -168,7 +168,7 @@ fn long_request(
     anyhow::bail!("there was no answer to a long request")
 }
 
-/// With eight sessions open, and nothing to do in any.
+/// Takes turns with eight sessions open, and nothing to do in any.
 fn idle_turns(count: &mut Count) -> anyhow::Result<()> {
     let mut ends = Ends::new(Rings::Private, &echo::<LEN>()?, &Nexus::client())?;
     for _ in 0..SESSIONS {

@@ -1,4 +1,4 @@
-//! A request of HERD's.
+//! Requests of HERD.
 
 use anyhow::{Context, ensure};
 use sinew_cost::{Count, Operation, device, operation};
@@ -15,7 +15,7 @@ fn main() -> anyhow::Result<()> {
 
 const LEN: usize = 32;
 const BATCH: usize = 8;
-/// Polls that a client makes for a batch's answers, at most.
+/// Most polls that a client makes for a batch's answers.
 const POLLS_MAX: usize = 4;
 const ROUNDS: usize = 1024;
 /// Turns of the worker that find nothing, after each of the first rounds.
@@ -49,7 +49,7 @@ fn requests(count: &mut Count) -> anyhow::Result<()> {
     let (joining, hello) = Client::prepare(&device, &domain, &ClientConfig::new(LAYOUT))?;
     let (_, welcome) = server.admit(&hello)?;
     let mut client = joining.join(&welcome)?;
-    // It hears of its client.
+    // The worker hears of its client.
     (0..IDLE_TURNS as u64).for_each(|now_ns| _ = worker.turn(now_ns));
     let (mut now_ns, mut asked) = (IDLE_TURNS as u64, 0);
     let mut round = 0;
@@ -77,7 +77,7 @@ fn requests(count: &mut Count) -> anyhow::Result<()> {
         ensure!(executed == BATCH, "{executed} requests");
         round += 1;
         if round < ROUNDS / 8 {
-            // The ports of both complete their link when they look at their sockets, which is seldom.
+            // The ports of both complete their link when they look at their sockets, which they do rarely.
             (0..IDLE_TURNS).for_each(|_| _ = worker.turn(now_ns));
         }
         now_ns += 100 * BATCH as u64;

@@ -34,7 +34,7 @@ const ROUNDS: usize = 256;
 const KEYS: u64 = 1 << 14;
 /// Four keys share a chain.
 const HEADS: usize = KEYS as usize / 4;
-/// No node.
+/// End of a chain.
 const NONE: u32 = u32::MAX;
 
 struct Node {
@@ -141,7 +141,7 @@ fn in_engine(table: &Table, keys: &[u64], values: &mut [Option<u64>]) {
     Batch::<WIDTH>::new().run(keys.iter().copied(), values, |key| ByHand { table, state: State::Idle, key });
 }
 
-/// Where a lookup by hand is.
+/// Place that a lookup by hand has reached.
 #[derive(Clone, Copy)]
 enum State {
     Idle,
@@ -201,7 +201,7 @@ fn lookups(count: &mut Count, look_up: impl Fn(&Table, &[u64], &mut [Option<u64>
     let table = Table::filled();
     let mut generator = SeededGenerator::new(1);
     count.rounds(ROUNDS, ROUNDS, |count| {
-        // One in eight is not there.
+        // One in nine is absent.
         let keys: [u64; BATCH] = std::array::from_fn(|_| generator.next_u64() % (KEYS + KEYS / 8));
         let mut values = [None; BATCH];
         count.step("lookup", BATCH, || look_up(&table, &keys, &mut values));

@@ -1,6 +1,6 @@
-//! Lanes: that a thousand of them that lie idle add nothing to a turn or to a call, and what a call costs on one of them.
+//! Lanes: a thousand idle ones add nothing to a turn or to a call; and the cost of a call on one of them.
 //!
-//! A program of its own: the same calls among `calls`' would change what is inlined there.
+//! This is a program of its own, because these calls would change what is inlined in `calls`.
 
 use anyhow::{Context, ensure};
 use sinew_cost::{CALL_NS, Count, Ends, Operation, Rings, operation};
@@ -39,18 +39,18 @@ fn ends() -> anyhow::Result<Ends> {
     Ends::new(Rings::Private, &server.build()?, &Nexus::client())
 }
 
-/// Of the endpoint's owner, beside so many lanes.
+/// Makes the calls of the endpoint's owner, beside this many lanes.
 #[inline(never)]
 fn main_calls(count: &mut Count, lanes: usize) -> anyhow::Result<()> {
     calls(count, lanes, |_, tag| tag, |client, _| client.poll_completion())
 }
 
-/// Of a library that shares the endpoint.
+/// Makes the calls of a library that shares the endpoint.
 fn lane_calls(count: &mut Count) -> anyhow::Result<()> {
     calls(count, LANES, |lane, tag| CallOptions::tag(tag).lane(lane), |client, lane| client.poll_lane(lane))
 }
 
-/// As many calls in each turn of either end; the first lane is handed to what makes and takes them.
+/// Makes a batch of calls in each turn of either end; `options` and `poll` are handed the first lane.
 fn calls<O: Into<CallOptions>>(
     count: &mut Count,
     lanes: usize,
@@ -92,7 +92,7 @@ fn calls<O: Into<CallOptions>>(
         });
         let completed = completed.context("a call failed")?;
         server.turn();
-        // The answers to a batch are taken by the turn after it, and seen in the step after that.
+        // The answers to a batch arrive in the turn after it, and are seen in the step after that.
         let expected = if number < 2 { 0 } else { BATCH };
         ensure!(completed == expected, "{completed} answers");
         over += completed as u64;
@@ -105,7 +105,7 @@ fn calls<O: Into<CallOptions>>(
     Ok(())
 }
 
-/// With eight sessions open, and nothing to do in any, nor for any of so many lanes.
+/// Takes turns with eight sessions and this many lanes open, and nothing to do in any.
 #[inline(never)]
 fn idle_turns(count: &mut Count, lanes: usize) -> anyhow::Result<()> {
     let mut ends = ends()?;

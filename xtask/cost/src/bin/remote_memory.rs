@@ -1,4 +1,4 @@
-//! A lone READ of 4 KB of a donor's memory: by the bare verbs, and by an engine.
+//! A lone READ of 4 KB of a donor's memory: by bare verbs, and by an engine.
 
 use anyhow::{Context, ensure};
 use sinew_cost::{Count, Operation, device, operation};
@@ -80,7 +80,7 @@ fn engine(count: &mut Count) -> anyhow::Result<()> {
         let target_of = target.take().context("it came back")?;
         let back = count.step("initiator", 1, || {
             engine.submit(Request { tag: at, op: Op::Read { at, target: target_of } }).ok()?;
-            // The first turn posts it, and the second finds it over.
+            // The first turn posts it, and the second finds it complete.
             engine.turn(now_ns);
             engine.turn(now_ns + 500);
             engine.poll(&mut finished, 64);

@@ -1,4 +1,4 @@
-//! A replicated PUT, at each of its parties, and what of it is the Raft engine's.
+//! A replicated PUT, at each of its parties, and the Raft engine's part of it.
 
 use anyhow::ensure;
 use raft::eraftpb::Message;
@@ -29,14 +29,14 @@ const ROUNDS: usize = 1024;
 /// Keys that are put over and over.
 const KEYS: u64 = 256;
 const VALUE: [u8; 64] = [b'v'; 64];
-/// What a PUT takes, on the clock that is moved by hand.
+/// Time in ns that passes with each PUT, on the clock that is moved by hand.
 const PUT_NS: u64 = 10_000;
-/// Turns until a PUT is answered: what a member says in one turn, its port sends in the next.
+/// Most turns until a PUT is answered: a member's messages of one turn leave its port in the next.
 const TURNS_MAX: usize = 6;
 
 type Endpoint = Rpc<ShmPort, ManualClock>;
 
-/// Three members and a client, all of this thread.
+/// Three members and a client, all on this thread.
 struct Parties {
     clock: ManualClock,
     hosts: Vec<Host<Endpoint, KvStore, SimDisk>>,
@@ -44,7 +44,7 @@ struct Parties {
 }
 
 impl Parties {
-    /// Founds a cluster. Its leader is the first of `hosts`.
+    /// Founds a cluster, whose leader is the first of `hosts`.
     fn new() -> anyhow::Result<Self> {
         let (hub, clock) = (Hub::new(), ManualClock::new());
         clock.advance(1_000_000);
@@ -87,7 +87,7 @@ impl Parties {
     }
 }
 
-/// One PUT at a time.
+/// Makes one PUT at a time.
 fn put(count: &mut Count) -> anyhow::Result<()> {
     let Parties { clock, mut hosts, mut client } = Parties::new()?;
     let (mut number, mut command) = (0, Vec::new());
@@ -101,7 +101,7 @@ fn put(count: &mut Count) -> anyhow::Result<()> {
             anyhow::Ok(())
         })?;
         for turn in 0.. {
-            // The first opens sessions.
+            // The first PUT opens sessions.
             ensure!(
                 turn < if number == 0 { 10_000 } else { TURNS_MAX },
                 "PUT {number} has no answer after {turn} turns"
@@ -126,7 +126,7 @@ fn put(count: &mut Count) -> anyhow::Result<()> {
     })
 }
 
-/// The engine by itself: what it does for an entry, with messages that are passed on as they are.
+/// The engine by itself: its work for an entry, with messages passed on as they are.
 struct Engine {
     node: RawNode<MemStorage>,
     outbox: Vec<Message>,
@@ -140,7 +140,8 @@ impl Engine {
         Ok(Self { node: RawNode::new(&config, storage, &logger)?, outbox: Vec::new() })
     }
 
-    /// What a member has it do in a turn, without what is done with that. Entries go to the engine's own storage in memory, which counts as its part.
+    /// Does what a member has the engine do in a turn, but uses no result of it. Entries go to the engine's own storage
+    /// in memory, which counts as its part.
     fn pump(&mut self) -> anyhow::Result<()> {
         while self.node.has_ready() {
             let mut ready = self.node.ready();
@@ -169,7 +170,7 @@ impl Engine {
     }
 }
 
-/// The messages of `nodes` to the node with this number.
+/// Takes the messages of `nodes` to the node with this number.
 fn to(nodes: &mut [Engine], id: u64) -> Vec<Message> {
     let mut messages = Vec::new();
     for node in nodes {
@@ -192,11 +193,12 @@ fn engine(count: &mut Count) -> anyhow::Result<()> {
     let mut last = nodes[0].node.store().last_index()?;
     count.rounds(ROUNDS, ROUNDS, |count| {
         count.step("leader", 1, || {
-            // As long as a member's entry for such a PUT: command, session, numbers. The engine takes a vector.
+            // As long as a member's entry for such a PUT: command, session, numbers. The engine takes ownership of a
+            // vector.
             nodes[0].node.propose(Vec::new(), vec![0; 100])?;
             nodes[0].pump()
         })?;
-        // The second exchange tells followers what is decided.
+        // The second exchange tells followers which entries are committed.
         for exchange in 0..2 {
             for (at, side) in [(1, "follower"), (2, "other follower"), (0, "leader")] {
                 let messages = to(&mut nodes, at as u64 + 1);

@@ -21,14 +21,14 @@ fn main() -> anyhow::Result<()> {
     sinew_cost::main(OPERATIONS)
 }
 
-/// Packets of a burst: enough for what a burst costs, which stands in rows of its own, to be little beside them.
+/// Packets of a burst: enough for the cost of a burst, which has rows of its own, to be small beside theirs.
 const BURST: usize = 32;
-/// Lines of the ring. It is gone round often enough for its end to count as it does in the long run.
+/// Lines of the ring. The rounds pass its end often enough for that to count as it does in the long run.
 const LINES: usize = 256;
 const ROUNDS: usize = 256;
 const WARM_UP: usize = 128;
 
-/// A header and 32 bytes, which the optimiser does not know: nor does it know how many.
+/// A header and 32 bytes; the optimiser knows neither the bytes nor their number.
 fn packet() -> Vec<u8> {
     black_box((1..=56).collect())
 }
@@ -54,7 +54,7 @@ fn link_push(count: &mut Count) -> anyhow::Result<()> {
         let (rx, _) = receiver.split();
         let mut burst = RxBurst::new(now_ns);
         rx.receive(&mut burst);
-        // The first packets wait until the receiver has looked at its letters.
+        // The first packets wait until the receiver has read its letters.
         ensure!(now_ns < 10_000 || burst.packets.len() == BURST, "a burst of {}", burst.packets.len());
         Ok(())
     })
@@ -71,7 +71,7 @@ fn push(count: &mut Count) -> anyhow::Result<()> {
     })
 }
 
-/// Takes bursts as a port does: packet by packet; then it gives all their lines back at once.
+/// Takes bursts as a port does: packet by packet, and then returns all their lines at once.
 fn take(count: &mut Count, trusted: bool, mut see: impl FnMut(&Consumer, &Taken, usize)) -> anyhow::Result<()> {
     let region = Arc::new(Region::private(ring::bytes_for(LINES))?);
     let words = Words::of_region(&region, 0, ring::bytes_for(LINES)).context("the region was made for the ring")?;
@@ -94,7 +94,7 @@ fn take(count: &mut Count, trusted: bool, mut see: impl FnMut(&Consumer, &Taken,
             }
             packets
         });
-        // SAFETY: `see` keeps no slice.
+        // SAFETY: `see` kept no slice of a packet.
         count.step("consumer, for each burst", 1, || unsafe { consumer.give_back() });
         ensure!(taken == BURST && consumer.is_empty(), "{taken} packets");
         Ok(())
@@ -103,7 +103,7 @@ fn take(count: &mut Count, trusted: bool, mut see: impl FnMut(&Consumer, &Taken,
 
 fn take_in_place(count: &mut Count) -> anyhow::Result<()> {
     take(count, true, |consumer, taken, _| {
-        // SAFETY: a trusted ring, whose packet was just taken; the slice ends here.
+        // SAFETY: the ring is trusted, the packet was just taken, and the slice ends here.
         let bytes: &[u8] = unsafe { consumer.bytes_in_place(taken) };
         black_box(bytes);
     })
@@ -113,7 +113,7 @@ fn take_with_copy(count: &mut Count) -> anyhow::Result<()> {
     let mut copies = [[0u8; INLINE_MAX]; BURST];
     take(count, false, |consumer, taken, number| {
         let copy = &mut copies[number];
-        // SAFETY: no packet's ring bytes are more than INLINE_MAX, rounded up included.
+        // SAFETY: a packet's bytes in the ring, rounded up, are at most INLINE_MAX, the length of `copy`.
         unsafe { consumer.copy_out(taken, copy.as_mut_ptr()) };
         black_box(&copy[..taken.len()]);
     })

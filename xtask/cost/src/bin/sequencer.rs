@@ -1,4 +1,4 @@
-//! A call of the sequencer.
+//! Calls of the sequencer.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Calls that are served in other ways than by a handler that nobody watches.
+//! Calls that are served in other ways than by a handler whose counters nobody reads.
 
 use anyhow::{Context, ensure};
 use sinew_cost::{CALL_NS, Count, Ends, Operation, Rings, operation};
@@ -52,7 +52,7 @@ fn with_handler() -> NexusBuilder {
     })
 }
 
-/// As many calls in each turn of either end.
+/// Makes `batch` calls in each turn of either end.
 fn calls(
     count: &mut Count,
     batch: usize,

@@ -1,4 +1,4 @@
-//! A packet through the simulator: pushed, carried over three hops, received; and verbs between modelled NICs.
+//! A packet through the simulator (pushed, carried over three hops, received), and verbs between modelled NICs.
 
 use anyhow::ensure;
 use sinew_cost::{Count, Operation, operation};
@@ -22,10 +22,10 @@ fn main() -> anyhow::Result<()> {
 }
 
 const HOSTS: usize = 11;
-/// Packets that each host sends in a round, to as many others.
+/// Packets that each host sends in a round, each to another host.
 const BURST: usize = 3;
 const ROUNDS: usize = 128;
-/// Long enough for all of them to arrive.
+/// Length of a round in ns: long enough for all its packets to arrive.
 const ROUND_NS: u64 = 50_000;
 
 fn packets(count: &mut Count) -> anyhow::Result<()> {
@@ -41,7 +41,7 @@ fn packets(count: &mut Count) -> anyhow::Result<()> {
             for (host, port) in ports.iter_mut().enumerate() {
                 let (_, tx) = port.split();
                 for nth in 1..=BURST {
-                    // To others in each round, so that its way is not the one before.
+                    // Destinations change in each round, so that no packet takes the path of the one before.
                     let to = peers[(host + 1 + (round + nth) % (HOSTS - 1)) % HOSTS];
                     tx.push(TxPacket { to, head: &head, data: TxData::None });
                 }
@@ -62,7 +62,7 @@ fn packets(count: &mut Count) -> anyhow::Result<()> {
     })
 }
 
-/// Verbs that are posted in a round, one by one.
+/// Verbs posted in a round, one by one.
 const VERBS: usize = 16;
 
 fn writes(count: &mut Count) -> anyhow::Result<()> {
@@ -73,7 +73,7 @@ fn reads(count: &mut Count) -> anyhow::Result<()> {
     verbs(count, Transport::Rc)
 }
 
-/// Inline WRITEs over UC, or READs over RC, from one host to another, of which each round's last tells that all are over.
+/// Posts inline WRITEs over UC, or READs over RC, from one host to another; only each round's last is signaled.
 fn verbs(count: &mut Count, transport: Transport) -> anyhow::Result<()> {
     let network = Network::new(Topology::star(2, 54.54, 25, 4296), 1)?;
     let profile = Profile::built_in("cx3").expect("it is built in");

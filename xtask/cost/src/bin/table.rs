@@ -27,7 +27,7 @@ fn table(count: &mut Count, gets: bool) -> anyhow::Result<()> {
     for number in 0..KEYS {
         cache.put(&hasher.key(&key_bytes(number)), &[number as u8; VALUE_LEN], &Put::default(), NOW_S)?;
     }
-    // In the steady state what is got was got before.
+    // In the steady state, every key has been read before.
     let is_there = |number| cache.get(&hasher.key(&key_bytes(number)), NOW_S).is_some();
     ensure!(!gets || (0..KEYS).all(is_there), "a key was lost");
     let mut generator = SeededGenerator::new(1);
@@ -62,7 +62,7 @@ fn table(count: &mut Count, gets: bool) -> anyhow::Result<()> {
     })
 }
 
-/// Items that are new to a table which is full, and of whose items a fourth was read.
+/// Puts items that are new to a full table, a fourth of whose items were read.
 fn evicting(count: &mut Count) -> anyhow::Result<()> {
     let mut cache = Cache::new(&cache_config(KEYS))?;
     let mut value = [0; VALUE_LEN];

@@ -1,4 +1,4 @@
-//! Verbs over shared memory, between two thread domains' queue pairs that one thread has.
+//! Verbs over shared memory, between the queue pairs of two thread domains, both on one thread.
 
 use anyhow::{Context, ensure};
 use sinew_cost::{Count, Operation, device, operation};
@@ -21,7 +21,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 const LEN: usize = 32;
-/// Requests of a step, of which the last tells that they are over.
+/// Requests of a step, of which the last reports that they are complete.
 const BURST: usize = 16;
 const ROUNDS: usize = 512;
 
@@ -104,7 +104,7 @@ fn reads(count: &mut Count) -> anyhow::Result<()> {
                 let Some(buffer) = targets.pop() else { return false };
                 let mut target = Scatter::new();
                 target.push(buffer);
-                // All of them tell that they are over, and give their buffers back.
+                // Every READ is signaled, and returns its buffer.
                 if end.qp.post(Request::new(number as u64, Verb::Read { target, remote })).is_err() {
                     return false;
                 }
@@ -154,7 +154,7 @@ fn datagrams(count: &mut Count) -> anyhow::Result<()> {
             }
             good
         });
-        // The first ones wait until the link is complete.
+        // The first messages wait until the link is complete.
         ensure!(round < ROUNDS / 2 || good == BURST, "{good} messages");
         round += 1;
         Ok(())

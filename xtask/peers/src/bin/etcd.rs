@@ -1,5 +1,5 @@
-//! An etcd client that puts random keys at the leader, a fixed number at a time, over one connection. The messages are written by hand, so that no protoc
-//! is needed; Debian does not package etcd's own benchmark.
+//! An etcd client that puts random keys at the leader, a fixed number at a time, over one connection. The messages are
+//! written by hand, so that no protoc is needed; Debian does not package etcd's own benchmark.
 #![forbid(unsafe_code)]
 
 use std::rc::Rc;
@@ -19,16 +19,16 @@ struct Args {
     /// The members' addresses.
     #[arg(long, value_delimiter = ',', required = true)]
     at: Vec<String>,
-    /// PUTs at a time.
+    /// PUTs in flight.
     #[arg(long, default_value_t = 1)]
     in_flight: usize,
-    /// How long to measure.
+    /// Length of the measurement, in seconds.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// Bytes of a value.
     #[arg(long, default_value_t = 64)]
     value_len: usize,
-    /// Keys, of 16 bytes each.
+    /// Number of keys, of 16 bytes each.
     #[arg(long, default_value_t = 1_000_000)]
     keys: u64,
 }
@@ -83,7 +83,7 @@ async fn put(client: &mut Client, key: Bytes, value: Bytes) -> anyhow::Result<i6
     Ok(answer.header.context("a PUT was answered without a header")?.revision)
 }
 
-/// A connection to the leader.
+/// Connects to the leader.
 async fn leader(addresses: &[String]) -> anyhow::Result<Client> {
     let until = Instant::now() + Duration::from_secs(20);
     while Instant::now() < until {
@@ -98,7 +98,7 @@ async fn leader(addresses: &[String]) -> anyhow::Result<Client> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    bail!("nobody leads at {}", addresses.join(", "))
+    bail!("there is no leader at {}", addresses.join(", "))
 }
 
 async fn measure(args: Args) -> anyhow::Result<serde_json::Value> {

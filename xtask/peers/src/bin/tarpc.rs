@@ -42,7 +42,7 @@ impl System for Tarpc {
         while let Some(transport) = incoming.next().await {
             let transport = transport?;
             transport.get_ref().set_nodelay(true)?;
-            // One connection is all that is measured.
+            // Serves connections one after another, since only one is measured.
             let calls = BaseChannel::with_defaults(transport).execute(EchoServer.serve());
             calls.for_each_concurrent(None, |call| call).await;
         }

@@ -28,7 +28,7 @@ struct Message {
 
 type Codec = ProstCodec<Message, Message>;
 
-/// What a generated server module would hold.
+/// The service that protoc would generate.
 #[derive(Clone)]
 struct Echo;
 
@@ -72,7 +72,7 @@ impl System for Tonic {
     async fn serve(bound: mpsc::Sender<SocketAddr>) -> Result<(), AnyError> {
         let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
         bound.send(incoming.local_addr()?)?;
-        // Windows as large as a message, or the default of 64 KB would be what is measured.
+        // Windows are as large as a message; the default of 64 KB would limit the bandwidth measured.
         let server = Server::builder()
             .initial_stream_window_size(MESSAGE_LEN_MAX as u32)
             .initial_connection_window_size(MESSAGE_LEN_MAX as u32);

@@ -1,4 +1,5 @@
-//! An NBD client that reads at random places, so many requests in flight, and does as little as it can beside.
+//! An NBD client that reads at random places, with a given number of requests in flight, and does as little else as it
+//! can.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,10 +14,10 @@ const REPLY_LEN: usize = 16;
 const REPLY_MAGIC: u32 = 0x6744_6698;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const BLOCK: u64 = 4096;
-/// Bytes that are written at once when a device is filled.
+/// Bytes written at once when a device is filled.
 const FILL_LEN: usize = 1 << 20;
 
-/// What is asked.
+/// Load on the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Bytes of a read.
@@ -25,7 +26,7 @@ pub struct Load {
     pub depth: usize,
 }
 
-/// What came of it.
+/// Reads per second, and median time of a read (0 unless one at a time).
 pub struct Measured {
     pub rate: f64,
     pub p50_ns: f64,
@@ -41,14 +42,14 @@ fn request(kind: u16, cookie: u64, at: u64, len: u32) -> [u8; 28] {
     bytes
 }
 
-/// Fixed newstyle, no zeroes, the default export, simple replies.
+/// Negotiates fixed newstyle without zeroes, the default export and simple replies.
 fn shake_hands(socket: &mut UnixStream) -> anyhow::Result<()> {
     socket.read_exact(&mut [0; 18]).context("greeting")?;
     socket.write_all(&[&3u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x01\0\0\0\0"].concat())?;
     socket.read_exact(&mut [0; 10]).context("handshake")
 }
 
-/// Writes to each block which it is.
+/// Writes its number into each block.
 fn fill(socket: &mut UnixStream, device: u64) -> anyhow::Result<()> {
     let mut bytes = vec![0x5a; FILL_LEN];
     for at in (0..device).step_by(FILL_LEN) {
@@ -64,7 +65,8 @@ fn fill(socket: &mut UnixStream, device: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads for so long. `is_stored`: the device is filled first, and what is read is checked.
+/// Reads for the duration `seconds`. `is_stored` says that the device keeps what is written: it is filled first, and
+/// reads are checked.
 pub fn run(
     mut socket: UnixStream,
     load: Load,
@@ -84,7 +86,7 @@ pub fn run(
         random ^= random << 17;
         random % places * u64::from(load.len)
     };
-    // Of each request in flight, where it reads.
+    // Offset at which each request in flight reads.
     let mut asked: Vec<u64> = (0..load.depth).map(|_| place()).collect();
     let mut out: Vec<u8> = Vec::new();
     for (cookie, at) in asked.iter().enumerate() {
@@ -112,8 +114,8 @@ pub fn run(
             let reply = &input[start..start + frame];
             let cookie = usize::try_from(u64::from_be_bytes(reply[8..16].try_into()?))?;
             ensure!(reply[..4] == REPLY_MAGIC.to_be_bytes() && reply[4..8] == [0; 4], "a read failed");
-            let at = *asked.get(cookie).context("an answer to nothing")?;
-            ensure!(!is_stored || reply[REPLY_LEN..][..8] == (at / BLOCK).to_be_bytes(), "wrong bytes");
+            let at = *asked.get(cookie).context("a reply to no request")?;
+            ensure!(!is_stored || reply[REPLY_LEN..][..8] == (at / BLOCK).to_be_bytes(), "a read returned wrong bytes");
             asked[cookie] = place();
             out.extend(request(READ, cookie as u64, asked[cookie], load.len));
             done += 1;

@@ -1,4 +1,5 @@
-//! A server that answers every read with the same bytes: it looks nothing up, copies nothing and checks nothing. What is slower than it is so by its own doing.
+//! A server that answers every read with the same bytes: it looks nothing up, copies nothing and checks nothing.
+//! Whatever other servers take beyond it is their own cost.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,10 +10,10 @@ use anyhow::Context;
 
 const REQUEST_LEN: usize = 28;
 const REPLY_LEN: usize = 16;
-/// Replies that go with one call of the system.
+/// Replies sent in one system call.
 const REPLIES: usize = 32;
 
-/// The server, on a thread. It ends with its client.
+/// The server, on a thread that ends with its client.
 pub struct Constant(Option<JoinHandle<()>>);
 
 impl Constant {
@@ -21,7 +22,7 @@ impl Constant {
         let listener = UnixListener::bind(path).context("listening")?;
         let serve = move || {
             let _ = crate::peers::pin(core);
-            // Its client is gone when it fails.
+            // If this fails, the client is gone.
             let _ = listener.accept().and_then(|(socket, _)| serve(socket, len));
         };
         Ok(Self(Some(std::thread::spawn(serve))))
@@ -48,7 +49,7 @@ fn serve(mut socket: UnixStream, len: usize) -> std::io::Result<()> {
         match socket.read(&mut input[filled..]) {
             Ok(0) => return Ok(()),
             Ok(len) => filled += len,
-            // It spins, as one that is busy would.
+            // Spins, as a busy server would.
             Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! What is swapped to.
+//! Devices to swap to.
 
 use std::path::{Path, PathBuf};
 
@@ -7,34 +7,34 @@ use anyhow::Context;
 use crate::peers::mounts::{Mounted, done, has_fuse, require, wait_for};
 use crate::process;
 
-/// Before all other swap.
+/// Higher than that of all other swap.
 const PRIORITY: &str = "32000";
 const ZRAM: &str = "/sys/class/zram-control";
 
 /// Kinds of swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// A file of a mount in memory that a service gives, by a loop device.
+    /// A file on a mount of ours, in memory that a service gives, through a loop device.
     Ours,
     /// Compressed memory of this host.
     Zram,
-    /// A file of this host's disk.
+    /// A file on this host's disk.
     Disk,
-    /// The memory of nbdkit, a file by nbdfuse, by a loop device.
+    /// nbdkit's memory as a file of nbdfuse, through a loop device.
     Nbdkit,
 }
 
-/// Swap, which goes when this is dropped.
+/// Swap in use, taken down when dropped.
 pub struct Swap {
     path: PathBuf,
     is_on: bool,
-    /// What takes the device down, in this order.
+    /// Commands that take the device down, in this order.
     undo: Vec<Vec<String>>,
     _mounted: Option<Mounted>,
 }
 
 impl Device {
-    /// For people.
+    /// Name shown to people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "sinew",
@@ -44,7 +44,7 @@ impl Device {
         }
     }
 
-    /// Whether it can be had.
+    /// Fails, with a remedy, unless it can be set up here.
     pub fn present(self) -> Result<(), String> {
         match self {
             Self::Ours => has_fuse(),
@@ -55,7 +55,7 @@ impl Device {
         }
     }
 
-    /// Makes swap of so many bytes.
+    /// Sets up swap of this many bytes.
     pub fn set_up(self, bytes: u64) -> anyhow::Result<Swap> {
         let mut swap = match self {
             Self::Ours => ours(bytes)?,
@@ -85,7 +85,7 @@ impl Swap {
         Ok(Self::new(device.clone().into(), &["losetup", "--detach", &device], Some(mounted)))
     }
 
-    /// The device or file.
+    /// Path of the device or file.
     pub fn path(&self) -> String {
         self.path.display().to_string()
     }
@@ -110,7 +110,7 @@ impl Drop for Swap {
 }
 
 fn ours(bytes: u64) -> anyhow::Result<Swap> {
-    // What is written anew lies beside what it replaces.
+    // The service writes new data beside the data that it replaces, so it needs room for both.
     let mounted = Mounted::ours("swap", 2 * bytes, &["--for-paging"])?;
     let path = mounted.point.join("swap");
     let file = std::fs::File::create(&path).and_then(|file| file.set_len(bytes));

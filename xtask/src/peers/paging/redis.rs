@@ -1,4 +1,5 @@
-//! A redis-server that does not fit, under YCSB's load: Zipf-distributed keys, some of whose values are read and some written.
+//! A redis-server that does not fit, under YCSB's load: Zipf-distributed keys, some of whose values are read and some
+//! written.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,14 +15,15 @@ use crate::peers::mounts::{folder, start, wait_for};
 /// Records, and bytes of a value: YCSB's ten fields of 100 bytes.
 const RECORDS: u64 = 200_000;
 const VALUE: usize = 1000;
-/// About what the server needs for them.
+/// Memory that the server needs for them, in bytes: an estimate.
 pub const LEN: u64 = 320 << 20;
-/// Clients, each with one request under way.
+/// Clients, each with one request in flight.
 const CLIENTS: u64 = 4;
-/// Records that are loaded with one answer awaited for all.
+/// Records sent at once when loading.
 const BATCH: u64 = 1000;
 
-/// Thousands of requests a second, of which so many percent read, at a server that may have so many percent of what it needed.
+/// Returns thousands of requests per second, at a server that may keep `share` percent of the memory that it used;
+/// `reads` percent of the requests are reads.
 pub fn measure(share: u64, reads: u32, seconds: f64) -> anyhow::Result<f64> {
     let group = Group::new("redis")?;
     let folder = folder("redis")?;
@@ -34,7 +36,8 @@ pub fn measure(share: u64, reads: u32, seconds: f64) -> anyhow::Result<f64> {
     client.load()?;
     let used = client.resident()?;
     group.limit(used * share / 100)?;
-    // What is popular comes back first, and the limit has only just been reached: as much time again is not counted.
+    // At first the limit has only just been reached, and popular records have yet to come back. So the same time passes
+    // beforehand without being counted.
     let from = Instant::now() + Duration::from_secs_f64(seconds);
     let until = from + Duration::from_secs_f64(seconds);
     let counts: Vec<anyhow::Result<u64>> = std::thread::scope(|scope| {
@@ -46,7 +49,7 @@ pub fn measure(share: u64, reads: u32, seconds: f64) -> anyhow::Result<f64> {
         clients.into_iter().map(|client| client.join().unwrap_or_else(|_| bail!("a client panicked"))).collect()
     });
     let took = from.elapsed().as_secs_f64();
-    // What is swapped out need not come back for the server's end.
+    // A killed server need not swap anything in to end.
     drop(server);
     drop(group);
     let _ = std::fs::remove_dir_all(&folder);
@@ -63,7 +66,7 @@ fn key(record: u64) -> String {
     format!("user{record:012}")
 }
 
-/// Its first bytes say of which record it is, and the others cannot be compressed.
+/// Returns a value whose first 8 bytes are the record's number and whose other bytes cannot be compressed.
 fn value(record: u64, word: u64) -> Vec<u8> {
     let mut bytes = record.to_le_bytes().to_vec();
     let mut word = word | 1;
@@ -122,7 +125,7 @@ impl Client {
             let batch: Vec<u8> =
                 (first..first + BATCH).flat_map(|record| set(record, &value(record, record))).collect();
             let mut writer = self.socket.get_ref().try_clone()?;
-            // It answers while it is written to.
+            // redis answers while it is written to, so another thread writes.
             let sent = std::thread::spawn(move || writer.write_all(&batch));
             (0..BATCH).try_for_each(|_| self.hear_ok())?;
             sent.join().unwrap_or_else(|_| Err(std::io::Error::other("a writer panicked")))?;
@@ -138,7 +141,7 @@ impl Client {
         used.with_context(|| format!("no used_memory_rss in {info}"))
     }
 
-    /// Counts what is answered between the two moments.
+    /// Sends requests until `until`; counts those that were sent from `from` on.
     fn run(&mut self, reads: u32, from: Instant, until: Instant) -> anyhow::Result<u64> {
         let zipf = Zipf::new(RECORDS);
         let mut count = 0;
@@ -151,7 +154,7 @@ impl Client {
                 self.say(format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()).as_bytes())?;
                 let found = self.bulk()?;
                 let is_it = found.len() >= VALUE && found[..8] == record.to_le_bytes();
-                ensure!(is_it, "record {record} has another value than was stored");
+                ensure!(is_it, "record {record} does not have the value that was stored");
             } else {
                 let value = value(record, self.word);
                 self.say(&set(record, &value))?;
@@ -163,13 +166,13 @@ impl Client {
     }
 }
 
-/// Popular records lie anywhere.
+/// Spreads the ranks, so that popular records lie anywhere.
 fn scatter(rank: u64) -> u64 {
-    // Prime, and no factor of the records.
+    // 7919 is prime and no factor of the number of records, so no two ranks share a record.
     rank * 7919 % RECORDS
 }
 
-/// YCSB's: ranks whose chance falls with their power of 0.99 (Gray and others, SIGMOD 1994).
+/// YCSB's distribution of ranks: their chance falls with their power of 0.99 (Gray and others, SIGMOD 1994).
 struct Zipf {
     items: f64,
     zeta: f64,
@@ -187,7 +190,7 @@ impl Zipf {
         Self { items: items as f64, zeta: all, alpha: 1.0 / (1.0 - THETA), eta }
     }
 
-    /// Of a word by lot, from 0 on.
+    /// Returns the rank, from 0 on, that a random word stands for.
     fn rank(&self, word: u64) -> u64 {
         let part = (word >> 11) as f64 / (1u64 << 53) as f64;
         let place = part * self.zeta;
@@ -216,7 +219,7 @@ mod tests {
             counts[zipf.rank(word) as usize] += 1;
         }
         let first: u32 = counts[..10].iter().sum();
-        // By the formula 39 %.
+        // The formula gives 39 %.
         assert!((33_000..45_000).contains(&first), "{first}");
         assert!(counts[0] > counts[1] && counts[1] > counts[9]);
     }

@@ -11,17 +11,18 @@ use super::group::Group;
 
 /// Bytes that are sorted.
 pub const LEN: u64 = 96 << 20;
-/// What the program has beside them.
+/// Bytes of memory that the program has beside them.
 const BESIDE: u64 = 6 << 20;
-/// As Linux numbers it.
+/// Number of SIGKILL.
 const KILLED: i32 = 9;
-/// The task by which this program does it.
+/// Task of `cargo xtask` that runs the sort.
 const TASK: &str = "sort-numbers";
 
-/// Times that it is tried: a system that finds all pages in use at a moment, as happens with zram, ends the program rather than looks again.
+/// Most attempts. A system that at some moment finds all pages in use, as happens with zram, kills the program rather
+/// than looks again.
 const TRIES: u32 = 8;
 
-/// Seconds that it takes a program which may have so many percent of what it sorts.
+/// Returns the seconds that a program takes that may have `share` percent of the memory that it sorts.
 pub fn measure(share: u64) -> anyhow::Result<f64> {
     let group = Group::new("sort")?;
     group.limit(LEN * share / 100 + BESIDE)?;
@@ -35,10 +36,10 @@ pub fn measure(share: u64) -> anyhow::Result<f64> {
         ensure!(output.status.success(), "the sort: {}", output.status);
         return said.trim().parse().with_context(|| format!("no number of seconds: {said}"));
     }
-    bail!("the system ended the sort {TRIES} times for want of memory")
+    bail!("the system killed the sort {TRIES} times for lack of memory")
 }
 
-/// Sorts numbers, looks whether they are in order, and prints how many seconds that took.
+/// Sorts numbers, checks their order, and prints the seconds taken.
 pub fn run() -> anyhow::Result<()> {
     let mut word = 1u64;
     let next = || {
@@ -52,7 +53,7 @@ pub fn run() -> anyhow::Result<()> {
     numbers.sort_unstable();
     ensure!(numbers.is_sorted(), "the numbers are not in order");
     if sum(&numbers) != before {
-        bail!("other numbers were sorted than there were");
+        bail!("the sorted numbers are not the ones that were to be sorted");
     }
     println!("{}", began.elapsed().as_secs_f64());
     Ok(())

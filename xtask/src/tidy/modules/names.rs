@@ -1,39 +1,39 @@
-//! Which modules a file's code names: its `use`s, and its paths that begin with `crate`, `self` or `super`.
+//! Finds the modules that a file's code names, in its `use`s and in paths that begin with `crate`, `self` or `super`.
 //!
-//! Code that is there for tests only names nothing.
+//! Code for tests is left out.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 /// A module, from its crate's root: `["client", "answers"]`.
 pub type Module = Vec<String>;
 
-/// What one file says.
+/// Modules and paths in one file.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Modules that are written out in the file.
+    /// Modules written out in the file.
     pub inline: Vec<Module>,
-    /// Modules in files of their own that are there for tests only.
+    /// Modules for tests, in files of their own.
     pub for_tests: Vec<Module>,
     pub named: Vec<Named>,
 }
 
-/// A path as it is written.
+/// A path, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The module that it stands in.
+    /// Module in which it stands.
     pub within: Module,
     pub path: Vec<String>,
     pub import: Import,
 }
 
-/// What a path brings into its module.
+/// Names that a path brings into its module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Import {
-    /// Nothing: it stands in code.
+    /// None: the path stands in code.
     No,
-    /// What it names, under this name.
+    /// The item that it names, under this name.
     As(String),
-    /// Everything there.
+    /// Everything in the module that it names.
     All,
 }
 
@@ -45,7 +45,7 @@ impl Named {
     }
 }
 
-/// Words that an item begins with. What else an attribute can stand before (a field, a match arm) ends elsewhere.
+/// Words that begin an item. Anything else that can have an attribute (a field, a match arm) has no such end.
 const ITEMS: &[&str] = &[
     "mod",
     "use",
@@ -68,7 +68,7 @@ const ITEMS: &[&str] = &[
 ///
 /// # Errors
 ///
-/// When the text is no Rust.
+/// The text is not Rust.
 pub fn read(text: &str, module: &Module) -> Result<Names, String> {
     let tokens: TokenStream = text.parse().map_err(|error| format!("cannot be read as Rust: {error}"))?;
     let mut names = Names::default();
@@ -115,7 +115,7 @@ impl Names {
         }
     }
 
-    /// How many tokens the item takes that `tokens` begin with; 0 where they begin with none.
+    /// Returns the number of tokens in the item at the start of `tokens`; 0 if there is none. Notes a module for tests.
     fn skip_item(&mut self, tokens: &[TokenTree], within: &Module) -> usize {
         let mut at = 0;
         loop {
@@ -144,11 +144,11 @@ impl Names {
         tokens[at..].iter().position(is_last).map_or(tokens.len(), |last| at + last + 1)
     }
 
-    /// Reads what stands between `use` and its semicolon, or in its braces behind `before`.
+    /// Reads the tokens between `use` and its semicolon, or those in its braces after the path `before`.
     fn read_use(&mut self, tokens: &[TokenTree], before: &[String], within: &Module) {
         for one in tokens.split(|token| is_mark(token, ',')) {
             let (further, len) = path(one);
-            // What begins with two colons is another crate.
+            // A path that begins with two colons is another crate's.
             let others = one.first().is_some_and(|first| is_mark(first, ':') && before.is_empty());
             if others || one.is_empty() {
                 continue;
@@ -173,7 +173,7 @@ impl Names {
     }
 }
 
-/// The words between double colons that `tokens` begin with, and how many tokens they and their colons are.
+/// Returns the path at the start of `tokens`, and the number of tokens in it.
 fn path(tokens: &[TokenTree]) -> (Vec<String>, usize) {
     let (mut words, mut len) = (Vec::new(), 0);
     loop {
@@ -196,7 +196,7 @@ fn is_in(group: &Group, delimiter: Delimiter) -> bool {
     group.delimiter() == delimiter
 }
 
-/// Whether an attribute keeps its item out of all but tests.
+/// Whether an attribute limits its item to tests.
 fn is_for_tests(attribute: &Group) -> bool {
     let text: String = attribute.stream().to_string().split_whitespace().collect();
     is_in(attribute, Delimiter::Bracket) && (text == "cfg(test)" || text.starts_with("cfg(all(test"))
@@ -206,7 +206,7 @@ fn is_for_tests(attribute: &Group) -> bool {
 mod tests {
     use super::*;
 
-    /// What the file of module `a` names, as text.
+    /// Paths in the file of module `a`, as text.
     fn named(text: &str) -> Vec<String> {
         read(text, &vec!["a".to_owned()]).unwrap().named.iter().map(Named::text).collect()
     }
