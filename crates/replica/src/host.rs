@@ -255,7 +255,9 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
             self.look_ns = now_ns + LOOK_NS;
             // Followers have nothing to say to each other until their leader dies. An election must not begin with a
             // handshake, during which requests for votes are lost.
-            self.member.others().for_each(|address| drop(sender.session(address)));
+            for address in self.member.others() {
+                sender.session(address);
+            }
             self.held.retain(|_, call| !call.is_abandoned());
         }
         busy |= self.member.turn(now_ns, &mut sender)?;

@@ -22,6 +22,7 @@ pub fn die_with_parent() -> io::Result<()> {
     }
     // A parent that died before this call cannot be detected any more; one that died during it shows as a changed
     // parent.
+    // SAFETY: as above.
     if unsafe { libc::getppid() } != parent {
         return Err(io::Error::new(io::ErrorKind::NotConnected, "the process that started this one has ended"));
     }
