@@ -1,6 +1,7 @@
-//! What far memory costs, beside what it stands on: `cargo run --release -p sinew-far-memory --example bench`.
+//! The cost of far memory, compared with its store alone: `cargo run --release -p sinew-far-memory --example bench`.
 //!
-//! Sides alternate in short slices, and each ratio is made within one repetition. Medians and the middle half are printed. An argument is the number of repetitions.
+//! The variants alternate in short slices, and each ratio is computed within one repetition. Medians and the middle
+//! half are printed. The argument is the number of repetitions.
 
 use std::time::Instant;
 
@@ -30,14 +31,14 @@ impl Clock for Watch {
     }
 }
 
-/// Nanoseconds of each of `count` operations.
+/// Nanoseconds per operation, over `count` operations.
 fn each_ns(count: usize, what: impl FnOnce()) -> f64 {
     let start = Instant::now();
     what();
     start.elapsed().as_nanos() as f64 / count as f64
 }
 
-/// The median, and the middle half.
+/// The median, and the bounds of the middle half.
 fn spread(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -75,7 +76,7 @@ fn ram() -> RamStore {
     store
 }
 
-/// Pages in an order that no reader ahead sees through, each once, for ever.
+/// Pages in random order, which no read-ahead can follow: each once, then again from the start.
 struct Shuffled(Vec<usize>, usize);
 
 impl Shuffled {
@@ -88,7 +89,7 @@ impl Shuffled {
         Self(pages, 0)
     }
 
-    /// The next slice: pages that have not been touched for longest.
+    /// The next slice: the pages touched longest ago.
     fn slice(&mut self) -> &[usize] {
         let from = self.1;
         self.1 = (from + SLICE) % PAGES;
@@ -96,7 +97,7 @@ impl Shuffled {
     }
 }
 
-/// Bare reads of 4 KB, into buffers of as much memory in turn as the pager has.
+/// Bare reads of 4 KB at the store. The buffers are used in turn and take as much memory as the pager's.
 fn bare_reads(
     store: &mut RamStore,
     pages: &[usize],
@@ -136,7 +137,7 @@ fn safe(repetitions: usize) {
                 assert_eq!(vector.get(page * PER_PAGE).unwrap(), (page * PER_PAGE) as u64);
             }
         });
-        // Some are still here from last time.
+        // Some pages are still local from the last round.
         let missing = vector.memory().stats().missing - before;
         assert!(missing > SLICE as u64 / 2);
         ns / missing as f64
@@ -151,14 +152,14 @@ fn safe(repetitions: usize) {
                 written.set(page * PER_PAGE, (page * PER_PAGE) as u64).unwrap();
             }
         }));
-        // Pages that are here: one after the other, of 64.
+        // Local pages: 64 of them in turn.
         let few = |at: usize| at * 7 % 64;
         (0..1024).for_each(|at| assert!(vector.get(few(at) * PER_PAGE).is_ok()));
         hit.push(each_ns(1 << 16, || {
             let sum: u64 = (0..1 << 16).map(|at| vector.get(few(at) * PER_PAGE + 1).unwrap()).sum();
             assert_eq!(sum, 1024 * (0..64).map(|page| (page * PER_PAGE + 1) as u64).sum::<u64>());
         }));
-        // Readers of 4 MB, one behind the other.
+        // Sequential reads of 4 MB each, in successive windows.
         let from = window * 1024 * PER_PAGE;
         window = (window + 3) % (PAGES / 1024);
         let range = from..from + 1024 * PER_PAGE;
@@ -193,12 +194,12 @@ fn safe(repetitions: usize) {
     }
     println!("the safe face, {PAGES} pages of 4 KB at a store in memory, {LOCAL} local, one thread:");
     tell("  a bare read of 4 KB at the store", "ns", &bare);
-    tell("  a page that is missing, and another goes", "ns", &missing);
+    tell("  a missing page, and another is evicted", "ns", &missing);
     ratio("    over the bare read (1.5 asked)", &missing, &bare);
-    tell("  the same, looking for sequential readers", "ns", &missing_ahead);
+    tell("  the same, with detection of sequential readers", "ns", &missing_ahead);
     ratio("    over the bare read (1.5 asked)", &missing_ahead, &bare);
-    tell("  a page that is missing and is changed, and another written", "ns", &changed);
-    tell("  a page that is here", "ns", &hit);
+    tell("  a missing page, changed, and another is written back", "ns", &changed);
+    tell("  a local page", "ns", &hit);
     tell("  a sequential reader: for", "GB/s", &iterated);
     tell("  a sequential reader: sum of an iterator (1 asked)", "GB/s", &pieces);
     tell("  a sequential reader: get", "GB/s", &got);

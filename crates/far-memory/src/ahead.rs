@@ -1,32 +1,33 @@
-//! Who reads sequentially, and what to fetch ahead of it.
+//! Detection of sequential readers, and the choice of pages to fetch ahead of them.
 //!
-//! A reader that goes from page to page by the same step, forward or backward, is a stream. Several are followed at a time. The step is learnt from two pages
-//! that were missing; from the third on (from the second on, if they are neighbours) pages are fetched ahead: two at first, then twice as many each time, up
-//! to a maximum. One of the pages is marked; when the reader comes to it, the next ones are asked for, so that the reader need not wait for any.
+//! A reader that goes from page to page by a constant step, forward or backward, is a stream. Several streams are
+//! followed at once. The step is learnt from two missing pages. From the third on (from the second, if they are
+//! neighbours), pages are fetched ahead: two at first, then twice as many each time, up to a maximum. One of the pages
+//! is marked; when the reader reaches it, the next window is requested, so that the reader need not wait for any page.
 
-/// Streams that are followed at a time.
+/// Streams followed at once.
 const STREAMS: usize = 8;
-/// Steps of this many pages are seen.
+/// Largest step recognised, in pages.
 const STEP_MAX: u64 = 64;
-/// Pages that are fetched ahead at first.
+/// Pages in a stream's first window.
 const FIRST: u32 = 2;
 const NO_PAGE: u64 = u64::MAX;
 
-/// What to fetch ahead: `count` pages from `first` on, `step` apart.
+/// Pages to fetch ahead: `count` of them from `first` on, `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ahead {
     /// The first page.
     pub first: u64,
-    /// From page to page.
+    /// Distance from page to page; negative when backward.
     pub step: i64,
-    /// How many.
+    /// Number of pages.
     pub count: u32,
-    /// The page to mark, and with which stream.
+    /// The page to mark, and the stream to mark it with.
     pub mark: (u64, u8),
 }
 
 impl Ahead {
-    /// The pages, as far as they lie below `pages`.
+    /// The pages, up to the first that is not below `pages`.
     pub fn pages(self, pages: u64) -> impl Iterator<Item = u64> {
         let page = move |at| self.first.checked_add_signed(self.step.checked_mul(i64::from(at))?);
         (0..self.count).map_while(page).take_while(move |page| *page < pages)
@@ -35,17 +36,17 @@ impl Ahead {
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// The page that was missing last, or the last that was fetched ahead.
+    /// The last missing page, or the last page fetched ahead.
     last: u64,
-    /// 0: not known.
+    /// 0 while unknown.
     step: i64,
     window: u32,
     mark: u64,
-    /// When it was used last.
+    /// Value of the clock when the stream was last used.
     used: u64,
 }
 
-/// All readers.
+/// All streams.
 #[derive(Debug)]
 pub struct Streams {
     streams: [Stream; STREAMS],
@@ -54,13 +55,13 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// With windows of so many pages, at most; below two, nothing is fetched ahead.
+    /// Streams with windows of at most `window_max` pages. Below two, nothing is fetched ahead.
     pub fn new(window_max: usize) -> Self {
         let none = Stream { last: NO_PAGE, step: 0, window: 0, mark: NO_PAGE, used: 0 };
         Self { streams: [none; STREAMS], window_max: u32::try_from(window_max).unwrap_or(u32::MAX), clock: 0 }
     }
 
-    /// A page is missing: what to fetch after it.
+    /// Records a missing page. Returns the pages to fetch after it.
     pub fn missing(&mut self, page: u64) -> Option<Ahead> {
         if self.window_max < FIRST {
             return None;
@@ -84,7 +85,7 @@ impl Streams {
         None
     }
 
-    /// The reader has come to a page with the mark of a stream: what to fetch next.
+    /// Records that the reader reached a page with a stream's mark. Returns the pages to fetch next.
     pub fn marked(&mut self, page: u64, stream: u8) -> Option<Ahead> {
         let at = usize::from(stream);
         let found = self.streams.get(at)?;
@@ -95,14 +96,14 @@ impl Streams {
         Some(self.go_on(at, found.last))
     }
 
-    /// The next window of a stream, behind page `last`.
+    /// Returns the next window of a stream, behind page `last`.
     fn go_on(&mut self, at: usize, last: u64) -> Ahead {
         let stream = &mut self.streams[at];
         stream.used = self.clock;
         stream.window = if stream.window == 0 { FIRST } else { (stream.window * 2).min(self.window_max) };
         let to = |steps: u32| last.saturating_add_signed(stream.step.saturating_mul(i64::from(steps)));
         let first = to(1);
-        // The mark lies at the window's start, so that there is a whole window's time for the next.
+        // The mark is at the window's start, which leaves the time of a whole window to fetch the next.
         let (mark, end) = (to(1), to(stream.window));
         (stream.mark, stream.last) = (mark, end);
         Ahead { first, step: stream.step, count: stream.window, mark: (mark, at as u8) }

@@ -1,4 +1,4 @@
-//! Which pages of a store are free: runs of them, in order.
+//! The free pages of a store, as runs in ascending order.
 
 use std::ops::Range;
 
@@ -11,17 +11,17 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// All of so many pages are free.
+    /// All of `pages` pages, free.
     pub fn new(pages: u64) -> Self {
         let all = 0..pages;
         Self { free: Vec::from_iter((pages > 0).then_some(all)) }
     }
 
-    /// Takes pages in a row: the first run that is long enough.
+    /// Takes a run of pages: the first free run that is long enough.
     ///
     /// # Errors
     ///
-    /// [`FarError::Full`].
+    /// [`FarError::Full`] when no run is long enough.
     pub fn take(&mut self, pages: u64) -> Result<Range<u64>, FarError> {
         let len = |run: &Range<u64>| run.end - run.start;
         let Some(at) = self.free.iter().position(|run| len(run) >= pages) else {
@@ -36,7 +36,7 @@ impl Extents {
         Ok(taken)
     }
 
-    /// Takes these very pages. False when they are not all free.
+    /// Takes exactly these pages. False if some are not free.
     pub fn take_at(&mut self, pages: Range<u64>) -> bool {
         let Some(at) = self.free.iter().position(|run| run.start <= pages.start && pages.end <= run.end) else {
             return pages.is_empty();
@@ -47,7 +47,7 @@ impl Extents {
         true
     }
 
-    /// Gives pages back that were taken.
+    /// Returns pages that were taken.
     pub fn give_back(&mut self, pages: Range<u64>) {
         if pages.is_empty() {
             return;

@@ -1,30 +1,30 @@
-//! A place in local memory for one page.
+//! A local frame, which holds one page.
 
 use sinew_mem::{Arena, Frozen, MessageBuffer};
 
 use crate::options::PAGE;
 
-/// A frame without a page has this one.
+/// Page number of a frame without a page.
 pub const NO_PAGE: u64 = u64::MAX;
 
-/// Where the bytes of a frame are.
+/// Location of a frame's bytes.
 #[derive(Debug)]
 pub enum Buffer {
     /// With the store, which reads into them, or with a guard for writing.
     Away,
-    /// Here alone.
+    /// Here, and not shared.
     Own(MessageBuffer),
-    /// Here, and with guards for reading or with the store, which writes them.
+    /// Here, and shared with guards for reading or with the store, which writes them.
     Shared(Frozen),
 }
 
 impl Buffer {
-    /// Fresh bytes.
+    /// Allocates the buffer of a frame.
     pub fn alloc(arena: &Arena) -> Result<MessageBuffer, sinew_mem::AllocError> {
         arena.alloc(PAGE, PAGE)
     }
 
-    /// The bytes, if they are here.
+    /// The bytes, unless they are away.
     #[inline]
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
@@ -34,7 +34,7 @@ impl Buffer {
         }
     }
 
-    /// A share of the bytes, if they are here.
+    /// A share of the bytes, unless they are away.
     pub fn share(&mut self) -> Option<Frozen> {
         let share = match std::mem::replace(self, Self::Away) {
             Self::Own(buffer) => buffer.freeze(),
@@ -45,7 +45,7 @@ impl Buffer {
         Some(share)
     }
 
-    /// Takes the bytes back from those who shared them. False when somebody still does.
+    /// Makes the bytes unshared again. False while another share exists, or if the bytes are away.
     pub fn own(&mut self) -> bool {
         let share = match std::mem::replace(self, Self::Away) {
             Self::Shared(share) => share,
@@ -61,7 +61,7 @@ impl Buffer {
         matches!(self, Self::Own(_))
     }
 
-    /// The bytes themselves, if they are here alone.
+    /// Takes the buffer, if it is here and not shared.
     pub fn take(&mut self) -> Option<MessageBuffer> {
         match std::mem::replace(self, Self::Away) {
             Self::Own(buffer) => Some(buffer),
@@ -76,27 +76,27 @@ impl Buffer {
 /// A place in local memory for one page.
 #[derive(Debug)]
 pub struct Frame {
-    /// The page that it has.
+    /// The page in the frame, or [`NO_PAGE`].
     pub page: u64,
     /// Its bytes.
     pub buffer: Buffer,
-    /// Guards that hold it.
+    /// Pins on it: one for each guard that holds it.
     pub pins: u32,
-    /// The stream whose next pages are fetched when this page is used, plus 1.
+    /// Stream to continue when this page is used, plus 1; 0: none.
     pub mark: u8,
-    /// Its bytes are on their way here.
+    /// The page is being fetched.
     pub is_reading: bool,
-    /// The page is being written back; it may have been changed since.
+    /// The page is being written back; it may have been changed since that began.
     pub is_writing: bool,
-    /// It was changed since it was written back last, or began to be.
+    /// The page was changed since its last write-back began.
     pub is_dirty: bool,
-    /// It was changed since the background writer looked at it last.
+    /// The page was changed since the background writer last passed it.
     pub is_hot: bool,
-    /// The last try to write it failed.
+    /// The last write-back of the page failed.
     pub has_failed: bool,
-    /// It was fetched and not used yet.
+    /// The page was fetched and not yet used.
     pub is_fresh: bool,
-    /// It was fetched ahead.
+    /// The page was fetched ahead and not yet used.
     pub is_ahead: bool,
 }
 
@@ -118,13 +118,13 @@ impl Frame {
         }
     }
 
-    /// Whether the page can give its place to another without loss.
+    /// Whether the page can be evicted without loss.
     #[inline]
     pub fn can_go(&self) -> bool {
         self.pins == 0 && !self.is_reading && !self.is_writing && !self.is_dirty
     }
 
-    /// Whether a write of the page can begin.
+    /// Whether a write-back of the page can begin.
     pub fn can_be_written(&self) -> bool {
         self.is_dirty && !self.is_writing && !matches!(self.buffer, Buffer::Away)
     }

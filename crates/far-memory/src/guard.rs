@@ -1,7 +1,8 @@
-//! Guards: ranges of a vector whose pages stay here while a guard has them.
+//! Guards, which keep the pages of a range of a vector local.
 //!
-//! A guard for reading has shares of the pages' buffers, one for writing the buffers themselves. So nothing else can change what is lent, whatever happens to the
-//! guard: one that is forgotten keeps its pages, and others are told so.
+//! A guard for reading has shares of the pages' buffers; a guard for writing has the buffers themselves. So nothing
+//! else can change what is lent, whatever happens to the guard: a forgotten guard keeps its pages, and other accesses
+//! to them get an error.
 
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut, Range};
@@ -13,19 +14,19 @@ use crate::error::FarError;
 use crate::memory::FarMemory;
 use crate::place::{Places, Pod};
 
-/// A range to read. See [`FarVec::slice`](crate::FarVec::slice).
+/// A range lent for reading. See [`FarVec::slice`](crate::FarVec::slice).
 #[must_use]
 pub struct Pinned<'a, T: Pod, S: Store> {
     held: Held<'a, T, S, Frozen>,
 }
 
-/// A range to read and write. See [`FarVec::slice_mut`](crate::FarVec::slice_mut).
+/// A range lent for reading and writing. See [`FarVec::slice_mut`](crate::FarVec::slice_mut).
 #[must_use]
 pub struct PinnedMut<'a, T: Pod, S: Store> {
     held: Held<'a, T, S, MessageBuffer>,
 }
 
-/// What guards of both kinds have: the bytes of the pages of a range.
+/// State common to both kinds of guard: the range, and the bytes of its pages.
 struct Held<'a, T: Pod, S: Store, B: Lent> {
     memory: &'a FarMemory<S>,
     range: Range<usize>,
@@ -34,11 +35,11 @@ struct Held<'a, T: Pod, S: Store, B: Lent> {
     kind: PhantomData<T>,
 }
 
-/// How bytes are taken from a frame and given back.
+/// Bytes that a frame lends to a guard and gets back.
 trait Lent: std::ops::Deref<Target = [u8]> + Sized {
     fn lend<S: Store>(memory: &FarMemory<S>, frame: u32) -> Result<Self, FarError>;
     fn end<S: Store>(self, memory: &FarMemory<S>, frame: u32);
-    /// A list from those that are kept for reuse.
+    /// An empty list, one kept for reuse if there is one.
     fn list<S: Store>(memory: &FarMemory<S>) -> Vec<(u32, Self)>;
     fn keep<S: Store>(memory: &FarMemory<S>, list: Vec<(u32, Self)>);
 }
@@ -102,7 +103,8 @@ impl<'a, T: Pod, S: Store, B: Lent> Held<'a, T, S, B> {
                 }
                 frame
             };
-            // Lent first: who has it pinned before has forgotten a guard.
+            // Lend before pinning: a writer is refused a pinned frame, and a pin found here belongs to a forgotten
+            // guard.
             let bytes = B::lend(memory, frame)?;
             memory.pager().pin(frame);
             held.pages.push((frame, bytes));
@@ -114,12 +116,12 @@ impl<'a, T: Pod, S: Store, B: Lent> Held<'a, T, S, B> {
         self.range.len()
     }
 
-    /// The elements of the range in its page `at`, and their bytes.
+    /// The elements of the range that lie in its page `at`, and their bytes in that page.
     fn part(&self, at: usize) -> (Range<usize>, Range<usize>) {
         self.places.part(&self.range, at)
     }
 
-    /// In which page of the range its element `index` is, and which of those there.
+    /// Index of the page within the range that holds element `index`, and the index among the elements in that page.
     fn find(&self, index: usize) -> (usize, usize) {
         assert!(index < self.len(), "element {index} of a range of {}", self.len());
         self.places.find(&self.range, index)
@@ -154,17 +156,17 @@ impl<'a, T: Pod, S: Store> Pinned<'a, T, S> {
         Ok(Self { held: Held::new(memory, places, range)? })
     }
 
-    /// Elements of the range.
+    /// Number of elements in the range.
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether there are none.
+    /// Whether the range is empty.
     pub fn is_empty(&self) -> bool {
         self.held.len() == 0
     }
 
-    /// An element of a range that lies in one page.
+    /// An element of a range that lies in one page; `None` if that page does not have it whole.
     #[inline]
     pub(crate) fn in_page(&self, index: usize) -> Option<T> {
         let (_, bytes) = self.held.pages.first()?;
@@ -172,12 +174,12 @@ impl<'a, T: Pod, S: Store> Pinned<'a, T, S> {
         Some(T::read_from_prefix(bytes.get(at..)?).ok()?.0)
     }
 
-    /// The range page by page: elements of one page are one slice.
+    /// The range page by page. The elements in one page form one slice.
     pub fn pieces(&self) -> impl ExactSizeIterator<Item = &[T]> + DoubleEndedIterator {
         (0..self.held.pages.len()).map(|at| self.held.piece(at))
     }
 
-    /// All elements.
+    /// Iterates over all elements.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.pieces().flatten()
     }
@@ -191,13 +193,13 @@ impl<'a, T: Pod, S: Store> Pinned<'a, T, S> {
         }
     }
 
-    /// Copies the range out.
+    /// Copies the range into `target`.
     ///
     /// # Panics
     ///
     /// When the lengths differ.
     pub fn copy_to(&self, target: &mut [T]) {
-        assert_eq!(target.len(), self.len(), "copies are of one length");
+        assert_eq!(target.len(), self.len(), "the target must be as long as the range");
         let mut rest = target;
         for piece in self.pieces() {
             let (part, behind) = rest.split_at_mut(piece.len());
@@ -212,22 +214,22 @@ impl<'a, T: Pod, S: Store> PinnedMut<'a, T, S> {
         Ok(Self { held: Held::new(memory, places, range)? })
     }
 
-    /// Elements of the range.
+    /// Number of elements in the range.
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether there are none.
+    /// Whether the range is empty.
     pub fn is_empty(&self) -> bool {
         self.held.len() == 0
     }
 
-    /// The range page by page, to read.
+    /// The range page by page, for reading.
     pub fn pieces(&self) -> impl ExactSizeIterator<Item = &[T]> + DoubleEndedIterator {
         (0..self.held.pages.len()).map(|at| self.held.piece(at))
     }
 
-    /// Calls `change` with the range page by page.
+    /// Calls `change` with the elements of each page of the range.
     pub fn for_each_piece(&mut self, mut change: impl FnMut(&mut [T])) {
         (0..self.held.pages.len()).for_each(|at| change(self.held.piece_mut(at)));
     }
@@ -241,13 +243,13 @@ impl<'a, T: Pod, S: Store> PinnedMut<'a, T, S> {
         }
     }
 
-    /// Copies into the range.
+    /// Copies `source` into the range.
     ///
     /// # Panics
     ///
     /// When the lengths differ.
     pub fn copy_from(&mut self, source: &[T]) {
-        assert_eq!(source.len(), self.len(), "copies are of one length");
+        assert_eq!(source.len(), self.len(), "the source must be as long as the range");
         let mut rest = source;
         self.for_each_piece(|piece| {
             let (part, behind) = rest.split_at(piece.len());

@@ -1,10 +1,12 @@
-//! Address space whose pages lie in memory of other hosts, with so many of them in local memory (rdmabox).
+//! Address space whose pages lie in memory of other hosts, with a bounded number of them in local memory (rdmabox).
 //!
-//! - [`FarMemory`] and [`FarVec`]: the safe face. One thread owns them; every access looks whether its page is here, in ordinary code.
-//! - [`FarMapping`] and its [`Handler`], on Linux: plain loads and stores of any thread; a handler thread brings pages that are missing (userfaultfd).
+//! - [`FarMemory`] and [`FarVec`]: the safe interface. One thread owns them; every access checks in ordinary code
+//!   whether its page is local.
+//! - [`FarMapping`] and its [`Handler`], on Linux: plain loads and stores from any thread; a handler thread fetches
+//!   missing pages (userfaultfd).
 //!
-//! Both write changed pages back in the background, fetch ahead of sequential readers, and stand on any
-//! [`Store`](sinew_remote_memory::Store). Neither has signal handlers.
+//! Both write changed pages back in the background, fetch ahead of sequential readers, and work on any
+//! [`Store`](sinew_remote_memory::Store). Neither installs signal handlers.
 
 mod ahead;
 mod error;

@@ -1,4 +1,4 @@
-//! Far memory: one store, and who has which pages of it.
+//! Far memory: one store, shared by vectors that own ranges of its pages.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
@@ -12,16 +12,18 @@ use crate::extents::Extents;
 use crate::options::{Options, Stats};
 use crate::pager::Pager;
 
-/// Memory whose pages lie in a [`Store`], with so many of them here: vectors ([`FarVec`](crate::FarVec)) lie in it.
+/// Memory whose pages lie in a [`Store`], with a bounded number of them local. Vectors ([`FarVec`](crate::FarVec)) lie
+/// in it.
 ///
-/// It belongs to the thread that drives the store, as vectors in it do: clones are the same memory, and none is `Send`. Other threads have that thread work
-/// for them (an endpoint's handle runs closures), have far memory of their own on a store of their own, or share a
-/// [`FarMapping`](crate::FarMapping), which any thread loads from and stores to.
+/// It belongs to the thread that drives the store, as its vectors do: clones are the same memory, and none is `Send`.
+/// Other threads can have that thread work for them (an endpoint's handle runs closures), own far memory on a store of
+/// their own, or share a [`FarMapping`](crate::FarMapping), which any thread can load from and store to.
 ///
-/// Every access looks whether the page is here, and fetches it if not, in ordinary code: a page whose copies are all lost is an error, and no signal. The
-/// thread waits for the store meanwhile: it spins for a while, then it sleeps. Nothing is allocated from the heap once everything has been used once.
+/// Every access checks in ordinary code whether the page is local, and fetches it if not: a page whose copies are all
+/// lost is an error, not a signal. Meanwhile the thread waits for the store: it spins for a while, then sleeps. Once
+/// everything has been used once, nothing is allocated from the heap.
 ///
-/// What was written is at the store after [`Self::flush`]; what was not, goes with the memory when it is dropped.
+/// Written data is at the store after [`Self::flush`]. Data not flushed is lost when the memory is dropped.
 pub struct FarMemory<S>(Rc<Inner<S>>);
 
 struct Inner<S> {
@@ -30,12 +32,12 @@ struct Inner<S> {
     lists: RefCell<Lists>,
 }
 
-/// Lists of guards that are over, to be used again.
+/// Empty page lists of dropped guards, kept for reuse.
 #[derive(Default)]
 pub struct Lists {
-    /// Of guards for reading.
+    /// Lists of guards for reading.
     pub shared: Vec<Vec<(u32, Frozen)>>,
-    /// Of guards for writing.
+    /// Lists of guards for writing.
     pub own: Vec<Vec<(u32, MessageBuffer)>>,
 }
 
@@ -52,12 +54,13 @@ impl<S: Store> std::fmt::Debug for FarMemory<S> {
 }
 
 impl<S: Store> FarMemory<S> {
-    /// Memory in the whole pages of a store. Their buffers come from the store's arena, all of them now: a page takes
-    /// [`Arena::block_len`](sinew_mem::Arena::block_len)`(4096, 4096)` bytes of it. `clock` is what the store's deadlines are on.
+    /// Memory in the whole pages of a store. The buffers of all local pages are allocated from the store's arena here:
+    /// a page takes [`Arena::block_len`](sinew_mem::Arena::block_len)`(4096, 4096)` bytes. `clock` must be the clock of
+    /// the store's deadlines.
     ///
     /// # Errors
     ///
-    /// [`FarError::Options`], and [`FarError::Buffers`] when the arena is too small.
+    /// [`FarError::Options`] for invalid options, and [`FarError::Buffers`] when the arena is too small.
     pub fn new(store: S, options: Options, clock: impl Clock + 'static) -> Result<Self, FarError> {
         let pager = Pager::new(store, options, Box::new(clock))?;
         let extents = RefCell::new(Extents::new(pager.pages()));
@@ -77,50 +80,51 @@ impl<S: Store> FarMemory<S> {
         self.0.extents.borrow_mut()
     }
 
-    /// Pages of the store.
+    /// Number of whole pages in the store.
     pub fn pages(&self) -> u64 {
         self.0.pager.borrow().pages()
     }
 
-    /// Writes every changed page to the store, and has it confirm that they are where they are to be.
+    /// Writes every changed page to the store, and has it confirm that they have reached all their destinations.
     ///
     /// # Errors
     ///
-    /// [`FarError::WriteBack`], [`FarError::Unconfirmed`]; [`FarError::Borrowed`] when all is written but what a guard for writing has. What was not written
-    /// stays.
+    /// [`FarError::WriteBack`] and [`FarError::Unconfirmed`]; [`FarError::Borrowed`] when everything is written except
+    /// pages that a guard for writing holds. Pages that were not written stay local.
     pub fn flush(&self) -> Result<(), FarError> {
         self.pager().flush()
     }
 
-    /// The last write in the background that failed, told once. Its page stays local and changed, and is tried again when its room is needed, or
-    /// by [`Self::flush`].
+    /// Takes the error of the last background write that failed; `None` if it was taken before. The page stays local
+    /// and changed, and is retried when its room is needed or by [`Self::flush`].
     pub fn write_failure(&self) -> Option<FarError> {
         self.pager().write_failure()
     }
 
-    /// Turns the store, without waiting. Returns whether there was anything to do. Accesses do so when they wait; whoever has nothing to access and wants what is
-    /// on its way to go on calls it. A store that gives signs of life does so here alone: a program that lets a remote volume alone for longer than its lease
-    /// (`lease_ns` of `sinew_remote_memory::volume::VolumeConfig`) loses the volume to whoever opens it meanwhile, so it calls this some times in each lease,
-    /// also where it has nothing to access.
+    /// Runs one turn of the store, without waiting. Returns whether there was anything to do. Accesses do this while
+    /// they wait; call it when there is nothing to access and requests in flight are to make progress. A store that
+    /// renews a lease does so only here: a program that neglects a remote volume for longer than its lease (`lease_ns`
+    /// of `sinew_remote_memory::volume::VolumeConfig`) loses it to whichever program opens it meanwhile. Call this
+    /// several times in each lease, even when there is nothing to access.
     pub fn turn(&self) -> bool {
         self.pager().turn()
     }
 
-    /// What was done, and how much is here.
+    /// Counts of operations, and of pages that are local now.
     pub fn stats(&self) -> Stats {
         self.0.pager.borrow().stats()
     }
 
-    /// How well the store is.
+    /// State of the store.
     pub fn status(&self) -> Status {
         self.0.pager.borrow().store().status()
     }
 
-    /// Flushes, and gives the store back.
+    /// Flushes, and returns the store.
     ///
     /// # Errors
     ///
-    /// As for [`Self::flush`]; the memory itself, when vectors or clones of it are left. Then nothing was done.
+    /// As for [`Self::flush`]. The outer error is the memory itself, unchanged, while vectors or clones of it are left.
     pub fn into_store(self) -> Result<Result<S, FarError>, Self> {
         match Rc::try_unwrap(self.0) {
             Ok(inner) => {

@@ -1,36 +1,36 @@
-//! What an owner of far memory decides, and what far memory tells of itself.
+//! Options and statistics of far memory.
 
 use crate::error::FarError;
 
-/// Bytes of a page.
+/// Bytes in a page.
 pub const PAGE: usize = 4096;
 
-/// Local pages, at least.
+/// Fewest local pages allowed.
 pub const LOCAL_PAGES_MIN: usize = 4;
 
-/// Local pages, at most: a page table's entry has so many bits for them.
+/// Most local pages allowed: a page table's entry has 31 bits for the frame.
 pub const LOCAL_PAGES_MAX: usize = (1 << 31) - 1;
 
-/// What an owner of far memory decides.
+/// Options of far memory.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Pages in local memory, at most: [`LOCAL_PAGES_MIN`] at least.
+    /// Pages in local memory, at most. From [`LOCAL_PAGES_MIN`] to [`LOCAL_PAGES_MAX`].
     pub local_pages: usize,
-    /// Pages that guards may hold at a time. No more than all local pages but one.
+    /// Pages that guards may hold at once. Fewer than the local pages.
     pub pinned_pages: usize,
-    /// Pages that are fetched ahead of a sequential reader at a time, at most; 0: none.
+    /// Pages fetched ahead of a sequential reader at once, at most. No more than half of the local pages; 0: none.
     pub ahead_pages: usize,
-    /// From more changed pages than these on, some are written back in the background.
+    /// Background write-back begins when more pages than this are changed. No more than the local pages.
     pub dirty_high: usize,
-    /// Until so many are left.
+    /// Background write-back ends when this many changed pages are left. No more than `dirty_high`.
     pub dirty_low: usize,
-    /// Pages that are being written back at a time, at most.
+    /// Pages being written back at once, at most. At least 1.
     pub writes: usize,
 }
 
 impl Options {
-    /// What suits so many local pages: half of them may be pinned, up to 32 (at most an eighth of them) are fetched ahead, and writing back begins at a
-    /// quarter and ends at an eighth.
+    /// Options for a number of local pages: half of them may be pinned, an eighth of them (at most 32) are fetched
+    /// ahead, and write-back begins at a quarter and ends at an eighth.
     pub fn with_local_pages(local_pages: usize) -> Self {
         let ahead_pages = (local_pages / 8).min(32);
         Self {
@@ -43,56 +43,58 @@ impl Options {
         }
     }
 
-    /// Whether they can be had.
+    /// Checks that the options are valid.
     pub(crate) fn check(&self) -> Result<(), FarError> {
         let wrong = |what: String| Err(FarError::Options(what));
         let Self { local_pages, pinned_pages, ahead_pages, dirty_high, dirty_low, writes } = *self;
         if !(LOCAL_PAGES_MIN..=LOCAL_PAGES_MAX).contains(&local_pages) {
-            return wrong(format!("{local_pages} local pages: from {LOCAL_PAGES_MIN} to {LOCAL_PAGES_MAX} work"));
+            return wrong(format!("{local_pages} local pages: there must be {LOCAL_PAGES_MIN} to {LOCAL_PAGES_MAX}"));
         }
         if pinned_pages >= local_pages {
-            return wrong(format!("{pinned_pages} of {local_pages} local pages to pin: one at least stays free"));
+            return wrong(format!(
+                "{pinned_pages} pinned pages of {local_pages} local ones: at least one must stay unpinned"
+            ));
         }
         if ahead_pages > local_pages / 2 {
             return wrong(format!("{ahead_pages} pages ahead is more than half of {local_pages} local pages"));
         }
         if dirty_low > dirty_high || dirty_high > local_pages {
             return wrong(format!(
-                "writing back from {dirty_high} changed pages to {dirty_low}: the first is the higher, and no more than {local_pages}"
+                "writing back from {dirty_high} changed pages to {dirty_low}: the first must be no lower, and at most {local_pages}"
             ));
         }
         if writes == 0 {
-            return wrong("no pages to be written at a time: nothing would be written back".into());
+            return wrong("no page may be written at a time: nothing would be written back".into());
         }
         Ok(())
     }
 }
 
-/// What far memory has done.
+/// Statistics of far memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Pages that were asked for and not here.
+    /// Accesses to pages that were not local.
     pub missing: u64,
-    /// Pages that were asked for and still on their way, fetched ahead.
+    /// Accesses to pages that were fetched ahead and still in flight.
     pub late: u64,
-    /// Pages that were fetched, the ones ahead among them.
+    /// Pages fetched, including those ahead.
     pub fetched: u64,
-    /// Pages that were fetched ahead.
+    /// Pages requested ahead.
     pub fetched_ahead: u64,
-    /// Pages that were fetched ahead and went unused.
+    /// Pages fetched ahead and evicted unused.
     pub unused: u64,
     /// Fetches that failed.
     pub fetches_failed: u64,
-    /// Pages that were written back.
+    /// Pages written back.
     pub written: u64,
-    /// Writes that failed; their pages stayed.
+    /// Writes that failed. Their pages stayed local.
     pub writes_failed: u64,
-    /// Pages that gave their place to others.
+    /// Pages evicted to make room for others.
     pub evicted: u64,
-    /// Changed pages now, those that are being written not among them.
+    /// Changed pages now, excluding those that are being written.
     pub dirty: usize,
-    /// Pages that guards hold now.
+    /// Pages held by guards now.
     pub pinned: usize,
-    /// Pages here now.
+    /// Pages that are local now.
     pub local: usize,
 }

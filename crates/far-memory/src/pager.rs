@@ -1,9 +1,10 @@
-//! Pages of a store in a bounded number of local frames: who is here, who is fetched, who goes.
+//! Pages of a store in a bounded number of local frames: lookup, fetching and eviction.
 //!
-//! Everything here is ordinary code of one thread. A page that is missing is asked for at the store, together with those that are fetched ahead of a
-//! sequential reader, and waited for. A frame's buffer moves into the store's read and comes back with the page in it, so nothing is copied.
+//! Everything here is ordinary code of one thread. A missing page is requested from the store, together with those
+//! fetched ahead of a sequential reader, and waited for. A frame's buffer moves into the store's read and comes back
+//! with the page in it, so nothing is copied.
 //!
-//! [`write_back`] has the other way.
+//! [`write_back`] holds the other direction.
 
 mod write_back;
 
@@ -18,11 +19,11 @@ use crate::options::{Options, PAGE, Stats};
 use crate::policy::Policy;
 use crate::table::Table;
 
-/// Turns without news before the thread goes to sleep.
+/// Idle turns before the thread goes to sleep.
 const TURNS_BEFORE_SLEEP: u32 = 4096;
-/// Finished requests that are taken at a time.
+/// Finished requests taken at a time.
 const POLL: usize = 64;
-/// Tags: what a request was, and for which frame.
+/// Tag of a request: its kind, and the frame in the low 32 bits.
 const READ: u64 = 0;
 const WRITE: u64 = 1 << 32;
 const OTHER: u64 = 2 << 32;
@@ -41,25 +42,25 @@ pub struct Pager<S> {
     finished: Vec<Finished>,
     /// The page that was used last, and its frame.
     last: (u64, u32),
-    /// Pages that are being written.
+    /// Pages being written.
     writing: usize,
-    /// Pages that are being fetched.
+    /// Pages being fetched.
     reading: usize,
     /// Dirty pages whose last write failed.
     failed: usize,
-    /// Where the background writer goes on.
+    /// Frame at which the background writer continues.
     hand: usize,
-    /// The page that is waited for, and why it will not come.
+    /// The page that is waited for, and the error if its fetch failed.
     awaited: (u64, Option<StoreError>),
-    /// The last write that failed and was not told yet.
+    /// The last write error not yet reported, and its page.
     write_error: Option<(u64, StoreError)>,
-    /// What came of the flush or the discard that is waited for.
+    /// Result of the flush or discard that is waited for.
     other: Option<Result<(), StoreError>>,
     stats: Stats,
 }
 
 impl<S: Store> Pager<S> {
-    /// Over a store, with all of its whole pages. `clock` is asked when the thread sleeps.
+    /// A pager over all whole pages of a store. `clock` is read when the thread sleeps.
     pub fn new(store: S, options: Options, clock: Box<dyn Clock>) -> Result<Self, FarError> {
         options.check()?;
         let frames = (0..options.local_pages).map(|_| Buffer::alloc(store.arena()).map(Frame::new));
@@ -88,12 +89,12 @@ impl<S: Store> Pager<S> {
         })
     }
 
-    /// Pages of the store.
+    /// Number of pages in the store.
     pub fn pages(&self) -> u64 {
         self.table.pages()
     }
 
-    /// What was done, and how much is here.
+    /// Counts of operations, and of pages that are local now.
     pub fn stats(&self) -> Stats {
         Stats { local: self.frames.len() - self.free.len() - self.reading, ..self.stats }
     }
@@ -103,7 +104,7 @@ impl<S: Store> Pager<S> {
         &self.store
     }
 
-    /// The store, once no request is on its way.
+    /// Returns the store, once no request is in flight.
     pub fn into_store(mut self) -> Result<S, FarError> {
         while self.reading + self.writing > 0 {
             self.wait()?;
@@ -111,12 +112,12 @@ impl<S: Store> Pager<S> {
         Ok(self.store)
     }
 
-    /// Whether a page is here.
+    /// Whether a page is local.
     pub fn is_local(&self, page: u64) -> bool {
         page < self.pages() && self.table.frame(page).is_some_and(|frame| !self.frames[frame as usize].is_reading)
     }
 
-    /// Has a page here, and counts as its use. Returns its frame.
+    /// Makes a page local, and counts this as a use. Returns its frame.
     #[inline]
     pub fn get(&mut self, page: u64) -> Result<u32, FarError> {
         if self.last.0 == page { Ok(self.last.1) } else { self.find(page) }
@@ -126,7 +127,7 @@ impl<S: Store> Pager<S> {
     #[inline]
     pub fn bytes(&self, frame: u32) -> Result<&[u8], FarError> {
         let frame = &self.frames[frame as usize];
-        // No `ok_or`, which would make the error first, and drop it.
+        // `ok_or` would construct the error first, and drop it.
         let Some(bytes) = frame.buffer.bytes() else { return Err(FarError::Borrowed { page: frame.page }) };
         Ok(bytes)
     }
@@ -140,7 +141,7 @@ impl<S: Store> Pager<S> {
             }
             None => self.fetch(page)?,
         }
-        // It is here: whoever waited for it found it so, and nothing was fetched since.
+        // The page is local: the wait ended with it there, and nothing was fetched since.
         let Some(frame) = self.table.frame(page) else { return Err(self.vanished(page)) };
         self.used(page, frame);
         Ok(frame)
@@ -150,7 +151,7 @@ impl<S: Store> Pager<S> {
         FarError::Fetch { page, source: StoreError::Unavailable("it went before it was used".into()) }
     }
 
-    /// A page is used, and was not the last that was.
+    /// Records the use of a page other than the last one used.
     fn used(&mut self, page: u64, frame: u32) {
         self.last = (page, frame);
         let Frame { is_fresh, is_ahead, mark, .. } = &mut self.frames[frame as usize];
@@ -163,7 +164,7 @@ impl<S: Store> Pager<S> {
         if mark != 0
             && let Some(ahead) = self.streams.marked(page, mark - 1)
         {
-            // The page must not make room for them.
+            // Pinned, so that the page is not evicted for them.
             self.frames[frame as usize].pins += 1;
             self.fetch_ahead(ahead);
             self.frames[frame as usize].pins -= 1;
@@ -171,7 +172,7 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// Fetches a page that is not here, and waits for it.
+    /// Fetches a page that is not local, and waits for it.
     fn fetch(&mut self, page: u64) -> Result<(), FarError> {
         self.stats.missing += 1;
         let frame = self.room()?;
@@ -183,7 +184,7 @@ impl<S: Store> Pager<S> {
         self.wait_for(page)
     }
 
-    /// Has a frame read a page: waits until the store takes the request.
+    /// Requests a page into a frame. Waits until the store takes the request.
     fn ask_for(&mut self, page: u64, frame: u32) -> Result<(), FarError> {
         loop {
             match self.begin_read(page, frame) {
@@ -199,7 +200,7 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// Has a frame without a page read one. When it does not begin for good, the frame is free.
+    /// Requests a page into a frame without a page. If the store refuses for good, the frame is freed.
     fn begin_read(&mut self, page: u64, at: u32) -> Begun {
         let frame = &mut self.frames[at as usize];
         let target = frame.buffer.take().expect("a free frame is handed out with its buffer");
@@ -225,7 +226,7 @@ impl<S: Store> Pager<S> {
         begun
     }
 
-    /// Asks for pages ahead of a reader, as far as there is room for them at once.
+    /// Requests pages ahead of a reader, as far as there is room without waiting.
     fn fetch_ahead(&mut self, ahead: Ahead) {
         for page in ahead.pages(self.pages()) {
             if self.table.frame(page).is_none() && !self.begin_ahead(page) {
@@ -240,7 +241,7 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// Asks for a page that is not here, if there is room for it at once.
+    /// Requests a page that is not local, if there is room without waiting.
     fn begin_ahead(&mut self, page: u64) -> bool {
         let Some(frame) = self.free_frame() else { return false };
         match self.begin_read(page, frame) {
@@ -257,7 +258,7 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// Asks for those of some pages that are not here, and waits for none: what comes first of a range that is wanted as a whole.
+    /// Requests the pages that are not local, in order and as far as there is room, without waiting for them.
     pub fn announce(&mut self, pages: impl Iterator<Item = u64>) {
         for page in pages {
             if self.table.frame(page).is_none() && !self.begin_ahead(page) {
@@ -267,7 +268,7 @@ impl<S: Store> Pager<S> {
         self.store.turn();
     }
 
-    /// A frame without a page, and with a buffer, if one can be had at once.
+    /// A frame with a buffer and without a page, if one can be had without waiting.
     fn free_frame(&mut self) -> Option<u32> {
         let at = match self.free.pop() {
             Some(frame) => frame,
@@ -276,12 +277,12 @@ impl<S: Store> Pager<S> {
         if self.frames[at as usize].buffer.own() || self.replace_buffer(at) {
             return Some(at);
         }
-        // It waits for its buffer behind the others.
+        // Put behind the other free frames until its buffer comes back.
         self.free.insert(0, at);
         None
     }
 
-    /// Has a page give up its frame.
+    /// Evicts a page, and returns its frame.
     fn evict(&mut self) -> Option<u32> {
         let frames = &self.frames;
         let at = self.policy.victim(|frame| frames[frame as usize].can_go())?;
@@ -293,14 +294,14 @@ impl<S: Store> Pager<S> {
         Some(at)
     }
 
-    /// A frame whose buffer somebody still shares, or never gave back, gets another one. False when there is none.
+    /// Gives a new buffer to a frame whose old one is still shared or was never returned. False if the arena has none.
     fn replace_buffer(&mut self, at: u32) -> bool {
         let Ok(buffer) = Buffer::alloc(self.store.arena()) else { return false };
         self.frames[at as usize].buffer = Buffer::Own(buffer);
         true
     }
 
-    /// A frame has its page no more.
+    /// Resets the state of a frame whose page has gone.
     fn clear(&mut self, at: u32) {
         let frame = &mut self.frames[at as usize];
         if self.last.0 == frame.page {
@@ -310,7 +311,7 @@ impl<S: Store> Pager<S> {
         (frame.page, frame.mark, frame.is_hot, frame.is_fresh, frame.is_ahead) = (NO_PAGE, 0, false, false, false);
     }
 
-    /// A frame without a page: waits until one can be had.
+    /// Returns a frame without a page. Waits until there is one.
     fn room(&mut self) -> Result<u32, FarError> {
         let failures = self.stats.writes_failed;
         loop {
@@ -330,7 +331,7 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// Waits until a page that was asked for is here.
+    /// Waits until a requested page is local.
     fn wait_for(&mut self, page: u64) -> Result<(), FarError> {
         self.awaited = (page, None);
         loop {
@@ -345,7 +346,7 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// Turns the store once, and takes what it has finished. Returns whether there was anything.
+    /// Runs one turn of the store, and takes what it has finished. Returns whether there was anything.
     pub fn turn(&mut self) -> bool {
         let turned = self.store.turn();
         let mut finished = std::mem::take(&mut self.finished);
@@ -357,7 +358,7 @@ impl<S: Store> Pager<S> {
         turned || some
     }
 
-    /// Waits for news of the store: spins for a while, then sleeps.
+    /// Waits for progress of the store: spins for a while, then sleeps.
     fn wait(&mut self) -> Result<(), FarError> {
         for _ in 0..TURNS_BEFORE_SLEEP {
             if self.turn() {
@@ -388,7 +389,7 @@ impl<S: Store> Pager<S> {
             }
             WRITE if self.frames.get(at as usize).is_some_and(|frame| frame.is_writing) => self.was_written(at, result),
             OTHER => self.other = Some(result),
-            // No request of ours: a store that answers twice changes nothing.
+            // Not a request in flight: a store that answers twice changes nothing.
             _ => {}
         }
     }
@@ -422,32 +423,32 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// Whether a guard may take a page that is here.
+    /// Whether a guard may pin a local page.
     pub fn may_pin(&self, frame: u32) -> bool {
         self.frames[frame as usize].pins > 0 || self.stats.pinned < self.options.pinned_pages
     }
 
-    /// A guard takes a page that is here.
+    /// Pins a local page for a guard.
     pub fn pin(&mut self, frame: u32) {
         let pins = &mut self.frames[frame as usize].pins;
         self.stats.pinned += usize::from(*pins == 0);
         *pins += 1;
     }
 
-    /// A guard gives a page back.
+    /// Removes a guard's pin.
     pub fn unpin(&mut self, frame: u32) {
         let pins = &mut self.frames[frame as usize].pins;
         *pins -= 1;
         self.stats.pinned -= usize::from(*pins == 0);
     }
 
-    /// A share of the bytes of a page.
+    /// A share of a page's bytes.
     pub fn share(&mut self, frame: u32) -> Result<sinew_mem::Frozen, FarError> {
         let frame = &mut self.frames[frame as usize];
         frame.buffer.share().ok_or(FarError::Borrowed { page: frame.page })
     }
 
-    /// The bytes of a page for a guard that writes; [`Self::give_back`] has them back.
+    /// Takes the bytes of a page for a guard that writes. [`Self::give_back`] returns them.
     pub fn lend(&mut self, at: u32) -> Result<MessageBuffer, FarError> {
         self.writable(at)?;
         let frame = &mut self.frames[at as usize];
@@ -461,11 +462,11 @@ impl<S: Store> Pager<S> {
         self.make_way();
     }
 
-    /// Has pages here no more, whatever was changed in them.
+    /// Drops pages from local memory, with any changes to them.
     ///
     /// # Errors
     ///
-    /// [`FarError::Borrowed`]: guards have some.
+    /// [`FarError::Borrowed`] if a guard holds one of them.
     pub fn forget(&mut self, pages: std::ops::Range<u64>) -> Result<(), FarError> {
         for page in pages {
             while let Some(at) = self.table.frame(page) {
@@ -487,7 +488,8 @@ impl<S: Store> Pager<S> {
         Ok(())
     }
 
-    /// Nobody needs what some pages hold: what was changed is not written. Returns whether no guard has any of them.
+    /// Marks pages as no longer needed, so that changes to them are not written. Returns whether they are free of
+    /// guards.
     pub fn abandon(&mut self, pages: std::ops::Range<u64>) -> bool {
         let mut is_free = true;
         for page in pages {
@@ -499,7 +501,7 @@ impl<S: Store> Pager<S> {
         is_free
     }
 
-    /// Has a range of pages read as zeros.
+    /// Makes a range of pages read as zeros.
     pub fn zero(&mut self, pages: std::ops::Range<u64>) -> Result<(), FarError> {
         self.forget(pages.clone())?;
         let bytes = PAGE as u64;
@@ -507,7 +509,7 @@ impl<S: Store> Pager<S> {
         self.do_other(job)?.map_err(|source| FarError::Fetch { page: pages.start, source })
     }
 
-    /// Has the store do something else than to read or write, and waits for it.
+    /// Submits a flush or a discard to the store, and waits for it.
     fn do_other(&mut self, job: Job) -> Result<Result<(), StoreError>, FarError> {
         let mut request = Request { tag: OTHER, job };
         self.other = None;
@@ -531,10 +533,10 @@ impl<S: Store> Pager<S> {
     }
 }
 
-/// Whether a request has begun.
+/// Outcome of submitting a request.
 enum Begun {
     Yes,
-    /// The store has as many as it can have.
+    /// The store has no room for another request now.
     Busy,
     Never(StoreError),
 }

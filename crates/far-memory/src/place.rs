@@ -1,4 +1,4 @@
-//! Where the elements of a vector lie: as many in a page as fit whole.
+//! Layout of a vector's elements: each page holds as many whole ones as fit.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -7,15 +7,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::options::PAGE;
 
-/// What can lie in far memory: plain values, which any bytes are, without padding. Every type that derives `zerocopy`'s traits, and all numbers and arrays
-/// of them.
+/// Values that can lie in far memory: plain data without padding, for which every bit pattern is valid. This covers
+/// every type that derives `zerocopy`'s traits, all numbers, and arrays of them.
 pub trait Pod: Copy + FromBytes + IntoBytes + Immutable + KnownLayout + 'static {}
 impl<T: Copy + FromBytes + IntoBytes + Immutable + KnownLayout + 'static> Pod for T {}
 
-/// The places of a vector's elements.
+/// Places of a vector's elements.
 #[derive(Debug)]
 pub struct Places<T> {
-    /// The page of the first one.
+    /// The page of the first element.
     pub first: u64,
     kind: PhantomData<T>,
 }
@@ -29,24 +29,24 @@ impl<T> Clone for Places<T> {
 impl<T> Copy for Places<T> {}
 
 impl<T: Pod> Places<T> {
-    /// Elements in a page: none lies in two.
+    /// Elements in a page. No element straddles two.
     pub const PER_PAGE: usize = {
         assert!(size_of::<T>() > 0 && size_of::<T>() <= PAGE, "elements of a far vector are of 1 to 4096 bytes");
         assert!(align_of::<T>() <= 64, "elements of a far vector are aligned to 64 bytes at most");
         PAGE / size_of::<T>()
     };
 
-    /// From this page on.
+    /// Places from page `first` on.
     pub fn new(first: u64) -> Self {
         Self { first, kind: PhantomData }
     }
 
-    /// Pages of so many elements.
+    /// Pages that `len` elements take.
     pub fn count(len: usize) -> u64 {
         len.div_ceil(Self::PER_PAGE) as u64
     }
 
-    /// The page of an element, and where it begins there.
+    /// The page of an element, and its offset in bytes there.
     #[inline]
     pub fn place(&self, index: usize) -> (u64, usize) {
         (self.first + (index / Self::PER_PAGE) as u64, index % Self::PER_PAGE * size_of::<T>())
@@ -60,7 +60,7 @@ impl<T: Pod> Places<T> {
         self.place(range.start).0..self.place(range.end - 1).0 + 1
     }
 
-    /// The elements of a range in the page `at` of its pages, from the start of the range, and their bytes in that page.
+    /// The elements that page `at` of a range holds, counted from the start of the range, and their bytes in that page.
     pub fn part(&self, range: &Range<usize>, at: usize) -> (Range<usize>, Range<usize>) {
         let page = range.start / Self::PER_PAGE + at;
         let begins = page * Self::PER_PAGE;
@@ -69,18 +69,18 @@ impl<T: Pod> Places<T> {
         (from - range.start..to - range.start, (from - begins) * size_of::<T>()..(to - begins) * size_of::<T>())
     }
 
-    /// In which of a range's pages its element `index` is, and which of the range's elements there.
+    /// Index of the page within a range that holds element `index`, and the index among the range's elements there.
     pub fn find(&self, range: &Range<usize>, index: usize) -> (usize, usize) {
         let at = (range.start + index) / Self::PER_PAGE - range.start / Self::PER_PAGE;
         (at, index - self.part(range, at).0.start)
     }
 
-    /// Bytes of a page as elements.
+    /// Views bytes of a page as elements.
     pub fn elements<'a>(&self, bytes: &'a [u8]) -> &'a [T] {
         <[T]>::ref_from_bytes(bytes).expect("whole elements of a page, whose buffer is aligned to 64 bytes")
     }
 
-    /// Bytes of a page as elements.
+    /// Views bytes of a page as elements.
     pub fn elements_mut<'a>(&self, bytes: &'a mut [u8]) -> &'a mut [T] {
         <[T]>::mut_from_bytes(bytes).expect("whole elements of a page, whose buffer is aligned to 64 bytes")
     }

@@ -1,18 +1,20 @@
-//! Which page goes: two queues and a memory of what went (S3-FIFO, sosp23 Yang et al.).
+//! Choice of the page to evict: two queues and a memory of evicted pages (S3-FIFO, sosp23 Yang et al.).
 //!
-//! New pages wait in a small queue, a tenth of all. Those that are used again before they come to its head move to the main queue; the others go. So what
-//! is read once passes through the tenth, however much it is, and leaves the rest alone. In the main queue each use (three at most) is another turn, as
-//! with CLOCK. Pages that come back soon after they went begin in the main queue; who went when is in the page table ([`crate::table`]).
+//! New pages enter a small queue, a tenth of all frames. Those used again before they reach its head move to the main
+//! queue; the others are evicted. So pages that are read once pass through that tenth, however many they are, and leave
+//! the rest alone. In the main queue each use (three at most) earns another turn, as with CLOCK. Pages that return soon
+//! after eviction begin in the main queue; the page table remembers evictions ([`crate::table`]).
 //!
-//! With a twentieth of all pages local, 60 % of skewed accesses hit, and 53 % with CLOCK; beside a scan of all pages, 31 % of both together, and 23 %
-//! (this file's test).
+//! With a twentieth of all pages local, 60 % of skewed accesses hit, against 53 % with CLOCK; when mixed with a scan of
+//! all pages, 31 % of all accesses hit, against 23 % (this file's test).
 //!
-//! Nothing is searched: a page moves by a few links. Pages that cannot go now, because they are changed or pinned, are passed over.
+//! Nothing is searched: a page moves by changing a few links. Pages that cannot go now, because they are changed or
+//! pinned, are passed over.
 
 const NONE: u32 = u32::MAX;
-/// Uses that are remembered.
+/// Uses that are counted, at most.
 const USES_MAX: u8 = 3;
-/// One in so many pages is in the small queue.
+/// One in this many frames is in the small queue.
 const SMALL_SHARE: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,18 +39,18 @@ struct Queue {
     len: usize,
 }
 
-/// The order in which frames give up their pages.
+/// The order in which frames are evicted.
 #[derive(Debug)]
 pub struct Policy {
     nodes: Vec<Node>,
     small: Queue,
     main: Queue,
-    /// Frames that the small queue holds before it gives up some.
+    /// Length of the small queue at which it starts to give up frames.
     small_max: usize,
 }
 
 impl Policy {
-    /// For so many frames, none of them with a page. The small queue has room for `small_min` at least.
+    /// A policy for `frames` frames, none of which has a page. The small queue's share is at least `small_min`.
     pub fn new(frames: usize, small_min: usize) -> Self {
         let empty = Queue { head: NONE, tail: NONE, len: 0 };
         Self {
@@ -76,13 +78,13 @@ impl Policy {
         queue.len += 1;
     }
 
-    /// A frame has a page. `is_back`: it went a short time ago.
+    /// Records that a frame got a page. `is_back`: the page was evicted a short time ago.
     pub fn insert(&mut self, frame: u32, is_back: bool) {
         self.nodes[frame as usize].uses = 0;
         self.push(frame, if is_back { Place::Main } else { Place::Small });
     }
 
-    /// A frame has a page no more.
+    /// Records that a frame lost its page.
     pub fn remove(&mut self, frame: u32) {
         let Node { before, behind, place, .. } = self.nodes[frame as usize];
         if place == Place::Out {
@@ -100,22 +102,22 @@ impl Policy {
         self.nodes[frame as usize].place = Place::Out;
     }
 
-    /// The page of a frame is used again.
+    /// Records another use of a frame's page.
     #[inline]
     pub fn touch(&mut self, frame: u32) {
         let uses = &mut self.nodes[frame as usize].uses;
         *uses = (*uses + 1).min(USES_MAX);
     }
 
-    /// Moves a frame behind the others of a queue.
+    /// Moves a frame to the end of a queue.
     fn requeue(&mut self, frame: u32, place: Place) {
         self.remove(frame);
         self.push(frame, place);
     }
 
-    /// Takes the frame whose page is to go next out of the queues, among those that can. `None`: no page can go.
+    /// Removes from the queues, and returns, the frame to evict next among those that can go. `None` if no page can.
     pub fn victim(&mut self, mut can_go: impl FnMut(u32) -> bool) -> Option<u32> {
-        // Frames that were passed over: when these are all of a queue, nothing of it can go.
+        // Frames passed over so far. Once that is a queue's length, nothing in it can go.
         let (mut of_small, mut of_main) = (0, 0);
         loop {
             let small_left = of_small < self.small.len;
@@ -192,7 +194,7 @@ mod tests {
         assert_eq!(gone, [0, 1, 2, 4, 5]);
     }
 
-    /// Second chance and nothing else: hits of a run of pages.
+    /// Hits of a sequence of pages with CLOCK: second chance and nothing else.
     fn hits_of_clock(frames: usize, run: &[u64]) -> usize {
         let (mut here, mut hand, mut hits) = (Vec::<(u64, bool)>::new(), 0, 0);
         for page in run {
@@ -242,7 +244,7 @@ mod tests {
         let mut skewed = || (PAGES as f64).powf(random.next_u64() as f64 / u64::MAX as f64) as u64 % PAGES as u64;
         let count = if cfg!(miri) { 50 } else { 20_000 };
         let alone: Vec<u64> = (0..count).map(|_| skewed()).collect();
-        // Between them, one after the other, all pages once.
+        // Between the skewed accesses, a scan of all pages.
         let scan = (0..PAGES as u64).cycle();
         let scanned: Vec<u64> = alone.iter().zip(scan).flat_map(|(page, scan)| [*page, scan]).collect();
         for (run, name) in [(alone, "alone"), (scanned, "beside a scan")] {

@@ -1,4 +1,5 @@
-//! Far memory by plain loads and stores: an area of address space whose missing pages a handler thread brings (userfaultfd).
+//! Far memory by plain loads and stores: an area of address space whose missing pages a handler thread fetches
+//! (userfaultfd).
 
 mod area;
 mod handler;

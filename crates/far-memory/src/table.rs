@@ -1,25 +1,25 @@
-//! Where pages are: four bytes for each page of the store.
+//! The page table: four bytes for each page of the store.
 
-/// An entry with this bit is a frame. Another one that is not 0 says when the page went.
+/// An entry with this bit holds a frame. Any other non-zero entry is the value of `gone` when the page was evicted.
 const HERE: u32 = 1 << 31;
 
-/// The page table. It also remembers which pages went lately, which costs nothing more.
+/// The page table. It also remembers recent evictions, at no extra cost.
 #[derive(Debug)]
 pub struct Table {
     entries: Vec<u32>,
-    /// Pages that went, modulo 2^31 and never 0.
+    /// Number of evictions, modulo 2^31 and never 0.
     gone: u32,
-    /// A page went lately if no more than so many went after it.
+    /// A page was evicted recently if no more than this many were evicted after it.
     lately: u32,
 }
 
 impl Table {
-    /// For so many pages, none of them here.
+    /// A table for `pages` pages, none of which is local.
     pub fn new(pages: usize, lately: u32) -> Self {
         Self { entries: vec![0; pages], gone: 1, lately }
     }
 
-    /// Pages.
+    /// Number of pages.
     pub fn pages(&self) -> u64 {
         self.entries.len() as u64
     }
@@ -31,19 +31,19 @@ impl Table {
         (entry & HERE != 0).then_some(entry & !HERE)
     }
 
-    /// A frame gets a page. Returns whether the page went a short time ago.
+    /// Enters the frame of a page. Returns whether the page was evicted recently.
     pub fn put(&mut self, page: u64, frame: u32) -> bool {
         let was = std::mem::replace(&mut self.entries[page as usize], HERE | frame);
         was != 0 && (self.gone.wrapping_sub(was) & !HERE) <= self.lately
     }
 
-    /// A page goes to make room for another.
+    /// Records that a page was evicted.
     pub fn evict(&mut self, page: u64) {
         self.gone = ((self.gone + 1) & !HERE).max(1);
         self.entries[page as usize] = self.gone;
     }
 
-    /// A page is here no more, and nobody is to remember that it was.
+    /// Records that a page is no longer local, without remembering it as evicted.
     pub fn forget(&mut self, page: u64) {
         self.entries[page as usize] = 0;
     }

@@ -9,10 +9,11 @@ use crate::guard::{Pinned, PinnedMut};
 use crate::memory::FarMemory;
 use crate::place::{Places, Pod};
 
-/// A vector of plain values in [`FarMemory`], with as much of it in local memory as there is room.
+/// A vector of plain values in [`FarMemory`], as much of it local as there is room.
 ///
-/// Elements lie in pages of 4 KB, as many in each as fit whole. An access to a page that is not here waits for it. Reading sequentially, forward, backward
-/// or in steps, is fetched ahead. What is lent by [`Self::slice`] stays here for as long as it is.
+/// Elements lie in pages of 4 KB, as many whole ones in each as fit. An access to a page that is not local waits for
+/// it. Pages are fetched ahead of sequential reading, whether forward, backward or in steps. What [`Self::slice`] lends
+/// stays local while the guard lives.
 ///
 /// ```
 /// # struct Stopped;
@@ -32,7 +33,7 @@ use crate::place::{Places, Pod};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What is lent cannot be changed meanwhile:
+/// A lent range cannot be changed meanwhile:
 ///
 /// ```compile_fail,E0502
 /// # use sinew_far_memory::{FarError, FarVec};
@@ -50,11 +51,12 @@ pub struct FarVec<T: Pod, S: Store> {
 }
 
 impl<T: Pod, S: Store> FarVec<T, S> {
-    /// A vector of zeros, in pages that are free. They are discarded at the store, which costs nothing for what was never used.
+    /// A vector of zeros, in free pages. They are discarded at the store, which costs nothing for pages that were never
+    /// used.
     ///
     /// # Errors
     ///
-    /// [`FarError::Full`]; what the store says.
+    /// [`FarError::Full`], or the store's error.
     pub fn zeroed(memory: &FarMemory<S>, len: usize) -> Result<Self, FarError> {
         let pages = memory.extents().take(Places::<T>::count(len))?;
         let vector = Self { memory: memory.clone(), places: Places::new(pages.start), len };
@@ -62,11 +64,11 @@ impl<T: Pod, S: Store> FarVec<T, S> {
         Ok(vector)
     }
 
-    /// The vector that lies in the store from page `page` on, with what it holds: one that was there before, and was flushed.
+    /// The vector that lies in the store from page `page` on, with its contents: one that was made and flushed earlier.
     ///
     /// # Errors
     ///
-    /// [`FarError::Full`] when another vector has some of the pages, or the store has not so many.
+    /// [`FarError::Full`] when another vector has some of the pages, or the store is too small.
     pub fn at(memory: &FarMemory<S>, page: u64, len: usize) -> Result<Self, FarError> {
         let count = Places::<T>::count(len);
         let pages = page..page.checked_add(count).ok_or(FarError::Full { pages: count, free: 0 })?;
@@ -76,37 +78,37 @@ impl<T: Pod, S: Store> FarVec<T, S> {
         Ok(Self { memory: memory.clone(), places: Places::new(page), len })
     }
 
-    /// Elements.
+    /// Number of elements.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the vector is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The pages of the store that it lies in.
+    /// The pages of the store that the vector lies in.
     pub fn pages(&self) -> Range<u64> {
         self.places.first..self.places.first + Places::<T>::count(self.len)
     }
 
-    /// The memory that it lies in.
+    /// The memory that the vector lies in.
     pub fn memory(&self) -> &FarMemory<S> {
         &self.memory
     }
 
-    /// Whether an element is here.
+    /// Whether an element is local.
     pub fn is_local(&self, index: usize) -> bool {
         index < self.len && self.memory.pager().is_local(self.places.place(index).0)
     }
 
-    /// An element.
+    /// Reads an element.
     ///
     /// # Errors
     ///
-    /// [`FarError`].
+    /// [`FarError`], for example [`FarError::OutOfBounds`].
     #[inline]
     pub fn get(&self, index: usize) -> Result<T, FarError> {
         let (page, at) = self.place(index)?;
@@ -120,7 +122,7 @@ impl<T: Pod, S: Store> FarVec<T, S> {
     ///
     /// # Errors
     ///
-    /// [`FarError`]; nothing changes then.
+    /// [`FarError`]; the element is then unchanged.
     #[inline]
     pub fn set(&mut self, index: usize, value: T) -> Result<(), FarError> {
         let (page, at) = self.place(index)?;
@@ -145,17 +147,18 @@ impl<T: Pod, S: Store> FarVec<T, S> {
         Ok(())
     }
 
-    /// Lends a range to be read. Its pages stay here until the guard is dropped.
+    /// Lends a range for reading. Its pages stay local until the guard is dropped.
     ///
     /// # Errors
     ///
-    /// [`FarError`]; [`FarError::TooManyPins`] when guards would have more pages than they may.
+    /// [`FarError`]; [`FarError::TooManyPins`] when guards would hold more pages than allowed.
     pub fn slice(&self, range: Range<usize>) -> Result<Pinned<'_, T, S>, FarError> {
         self.check(&range)?;
         Pinned::new(&self.memory, self.places, range)
     }
 
-    /// Lends a range to be read and written. Its pages stay here until the guard is dropped, and count as changed then.
+    /// Lends a range for reading and writing. Its pages stay local until the guard is dropped, and count as changed
+    /// then.
     ///
     /// # Errors
     ///
@@ -165,12 +168,13 @@ impl<T: Pod, S: Store> FarVec<T, S> {
         PinnedMut::new(&self.memory, self.places, range)
     }
 
-    /// All elements, from either end. One page at a time is pinned at each end. It ends after an error.
+    /// Iterates over all elements, from either end. At each end one page at a time is pinned. The iterator ends after
+    /// an error.
     pub fn iter(&self) -> Iter<'_, T, S> {
         Iter { vector: self, rest: 0..self.len, front: None, back: None }
     }
 
-    /// The elements of a range, as by [`Self::iter`].
+    /// Iterates over the elements of a range, as [`Self::iter`] does.
     ///
     /// # Errors
     ///
@@ -185,7 +189,7 @@ impl<T: Pod, S: Store> Drop for FarVec<T, S> {
     fn drop(&mut self) {
         let pages = self.pages();
         let mut pager = self.memory.pager();
-        // Pages that a forgotten guard has are nobody's any more.
+        // Pages held by a forgotten guard are never reused.
         if pager.abandon(pages.clone()) {
             drop(pager);
             self.memory.extents().give_back(pages);
@@ -208,7 +212,7 @@ impl<'a, T: Pod, S: Store> IntoIterator for &'a FarVec<T, S> {
     }
 }
 
-/// The elements of a [`FarVec`].
+/// Iterator over the elements of a [`FarVec`].
 #[must_use]
 pub struct Iter<'a, T: Pod, S: Store> {
     vector: &'a FarVec<T, S>,
@@ -217,7 +221,7 @@ pub struct Iter<'a, T: Pod, S: Store> {
     back: Option<OfPage<'a, T, S>>,
 }
 
-/// A page that an end of an iterator is in: its first element, and all of them.
+/// The page that an end of an iterator is in: the index of its first element, and its guard.
 type OfPage<'a, T, S> = (usize, Pinned<'a, T, S>);
 
 impl<'a, T: Pod, S: Store> Iter<'a, T, S> {
@@ -258,10 +262,10 @@ impl<T: Pod, S: Store> Iterator for Iter<'_, T, S> {
         (self.rest.len().min(1), Some(self.rest.len()))
     }
 
-    /// Page by page: what sums, counts and collects is not slower for where the elements lie.
+    /// Works page by page, so that sums, counts and collects do not look up each element.
     fn fold<A, F: FnMut(A, Self::Item) -> A>(mut self, so_far: A, mut with: F) -> A {
         let mut all = so_far;
-        // The ends let go of their pages first, lest there be none to pin.
+        // The ends release their pages first, lest there be none left to pin.
         (self.front, self.back) = (None, None);
         while !self.rest.is_empty() {
             let from = self.rest.start;

@@ -1,4 +1,4 @@
-//! Once everything has been used once, far memory takes nothing from the heap.
+//! Tests that far memory allocates nothing from the heap once everything has been used once.
 
 mod common;
 
@@ -9,25 +9,25 @@ use common::{PAGE, Watch};
 use sinew_far_memory::{FarMemory, FarVec, Options};
 use sinew_remote_memory::RamStore;
 
-/// The system's allocator, counted.
+/// The system's allocator, with a counter.
 struct Counting;
 
 thread_local! {
-    /// Of this thread alone: the test harness has threads of its own.
+    /// Allocations of this thread; the test harness has threads of its own.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes on to the system's allocator as it came.
+// SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that ends may allocate after its locals are gone.
+        // A thread that is ending may allocate after its locals are gone.
         let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + 1));
-        // SAFETY: as the caller promised us.
+        // SAFETY: the caller's promise to us.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised us.
+        // SAFETY: the caller's promise to us.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -53,7 +53,7 @@ fn a_warm_access_allocates_nothing() {
         vector.slice_mut(1..8 * PER_PAGE).unwrap()[0] = 0;
         memory.flush().unwrap();
     };
-    // Lists grow to what a round needs at most.
+    // Lists grow to the most that a round needs.
     (1..8).for_each(&mut round);
     let before = ALLOCATIONS.get();
     (8..40).for_each(&mut round);

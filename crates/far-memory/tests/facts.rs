@@ -1,4 +1,4 @@
-//! What the safe face of far memory promises.
+//! Guarantees of far memory's safe interface.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn words(memory: &FarMemory<FaultyStore>, pages: usize) -> FarVec<u64, FaultySto
     FarVec::zeroed(memory, pages * PER_PAGE).unwrap()
 }
 
-/// Options of eight pages without anything done ahead of time.
+/// Options for eight local pages, with no read-ahead and no background write-back.
 fn plain() -> Options {
     Options { ahead_pages: 0, dirty_high: 8, dirty_low: 8, ..Options::with_local_pages(8) }
 }

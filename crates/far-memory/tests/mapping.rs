@@ -1,4 +1,4 @@
-//! Far memory by plain loads and stores, against a shadow copy, with a store that is late, fails and loses pages.
+//! Far memory by plain loads and stores, compared with a shadow copy, on a store that is late, fails and loses pages.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 
 mod common;
@@ -13,7 +13,7 @@ use sinew_far_memory::{Control, FarError, FarMapping, Handler, MapError, MapOpti
 
 const PER_PAGE: usize = PAGE / 8;
 
-/// Runs `with` beside a handler. Returns what that did, and what it told.
+/// Runs `with` beside a handler. Returns the handler's statistics, and the errors that it reported.
 fn beside_a_handler(
     pages: u64,
     options: Options,
@@ -70,7 +70,7 @@ fn what_was_stored_is_loaded_again_however_few_pages_are_local() {
     assert!(stats.evicted >= 3 * (64 - 8), "{stats:?}");
 }
 
-/// Each thread has words of its own in every page, so that pages are shared and words are not.
+/// Gives each thread words of its own in every page, so that threads share pages and not words.
 fn many_threads(options: Options, faults: Faults, accesses: usize) {
     const PAGES: usize = 48;
     const THREADS: usize = 4;
@@ -85,7 +85,7 @@ fn many_threads(options: Options, faults: Faults, accesses: usize) {
                         let mut shadow = vec![0u64; PAGES * PER_PAGE];
                         for count in 0..accesses {
                             let word = random.next_u64();
-                            // Often the same few pages, and at times all in a row.
+                            // Mostly the same few pages, at times consecutive ones.
                             let page = match count % 100 {
                                 0..30 => word as usize % 4,
                                 30..40 => count / 10 % PAGES,

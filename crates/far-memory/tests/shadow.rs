@@ -1,4 +1,4 @@
-//! The safe face against a plain vector, with few local pages and a store that is late, reorders and fails.
+//! The safe interface compared with a plain vector, with few local pages and a store that is late, reorders and fails.
 
 mod common;
 
@@ -63,7 +63,7 @@ fn options() -> impl Strategy<Value = Options> {
     })
 }
 
-/// Errors that a faulty store, or few pages, may lead to. Nothing else may.
+/// Whether a faulty store or few local pages can lead to this error. No other error may occur.
 fn is_due(error: &FarError, faults: &Faults) -> bool {
     match error {
         FarError::Fetch { .. } => faults.bad_reads > 0,

@@ -1,9 +1,9 @@
-//! A token bucket: so many at once, and so many a second.
+//! A token bucket: bounds the long-run rate and the burst.
 
 #[derive(Debug)]
 pub(crate) struct Bucket {
     per_s: u64,
-    /// In billionths.
+    /// Tokens, in billionths of one.
     tokens: u64,
     tokens_max: u64,
     filled_ns: u64,
@@ -12,13 +12,13 @@ pub(crate) struct Bucket {
 const ONE: u64 = 1_000_000_000;
 
 impl Bucket {
-    /// A full one.
+    /// A full bucket.
     pub fn new(per_s: u32, at_once: u32) -> Self {
         let tokens_max = u64::from(at_once) * ONE;
         Self { per_s: per_s.into(), tokens: tokens_max, tokens_max, filled_ns: 0 }
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token; false if there is none.
     pub fn take(&mut self, now_ns: u64) -> bool {
         let passed_ns = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);
@@ -30,7 +30,7 @@ impl Bucket {
         true
     }
 
-    /// When there is one again, after [`Self::take`] found none.
+    /// When the next token is there, after [`Self::take`] found none.
     pub fn next_ns(&self, now_ns: u64) -> u64 {
         let missing = ONE.saturating_sub(self.tokens);
         now_ns.saturating_add(missing.div_ceil(self.per_s.max(1)))

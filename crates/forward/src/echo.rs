@@ -1,4 +1,5 @@
-//! Echo (nsdi15 4): each frame goes out of the port that a number in it names, and there is nothing to look up. What is left is what the ports and the pipeline cost.
+//! Echo (nsdi15 4): each frame leaves by the port that a number in it names, so there is nothing to look up. The cost
+//! that remains is that of the ports and the pipeline.
 
 use sinew_fabric::frames::{ETHERNET_HEADER_LEN, LentFrame};
 
@@ -7,8 +8,9 @@ use crate::counters::{Counters, Reason};
 use crate::form::Form;
 use crate::headers;
 
-/// See the [module](self). The number is the first four bytes behind the Ethernet header, the highest first, and counts modulo the ports. Both addresses change places, so
-/// that what comes back to its sender is for it.
+/// The echo application; see the [module](self). The number is the first four bytes behind the Ethernet header,
+/// big-endian, modulo the number of ports. The two Ethernet addresses are swapped, so that a frame that returns to its
+/// sender is addressed to it.
 #[derive(Debug)]
 pub struct Echo {
     ports: u32,
@@ -16,7 +18,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Over so many ports, at least one.
+    /// An echo over `ports` ports; 0 counts as 1.
     pub fn new(ports: u16) -> Self {
         Self { ports: ports.max(1).into(), counters: Counters::default() }
     }

@@ -1,4 +1,4 @@
-//! What a router looks destinations up in: made of interfaces and routes as a whole, and never changed.
+//! The forwarding tables of a router: built as a whole from interfaces and routes, and never changed.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,18 +11,19 @@ use crate::form::{Form, look_up};
 use crate::interface::{Interface, Network};
 use crate::routes::{LineError, Route, Target};
 
-/// Where a destination is.
+/// Location of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Hop {
     /// The router itself.
     Local,
-    /// As the route says.
+    /// Where the route points.
     To(Target),
-    /// Nowhere: it is a network's first or last address, about whose packets nobody is told (RFC 1122 3.2.2).
+    /// Nowhere: it is the first or last address of a network, and senders are not told about packets to it (RFC 1122
+    /// 3.2.2).
     Reserved,
 }
 
-/// Tables of both families, whose next hops are numbers in one list.
+/// Tables of both families. Their next hops are indices into one list.
 #[derive(Debug)]
 pub struct Fib {
     v4: Option<Ipv4Table>,
@@ -31,12 +32,12 @@ pub struct Fib {
     routes: usize,
 }
 
-/// Groups that a prefix may want at most.
+/// Upper bound on the groups that a prefix of this length needs.
 fn groups(len: u8) -> usize {
     usize::from(len.saturating_sub(24)).div_ceil(8)
 }
 
-/// An entry to be made.
+/// An entry to be added.
 struct Entry {
     prefix: Network,
     hop: Hop,
@@ -44,11 +45,12 @@ struct Entry {
 }
 
 impl Fib {
-    /// The tables of a router with these interfaces and routes: their networks and addresses are in it, too. A route counts more than the network of an interface
-    /// with the same prefix.
+    /// Builds the tables of a router with these interfaces and routes. The networks and addresses of the interfaces are
+    /// entered, too. A route takes precedence over the network of an interface with the same prefix.
     ///
     /// # Errors
     ///
+    /// The line of a route for which the tables have no room.
     /// The line of a route for which the tables have no room.
     pub fn new(interfaces: &[Interface], routes: &[Route]) -> Result<Self, LineError> {
         let mut entries = Vec::new();
@@ -64,7 +66,7 @@ impl Fib {
         }
         let given = |route: &Route| Entry { prefix: route.prefix, hop: Hop::To(route.target), line: route.line };
         entries.extend(routes.iter().map(given));
-        // Last, so that nothing takes their place.
+        // Reserved addresses come behind the routes, so that no route replaces them.
         for network in interfaces.iter().flat_map(|interface| &interface.networks) {
             let whole = |address: IpAddr| Network { address, len: if address.is_ipv4() { 32 } else { 128 } };
             let reserved =
@@ -89,7 +91,8 @@ impl Fib {
         let v6 = room(false).map(|groups| Ipv6Table::new(groups.min(groups_max))).transpose().map_err(none)?;
         let mut fib = Self { v4, v6, hops: Vec::new(), routes };
         let mut numbers = HashMap::new();
-        // Short ones first: their wide ranges have no groups yet. The order of the same prefixes stays.
+        // Short prefixes first: their wide ranges have no groups yet. The sort is stable, so equal prefixes keep their
+        // order.
         let mut order: Vec<&Entry> = entries.iter().collect();
         order.sort_by_key(|entry| entry.prefix.len);
         for Entry { prefix, hop, line } in order {
@@ -98,7 +101,7 @@ impl Fib {
             if number == next {
                 fib.hops.push(*hop);
             }
-            // Beyond what can be told apart the table refuses it.
+            // The table refuses a number that exceeds its limit.
             let number = number.min(u32::MAX as usize) as u32;
             let stored = match prefix.address {
                 IpAddr::V4(address) => fib.v4.as_mut().map(|table| table.insert(address, prefix.len, number)),
@@ -109,12 +112,12 @@ impl Fib {
         Ok(fib)
     }
 
-    /// Routes there are, without what follows from interfaces.
+    /// Number of routes, without the entries that follow from interfaces.
     pub fn routes(&self) -> usize {
         self.routes
     }
 
-    /// Bytes of the tables.
+    /// Size of the tables in bytes.
     pub fn bytes(&self) -> usize {
         let groups = self.v4.as_ref().map(Ipv4Table::groups).into_iter().chain(self.v6.as_ref().map(Ipv6Table::groups));
         groups.map(|groups| (64 << 20) + groups * 1024).sum()
@@ -140,7 +143,7 @@ impl Fib {
         }
     }
 
-    /// Where one destination is: its hop and that one's number.
+    /// The hop of one destination, and that hop's index.
     pub(crate) fn hop(&self, address: IpAddr) -> Option<(usize, Hop)> {
         let number = match address {
             IpAddr::V4(address) => self.v4.as_ref()?.get(address)?,

@@ -1,5 +1,5 @@
-//! Finding patterns in packets (nsdi15 5): a packet's header chooses automata, its payload goes through them. Large batches are sorted, by automaton and then by length, and several
-//! payloads are walked at once.
+//! Finding patterns in packets (nsdi15 5): a packet's header chooses automata, and its payload goes through them. Large
+//! batches are sorted, by automaton and then by length, and several payloads are walked at once.
 //!
 //! ```
 //! use sinew_forward::filter::Filter;
@@ -9,7 +9,8 @@
 //! let rules = rules::parse("alert udp any any -> any 53 (content:\"evil\"; nocase; sid:7;)")?;
 //! let mut filter = Filter::new(&rules)?;
 //! let udp = [&[0, 9, 0, 53, 0, 19, 0, 0][..], b"more Evil!!"].concat();
-//! let packet = [&ipv4::header([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 64, udp.len())[..], &udp].concat();
+//! let header = ipv4::header([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 64, udp.len());
+//! let packet = [&header[..], &udp].concat();
 //! let mut found = Vec::new();
 //! filter.scan(&[&packet], |packet, alert| found.push((packet, rules[alert.content].line, alert.end)));
 //! assert_eq!(found, [(0, 1, 9)]);
@@ -26,48 +27,48 @@ use crate::headers::protocol;
 use crate::routes::LineError;
 use crate::rules::{Content, Ports};
 
-/// Packets that are worth gathering before they are [scanned](Filter::scan) (nsdi15 5).
+/// Packets worth gathering before a [scan](Filter::scan) (nsdi15 5).
 pub const BATCH: usize = 8192;
 
-/// A pattern that a packet has.
+/// A pattern found in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Alert {
-    /// Its number among the contents that the filter was made of.
+    /// Index of the pattern among the contents that the filter was made of.
     pub content: usize,
-    /// Where it ends in the payload.
+    /// Offset in the payload at which the pattern ends.
     pub end: usize,
 }
 
-/// Automata, and which packets each is for.
+/// Automata, and the choice of automata for each packet.
 #[derive(Debug)]
 pub struct Filter {
     automata: Vec<Group>,
-    /// By protocol, where it counts, and ports.
+    /// Automaton for each protocol (`None` is any) and port.
     groups: HashMap<(Option<u8>, Ports), u32>,
-    /// Of a batch: automaton and text of each job, and its order.
+    /// Jobs of the current batch in the order of the scan: automaton and index of the text. Kept for its memory.
     order: Vec<(u32, u32)>,
 }
 
 #[derive(Debug)]
 struct Group {
     automaton: Automaton,
-    /// Of each of its patterns, the number among all contents.
+    /// For each of the automaton's patterns, its index among all contents.
     contents: Vec<usize>,
 }
 
-/// What a packet carries, and for which ports.
+/// A packet's payload, with the protocol and ports that choose its automata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload<'a> {
-    /// The protocol of IP.
+    /// The IP protocol.
     pub protocol: u8,
-    /// The ports that it comes from and goes to, of TCP and UDP.
+    /// The source and destination ports, for TCP and UDP.
     pub ports: Option<(u16, u16)>,
-    /// The bytes.
+    /// The bytes behind the transport header for TCP and UDP, behind the IP header otherwise.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Payload<'a> {
-    /// The payload of a packet of IP; none where it is no packet, or its ports cannot be seen.
+    /// The payload of an IP packet. `None` if the packet is malformed, or the header with its ports cannot be read.
     pub fn of(packet: &'a [u8]) -> Option<Self> {
         let (protocol, bytes) = match packet.first()? >> 4 {
             4 => {
@@ -97,11 +98,11 @@ impl<'a> Payload<'a> {
 }
 
 impl Filter {
-    /// A filter for these contents: an automaton for each combination of protocol and port that one has.
+    /// A filter for these contents: one automaton for each combination of protocol and port among them.
     ///
     /// # Errors
     ///
-    /// The line of a content with which an automaton would be too large.
+    /// The line of a content whose automaton would be too large.
     pub fn new(contents: &[Content]) -> Result<Self, LineError> {
         let mut by_group = BTreeMap::<_, Vec<usize>>::new();
         for (number, content) in contents.iter().enumerate() {
@@ -121,7 +122,8 @@ impl Filter {
         Ok(Self { automata, groups, order: Vec::new() })
     }
 
-    /// A filter of these groups of patterns, which [`Self::scan_chosen`] chooses by number; a content's number counts through all groups.
+    /// A filter over these groups of patterns, which [`Self::scan_chosen`] chooses by index. A content's index counts
+    /// through all groups.
     ///
     /// # Errors
     ///
@@ -137,13 +139,13 @@ impl Filter {
         Ok(Self { automata, groups: HashMap::new(), order: Vec::new() })
     }
 
-    /// Automata, their states, and the bytes of their tables.
+    /// Number of automata, of their states, and of the bytes of their tables.
     pub fn size(&self) -> (usize, usize, usize) {
         let sum = |of: fn(&Automaton) -> usize| self.automata.iter().map(|group| of(&group.automaton)).sum();
         (self.automata.len(), sum(Automaton::states), sum(Automaton::bytes))
     }
 
-    /// The automata that a payload goes through: those of its ports and those of all.
+    /// The automata that a payload goes through: those for its ports and those for any port.
     fn choose(&self, payload: &Payload<'_>) -> impl Iterator<Item = u32> {
         let of = |protocol| {
             let ports = payload.ports.map(|(from, to)| [Ports::From(from), Ports::To(to)]);
@@ -153,7 +155,8 @@ impl Filter {
         of(Some(payload.protocol)).chain(of(None))
     }
 
-    /// Hands on what is found in the payloads of packets of IP, with the packet's number. Hits come in any order. Packets whose payload cannot be seen are left out.
+    /// Finds the patterns in the payloads of IP packets, and hands each hit to `found` with the packet's index, in no
+    /// particular order. Packets whose payload cannot be read are skipped.
     pub fn scan(&mut self, packets: &[&[u8]], found: impl FnMut(usize, Alert)) {
         let payloads: Vec<Option<Payload<'_>>> = packets.iter().map(|packet| Payload::of(packet)).collect();
         let chosen = payloads.iter().zip(0..).filter_map(|(payload, number)| Some((payload.as_ref()?, number)));
@@ -167,7 +170,7 @@ impl Filter {
         self.order = order;
     }
 
-    /// As [`Self::scan`], packet by packet: the plain form.
+    /// As [`Self::scan`], packet by packet without sorting: the baseline.
     pub fn scan_plain(&self, packets: &[&[u8]], mut found: impl FnMut(usize, Alert)) {
         for (number, packet) in packets.iter().enumerate() {
             let Some(payload) = Payload::of(packet) else { continue };
@@ -177,7 +180,7 @@ impl Filter {
         }
     }
 
-    /// Finds what one automaton finds in one text.
+    /// Finds the patterns of one automaton in one text.
     ///
     /// # Panics
     ///
@@ -188,7 +191,8 @@ impl Filter {
         automaton.scan(text, |hit| found(Alert { content: contents[hit.pattern as usize], end: hit.end as usize }));
     }
 
-    /// Finds what is found in texts, each with its automaton: sorted by automaton and then by length, or, where `is_sorted` is not wanted, in the order of the texts.
+    /// Finds patterns in texts, each given with its automaton. The texts are sorted by automaton and then by length if
+    /// `is_sorted`, and stay in their order otherwise.
     ///
     /// # Panics
     ///
@@ -206,7 +210,7 @@ impl Filter {
         self.order = order;
     }
 
-    /// Sorts jobs by automaton, and the longest first, and does them.
+    /// Sorts jobs by automaton, the longest texts first, and runs them.
     fn in_order<'a>(&self, order: &mut [(u32, u32)], text: impl Fn(u32) -> &'a [u8], found: impl FnMut(usize, Alert)) {
         order.sort_unstable_by_key(|(automaton, number)| (*automaton, std::cmp::Reverse(text(*number).len())));
         self.at_once(order, text, found);

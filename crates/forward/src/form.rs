@@ -1,25 +1,25 @@
-//! How the keys of a burst are looked up.
+//! Forms of looking up the keys of a burst.
 
 use sinew_fabric::MAX_BURST;
 use sinew_interleave::{Batch, WidthError};
 
-/// One of the three forms that every table has: all find the same.
+/// One of the three forms of lookup that every table has. All find the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// One key after the other.
     Plain,
-    /// By the interleaver, so many at once as its batch says.
+    /// By the interleaver; the batch sets how many lookups overlap.
     Interleaved(Batch<MAX_BURST>),
     /// With group prefetching written by hand.
     Grouped,
 }
 
 impl Form {
-    /// The interleaved form, so many at once.
+    /// The interleaved form, with `width` lookups at once.
     ///
     /// # Errors
     ///
-    /// For 0, and for more than [`MAX_BURST`].
+    /// When `width` is 0 or more than [`MAX_BURST`].
     pub fn interleaved(width: usize) -> Result<Self, WidthError> {
         Batch::of_width(width).map(Self::Interleaved)
     }
@@ -31,7 +31,7 @@ impl Default for Form {
     }
 }
 
-/// Looks keys up in a table that has the three forms.
+/// Looks up keys in a table that has the three forms.
 macro_rules! look_up {
     ($table:expr, $form:expr, $keys:expr, $found:expr) => {
         match $form {

@@ -1,4 +1,4 @@
-//! An application between ports: what turns bursts of frames into sent ones.
+//! An application between ports: receives bursts, has them processed and sends the outcome.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::Readiness;
@@ -7,7 +7,8 @@ use sinew_fabric::frames::{FrameBurst, FramePort, FrameRx, FrameTx, LentFrame};
 use crate::burst::{Application, Fate, Fates, Outbox};
 use crate::interface::INTERFACES_MAX;
 
-/// Ports, and the application that forwards between them. It belongs to one thread, whose loop calls [`Self::turn`].
+/// Ports, and the application that forwards between them. A forwarder belongs to one thread, whose loop calls
+/// [`Self::turn`].
 #[derive(Debug)]
 pub struct Forwarder<P, A> {
     ports: Vec<P>,
@@ -19,16 +20,16 @@ pub struct Forwarder<P, A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{ports} ports are too many: a forwarder has at most {INTERFACES_MAX}")]
 pub struct TooManyPorts {
-    /// How many there were.
+    /// Ports that were given.
     pub ports: usize,
 }
 
 impl<P: FramePort, A: Application> Forwarder<P, A> {
-    /// An application between these ports, whose numbers are their places.
+    /// Puts an application between these ports. A port's number is its index.
     ///
     /// # Errors
     ///
-    /// [`TooManyPorts`].
+    /// [`TooManyPorts`] for more than [`INTERFACES_MAX`].
     pub fn new(ports: Vec<P>, application: A) -> Result<Self, TooManyPorts> {
         if ports.len() > INTERFACES_MAX {
             return Err(TooManyPorts { ports: ports.len() });
@@ -46,22 +47,23 @@ impl<P: FramePort, A: Application> Forwarder<P, A> {
         &self.application
     }
 
-    /// The application, to be changed between turns.
+    /// The application, for changes between turns.
     pub fn application_mut(&mut self) -> &mut A {
         &mut self.application
     }
 
-    /// What a thread that sleeps waits for.
+    /// The readiness sources that a sleeping thread waits for.
     pub fn sources(&mut self) -> ArrayVec<&mut dyn Readiness, INTERFACES_MAX> {
         self.ports.iter_mut().map(|port| port as &mut dyn Readiness).collect()
     }
 
-    /// When something is due next, with or without frames.
+    /// When the application next has work that is due, with or without frames.
     pub fn next_ns(&self) -> Option<u64> {
         self.application.next_ns()
     }
 
-    /// Takes a burst of each port, and sends what becomes of it. Returns how many frames were taken.
+    /// Receives a burst from each port and sends what the application makes of it. Returns the number of frames
+    /// received.
     pub fn turn(&mut self, now_ns: u64) -> usize {
         let Self { ports, application, outbox } = self;
         let mut rxs = ArrayVec::<&mut P::Rx, INTERFACES_MAX>::new();
@@ -82,7 +84,7 @@ impl<P: FramePort, A: Application> Forwarder<P, A> {
             has_sent = true;
             let mut fates = Fates::new();
             application.process(from, now_ns, &mut burst.frames, &mut fates, outbox);
-            // First what frames of this burst made, and what waited for one of them: it is older than those that go on.
+            // The outbox goes first: frames that waited for a frame of this burst are older than those sent on now.
             send_out(outbox, &mut txs);
             for (frame, fate) in burst.frames.drain(..).zip(fates) {
                 match fate {

@@ -1,4 +1,4 @@
-//! Interfaces of a router: what it is called and who it is on each.
+//! Interfaces of a router: their names, links and addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,29 +8,29 @@ use crate::headers::ipv6;
 
 /// Interfaces that a forwarder can have.
 pub const INTERFACES_MAX: usize = 32;
-/// The least that an interface with IPv4 alone carries of a packet (RFC 791).
+/// Smallest MTU of an interface with IPv4 alone, in bytes (RFC 791).
 const MTU_MIN: usize = 68;
 
 /// An address and the length of its network's prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The address on it.
+    /// An address on the network.
     pub address: IpAddr,
     /// Bits of the prefix.
     pub len: u8,
 }
 
-/// What is wrong with the text of a [`Network`] or a prefix.
+/// Error in the text of a [`Network`] or a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}`: {problem}")]
 pub struct NetworkError {
-    /// What was read.
+    /// The text that was read.
     pub text: String,
-    /// Why it is none.
+    /// What is wrong with it.
     pub problem: String,
 }
 
-/// Bits that an address of its family has.
+/// Bits of an address of this family.
 fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
@@ -51,7 +51,7 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// It is no address, no length, or a prefix longer than the address.
+    /// The address or the length cannot be read, or the prefix is longer than the address.
     pub fn parse(text: &str) -> Result<Self, NetworkError> {
         let wrong = |problem: String| NetworkError { text: text.to_owned(), problem };
         let (address, len) = text.split_once('/').ok_or_else(|| wrong("write ADDRESS/LENGTH".to_owned()))?;
@@ -66,7 +66,7 @@ impl Network {
         Ok(Self { address, len })
     }
 
-    /// Reads a prefix: a network whose further bits are zero.
+    /// Reads a prefix: a network whose bits beyond the prefix are zero.
     ///
     /// # Errors
     ///
@@ -85,17 +85,17 @@ impl Network {
         Ok(network)
     }
 
-    /// Its first address.
+    /// The network's first address.
     pub fn prefix(&self) -> IpAddr {
         masked(self.address, self.len)
     }
 
-    /// Whether an address is on it.
+    /// Whether an address is on the network.
     pub fn holds(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && masked(address, self.len) == self.prefix()
     }
 
-    /// The addresses of IPv4 on it that no host has: its first and its last, where it has more than two.
+    /// The IPv4 addresses on the network that no host may have: the first and the last, if there are more than two.
     pub fn reserved(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
         let edges = match self.prefix() {
             IpAddr::V4(first) if self.len < 31 => {
@@ -110,20 +110,20 @@ impl Network {
 /// An interface of a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// What routes call it.
+    /// The name that routes use for it.
     pub name: String,
     /// Its Ethernet address.
     pub mac: MacAddress,
-    /// Bytes of a packet that it carries.
+    /// Bytes of the longest packet that its link carries.
     pub mtu: usize,
-    /// Its addresses, and the networks that are reached through it.
+    /// Its addresses, and the networks reached through it.
     pub networks: Vec<Network>,
 }
 
-/// Why there can be no such interface.
+/// Reason for refusing a set of interfaces.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterfaceError {
-    /// Two have one name.
+    /// Two interfaces have the same name.
     #[error("two interfaces are called {name}: give each a name of its own")]
     Name {
         /// The name.
@@ -132,65 +132,66 @@ pub enum InterfaceError {
     /// No host can have this address.
     #[error("interface {name}: {address} is no address that a host can have")]
     Address {
-        /// Of the interface.
+        /// Name of the interface.
         name: String,
-        /// What it was given.
+        /// The address given for it.
         address: IpAddr,
     },
-    /// Two have one address.
+    /// The same address was given twice.
     #[error("interfaces {name} and {other} both have the address {address}")]
     Twice {
-        /// Of the interface.
+        /// Name of the interface.
         name: String,
-        /// Of the other.
+        /// Name of the interface that had the address first.
         other: String,
-        /// What both were given.
+        /// The address given for both.
         address: IpAddr,
     },
-    /// It carries too little.
+    /// The MTU of an interface is too small for its addresses.
     #[error("interface {name} carries packets of {mtu} bytes, and {} has to carry {least}", if *least == ipv6::MTU_MIN { "IPv6" } else { "IPv4" })]
     Mtu {
-        /// Of the interface.
+        /// Name of the interface.
         name: String,
-        /// What it carries.
+        /// Its MTU, in bytes.
         mtu: usize,
-        /// What it must.
+        /// The smallest MTU allowed, in bytes.
         least: usize,
     },
-    /// There are too many.
+    /// There are more than [`INTERFACES_MAX`].
     #[error("{count} interfaces are too many: there can be {INTERFACES_MAX}")]
     Count {
-        /// How many were given.
+        /// Interfaces that were given.
         count: usize,
     },
 }
 
 impl Interface {
-    /// The address of IPv6 that every interface has on its link, made of its Ethernet address (RFC 4291, appendix A).
+    /// The link-local IPv6 address that every interface has, derived from its Ethernet address (RFC 4291, appendix A).
     pub fn link_local(&self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.mac.0;
         Ipv6Addr::from([0xFE, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xFF, 0xFE, d, e, f])
     }
 
-    /// Whether this address is its own.
+    /// Whether this address belongs to the interface.
     pub fn has(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|network| network.address == address) || address == IpAddr::V6(self.link_local())
     }
 
-    /// Whether an address is reached on its link.
+    /// Whether an address can be reached on the interface's link.
     pub fn reaches(&self, address: IpAddr) -> bool {
         let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
         is_link_local || self.networks.iter().any(|network| network.holds(address))
     }
 
-    /// Its address of IPv4 on the network of `near`, or any.
+    /// The interface's IPv4 address on the network of `near`; if it has none there, any of them.
     pub fn v4_near(&self, near: Ipv4Addr) -> Option<Ipv4Addr> {
         let on_net = self.networks.iter().find(|network| network.holds(near.into()));
         let v4 = |network: &Network| if let IpAddr::V4(v4) = network.address { Some(v4) } else { None };
         on_net.and_then(v4).or_else(|| self.networks.iter().find_map(v4))
     }
 
-    /// An address of IPv6 that others than its link know, or that of the link.
+    /// The IPv6 address to use towards `near`: a global one, or the link-local one if `near` is link-local or there is
+    /// no other.
     pub fn v6_near(&self, near: Ipv6Addr) -> Ipv6Addr {
         let v6 = |network: &Network| if let IpAddr::V6(v6) = network.address { Some(v6) } else { None };
         if near.is_unicast_link_local() {
@@ -199,13 +200,13 @@ impl Interface {
         self.networks.iter().find_map(v6).unwrap_or_else(|| self.link_local())
     }
 
-    /// The longest frame of it.
+    /// Bytes of its longest frame, including the Ethernet header.
     pub fn frame_len_max(&self) -> usize {
         self.mtu + ETHERNET_HEADER_LEN
     }
 }
 
-/// Checks that interfaces can be those of one router.
+/// Checks that these interfaces can belong to one router.
 ///
 /// # Errors
 ///
@@ -241,7 +242,7 @@ pub fn check(interfaces: &[Interface]) -> Result<(), InterfaceError> {
     Ok(())
 }
 
-/// Whether an address can be one host's, that others can reach.
+/// Whether an address can belong to one host that others can reach.
 pub fn is_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_host_v4(v4),
@@ -249,17 +250,18 @@ pub fn is_host(address: IpAddr) -> bool {
     }
 }
 
-/// As [`is_host`].
+/// Whether an address can belong to one host that others can reach.
 #[inline(always)]
 pub fn is_host_v4(address: Ipv4Addr) -> bool {
-    // 0/8 is this network, 127/8 this host, and from 224/4 on are groups, what is reserved, and all.
+    // 0/8 is this network and 127/8 this host; multicast, reserved and broadcast addresses begin at 224/4.
     (1..224).contains(&address.octets()[0]) && !address.is_loopback()
 }
 
-/// As [`is_host`].
+/// Whether an address can belong to one host that others can reach.
 #[inline(always)]
 pub fn is_host_v6(address: Ipv6Addr) -> bool {
-    // Of ::/96 nobody is: nobody, the host itself, and addresses of IPv4 in an obsolete form.
+    // No host has an address in ::/96: it holds the unspecified address, loopback, and an obsolete form of IPv4
+    // addresses.
     !address.is_multicast() && address.to_bits() >> 32 != 0
 }
 

@@ -1,16 +1,17 @@
-//! Forwarding of Ethernet frames: the applications of nsdi15 ("Raising the Bar for Using GPUs in Software Packet Processing", section 4), as libraries and on live
-//! frames.
+//! Forwarding of Ethernet frames: the applications of nsdi15 ("Raising the Bar for Using GPUs in Software Packet
+//! Processing", section 4), as libraries and on live frames.
 //!
 //! | application | forwards by |
 //! | --- | --- |
-//! | [`echo::Echo`] | a number in the frame |
-//! | [`router::Router`] | the longest prefix of an IPv4 or IPv6 destination, with all that a router owes its neighbours |
+//! | [`echo::Echo`] | the port number in the frame |
+//! | [`router::Router`] | the longest prefix of an IPv4 or IPv6 destination, with all duties of a router |
 //! | [`switch::Switch`] | the Ethernet destination |
 //! | [`named::Named`] | the longest prefix of an Interest's name |
 //!
-//! Each looks a burst's keys up in one of three [forms](Form), which share the table: one after the other, interleaved, and with group prefetching by hand. An
-//! [`Application`] is a state machine: it is handed bursts and the time and says what becomes of frames, so it runs the same on any port and in virtual time.
-//! A [`Forwarder`] puts it between ports. [`filter`] finds patterns in packets (section 5), which [`rules`] of Snort may name.
+//! Each application looks up a burst's keys in one of three [forms](Form), which share the table: one after the other,
+//! interleaved, and with group prefetching by hand. An [`Application`] is a state machine: it is handed bursts and the
+//! time and decides the fate of each frame, so it runs the same on any port and in virtual time. A [`Forwarder`] puts
+//! it between ports. [`filter`] finds patterns in packets (section 5); [`rules`] reads them from Snort rules.
 //!
 //! ```
 //! use sinew_fabric::frames::cable::Cable;

@@ -1,6 +1,8 @@
-//! Forwarding of named data (nsdi15 4): Interests go to the port of the longest prefix of their name, with one hop fewer.
+//! Forwarding of named data (nsdi15 4): an Interest leaves by the port of the longest prefix of its name, with its hop
+//! limit decremented.
 //!
-//! Nothing is remembered of Interests that went by, so Data that comes back has no way through; it is counted as no Interest.
+//! Interests that passed are not remembered, so Data cannot find its way back; it is counted as
+//! [`Reason::NotInterest`].
 
 use arrayvec::ArrayVec;
 use sinew_fabric::MAX_BURST;
@@ -13,14 +15,14 @@ use crate::form::Form;
 use crate::headers::{self, ether_type, ndn};
 use crate::routes::{LineError, lines, named};
 
-/// Names to be forwarded by, each with its port and the line that it stands in.
+/// Name prefixes to forward by, each with its port and the line that it was read from.
 pub type Prefixes = Vec<(Vec<u8>, u16, usize)>;
 
-/// Reads prefixes of names, one a line: `/org/example dev lan`.
+/// Reads name prefixes, one per line: `/org/example dev lan`.
 ///
 /// # Errors
 ///
-/// The first line that is wrong: no name, one with an empty component, no such port, or a prefix that stands there twice.
+/// The first line that is wrong: not a name, an empty component, an unknown port, or a prefix that was given before.
 pub fn parse<'a>(text: &str, ports: impl Iterator<Item = &'a str> + Clone) -> Result<Prefixes, LineError> {
     let mut prefixes = Prefixes::new();
     let mut seen = std::collections::HashMap::new();
@@ -39,22 +41,22 @@ pub fn parse<'a>(text: &str, ports: impl Iterator<Item = &'a str> + Clone) -> Re
     Ok(prefixes)
 }
 
-/// See the [module](self).
+/// The named-data forwarder; see the [module](self).
 #[derive(Debug)]
 pub struct Named {
     table: NameTable,
     form: Form,
     counters: Counters,
-    /// Names of a burst.
+    /// Names of the current burst.
     names: Vec<u8>,
 }
 
 impl Named {
-    /// A forwarder by these prefixes. `seed` is of its table's hash.
+    /// A forwarder by these prefixes. `seed` seeds the hash of its table.
     ///
     /// # Errors
     ///
-    /// The line of the prefix for which there is no place, or that has another's hash.
+    /// The line of a prefix for which there is no room, or whose hash collides with another's.
     pub fn new(prefixes: &Prefixes, form: Form, seed: u64) -> Result<Self, LineError> {
         let bytes = prefixes.iter().map(|(name, ..)| 8 + name.len().next_multiple_of(8)).sum();
         let wrong = |line: usize| move |error: NameError| LineError { line, problem: error.to_string() };
@@ -66,18 +68,18 @@ impl Named {
         Ok(Self::over(table, form))
     }
 
-    /// A forwarder by a table, whose next hops are ports.
+    /// A forwarder by a table whose next hops are ports.
     pub fn over(table: NameTable, form: Form) -> Self {
         Self { table, form, counters: Counters::default(), names: Vec::new() }
     }
 
-    /// Goes on with another's prefixes. Returns what it was, without its counts.
+    /// Takes over another forwarder's prefixes and form. Returns the previous state, with counters at zero.
     pub fn install(&mut self, other: Self) -> Self {
         let counters = std::mem::take(&mut self.counters);
         std::mem::replace(self, Self { counters, ..other })
     }
 
-    /// Prefixes there are.
+    /// Number of prefixes.
     pub fn prefixes(&self) -> usize {
         self.table.len()
     }

@@ -1,4 +1,5 @@
-//! Who is behind an address on a link: learnt, asked for, and forgotten; frames wait in bounded number meanwhile.
+//! Neighbours on a link: their Ethernet addresses are learnt, asked for and forgotten. A bounded number of frames waits
+//! meanwhile.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
@@ -10,27 +11,27 @@ use siphasher::sip::SipHasher13;
 use crate::bucket::Bucket;
 use crate::counters::Reason;
 
-/// How long an answer is believed, without one that confirms it, in nanoseconds.
+/// Time for which an address counts as fresh after it was last confirmed, in nanoseconds.
 pub const FRESH_NS: u64 = 30_000_000_000;
-/// How long an answer is waited for (RFC 4861's RetransTimer), in nanoseconds.
+/// Time to wait for an answer (RFC 4861's RetransTimer), in nanoseconds.
 pub const PATIENCE_NS: u64 = 1_000_000_000;
-/// Questions that are asked in vain before a neighbour counts as gone (RFC 4861's MAX_MULTICAST_SOLICIT).
+/// Unanswered requests after which a neighbour counts as gone (RFC 4861's MAX_MULTICAST_SOLICIT).
 pub const QUESTIONS: u8 = 3;
-/// Frames that wait for one neighbour.
+/// Frames that can wait for one neighbour.
 pub const WAITING_EACH: usize = 8;
-/// Entries that are looked at for one that can be replaced.
+/// Entries examined, at most, for one to replace.
 const REPLACE_STEPS: usize = 32;
 
-/// Limits of a table.
+/// Limits of a neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourLimits {
-    /// Neighbours that are known at once, beside those that routes name.
+    /// Neighbours kept at once, besides those that routes name.
     pub neighbours: usize,
-    /// Frames that wait at once, for all of them.
+    /// Frames that can be waiting at once, over all neighbours.
     pub waiting: usize,
-    /// Questions a second, of all; as many may be asked at once.
+    /// Address requests per second, over all neighbours; also the largest burst of them.
     pub questions_per_s: u32,
-    /// Keys of the hash that neighbours are found by, which nobody who sends frames should know.
+    /// Keys of the hash by which neighbours are found. Senders of frames should not know them.
     pub hash_keys: (u64, u64),
 }
 
@@ -57,30 +58,30 @@ struct Neighbour {
     address: IpAddr,
     mac: Option<MacAddress>,
     confirmed_ns: u64,
-    /// When it was asked for last, since it was confirmed.
+    /// When it was last asked for in the current round of requests.
     asked_ns: Option<u64>,
     questions: u8,
-    /// Whether it is on the list of those that are asked for.
+    /// Whether it is on the `asked` list.
     is_asked: bool,
-    /// When nobody had answered.
+    /// When the last round of requests ended without an answer.
     failed_ns: Option<u64>,
-    /// A route names it: it stays.
+    /// A route names it, so it is not replaced.
     is_pinned: bool,
-    /// It was used since somebody looked for one to be replaced.
+    /// It was used since the search for an entry to replace last passed it.
     is_used: bool,
     waiting: VecDeque<Vec<u8>>,
 }
 
-/// What is due of a neighbour.
+/// Work that is due for a neighbour.
 #[derive(Debug)]
 pub(crate) enum Due {
-    /// It is to be asked for: by its own address, if that is known still.
+    /// Ask for it: interface, address, and its last known Ethernet address for a unicast request.
     Ask(u16, IpAddr, Option<MacAddress>),
-    /// Nobody answered: these frames go nowhere.
+    /// Nobody answered, so these frames cannot be delivered.
     GiveUp(Vec<Vec<u8>>),
 }
 
-/// The table.
+/// A neighbour table.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     index: HashMap<(u16, IpAddr), u32, Keyed>,
@@ -91,7 +92,7 @@ pub(crate) struct Neighbours {
     waiting: usize,
     questions: Bucket,
     limits: NeighbourLimits,
-    /// Frames that waited for neighbours whose places were needed.
+    /// Frames dropped because their neighbour's entry was replaced.
     displaced: u64,
 }
 
@@ -110,7 +111,8 @@ impl Neighbours {
         }
     }
 
-    /// The place of a neighbour, which is made if there is none. It holds until the next that is made, unless it is pinned.
+    /// Index of a neighbour's entry, which is added if missing. The index is valid until the next entry is added, or
+    /// for as long as the neighbour is pinned.
     #[inline]
     pub fn find(&mut self, interface: u16, address: IpAddr) -> u32 {
         match self.index.get(&(interface, address)) {
@@ -154,7 +156,8 @@ impl Neighbours {
         at as u32
     }
 
-    /// An entry that makes room, if there is to be none more: one that was not used of late and that nothing waits for, or else the first in turn.
+    /// Chooses an entry to replace if the table is full: one that was not used lately and has no waiting frames, or
+    /// else the first unpinned one in turn. `None` while the table may grow.
     fn replaceable(&mut self) -> Option<usize> {
         if self.entries.len() < self.limits.neighbours.max(1) {
             return None;
@@ -175,11 +178,11 @@ impl Neighbours {
                 break;
             }
         }
-        // All are pinned: one more, then.
+        // `None` if every entry is pinned: then the table grows.
         other
     }
 
-    /// Pins the neighbours that routes name, and no others; returns their places, in order.
+    /// Pins the neighbours that routes name, and no others. Returns the indices of their entries, in order.
     pub fn pin(&mut self, named: impl Iterator<Item = Option<(u16, IpAddr)>>) -> Vec<u32> {
         let named: Vec<_> = named.collect();
         let pinned: std::collections::HashSet<_> = named.iter().flatten().copied().collect();
@@ -192,7 +195,7 @@ impl Neighbours {
         named.into_iter().map(|key| key.map_or(u32::MAX, &mut place)).collect()
     }
 
-    /// The address of a neighbour, if it is known. What is known for long is asked for again meanwhile.
+    /// The Ethernet address of a neighbour, if known. A stale address is still used while it is asked for again.
     #[inline]
     pub fn mac(&mut self, at: u32, now_ns: u64) -> Option<MacAddress> {
         let entry = &mut self.entries[at as usize];
@@ -212,11 +215,12 @@ impl Neighbours {
         self.next_ns = self.next_ns.min(now_ns);
     }
 
-    /// Keeps a frame until the neighbour is known, and asks for it.
+    /// Keeps a frame until the neighbour's address is known, and asks for it.
     ///
     /// # Errors
     ///
-    /// [`Reason::QueueFull`], or [`Reason::Neighbour`] where nobody answered a moment ago.
+    /// [`Reason::QueueFull`], or [`Reason::Neighbour`] if a round of requests went unanswered less than [`PATIENCE_NS`]
+    /// ago.
     pub fn wait(&mut self, at: u32, now_ns: u64, frame: Vec<u8>) -> Result<(), Reason> {
         let entry = &mut self.entries[at as usize];
         if entry.failed_ns.is_some_and(|failed_ns| now_ns.saturating_sub(failed_ns) < PATIENCE_NS) {
@@ -236,8 +240,8 @@ impl Neighbours {
         result
     }
 
-    /// Takes in that a neighbour has this Ethernet address, and hands the frames that waited to `release`. Of neighbours that nobody asked for it is only kept where
-    /// `is_new` allows it.
+    /// Learns that a neighbour has this Ethernet address, and hands the frames that waited for it to `release`. A
+    /// neighbour not in the table is added only if `is_new`.
     pub fn learn(
         &mut self,
         interface: u16,
@@ -263,12 +267,12 @@ impl Neighbours {
         entry.waiting.drain(..).for_each(&mut release);
     }
 
-    /// When something is due next.
+    /// When the next work is due; `None` while there is none.
     pub fn next_ns(&self) -> Option<u64> {
         (!self.asked.is_empty()).then_some(self.next_ns)
     }
 
-    /// Hands what is due by now to `take`.
+    /// Hands the work that is due by now to `take`.
     pub fn tick(&mut self, now_ns: u64, mut take: impl FnMut(Due)) {
         if self.asked.is_empty() || now_ns < self.next_ns {
             return;
@@ -302,12 +306,12 @@ impl Neighbours {
         self.next_ns = next_ns;
     }
 
-    /// Frames that waited for neighbours whose places others took, since the last call.
+    /// Returns, and resets, the number of frames dropped because their neighbour's entry was replaced.
     pub fn take_displaced(&mut self) -> u64 {
         std::mem::take(&mut self.displaced)
     }
 
-    /// Neighbours whose address is known, and frames that wait.
+    /// Number of neighbours whose address is known, and number of waiting frames.
     pub fn len(&self) -> (usize, usize) {
         (self.entries.iter().filter(|entry| entry.mac.is_some()).count(), self.waiting)
     }
@@ -378,7 +382,7 @@ mod tests {
         assert_eq!(due(&mut neighbours, later), (1, 0));
         neighbours.learn(0, address(1), MAC, later + 1, false, |_| {});
         assert_eq!(neighbours.next_ns(), None, "confirmed");
-        // Once more, in vain.
+        // Asked once more, and not answered.
         let gone = 3 * FRESH_NS;
         assert_eq!(neighbours.mac(at, gone), Some(MAC));
         let asked: usize = (0..=3).map(|question| due(&mut neighbours, gone + question * PATIENCE_NS).0).sum();

@@ -1,4 +1,4 @@
-//! Routes as people write them: one a line.
+//! Reader for routes in text form, one per line.
 //!
 //! ```text
 //! # comment
@@ -9,19 +9,20 @@
 //! 198.51.100.0/24 discard
 //! ```
 //!
-//! `dev` may be left out where the next hop is on the network of one interface. `default` is the whole of the next hop's family.
+//! `dev` may be left out if the next hop is on the network of exactly one interface. `default` is the zero-length
+//! prefix of the next hop's family.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::interface::{Interface, Network, is_host};
 
-/// Where packets go.
+/// Where a route sends packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// To a router on the link of an interface.
     Via(u16, IpAddr),
-    /// To the link of an interface, where the destination is.
+    /// To the destination itself, on the link of an interface.
     Link(u16),
     /// Nowhere.
     Discard,
@@ -30,11 +31,11 @@ pub enum Target {
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Which destinations.
+    /// Destinations that the route is for.
     pub prefix: Network,
-    /// Where they go.
+    /// Where the packets go.
     pub target: Target,
-    /// The line that it stands in, from 1.
+    /// Line that the route was read from, counted from 1.
     pub line: usize,
 }
 
@@ -42,13 +43,13 @@ pub struct Route {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct LineError {
-    /// Its number, from 1.
+    /// Line number, counted from 1; 0 if no single line is at fault.
     pub line: usize,
     /// What is wrong.
     pub problem: String,
 }
 
-/// The lines of a text that say something, with their numbers, each in words.
+/// The lines of a text that are neither blank nor comments, split into words, with their numbers.
 pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     text.lines().enumerate().filter_map(|(at, line)| {
         let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
@@ -56,7 +57,7 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     })
 }
 
-/// The number of the interface with a name.
+/// Index of the interface with this name.
 pub(crate) fn named<'a>(name: &str, mut names: impl Iterator<Item = &'a str>) -> Result<u16, String> {
     let at = names.position(|other| other == name);
     at.map(|at| at as u16).ok_or_else(|| format!("there is no interface called {name}"))
@@ -106,7 +107,8 @@ fn target(words: &[&str], interfaces: &[Interface]) -> Result<Target, String> {
 ///
 /// # Errors
 ///
-/// The first line that is wrong: no prefix, one longer than the address, a next hop that no interface reaches, a prefix that stands there twice.
+/// The first line that is wrong: not a prefix, a prefix longer than its address, a next hop that no interface reaches,
+/// or a prefix that was given before.
 pub fn parse(text: &str, interfaces: &[Interface]) -> Result<Vec<Route>, LineError> {
     let mut routes = Vec::new();
     let mut seen = HashMap::new();
@@ -129,7 +131,7 @@ pub fn parse(text: &str, interfaces: &[Interface]) -> Result<Vec<Route>, LineErr
             return Err(wrong(format!("the prefix {} and the next hop {gateway} are of different families", words[0])));
         }
         if let Some(first) = seen.insert((prefix.address, prefix.len), line) {
-            return Err(wrong(format!("{} stands in line {first} already", words[0])));
+            return Err(wrong(format!("{} is already in line {first}", words[0])));
         }
         routes.push(Route { prefix, target, line });
     }
@@ -182,7 +184,7 @@ mod tests {
             ("10.0.0.0/8", "write PREFIX via"),
             ("10.0.0.0/8 discard now", "write PREFIX via"),
             ("default dev lan", "wants a next hop"),
-            ("10.8.0.0/16 discard", "stands in line 1 already"),
+            ("10.8.0.0/16 discard", "is already in line 1"),
         ] {
             let text = format!("10.8.0.0/16 dev lan\n{text}\n");
             let error = parse(&text, &interfaces()).unwrap_err();

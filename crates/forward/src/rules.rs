@@ -1,46 +1,49 @@
-//! Rules of Snort, as far as they say which bytes to look for where: a loader of their `content` options.
+//! A loader for Snort rules. It reads the `content` options, the ports and the protocol.
 //!
 //! ```text
 //! alert tcp any any -> any 80 (msg:"one"; content:"GET /|20|x"; nocase; content:"secret"; sid:1;)
 //! ```
 //!
-//! A rule stands in a line; `\` at its end goes on with the next. Of the head the protocol and the ports count: a rule for one port, or a list of ports, belongs to those, and every other (`any`, ranges,
-//! variables, `!`) to all packets of its protocol. Of the options `content` counts, with `nocase` behind it; contents that must not be there (`!"..."`) are left out.
+//! A rule is one line, which `\` at the end continues. Of the head, the protocol and the ports are used: a rule for one
+//! port or a list of ports applies to those ports, and every other form (`any`, ranges, variables, `!`) applies to all
+//! packets of the protocol. Of the options, `content` is used, with a following `nocase`. Negated contents (`!"..."`)
+//! are left out.
 
 use sinew_store::lookup::patterns::Pattern;
 
 use crate::headers::protocol;
 use crate::routes::LineError;
 
-/// Which packets a rule looks at.
+/// Packets that a rule looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ports {
-    /// All of a protocol.
+    /// All packets of the protocol.
     Any,
-    /// Those that come from this port.
+    /// Packets from this port.
     From(u16),
-    /// Those that go to this port.
+    /// Packets to this port.
     To(u16),
 }
 
-/// A pattern of a rule, with the packets that it is looked for in.
+/// A pattern of a rule, with the packets in which it is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// The protocol of IP; none for all.
+    /// The IP protocol; `None` for all.
     pub protocol: Option<u8>,
-    /// Its ports.
+    /// Ports of the packets.
     pub ports: Ports,
-    /// What is looked for.
+    /// The bytes to look for.
     pub pattern: Pattern,
-    /// The line of the rule, from 1.
+    /// First line of the rule, counted from 1.
     pub line: usize,
 }
 
-/// Reads rules; returns the contents of each, once for each port.
+/// Reads rules. Returns the contents of every rule, once for each port.
 ///
 /// # Errors
 ///
-/// The first line that is wrong: a rule without a head or options, a content that is empty or has a wrong escape, an option that is not closed.
+/// The first line that is wrong: a rule without a head or options, a content that is empty or has a wrong escape, or an
+/// option that is not closed.
 pub fn parse(text: &str) -> Result<Vec<Content>, LineError> {
     let mut contents = Vec::new();
     let mut rule = String::new();
@@ -64,7 +67,7 @@ pub fn parse(text: &str) -> Result<Vec<Content>, LineError> {
         rule.clear();
     }
     if !rule.is_empty() {
-        return Err(LineError { line: end, problem: "the rule goes on behind the end of the file".to_owned() });
+        return Err(LineError { line: end, problem: "the rule continues past the end of the file".to_owned() });
     }
     Ok(contents)
 }
@@ -87,7 +90,7 @@ fn read(rule: &str, line: usize, contents: &mut Vec<Content>) -> Result<(), Stri
         other => return Err(format!("`{other}` is no protocol of rules: ip, tcp, udp or icmp")),
     };
     let mut patterns: Vec<(Vec<u8>, bool)> = Vec::new();
-    // Whether the content before was one that counts, for what is said of it.
+    // Whether the last content is used, so that a following `nocase` applies to it.
     let mut counts = false;
     for option in split_options(options)? {
         let (name, value) =
@@ -96,7 +99,7 @@ fn read(rule: &str, line: usize, contents: &mut Vec<Content>) -> Result<(), Stri
             ("content", Some(value)) => {
                 counts = !value.starts_with('!');
                 let (text, more) = quoted(value.trim_start_matches('!').trim_start())?;
-                // Snort 3 says it behind commas.
+                // Snort 3 writes options of a content behind commas.
                 let is_any_case = more.split(',').any(|word| word.trim() == "nocase");
                 let bytes = unescaped(text)?;
                 if bytes.is_empty() {
@@ -122,7 +125,7 @@ fn read(rule: &str, line: usize, contents: &mut Vec<Content>) -> Result<(), Stri
         (Some(from), None) => from.iter().copied().map(Ports::From).collect(),
     };
     if **direction == *"<>" {
-        // The same packets the other way.
+        // The same packets in the other direction.
         match (&from, &to) {
             (None, None) => {}
             (_, Some(to)) => all_ports.extend(to.iter().copied().map(Ports::From)),
@@ -138,7 +141,7 @@ fn read(rule: &str, line: usize, contents: &mut Vec<Content>) -> Result<(), Stri
     Ok(())
 }
 
-/// The words of a head, where what stands in brackets is one.
+/// The words of a head. A list in brackets is one word.
 fn words(head: &str) -> Result<Vec<String>, String> {
     let (mut words, mut depth) = (vec![String::new()], 0);
     for c in head.chars() {
@@ -161,7 +164,7 @@ fn words(head: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// The ports that are named one by one; none where others are meant.
+/// The ports that are listed by number; `None` for any other form.
 fn ports(text: &str) -> Result<Option<Vec<u16>>, String> {
     let list = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -172,7 +175,7 @@ fn ports(text: &str) -> Result<Option<Vec<u16>>, String> {
     list.split(',').map(port).collect::<Result<Vec<u16>, String>>().map(Some)
 }
 
-/// The options, which `;` ends where it stands in no quotes.
+/// Splits the options, each ended by a `;` outside quotes.
 fn split_options(text: &str) -> Result<Vec<&str>, String> {
     let (mut options, mut start, mut is_quoted, mut is_escaped) = (Vec::new(), 0, false, false);
     for (at, c) in text.char_indices() {
@@ -198,7 +201,7 @@ fn split_options(text: &str) -> Result<Vec<&str>, String> {
     Ok(options)
 }
 
-/// What stands in quotation marks at the beginning, and what follows.
+/// Splits off the leading quoted text, and returns what follows it.
 fn quoted(text: &str) -> Result<(&str, &str), String> {
     let inside = text.strip_prefix('"').ok_or_else(|| format!("`{text}`: a content stands in quotation marks"))?;
     let mut is_escaped = false;
@@ -213,7 +216,7 @@ fn quoted(text: &str) -> Result<(&str, &str), String> {
     Err("a quotation mark is not closed".to_owned())
 }
 
-/// The bytes of a content: `|41 42|` are in hexadecimal, and `\` takes a byte as it is.
+/// The bytes of a content: `|41 42|` is hexadecimal, and `\` makes the next byte literal.
 fn unescaped(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -289,7 +292,7 @@ mod tests {
             ("alert tcp any any -> any 80 (content:\"|41\";)", "`|` is not closed"),
             ("alert tcp any any -> any 80 (content:\"x;)", "quotation mark is not closed"),
             ("alert tcp any any -> any 80 (content:\"x\")", "not ended by `;`"),
-            ("alert tcp any any -> any 80 (content:\"x\"; \\", "goes on behind the end"),
+            ("alert tcp any any -> any 80 (content:\"x\"; \\", "continues past the end"),
         ] {
             let error = parse(&format!("\nalert ip any any -> any any (content:\"ok\";)\n{rule}")).unwrap_err();
             assert!(error.line == 3 && error.problem.contains(problem), "{rule}: {error}");

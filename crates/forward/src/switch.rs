@@ -1,5 +1,5 @@
-//! A layer-2 switch (nsdi15 4): frames go to the port that their destination is behind, found in a cuckoo table. Stations stand in it from a file, and are learnt
-//! from what they send.
+//! A layer-2 switch (nsdi15 4): a frame goes to the port that its destination is behind, found in a cuckoo table.
+//! Stations are given in a file, and learnt from the frames that they send.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::MAX_BURST;
@@ -12,21 +12,22 @@ use crate::form::{Form, look_up};
 use crate::headers;
 use crate::routes::{LineError, lines, named};
 
-/// How long what was learnt is believed: it is forgotten all at once, and learnt again from the next frames.
+/// Time for which learnt stations are kept, in nanoseconds. All are forgotten at once, and learnt again from the next
+/// frames.
 pub const LEARNT_NS: u64 = 300_000_000_000;
-/// Addresses that every bridge keeps to its link (802.1D 7.12.6): the last byte goes to 15.
+/// First five bytes of the addresses that no bridge forwards (802.1D 7.12.6); the last byte is 0 to 15.
 const OF_LINK: [u8; 5] = [1, 0x80, 0xC2, 0, 0];
-/// Bit of the table's value: it was learnt.
+/// Bit of a table value that marks a learnt station.
 const IS_LEARNT: u16 = 1 << 15;
 
-/// Stations that are known beforehand, each with its port.
+/// Stations known beforehand, each with its port.
 pub type Stations = Vec<(MacAddress, u16)>;
 
-/// Reads stations, one a line: `02:00:00:00:00:01 dev lan`.
+/// Reads stations, one per line: `02:00:00:00:00:01 dev lan`.
 ///
 /// # Errors
 ///
-/// The first line that is wrong: no address of a station, no such port, or a station that stands there twice.
+/// The first line that is wrong: not a station's address, an unknown port, or a station that was given before.
 pub fn parse<'a>(text: &str, ports: impl Iterator<Item = &'a str> + Clone) -> Result<Stations, LineError> {
     let mut stations = Stations::new();
     let mut seen = std::collections::HashMap::new();
@@ -48,7 +49,7 @@ pub fn parse<'a>(text: &str, ports: impl Iterator<Item = &'a str> + Clone) -> Re
     Ok(stations)
 }
 
-/// An address as people write it, `02:00:00:00:00:01`.
+/// Reads an Ethernet address in the usual notation, `02:00:00:00:00:01`; `-` is accepted for `:`.
 pub fn parse_mac(text: &str) -> Option<MacAddress> {
     let mut bytes = [0; 6];
     let mut parts = text.split([':', '-']);
@@ -60,13 +61,13 @@ pub fn parse_mac(text: &str) -> Option<MacAddress> {
     parts.next().is_none().then_some(MacAddress(bytes))
 }
 
-/// See the [module](self).
+/// The switch; see the [module](self).
 #[derive(Debug)]
 pub struct Switch {
     table: MacTable,
     capacity: usize,
     learns: bool,
-    /// What was learnt, to be forgotten.
+    /// Learnt stations, to be forgotten together.
     learnt: Vec<MacAddress>,
     forget_ns: Option<u64>,
     form: Form,
@@ -74,7 +75,8 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A switch that knows these stations, and has room for so many together with those that it learns. `seed` is of its table's hash.
+    /// A switch that knows these stations. `capacity` bounds them together with those that it learns, and is raised to
+    /// their number if lower. `seed` seeds the hash of its table.
     ///
     /// # Errors
     ///
@@ -89,21 +91,22 @@ impl Switch {
         Ok(Self { table, capacity, learns, learnt: Vec::new(), forget_ns: None, form, counters })
     }
 
-    /// Goes on with another's stations; what was learnt is forgotten. Returns what it was, without its counts.
+    /// Takes over another switch's stations and settings; stations learnt here are forgotten. Returns the previous
+    /// state, with counters at zero.
     pub fn install(&mut self, other: Self) -> Self {
         let counters = std::mem::take(&mut self.counters);
         std::mem::replace(self, Self { counters, ..other })
     }
 
-    /// Stations that it knows.
+    /// Number of stations known.
     pub fn stations(&self) -> usize {
         self.table.len()
     }
 
-    /// Learns that a station is behind a port, where that is new.
+    /// Learns that a station is behind a port, unless that is known already.
     #[inline]
     fn learn(&mut self, mac: MacAddress, from: u16, known: Option<u16>, now_ns: u64) {
-        // What was given beforehand stays.
+        // A station given beforehand does not move.
         if known.is_some_and(|known| known & IS_LEARNT == 0 || known == from | IS_LEARNT) {
             return;
         }
@@ -115,7 +118,8 @@ impl Switch {
         if is_new && self.table.len() >= self.capacity {
             self.forget();
         }
-        // Frames for one that finds no place are flooded. An earlier frame of the burst may have been its, too.
+        // Frames for a station that found no room are flooded. The station may already be in the table from an earlier
+        // frame of this burst, so it goes on the list only if it is new there.
         if matches!(self.table.insert(mac.0, from | IS_LEARNT), Ok(None)) {
             self.learnt.push(mac);
             self.forget_ns.get_or_insert(now_ns.saturating_add(LEARNT_NS));

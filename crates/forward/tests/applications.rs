@@ -1,4 +1,4 @@
-//! The switch, named data, echo, and applications between ports.
+//! The switch, named data, echo, and forwarders between ports.
 
 #[allow(dead_code, reason = "this test's part of it")]
 mod common;
@@ -43,11 +43,12 @@ fn a_switch_sends_to_stations_it_knows_and_floods_what_it_does_not() {
             frame(MacAddress::BROADCAST, mac(1)),
             frame(mac(9), mac(8)),
         ];
-        // What a frame of the burst teaches is known for all of it, and a station is not sent to where it came from.
+        // An address learnt from one frame is known for the whole burst, and no frame returns to the port that it came
+        // from.
         assert_eq!(ports_of(&mut switch, 2, 0, burst), [1, flood, flood]);
         assert_eq!(switch.counters().dropped(Reason::Station), 1);
         assert_eq!(ports_of(&mut switch, 0, 0, vec![frame(mac(9), mac(1))]), [2]);
-        // It moves; what stands in the file does not.
+        // A learnt station can move; one from the file cannot.
         ports_of(&mut switch, 0, 0, vec![frame(mac(1), mac(9)), frame(mac(1), mac(2))]);
         assert_eq!(ports_of(&mut switch, 2, 0, vec![frame(mac(9), mac(7)), frame(mac(2), mac(7))]), [0, 1]);
         tick(&mut switch, LEARNT_NS);
@@ -110,7 +111,7 @@ fn echo_sends_where_the_frame_says() {
 
 type Port = Cable<sinew_fabric::loopback::LoopbackPort>;
 
-/// Ports of a forwarder, and what is at the other ends.
+/// Ports of a forwarder, and the ports at the other ends of their cables.
 fn cables(count: usize) -> (Vec<Port>, Vec<Port>) {
     let network = Network::new(ManualClock::new());
     (0..count)

@@ -1,4 +1,4 @@
-//! Property tests: whatever is sent, a forwarder goes on.
+//! Property tests: no input stops a forwarder.
 
 #[allow(dead_code, reason = "this test's part of it")]
 mod common;

@@ -20,7 +20,7 @@ fn known() -> Router {
     acquainted(RouterConfig::default())
 }
 
-/// The message of ICMP in a frame, whose checksums are good.
+/// The ICMP message in a frame, after a check of its checksums.
 fn icmp_of(frame: &[u8]) -> (Ipv4, &[u8]) {
     assert_eq!(headers::type_of(frame), ether_type::IPV4);
     let read = Ipv4::read(&frame[14..]).unwrap();
@@ -64,7 +64,7 @@ fn destinations_on_a_link_are_asked_for_and_frames_wait_meanwhile() {
     assert_eq!(headers::destination(question), MacAddress::BROADCAST);
     assert_eq!(router.counters().dropped(Reason::QueueFull), (10 - WAITING_EACH) as u64);
     assert_eq!(router.neighbours(), (0, WAITING_EACH));
-    // A frame in front of the answer, in the same burst, leaves behind those that waited.
+    // A frame ahead of the answer, in the same burst, leaves after those that waited.
     let answer = arp(false, ("10.2.0.77", GATEWAY), "10.2.0.1", WAN);
     let mut late = packet(99);
     headers::address(&mut late, WAN, GATEWAY);
@@ -128,13 +128,13 @@ fn questions_for_its_addresses_are_answered_and_their_senders_learnt() {
     );
     assert_eq!(headers::destination(answer), HOST);
     assert_eq!(router.neighbours().0, 1);
-    // Not for the other link's address, nor for another's; and nobody from elsewhere is learnt.
+    // Requests for the other link's address or another host's are ignored, and no sender off the link is learnt.
     for (from, target) in [("10.1.0.8", "10.2.0.1"), ("10.1.0.8", "10.1.0.9"), ("10.5.0.8", "10.1.0.9")] {
         assert_eq!(process(&mut router, 0, 0, vec![arp(true, (from, HOST), target, MacAddress::BROADCAST)]), []);
     }
     let out = process(&mut router, 0, 0, vec![arp(true, ("10.5.0.8", HOST), "10.1.0.1", MacAddress::BROADCAST)]);
     assert_eq!((out.len(), router.neighbours().0), (1, 1));
-    // An unasked answer of a stranger is not kept.
+    // A stranger's unsolicited answer is not kept.
     process(&mut router, 0, 0, vec![arp(false, ("10.1.0.99", HOST), "10.1.0.1", LAN)]);
     assert_eq!(router.neighbours().0, 1);
 
@@ -148,11 +148,11 @@ fn questions_for_its_addresses_are_answered_and_their_senders_learnt() {
     assert!(!said.is_solicitation && said.is_solicited && said.is_router && said.mac == Some(LAN.0));
     assert_eq!((packet.destination, packet.hop_limit, headers::destination(answer)), (v6("2001:db8:1::7"), 255, HOST));
     assert_eq!(router.neighbours().0, 2);
-    // Who looks whether an address is free is answered with all.
+    // A host that probes whether an address is free is answered by multicast to all nodes.
     let probe = neighbour(true, "2001:db8:1::1", None);
     let out = process(&mut router, 0, 0, vec![icmp6("::", "ff02::1:ff00:1", 255, group, probe)]);
     assert_eq!(icmp6_of(&out[0].1).0.destination, v6("ff02::1"));
-    // One that a router let through is none.
+    // A solicitation that passed a router is invalid.
     let out = process(&mut router, 0, 0, vec![icmp6("2001:db8:1::7", "ff02::1:ff00:1", 254, group, solicitation)]);
     assert_eq!((out.len(), router.counters().dropped(Reason::Discovery)), (0, 1));
 }

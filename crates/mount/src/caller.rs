@@ -1,18 +1,20 @@
-//! What the kernel does not tell of whoever asks, and `/proc` does.
+//! Facts about a caller that the kernel does not pass on and `/proc` shows.
 
 use std::fs;
 
 use crate::files::Caller;
 
-/// The caller of a request. A user's further groups are looked up, since permissions depend on them; root needs none.
+/// The caller of a request. A user's supplementary groups are looked up, since permissions depend on them; root needs
+/// none.
 pub(crate) fn of(request: &fuser::Request) -> Caller {
     let (uid, gid, pid) = (request.uid(), request.gid(), request.pid());
     let groups = if uid == 0 || pid == 0 { Vec::new() } else { status(pid).as_deref().map_or_else(Vec::new, groups) };
     Caller { uid, gid, groups, pid }
 }
 
-/// Whether a thread has a signal that it would act on, so that it should not wait any longer. The kernel says so by interrupting requests, which `fuser` 0.18 does not tell of. A thread that
-/// cannot be seen, such as one of another PID namespace, is said to have none.
+/// Whether a thread has a signal pending that it does not block, so that it should stop waiting. The kernel reports
+/// this by interrupting requests, which `fuser` 0.18 does not pass on. A thread that cannot be seen, for example one in
+/// another PID namespace, counts as having none.
 pub(crate) fn is_interrupted(pid: u32) -> bool {
     pid != 0 && status(pid).is_some_and(|status| has_signal(&status))
 }

@@ -1,26 +1,27 @@
-//! What a process does to go on when whoever started it has gone.
+//! Steps by which a process outlives the one that started it.
 
 use std::fs::File;
 use std::io;
 
-/// Leaves the terminal and its session, and holds no folder that others may want to remove.
+/// Leaves the terminal and its session.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The system's error.
 pub fn leave_session() -> io::Result<()> {
     match rustix::process::setsid() {
-        // It leads a session already.
+        // The process leads a session already.
         Ok(_) | Err(rustix::io::Errno::PERM) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// From now on nobody hears what is written to standard output and standard error, and whoever waits for their ends need not any more.
+/// Discards standard output and standard error from now on, so that nothing need wait for them to close. Changes to the
+/// root directory, so that no other directory is kept in use.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The system's error.
 pub fn hush() -> io::Result<()> {
     let null = File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;

@@ -1,4 +1,4 @@
-//! Why a file system is not mounted, and what to do.
+//! Reasons why a file system is not mounted, and remedies.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -7,77 +7,77 @@ use rustix::io::Errno;
 
 use crate::helper;
 
-/// Why a file system is not mounted.
+/// Reason why a file system is not mounted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// There is no such directory.
+    /// The directory does not exist.
     #[error("there is no directory {}: make it with: mkdir -p {}", .0.display(), .0.display())]
     NoDirectory(PathBuf),
-    /// It is no directory.
-    #[error("{} is no directory, and a file system is mounted at one", .0.display())]
+    /// The path is not a directory.
+    #[error("{} is not a directory: a file system is mounted at a directory", .0.display())]
     NotADirectory(PathBuf),
-    /// Something is mounted there.
+    /// Something is mounted there already.
     #[error(
         "{} is a mount point already: unmount it with: umount {}, or choose another directory", .0.display(), .0.display()
     )]
     Busy(PathBuf),
-    /// What was mounted there has lost its process.
+    /// A file system is mounted there whose process is gone.
     #[error(
         "{} is a mount point whose process is gone: clear it with: umount -l {} (fusermount3 -u -z for users other than root)",
         .0.display(), .0.display()
     )]
     Stale(PathBuf),
-    /// The kernel has no FUSE, or does not show it here.
+    /// The kernel has no FUSE, or its device is not visible here.
     #[error(
         "there is no /dev/fuse: load the kernel's module with: modprobe fuse; a container needs it as a device (--device /dev/fuse --cap-add SYS_ADMIN)"
     )]
     NoDevice,
-    /// It may not be opened.
+    /// The process may not open `/dev/fuse`.
     #[error("/dev/fuse may not be opened: {0}; let users in with: chmod 666 /dev/fuse, or run this as root")]
     DeviceDenied(io::Error),
-    /// Others than root mount by way of a program that is not here.
+    /// Users other than root mount through a program that is not installed.
     #[error(
         "this process may not mount by itself, and there is no fusermount3, which does it for users other than root: install it \
          with: apt-get install fuse3 (dnf install fuse3), or run this as root (in a container with --cap-add SYS_ADMIN)"
     )]
     NoHelper,
-    /// The program that mounts for users other than root may not do so either.
+    /// The program that mounts for users other than root may not mount either.
     #[error(
-        "{}: {said}: fusermount3 mounts for users other than root where it belongs to root and is setuid, which has no effect in a process that may \
+        "{}: {said}: fusermount3 mounts for users other than root only if it belongs to root and is setuid, and that has no effect in a process that may \
          gain no privileges (no_new_privs) or in a container without CAP_SYS_ADMIN: allow that, or run this as root", path.display()
     )]
     HelperDenied {
-        /// Where it was to mount.
+        /// The directory to mount at.
         path: PathBuf,
-        /// What it says.
+        /// The program's message.
         said: String,
     },
-    /// Users may not let others in.
+    /// Users are not allowed to let others in.
     #[error(
         "--allow-other lets users other than you use the files, which root has to allow: put the line user_allow_other into /etc/fuse.conf"
     )]
     OthersForbidden,
-    /// The directory may not be looked at.
+    /// The process may not examine the directory.
     #[error("{}: {error}", path.display())]
     Denied {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// What the system says else.
+    /// Another error of the system.
     #[error("mounting at {}: {error}", path.display())]
     System {
-        /// Where.
+        /// The directory to mount at.
         path: PathBuf,
-        /// What it says.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl MountError {
-    /// Of a look at the directory.
+    /// The error of examining the directory.
     pub(crate) fn of_directory(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match (error.kind(), Errno::from_io_error(&error)) {
@@ -88,13 +88,13 @@ impl MountError {
         }
     }
 
-    /// Of a look into the system's table of mounts.
+    /// The error of reading the table of mounts.
     pub(crate) fn of_table(path: &Path, error: io::Error) -> Self {
         let error = io::Error::new(error.kind(), format!("/proc/self/mountinfo, the table of mounts: {error}"));
         Self::System { path: path.to_owned(), error }
     }
 
-    /// Of a try to open the device.
+    /// The error of opening the device.
     pub(crate) fn of_device(error: io::Error) -> Self {
         match (error.kind(), Errno::from_io_error(&error)) {
             (ErrorKind::NotFound, _) | (_, Some(Errno::NXIO | Errno::NODEV)) => Self::NoDevice,
@@ -102,16 +102,16 @@ impl MountError {
         }
     }
 
-    /// Of a try to mount.
+    /// The error of mounting.
     pub(crate) fn of_mount(path: &Path, error: io::Error) -> Self {
         let text = error.to_string();
         match error.kind() {
             _ if text.contains("user_allow_other") => Self::OthersForbidden,
-            // Nothing else that is needed is not there: the directory and the device have been looked at.
+            // Only the helper can be missing: the directory and the device have been checked.
             ErrorKind::NotFound => Self::NoHelper,
-            // So it is, too, where a folder of PATH is not to be looked into, and no other has it.
+            // The search for it ends like this where a directory of PATH may not be read, and no other has it.
             ErrorKind::PermissionDenied if !helper::is_installed() => Self::NoHelper,
-            // The helper's own words, which have no error number with them.
+            // The helper's own message, which comes without an error number.
             _ if text.contains("fusermount") && text.contains("not permitted") => {
                 Self::HelperDenied { path: path.to_owned(), said: text.trim().to_owned() }
             }
@@ -130,7 +130,7 @@ mod tests {
         let of = |errno: Errno| MountError::of_directory(path, errno.into()).to_string();
         assert!(of(Errno::NOENT).contains("mkdir -p /mnt/x"));
         assert!(of(Errno::NOTCONN).contains("umount -l /mnt/x"));
-        assert!(of(Errno::ACCESS).contains("/mnt/x") && of(Errno::NOTDIR).contains("no directory"));
+        assert!(of(Errno::ACCESS).contains("/mnt/x") && of(Errno::NOTDIR).contains("not a directory"));
         assert!(MountError::of_device(Errno::NOENT.into()).to_string().contains("modprobe fuse"));
         assert!(MountError::of_device(Errno::PERM.into()).to_string().contains("chmod 666 /dev/fuse"));
         assert!(MountError::of_mount(path, Errno::NOENT.into()).to_string().contains("install fuse3"));

@@ -1,31 +1,31 @@
-//! The seam: what the kernel asks of a file system, without a word of how it asks.
+//! The seam: what the kernel asks of a file system, independent of how it asks.
 //!
-//! All calls come from several threads at once. Errors are the system's own numbers, since that is what programs get to see.
+//! Calls come from several threads at once. Errors are the system's error numbers, since those are what programs see.
 
 use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
-/// What a call comes to.
+/// Result of a call.
 pub type Result<T> = std::result::Result<T, Errno>;
 
 /// The number of the root directory.
 pub const ROOT: u64 = 1;
 
-/// Whoever asks, where permissions count.
+/// The caller of a request, for permission checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// Its user.
+    /// User of the caller.
     pub uid: u32,
-    /// Its group.
+    /// Group of the caller.
     pub gid: u32,
-    /// Its further groups.
+    /// Supplementary groups of the caller.
     pub groups: Vec<u32>,
-    /// Its thread; 0 when the kernel itself asks.
+    /// Thread of the caller; 0 when the kernel itself asks.
     pub pid: u32,
 }
 
-/// What an inode is.
+/// Kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -38,66 +38,66 @@ pub enum Kind {
     Fifo,
     /// A socket.
     Socket,
-    /// A device of bytes.
+    /// A character device.
     CharDevice,
-    /// A device of blocks.
+    /// A block device.
     BlockDevice,
 }
 
 /// What `stat` shows of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Its number.
+    /// Inode number.
     pub ino: u64,
-    /// Tells inodes apart that had the same number one after the other.
+    /// Tells apart inodes that had the same number at different times.
     pub generation: u64,
-    /// What it is.
+    /// Kind of the inode.
     pub kind: Kind,
     /// Permissions, with the set-id and sticky bits: 12 bits.
     pub mode: u16,
-    /// Names of it.
+    /// Number of hard links.
     pub links: u32,
-    /// Its owner.
+    /// Owning user.
     pub uid: u32,
-    /// Its group.
+    /// Owning group.
     pub gid: u32,
-    /// Which device it stands for.
+    /// Device number, if the inode is a device.
     pub device: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Blocks of 512 bytes that it takes.
+    /// Blocks of 512 bytes allocated.
     pub blocks: u64,
-    /// When it was last read.
+    /// Time of last access.
     pub accessed: SystemTime,
-    /// When its contents last changed.
+    /// Time of last modification of the contents.
     pub modified: SystemTime,
-    /// When it last changed.
+    /// Time of last change of the contents or attributes.
     pub changed: SystemTime,
 }
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// The present.
+    /// The current time.
     Now,
-    /// This one.
+    /// The given time.
     At(SystemTime),
 }
 
-/// Which attributes to change: those that are `Some`.
+/// Attributes to change: those that are `Some`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Permissions.
+    /// New permissions.
     pub mode: Option<u16>,
-    /// The owner.
+    /// New owner.
     pub uid: Option<u32>,
-    /// The group.
+    /// New group.
     pub gid: Option<u32>,
-    /// Bytes.
+    /// New size in bytes.
     pub size: Option<u64>,
-    /// When it was last read.
+    /// New time of last access.
     pub accessed: Option<When>,
-    /// When its contents last changed.
+    /// New time of last modification.
     pub modified: Option<When>,
 }
 
@@ -112,7 +112,7 @@ pub enum New<'a> {
     Node {
         /// Which of them.
         kind: Kind,
-        /// Which device it stands for.
+        /// Device number, for devices.
         device: u32,
     },
 }
@@ -120,94 +120,94 @@ pub enum New<'a> {
 /// A file that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// The handle that later calls have.
+    /// Handle that later calls pass.
     pub handle: u64,
-    /// What the kernel has cached of the file is what it would read now.
+    /// Whether data that the kernel has cached of the file is still valid.
     pub is_unchanged: bool,
 }
 
-/// One name of a directory.
+/// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Where a later listing goes on behind it.
+    /// Position at which a later listing continues behind this entry.
     pub cookie: u64,
     /// The name.
     pub name: Vec<u8>,
-    /// What has it.
+    /// Attributes of the inode that has the name.
     pub attributes: Attributes,
 }
 
 /// What `statfs` shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes of a block.
+    /// Bytes in a block.
     pub block: u32,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Blocks that nobody has.
+    /// Free blocks.
     pub free: u64,
-    /// Inodes.
+    /// Number of inodes.
     pub inodes: u64,
-    /// Inodes that nobody has.
+    /// Free inodes.
     pub inodes_free: u64,
-    /// Bytes of a name at most.
+    /// Longest name, in bytes.
     pub name_max: u32,
 }
 
-/// What `rename` is to heed.
+/// Flags of `rename`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renaming {
-    /// The new name must be free.
+    /// The new name must not exist.
     pub no_replace: bool,
-    /// The two change places.
+    /// The two names are exchanged.
     pub exchange: bool,
 }
 
-/// Whether an extended attribute may be there, or must.
+/// Whether an extended attribute may or must exist before it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// Either.
+    /// It may exist or not.
     Any,
-    /// It must be new.
+    /// It must not exist.
     Create,
-    /// It must be there.
+    /// It must exist.
     Replace,
 }
 
-/// A lock's kind.
+/// Kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// With others.
+    /// Shared with other shared locks.
     Shared,
-    /// Alone.
+    /// Excludes all other locks.
     Exclusive,
-    /// None.
+    /// No lock: the range is unlocked.
     Unlocked,
 }
 
-/// A lock of bytes of a file.
+/// A lock of a range of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Whose it is, as the kernel tells owners apart.
+    /// Owner, an identifier that the kernel assigns.
     pub owner: u64,
-    /// Process that has it.
+    /// Process that holds it.
     pub pid: u32,
     /// First byte.
     pub start: u64,
-    /// Last byte: all to the end is `i64::MAX`.
+    /// Last byte; `i64::MAX` stands for the end of the file.
     pub last: u64,
-    /// Its kind.
+    /// Kind of the lock.
     pub kind: LockKind,
 }
 
-/// What `fallocate` is to do with a range.
+/// What `fallocate` does with a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocating {
-    /// Have room for it.
+    /// Reserves room for it.
     Reserve,
-    /// Make it a hole.
+    /// Makes it a hole.
     Punch,
-    /// Make it zeros.
+    /// Makes it zeros.
     Zero,
 }
 
@@ -216,106 +216,108 @@ pub enum Allocating {
 pub enum Sought {
     /// Bytes that were written.
     Data,
-    /// Bytes that were not, or the end.
+    /// A hole, or the end of the file.
     Hole,
 }
 
-/// How long the kernel may believe what it was told without asking again.
+/// Times for which the kernel may trust what it was told without asking again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// A name.
+    /// For a name.
     pub name: Duration,
-    /// Attributes.
+    /// For attributes.
     pub attributes: Duration,
 }
 
-/// Tells the kernel that what it has cached is out of date. It may be used in calls of [`Files::open`] and [`Files::attributes`], too: it waits for nothing.
+/// Tells the kernel that its cache is out of date. This never waits, so [`Files::open`] and [`Files::attributes`] may
+/// call it, too.
 pub trait Stale: Send + Sync {
-    /// Attributes of an inode.
+    /// The attributes of this inode are out of date.
     fn attributes(&self, ino: u64);
 }
 
-/// A file system, as the kernel asks for it.
+/// A file system, as the kernel sees it.
 pub trait Files: Send + Sync + 'static {
-    /// How long the kernel may believe what it was told.
+    /// Times for which the kernel may trust what it was told.
     fn lifetimes(&self) -> Lifetimes;
 
-    /// Whether locks are its to keep: else the kernel keeps them, for this mount alone.
+    /// Whether the file system keeps the locks. If not, the kernel keeps them, for this mount alone.
     fn shares_locks(&self) -> bool;
 
-    /// Where to say that the kernel's caches are out of date; told once, before anything else.
+    /// Hands over the object that tells the kernel of stale caches. Called once, before anything else.
     fn hear(&self, stale: std::sync::Arc<dyn Stale>);
 
-    /// What has a name. Whoever gets attributes from here, [`Self::make`], [`Self::create`], [`Self::link`] or, by way of [`Self::list`], [`Self::found`] knows the inode once more.
+    /// Looks up a name. The kernel holds one more reference to the inode after each answer with its attributes from
+    /// here, [`Self::make`], [`Self::create`] or [`Self::link`], and after each call of [`Self::found`].
     ///
     /// # Errors
     ///
     /// As `stat`.
     fn lookup(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<Attributes>;
 
-    /// The kernel has been told of the inode by a listing, as if it had looked it up.
+    /// Records that a listing told the kernel of the inode, which counts as a lookup.
     fn found(&self, ino: u64);
 
-    /// The kernel forgets that it was told so often of the inode.
+    /// Drops `times` references of the kernel's to the inode.
     fn forget(&self, ino: u64, times: u64);
 
-    /// Attributes.
+    /// Returns the attributes of an inode.
     ///
     /// # Errors
     ///
     /// As `stat`.
     fn attributes(&self, ino: u64, handle: Option<u64>) -> Result<Attributes>;
 
-    /// Changes attributes, and says what they are then.
+    /// Changes attributes, and returns the new ones.
     ///
     /// # Errors
     ///
     /// As `chmod`, `chown`, `truncate` and `utimensat`.
     fn change(&self, who: &Caller, ino: u64, handle: Option<u64>, change: &Change) -> Result<Attributes>;
 
-    /// Where a symbolic link leads.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     ///
     /// As `readlink`.
     fn read_link(&self, ino: u64) -> Result<Vec<u8>>;
 
-    /// Makes something other than an open file.
+    /// Makes an inode without opening it.
     ///
     /// # Errors
     ///
     /// As `mkdir`, `symlink` and `mknod`.
     fn make(&self, who: &Caller, parent: u64, name: &[u8], new: New<'_>, mode: u16) -> Result<Attributes>;
 
-    /// Takes a name of something other than a directory away.
+    /// Removes a name of anything but a directory.
     ///
     /// # Errors
     ///
     /// As `unlink`.
     fn unlink(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<()>;
 
-    /// Takes an empty directory away.
+    /// Removes an empty directory.
     ///
     /// # Errors
     ///
     /// As `rmdir`.
     fn remove_directory(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<()>;
 
-    /// Renames.
+    /// Renames a file or directory.
     ///
     /// # Errors
     ///
     /// As `renameat2`.
     fn rename(&self, who: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) -> Result<()>;
 
-    /// Gives an inode a further name.
+    /// Gives an inode another name.
     ///
     /// # Errors
     ///
     /// As `link`.
     fn link(&self, who: &Caller, ino: u64, parent: u64, name: &[u8]) -> Result<Attributes>;
 
-    /// Opens a file; `flags` are those of `open`, without `O_CREAT` and `O_EXCL`. With `O_TRUNC` it is empty then.
+    /// Opens a file. `flags` are those of `open`, without `O_CREAT` and `O_EXCL`. `O_TRUNC` empties the file.
     ///
     /// # Errors
     ///
@@ -329,31 +331,32 @@ pub trait Files: Send + Sync + 'static {
     /// As `open`.
     fn create(&self, who: &Caller, parent: u64, name: &[u8], mode: u16, flags: i32) -> Result<(Attributes, Opened)>;
 
-    /// Reads up to `len` bytes, fewer only at the end of the file, and gives them to `answer`, once. What it does after that, nobody waits for.
+    /// Reads up to `len` bytes, fewer only at the end of the file, and passes them to `answer` exactly once. The caller
+    /// does not wait for what follows that.
     fn read(&self, ino: u64, handle: u64, at: u64, len: usize, answer: impl FnOnce(Result<&[u8]>));
 
-    /// Writes all of the bytes. `drops_privileges`: the set-id bits of the file go.
+    /// Writes all of the bytes. `drops_privileges`: the file loses its set-id bits.
     ///
     /// # Errors
     ///
     /// As `write`.
     fn write(&self, ino: u64, handle: u64, at: u64, data: &[u8], drops_privileges: bool) -> Result<()>;
 
-    /// A descriptor of the file was closed: what was written is to be where it belongs, and POSIX locks of this owner go.
+    /// Called when a descriptor of the file is closed: completes writes, and releases the POSIX locks of this owner.
     ///
     /// # Errors
     ///
     /// As `close`.
     fn flush(&self, ino: u64, handle: u64, owner: u64) -> Result<()>;
 
-    /// What was written survives from now on.
+    /// Makes everything written durable.
     ///
     /// # Errors
     ///
     /// As `fsync`.
     fn sync(&self, ino: u64, handle: u64, data_only: bool) -> Result<()>;
 
-    /// The last descriptor of a handle was closed. `owner`: its locks go.
+    /// Called when the last descriptor of a handle is closed. Releases the locks of `owner`, if given.
     fn release(&self, ino: u64, handle: u64, owner: Option<u64>);
 
     /// Opens a directory for listing.
@@ -363,24 +366,25 @@ pub trait Files: Send + Sync + 'static {
     /// As `opendir`.
     fn open_directory(&self, who: &Caller, ino: u64) -> Result<u64>;
 
-    /// Gives the names of a directory behind a cookie, 0 for all, to `add`, until that returns false or there are no more. `.` and `..` are not among them.
+    /// Passes the entries of a directory that come behind a cookie (0 for all) to `add`, until that returns false or
+    /// there are no more. `.` and `..` are not included.
     ///
     /// # Errors
     ///
     /// As `readdir`.
     fn list(&self, ino: u64, handle: u64, cookie: u64, add: &mut dyn FnMut(Listed) -> bool) -> Result<()>;
 
-    /// A directory is listed no more.
+    /// Closes a directory that was opened for listing.
     fn release_directory(&self, ino: u64, handle: u64);
 
-    /// What was changed in a directory survives from now on.
+    /// Makes the changes to a directory durable.
     ///
     /// # Errors
     ///
     /// As `fsync`.
     fn sync_directory(&self, ino: u64) -> Result<()>;
 
-    /// How much room there is.
+    /// Returns the total and free room.
     ///
     /// # Errors
     ///
@@ -394,42 +398,43 @@ pub trait Files: Send + Sync + 'static {
     /// As `setxattr`.
     fn set_extended(&self, who: &Caller, ino: u64, name: &[u8], value: &[u8], how: Setting) -> Result<()>;
 
-    /// An extended attribute.
+    /// Returns the value of an extended attribute.
     ///
     /// # Errors
     ///
     /// As `getxattr`.
     fn extended(&self, who: &Caller, ino: u64, name: &[u8]) -> Result<Vec<u8>>;
 
-    /// The names of all extended attributes, each with a NUL behind it.
+    /// Returns the names of all extended attributes, each followed by a NUL.
     ///
     /// # Errors
     ///
     /// As `listxattr`.
     fn list_extended(&self, who: &Caller, ino: u64) -> Result<Vec<u8>>;
 
-    /// Takes an extended attribute away.
+    /// Removes an extended attribute.
     ///
     /// # Errors
     ///
     /// As `removexattr`.
     fn remove_extended(&self, who: &Caller, ino: u64, name: &[u8]) -> Result<()>;
 
-    /// A lock that stands in the way of this one, if there is one.
+    /// Returns a lock that conflicts with this one, if there is one.
     ///
     /// # Errors
     ///
     /// As `fcntl(F_GETLK)`.
     fn test_lock(&self, ino: u64, lock: &Lock) -> Result<Option<Lock>>;
 
-    /// Sets or removes a lock, and never waits.
+    /// Sets or removes a lock, without waiting.
     ///
     /// # Errors
     ///
-    /// As `fcntl(F_SETLK)`: [`Errno::AGAIN`] when another is in the way.
+    /// As `fcntl(F_SETLK)`: [`Errno::AGAIN`] when another lock conflicts.
     fn set_lock(&self, ino: u64, lock: &Lock) -> Result<()>;
 
-    /// Reserves, punches or zeroes a range: from where on, and how many bytes. `keeps_size`: the file does not grow. `drops_privileges`: its set-id bits go.
+    /// Reserves, punches or zeroes a range, given by its first byte and its length. `keeps_size`: the file does not
+    /// grow. `drops_privileges`: it loses its set-id bits.
     ///
     /// # Errors
     ///
@@ -444,13 +449,13 @@ pub trait Files: Send + Sync + 'static {
         drops_privileges: bool,
     ) -> Result<()>;
 
-    /// The first data or hole at `at` or behind it.
+    /// Returns the offset of the first data or hole at or after `at`.
     ///
     /// # Errors
     ///
     /// As `lseek`: [`Errno::NXIO`] when there is none.
     fn seek(&self, ino: u64, handle: u64, at: u64, what: Sought) -> Result<u64>;
 
-    /// The file system is unmounted: what is not written yet is to be.
+    /// Called at unmount: writes what is not yet written.
     fn end(&self);
 }

@@ -1,4 +1,4 @@
-//! A file system as `fuser` wants it: each request of the kernel's becomes a call of [`Files`].
+//! The front for `fuser`: each request of the kernel becomes a call of [`Files`].
 
 mod convert;
 mod locks;
@@ -26,27 +26,27 @@ use convert::{attribute, errno, generation, kind_of_mode, lock_kind, lock_number
 use locks::Waiting;
 use writers::Writers;
 
-/// Bytes of a request at most, which is also what a read or write of a program's is cut into.
+/// Longest request, in bytes. The kernel cuts reads and writes of programs into requests of this size.
 pub(crate) const REQUEST_MAX: u32 = 1 << 20;
-/// Requests that nobody waits for, such as reads ahead, at most.
+/// Requests that no program waits for, such as read-ahead, in flight at once.
 const BACKGROUND_MAX: u16 = 64;
 
-/// What is asked for, where the kernel has it. `FUSE_ATOMIC_O_TRUNC` is not: with it the kernel has a file emptied before it sees that the file is a program
-/// that runs, and refuses to open it.
+/// Features requested, where the kernel has them. `FUSE_ATOMIC_O_TRUNC` is not among them: with it the kernel has a
+/// file emptied before it notices that the file is a running program, and only then refuses to open it.
 const WANTED: [InitFlags; 6] = [
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_PARALLEL_DIROPS,
-    // Else each write asks for an extended attribute first.
+    // Without this, each write asks for an extended attribute first.
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
 ];
 
-/// The locks of files are the file system's to keep, not the kernel's alone.
+/// With these the file system keeps the locks of files, not the kernel alone.
 const LOCKS: [InitFlags; 2] = [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS];
 
-/// Places of a listing that are the front's own: `.` and `..`.
+/// Entries of a listing that the front adds itself: `.` and `..`.
 const DOTS: u64 = 2;
 
 const FALLOC_KEEP_SIZE: i32 = 1;
@@ -55,9 +55,10 @@ const FALLOC_ZERO_RANGE: i32 = 16;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// What the kernel removes by itself in the name of whoever writes to a file, who may not do so as a program. It has asked itself who may.
+/// An extended attribute that the kernel removes on behalf of a program that writes to the file. The program itself may
+/// lack the right to do so. The kernel has checked permissions already, so the removal is made as root.
 const CAPABILITIES: &[u8] = b"security.capability";
-/// As Linux numbers it: who may have files keep their set-id bits; the kernel gives it to this user.
+/// Number of the root user on Linux, whose writes keep a file's set-id bits.
 const ROOT_USER: u32 = 0;
 
 pub(crate) struct Front<F: Files> {
@@ -97,7 +98,7 @@ fn done(result: crate::Result<()>, reply: ReplyEmpty) {
     }
 }
 
-/// Bytes of an extended attribute, or how many they are.
+/// Replies with the value of an extended attribute, or with its length if `size` is 0.
 fn extended(result: crate::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
     match result {
         Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
@@ -107,7 +108,8 @@ fn extended(result: crate::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
     }
 }
 
-/// A file that is opened for direct I/O goes past the page cache, several requests at a time; others have what is cached of them, if it is still true.
+/// Handle and flags of an opened file. With direct I/O it bypasses the page cache, several requests at a time;
+/// otherwise cached data stays if it is still valid.
 fn opening(opened: Opened, flags: i32) -> (FileHandle, FopenFlags) {
     let is_direct = flags & OFlags::DIRECT.bits() as i32 != 0;
     let mut answer = FopenFlags::empty();
@@ -120,12 +122,13 @@ fn opening(opened: Opened, flags: i32) -> (FileHandle, FopenFlags) {
     (FileHandle(opened.handle), answer)
 }
 
-/// Says to the kernel what is out of date.
+/// Tells the kernel which of its caches are out of date.
 pub(crate) struct Notices(pub Notifier);
 
 impl Stale for Notices {
     fn attributes(&self, ino: u64) {
-        // From a negative offset on it is the attributes alone, which takes no lock of a page: it can be said in a request. That the kernel has forgotten the inode is fine.
+        // A negative offset invalidates the attributes alone. That locks no page, so it is safe within a request. An
+        // error only means that the kernel has forgotten the inode.
         let _ = self.0.inval_inode(INodeNo(ino), -1, 0);
     }
 }
@@ -133,7 +136,7 @@ impl Stale for Notices {
 impl<F: Files> Filesystem for Front<F> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for wanted in WANTED {
-            // A kernel that lacks one does without.
+            // Optional: a kernel that lacks one works without.
             let _ = config.add_capabilities(wanted);
         }
         if self.files.shares_locks() {
@@ -282,7 +285,7 @@ impl<F: Files> Filesystem for Front<F> {
             Ok((attributes, opened)) => {
                 self.writers.opened(request.uid(), attributes.ino, opened.handle, flags);
                 let (handle, answer) = opening(opened, flags);
-                // One lifetime for both: the shorter.
+                // The reply has one lifetime for both: the shorter.
                 let lifetimes = self.files.lifetimes();
                 let lifetime = lifetimes.attributes.min(lifetimes.name);
                 reply.created(&lifetime, &attribute(&attributes), generation(&attributes), handle, answer);
@@ -320,7 +323,7 @@ impl<F: Files> Filesystem for Front<F> {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // Of what was written through a mapping, the kernel does not say who wrote it.
+        // The kernel does not say which program wrote data through a mapping.
         let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let drops_privileges =
             flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) || is_mapped && self.writers.has_others(ino.0);
@@ -381,10 +384,10 @@ impl<F: Files> Filesystem for Front<F> {
 
     fn readdirplus(&self, _: &Request, ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let lifetimes = self.files.lifetimes();
-        // The kernel takes a lifetime for both.
+        // The reply has one lifetime for both: the shorter.
         let lifetime = lifetimes.attributes.min(lifetimes.name);
         for (at, name) in [".", ".."].into_iter().enumerate().skip(offset as usize) {
-            // Of these the kernel looks at the name and the kind alone.
+            // Of these two the kernel only uses the name and the kind.
             let known = attribute(&convert::dot(ino.0));
             if reply.add(ino, at as u64 + 1, name, &lifetime, &known, fuser::Generation(0)) {
                 return reply.ok();

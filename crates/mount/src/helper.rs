@@ -1,18 +1,19 @@
-//! The program that mounts and unmounts for users other than root: `fusermount3`, or `fusermount` of FUSE 2, as the crate `fuser` looks for them.
+//! The program that mounts and unmounts for users other than root: `fusermount3`, or `fusermount` of FUSE 2. The crate
+//! `fuser` looks for the same two.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::{env, io};
 
-/// In the order in which they are looked for.
+/// Names of the program, in the order in which they are looked for.
 const NAMES: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// Whether one of them is on the path.
+/// Whether one of them is in PATH.
 pub(crate) fn is_installed() -> bool {
     on_path().is_some()
 }
 
-/// Unmounts.
+/// Unmounts a mount point.
 pub(crate) fn unmount(args: &[&str], point: &Path) -> io::Result<()> {
     let program = on_path().unwrap_or(NAMES[0]);
     let output = Command::new(program).args(args).arg(point).stdin(Stdio::null()).output()?;

@@ -1,21 +1,25 @@
-//! Files as Linux sees them: a FUSE front for any file system of several threads.
+//! Files as Linux sees them: a FUSE front for any multi-threaded file system.
 //!
 //! - [`Files`]: the seam. What the kernel asks, in terms of inode numbers, attributes, offsets and the system's errors.
-//! - [`Mount`]: mounts one at a directory, and unmounts it again.
-//! - [`Watch`]: what a second process does, so that a mount whose process was killed does not stay behind.
+//! - [`Mount`]: mounts a file system at a directory, and unmounts it again.
+//! - [`Watch`]: the job of a second process, which clears the mount if the serving process is killed.
 //! - [`Remote`]: the remote file system behind a mount.
-//! - [`InMemory`]: files in this process' own memory: what other file systems are compared with.
+//! - [`InMemory`]: files in the memory of this process, as a baseline for other file systems.
 //!
 //! # What the kernel is told
 //!
-//! - Requests have up to 1 MB, reads and writes of `O_DIRECT` files go past the page cache, several at a time, and such files can be mapped all the same where the kernel allows it (6.6).
-//! - Names and attributes are believed as long as [`Files::lifetimes`] says; cached data until the file is opened anew and [`Files::open`] says that it has changed (close-to-open, as NFS).
-//! - The kernel's own cache of writes stays off: with it the kernel would hold its own idea of a file's size to be right, whatever others write.
+//! - Requests have up to 1 MB. Reads and writes of `O_DIRECT` files bypass the page cache, several at a time; such
+//!   files can still be mapped where the kernel allows it (6.6).
+//! - Names and attributes are trusted for as long as [`Files::lifetimes`] says, cached data until the file is opened
+//!   anew and [`Files::open`] reports a change (close-to-open consistency, as in NFS).
+//! - The kernel's write-back cache stays off: with it the kernel would trust its own idea of a file's size, whatever
+//!   other clients write.
 //!
-//! # What `fuser` 0.18 does not tell
+//! # What `fuser` 0.18 does not pass on
 //!
-//! Whether a lock is of `flock` or of `fcntl`: both are locks of bytes in one space, as on NFS, so a program that takes both of one file waits for itself. And that a request was interrupted:
-//! who waits for a lock is looked at in `/proc` for signals.
+//! It does not say whether a lock is of `flock` or of `fcntl`. Both lock ranges of bytes in one space, as in NFS, so a
+//! program that takes both kinds on one file waits for itself. Nor does it report interrupted requests, so threads that
+//! wait for a lock are checked for signals in `/proc`.
 #![forbid(unsafe_code)]
 
 mod caller;
@@ -30,7 +34,7 @@ pub mod remote;
 mod table;
 mod watch;
 
-/// The flag of `open` for reads and writes past the kernel's cache.
+/// The flag of `open` for reads and writes that bypass the kernel's cache.
 pub const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
 
 pub use error::MountError;

@@ -1,6 +1,7 @@
-//! Files in this process' own memory: what other file systems are compared with, since all that they have to do beside it is this.
+//! Files in the memory of this process. They are a baseline: any file system behind a mount has to do at least this
+//! much.
 //!
-//! Permissions are the kernel's to check, and locks are its to keep. There are no extended attributes.
+//! The kernel checks permissions and keeps the locks. There are no extended attributes.
 
 mod data;
 mod node;
@@ -20,7 +21,7 @@ use crate::files::{
 use data::Data;
 use node::{Content, Directory, NAME_MAX, Node};
 
-/// Nothing else changes it, so what the kernel knows stays true.
+/// Nothing else changes the files, so what the kernel knows stays valid.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 struct Tree {
@@ -31,10 +32,10 @@ struct Tree {
 /// A file system in this process' own memory.
 pub struct InMemory {
     tree: Mutex<Tree>,
-    /// The files that are open, each with how often.
+    /// Open files by handle: the inode and its data.
     handles: Mutex<HashMap<u64, (u64, Arc<Data>)>>,
     next_handle: AtomicU64,
-    /// Bytes that it says it has.
+    /// Size of the file system that it reports, in bytes.
     len: u64,
 }
 
@@ -76,7 +77,7 @@ impl Tree {
         Ok(self.node(ino)?.attributes())
     }
 
-    /// An inode is known once more.
+    /// Counts another reference of the kernel's to an inode.
     fn known(&mut self, ino: u64) -> Result<Attributes> {
         self.node_mut(ino)?.lookups += 1;
         self.show(ino)
@@ -95,7 +96,7 @@ impl Tree {
         self.next += 1;
         let is_directory = kind == Kind::Directory;
         let mut node = Node::new(ino, kind, mode, who, content);
-        // A directory with this bit hands its group down.
+        // A set-group-id directory passes on its group.
         if parent_mode & 0o2000 != 0 {
             node.gid = parent_gid;
             node.mode |= if is_directory { 0o2000 } else { 0 };
@@ -108,7 +109,7 @@ impl Tree {
         Ok(ino)
     }
 
-    /// Takes a name away, and what had it if nobody knows it any more.
+    /// Removes a name, and its inode if that was the last name and the kernel has forgotten it.
     fn take(&mut self, parent: u64, name: &[u8]) -> Result<()> {
         let ino = self.directory(parent)?.remove(name).ok_or(Errno::NOENT)?;
         let node = self.node_mut(ino)?;
@@ -128,7 +129,7 @@ impl Tree {
         }
     }
 
-    /// Whether a directory is another, or lies in it.
+    /// Whether a directory is `above`, or lies somewhere in it.
     fn lies_in(&mut self, ino: u64, above: u64) -> bool {
         if ino == above {
             return true;
@@ -193,7 +194,8 @@ impl Tree {
 }
 
 impl InMemory {
-    /// An empty file system that says it has room for `len` bytes. Its root belongs to whoever `owner` is. Memory is taken as files are written, and is not bounded by `len`.
+    /// An empty file system that reports a size of `len` bytes. Its root belongs to `owner`. Memory is allocated as
+    /// files are written, and `len` does not bound it.
     pub fn new(len: u64, owner: &Caller) -> Self {
         let mut root = Node::new(ROOT, Kind::Directory, 0o755, owner, Content::Directory(Directory::default()));
         root.lookups = 1;
@@ -211,7 +213,7 @@ impl InMemory {
     }
 
     fn opened(&self, ino: u64, data: Arc<Data>) -> Opened {
-        // Relaxed: numbers need to differ, no more.
+        // Relaxed: the numbers only need to differ.
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, (ino, data));
         Opened { handle, is_unchanged: true }
@@ -248,7 +250,7 @@ impl Files for InMemory {
     }
 
     fn found(&self, ino: u64) {
-        // What a listing has just given is there.
+        // The inode exists: a listing has just returned it.
         let _ = self.tree().known(ino);
     }
 
@@ -398,7 +400,7 @@ impl Files for InMemory {
     fn list(&self, ino: u64, _: u64, cookie: u64, add: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
         let mut from = cookie;
         loop {
-            // `add` may call back, so the tree is not held.
+            // `add` may call back, so the lock is released.
             let mut tree = self.tree();
             let Some((cookie, name, ino)) = tree.directory(ino)?.behind(from) else { return Ok(()) };
             let attributes = tree.show(ino)?;

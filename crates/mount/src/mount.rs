@@ -1,4 +1,4 @@
-//! A file system at a directory.
+//! Mounting a file system at a directory.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -18,44 +18,46 @@ use crate::helper;
 use crate::table::{DeviceNumber, Mounted, mounted_at};
 use crate::watch::{Watcher, detach};
 
-/// How a file system is mounted.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What `mount` and `df` call it.
+    /// Name that `mount` and `df` show.
     pub name: String,
-    /// Nothing can be written.
+    /// Whether writing is forbidden.
     pub read_only: bool,
-    /// Users other than the one who mounts it may use it.
+    /// Whether users other than the one who mounts it may use it.
     pub allow_other: bool,
-    /// Threads that answer the kernel; at least one.
+    /// Threads that answer the kernel; 0 counts as 1.
     pub threads: usize,
-    /// Program and arguments of the process that unmounts what a killed process leaves behind; see [`crate::Watch`], whose two arguments are put behind. `None`: nobody does.
+    /// Program and arguments of a process that unmounts what this process leaves behind if it is killed. The two
+    /// arguments of [`crate::Watch`] are appended. `None`: there is no such process.
     pub watcher: Option<Vec<OsString>>,
 }
 
 impl Options {
-    /// For a file system of this name: to be written, by whoever mounts it, with as many threads as there are processors, two at least and eight at most.
+    /// Options for a file system of this name: writable, only for the user who mounts it, and with as many threads as
+    /// there are processors, but from two to eight.
     pub fn new(name: impl Into<String>) -> Self {
         let threads = thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
         Self { name: name.into(), read_only: false, allow_other: false, threads, watcher: None }
     }
 }
 
-/// How an unmounting ended.
+/// Outcome of unmounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// Nobody used it any more.
+    /// The file system was no longer in use.
     Whole,
-    /// Somebody had files open, and finds them gone.
+    /// The file system was in use, and programs with open files have lost them.
     InUse,
 }
 
-/// Threads may still be about to end so long after the file system is unmounted.
+/// Time to wait for the session's threads to end after unmounting.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often is looked whether they have.
+/// Interval between checks for that.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A file system at a directory. It is unmounted when this is dropped.
+/// A mounted file system. Dropping it unmounts the file system.
 pub struct Mount<F: Files> {
     files: Arc<F>,
     point: PathBuf,
@@ -69,7 +71,7 @@ impl<F: Files> std::fmt::Debug for Mount<F> {
     }
 }
 
-/// Looks whether a file system can be mounted at a directory, and says how the system spells it.
+/// Checks that a file system can be mounted at a directory. Returns the directory's canonical path.
 fn check(point: &Path) -> Result<PathBuf, MountError> {
     let of = |error| MountError::of_directory(point, error);
     let metadata = std::fs::metadata(point).map_err(of)?;
@@ -85,7 +87,7 @@ fn check(point: &Path) -> Result<PathBuf, MountError> {
 }
 
 impl<F: Files> Mount<F> {
-    /// Mounts a file system at a directory. When this returns, the mount answers.
+    /// Mounts a file system at a directory. The mount is ready for use when this returns.
     ///
     /// # Errors
     ///
@@ -117,17 +119,17 @@ impl<F: Files> Mount<F> {
         Ok(mount)
     }
 
-    /// The directory, as the system spells it.
+    /// The directory's canonical path.
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// What is mounted.
+    /// The mounted file system.
     pub fn files(&self) -> &Arc<F> {
         &self.files
     }
 
-    /// What the system calls it, once it answers.
+    /// The mount's identity in the system's table, once it answers.
     fn mounted(&self) -> Result<Mounted, MountError> {
         let of = |error| MountError::of_mount(&self.point, error);
         std::fs::metadata(&self.point).map_err(of)?;
@@ -136,16 +138,17 @@ impl<F: Files> Mount<F> {
         mounts.last().copied().ok_or_else(missing)
     }
 
-    /// Whether somebody else has unmounted it.
+    /// Whether it was unmounted by other means.
     pub fn is_over(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
-    /// Unmounts it. Where somebody still has files open, what they have written is written first, and then the files are gone for them.
+    /// Unmounts the file system. If programs still have files open, their writes are completed first, and then the
+    /// files are lost to them.
     ///
     /// # Errors
     ///
-    /// What the system says. The mount is gone all the same when this process ends.
+    /// The system's error. The mount ends nevertheless when this process does.
     pub fn unmount(mut self) -> io::Result<Unmounted> {
         self.take_out()
     }
@@ -158,7 +161,8 @@ impl<F: Files> Mount<F> {
                 Ok(()) => Ok(Unmounted::Whole),
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                     if let Ok(root) = File::open(&self.point) {
-                        // Pages that are mapped and changed; what cannot be written was told to whoever wrote it.
+                        // Writes back changed pages of mappings. Errors of such writes are reported to the programs
+                        // that wrote.
                         let _ = rustix::fs::syncfs(&root);
                     }
                     detach(&self.point).map(|()| Unmounted::InUse)
@@ -173,14 +177,14 @@ impl<F: Files> Mount<F> {
         self.files.end();
         match self.watcher.take() {
             Some(watcher) if ended.is_ok() => watcher.dismiss(),
-            // It tries once more.
+            // The watcher tries once more.
             watcher => drop(watcher),
         }
         if session.guard.is_finished() {
             let over = session.join();
             return ended.and_then(|how| over.map(|()| how));
         }
-        // Its threads answer those who have files open, for as long as this process is there.
+        // The threads keep serving open files for as long as this process runs.
         std::mem::forget(session);
         ended
     }
@@ -188,7 +192,7 @@ impl<F: Files> Mount<F> {
 
 impl<F: Files> Drop for Mount<F> {
     fn drop(&mut self) {
-        // There is nobody to tell.
+        // A drop cannot report errors.
         let _ = self.take_out();
     }
 }
@@ -196,7 +200,7 @@ impl<F: Files> Drop for Mount<F> {
 fn gently(point: &Path) -> io::Result<()> {
     match unmount(point, UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
-        // Nobody has it there any more.
+        // It is not mounted there any more.
         Err(rustix::io::Errno::INVAL) => Ok(()),
         Err(rustix::io::Errno::PERM) => match helper::unmount(&["-u", "--"], point) {
             Err(error) if error.to_string().contains("busy") => Err(ErrorKind::ResourceBusy.into()),
@@ -206,7 +210,7 @@ fn gently(point: &Path) -> io::Result<()> {
     }
 }
 
-/// Has the kernel read ahead a request at a time, which root alone may: a mount begins with 128 KB.
+/// Makes the kernel read ahead by a whole request, which only root may do. A mount starts with 128 KB.
 fn read_ahead(device: DeviceNumber) {
     let _ = std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), (REQUEST_MAX >> 10).to_string());
 }

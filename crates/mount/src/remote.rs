@@ -1,4 +1,4 @@
-//! The remote file system behind a mount: each thread that the kernel is answered by has a lane of its own.
+//! The remote file system behind a mount. Each thread that answers the kernel has its own lane.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -24,31 +24,31 @@ use crate::files::{
     Result, Setting, Sought, Space, Stale, When,
 };
 
-/// Makes the lane of the calling thread that has this number.
+/// Makes the lane with this number for the calling thread.
 pub type MakeLane<E, A> = Box<dyn Fn(&Arc<Client>, u8) -> std::result::Result<Lane<E, A>, String> + Send + Sync>;
 
-/// With it, `open` is for executing.
+/// Flag with which `open` is for execution.
 const FOR_EXEC: i32 = 0o40;
 
 thread_local! {
-    /// This thread's lanes, by the mount.
+    /// This thread's lanes, by mount.
     static LANES: RefCell<HashMap<u64, Box<dyn Any>>> = RefCell::default();
 }
 
-/// Numbers of mounts of this process.
+/// Next number for a mount of this process.
 static MOUNTS: AtomicU64 = AtomicU64::new(0);
 
 struct Common<E: Endpoint, A: Approach> {
     id: u64,
     client: Arc<Client>,
     make: MakeLane<E, A>,
-    /// Numbers of lanes that no thread has.
+    /// Lane numbers not in use.
     free: Mutex<Vec<u8>>,
     stale: OnceLock<Arc<dyn Stale>>,
     lifetimes: Lifetimes,
 }
 
-/// A lane, and its number, which is free again when its thread ends.
+/// A thread's lane. Its number becomes free again when the thread ends.
 struct Held<E: Endpoint + 'static, A: Approach + 'static> {
     lane: Lane<E, A>,
     number: u8,
@@ -61,10 +61,10 @@ impl<E: Endpoint, A: Approach> Drop for Held<E, A> {
     }
 }
 
-/// The remote file system as a mount has it.
+/// The remote file system, as seen by a mount.
 pub struct Remote<E: Endpoint + 'static, A: Approach + 'static> {
     common: Arc<Common<E, A>>,
-    /// Tends the client.
+    /// The thread that tends the client.
     tender: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -81,11 +81,11 @@ impl<E: Endpoint, A: Approach> Common<E, A> {
 }
 
 impl<E: Endpoint + 'static, A: Approach + 'static> Remote<E, A> {
-    /// Joins the file system, and starts the thread that tends the client. `make` is asked once by each thread.
+    /// Joins the file system, and starts the thread that tends the client. `make` is called once by each thread.
     ///
     /// # Errors
     ///
-    /// Why the service cannot be joined, or a lane not be made.
+    /// A message, when the service cannot be joined or a lane cannot be made.
     pub fn join(
         client: &Arc<Client>,
         make: MakeLane<E, A>,
@@ -93,7 +93,7 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Remote<E, A> {
         timeout: Duration,
     ) -> std::result::Result<Self, String> {
         let common = Arc::new(Common {
-            // Relaxed: numbers need to differ, no more.
+            // Relaxed: the numbers only need to differ.
             id: MOUNTS.fetch_add(1, Ordering::Relaxed),
             client: Arc::clone(client),
             make,
@@ -108,7 +108,7 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Remote<E, A> {
             let begun = with_lane(&common, |lane| lane.begin(timeout.as_nanos() as u64));
             let begun = begun.and_then(|begun| begun.map_err(|failed| failed.to_string()));
             let is_good = begun.is_ok();
-            // Whoever asked waits for it.
+            // The caller of `join` waits for this.
             let _ = tell.send(begun);
             if is_good {
                 tend(&common);
@@ -135,7 +135,7 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Remote<E, A> {
     }
 }
 
-/// Does something with the calling thread's lane.
+/// Calls `act` with the calling thread's lane, which is made first if necessary.
 fn with_lane<E: Endpoint + 'static, A: Approach + 'static, T>(
     common: &Arc<Common<E, A>>,
     act: impl FnOnce(&mut Lane<E, A>) -> T,
@@ -149,12 +149,12 @@ fn with_lane<E: Endpoint + 'static, A: Approach + 'static, T>(
                 entry.insert(Box::new(Held { lane, number, common: Arc::clone(common) }))
             }
         };
-        let held = held.downcast_mut::<Held<E, A>>().ok_or("a mount's lanes are of one kind")?;
+        let held = held.downcast_mut::<Held<E, A>>().ok_or("the lanes of this mount have another type")?;
         Ok(act(&mut held.lane))
     })
 }
 
-/// Keeps the client alive, and commits what was written, until the client is to end.
+/// Keeps the client's session alive, and commits what was written, until the client ends.
 fn tend<E: Endpoint + 'static, A: Approach + 'static>(common: &Arc<Common<E, A>>) {
     while !common.client.is_ending() {
         common.client.sleep(common.client.pause());
@@ -173,7 +173,7 @@ fn system_time(time: Time) -> SystemTime {
     second.and_then(|second| second.checked_add(Duration::from_nanos(time.ns.into()))).unwrap_or(UNIX_EPOCH)
 }
 
-/// A time of the system's as the protocol has it.
+/// Converts a system time to one of the protocol.
 pub fn time_of(time: SystemTime) -> Time {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => Time { s: since.as_secs() as i64, ns: since.subsec_nanos() },
@@ -200,7 +200,7 @@ fn kind(kind: protocol::Kind) -> Kind {
 fn attributes(attr: &Attr) -> Attributes {
     Attributes {
         ino: attr.ino.0,
-        // No number is used twice.
+        // Inode numbers are never reused.
         generation: 0,
         kind: kind(attr.kind),
         mode: (attr.mode & 0o7777) as u16,
@@ -236,7 +236,7 @@ fn set_time(time: When) -> SetTime {
     }
 }
 
-/// The kernel's end of a lock to the end of the file.
+/// Last byte by which the kernel marks a lock to the end of the file.
 const TO_THE_END: u64 = i64::MAX as u64;
 
 fn lock(ino: u64, lock: &Lock) -> Option<protocol::Lock> {
@@ -253,7 +253,7 @@ fn last(last: u64) -> u64 {
     if last >= TO_THE_END { u64::MAX } else { last }
 }
 
-/// What the kernel is told of a name that is too long, before anybody is asked.
+/// Refuses a name that is too long, before the service is asked.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_LEN_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
 }
@@ -268,7 +268,7 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
     }
 
     fn hear(&self, stale: Arc<dyn Stale>) {
-        // It is said once.
+        // Called only once, so the result does not matter.
         let _ = self.common.stale.set(stale);
     }
 
@@ -360,7 +360,7 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         let opened = self.with(|lane| {
             loop {
                 match lane.create(&who, Ino(parent), name, mode.into(), access) {
-                    // Another host was quicker.
+                    // Another host created it first.
                     Err(Failed::Refused(Error::Exists)) if !is_exclusive => {}
                     result => return result,
                 }
@@ -411,7 +411,7 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
     }
 
     fn release(&self, ino: u64, handle: u64, owner: Option<u64>) {
-        // Nobody is told: what could not be written was, by `flush`.
+        // Nothing to report: `flush` reported what could not be written.
         let _ = self.with(|lane| {
             let unlocked = owner.map(|owner| lane.unlock(Ino(ino), LockOwner::Posix(owner), 0, u64::MAX));
             lane.close(handle).and(unlocked.unwrap_or(Ok(())))
@@ -432,12 +432,12 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
     }
 
     fn release_directory(&self, _: u64, handle: u64) {
-        // Nobody is told.
+        // The reply cannot carry an error.
         let _ = self.with(|lane| lane.close(handle));
     }
 
     fn sync_directory(&self, _: u64) -> Result<()> {
-        // Each change was on the service's disk before it was answered.
+        // The service stored each change on its disk before it answered.
         Ok(())
     }
 
@@ -530,7 +530,7 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
     }
 
     fn end(&self) {
-        // What could not be written is in the log.
+        // Data that could not be written is reported in the log.
         let _ = self.with(Lane::end);
         LANES.with_borrow_mut(|lanes| lanes.remove(&self.common.id));
         if let Some(tender) = self.tender().take() {

@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// A mount: one place where a file system is.
+/// A mount: one place at which a file system is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mounted {
-    /// What the system calls this mount, as long as it is there.
+    /// The system's number for this mount, unique while it exists.
     pub id: u64,
-    /// Its file system, which may be mounted elsewhere, too.
+    /// Device number of its file system, which may be mounted elsewhere, too.
     pub device: DeviceNumber,
 }
 
@@ -29,7 +29,7 @@ impl std::str::FromStr for Mounted {
     }
 }
 
-/// A file system.
+/// Device number of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceNumber {
     pub major: u32,
@@ -51,14 +51,14 @@ impl std::str::FromStr for DeviceNumber {
     }
 }
 
-/// The mounts at a path, which is as the system spells it: the later ones lie on top. A file system that is not mounted there, such as a volume within another, is none, and a directory that is
-/// mounted once more is one, whatever `stat` says of their devices.
+/// The mounts at a path, which must be canonical; later ones lie on top. The table decides, whatever `stat` says about
+/// devices: a volume within another file system is not a mount, and a directory mounted a second time is one.
 ///
 /// # Errors
 ///
-/// The table cannot be read.
+/// An error of reading the table.
 pub(crate) fn mounted_at(point: &Path) -> std::io::Result<Vec<Mounted>> {
-    // Paths are bytes.
+    // Paths in it are bytes, not necessarily UTF-8.
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(find(&table, point))
 }
@@ -73,7 +73,7 @@ fn find(table: &[u8], point: &Path) -> Vec<Mounted> {
     table.split(|byte| *byte == b'\n').filter_map(mounted).collect()
 }
 
-/// A path of the table's, in which some bytes are three octal digits behind a backslash.
+/// Decodes a path from the table, in which some bytes are written as three octal digits behind a backslash.
 fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

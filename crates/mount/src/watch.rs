@@ -1,6 +1,7 @@
-//! A second process, which outlives the one that serves a mount, and unmounts what that leaves behind when it is killed.
+//! A second process, which unmounts the file system if the process that serves it is killed.
 //!
-//! Without it the directory would stay a mount point that answers nothing ("Transport endpoint is not connected"). `fusermount3` can do that too, but for mounts that let others in alone, and not for root.
+//! Without it the directory would remain a mount point that answers nothing ("Transport endpoint is not connected").
+//! `fusermount3` can also do this, but only for mounts that let others in, and not for root.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -13,7 +14,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use crate::helper;
 use crate::table::{Mounted, mounted_at};
 
-/// What the second process does.
+/// The job of the second process.
 #[derive(Debug)]
 pub struct Watch {
     mounted: Mounted,
@@ -21,12 +22,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// From the two arguments that the process was started with. `None`: they are none.
+    /// Reads the two arguments that the process was started with. `None` if they are not valid.
     pub fn of(mounted: &str, point: impl Into<PathBuf>) -> Option<Self> {
         Some(Self { mounted: mounted.parse().ok()?, point: point.into() })
     }
 
-    /// Waits until standard input ends, which it does with the first process, and unmounts what that left.
+    /// Waits until standard input ends, as it does when the first process ends, and unmounts what that left.
     pub fn run(&self) {
         let mut ignored = [0; 16];
         let mut stdin = io::stdin().lock();
@@ -40,13 +41,14 @@ impl Watch {
         self.clear();
     }
 
-    /// Unmounts the file system, if it is still there, with what of it is mounted on top of it: another that was mounted at the same place meanwhile stays.
+    /// Unmounts the file system if it is still mounted, together with further mounts of it on top. Another file system
+    /// mounted at the same place meanwhile stays.
     fn clear(&self) {
         while let Ok(mounts) = mounted_at(&self.point)
             && mounts.contains(&self.mounted)
             && mounts.last().is_some_and(|top| top.device == self.mounted.device)
         {
-            // There is nobody to tell.
+            // There is no one to report an error to.
             if detach(&self.point).is_err() {
                 return;
             }
@@ -54,7 +56,7 @@ impl Watch {
     }
 }
 
-/// Takes a mount out of the tree, whoever still uses it.
+/// Detaches a mount from the tree, even if it is in use.
 pub(crate) fn detach(point: &Path) -> io::Result<()> {
     match unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
@@ -63,17 +65,17 @@ pub(crate) fn detach(point: &Path) -> io::Result<()> {
     }
 }
 
-/// The second process, from the first one's side. It ends when this is dropped, and unmounts what is still there.
+/// The second process, seen from the first. Dropping this ends it, after it has unmounted what is still there.
 #[derive(Debug)]
 pub(crate) struct Watcher(Child);
 
 impl Watcher {
-    /// `command` starts a process that makes a [`Watch`] of its last two arguments.
+    /// Starts a process by `command`, which makes a [`Watch`] of its last two arguments.
     pub fn start(command: &[OsString], mounted: Mounted, point: &Path) -> io::Result<Self> {
         let [program, args @ ..] = command else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut command = Command::new(program);
         command.args(args).arg(mounted.to_string()).arg(point);
-        // Ctrl-C is for the first process. And it holds no folder that others may want to remove.
+        // Ctrl-C is meant for the first process. The root directory keeps no other directory in use.
         command.process_group(0).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self(command.spawn()?))
@@ -81,7 +83,8 @@ impl Watcher {
 }
 
 impl Watcher {
-    /// Ends it without a look: nothing is mounted there by this process any more. What somebody else mounts there now may have the same numbers.
+    /// Ends the process without a last check: this process has nothing mounted there any more, and a mount that someone
+    /// else makes there now may have the same numbers.
     pub fn dismiss(mut self) {
         let _ = self.0.kill();
     }

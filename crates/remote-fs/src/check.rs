@@ -1,8 +1,9 @@
-//! Whether a file system is as it should be, while no service has it: what is kept, and every page of every copy.
+//! Checks of a file system while no service runs: its stored names, and every page of every copy.
 //!
-//! - [`read`]: what a disk keeps, which it leaves as it is.
-//! - [`names`]: what is wrong with that by itself.
-//! - [`PageCheck`]: reads all that files have, at all donors, and compares it with its checksums. It takes the donors from whatever service has them, under the epoch that the next service has.
+//! - [`read`]: reads what a disk holds, without changing it.
+//! - [`names`]: finds inconsistencies within that.
+//! - [`PageCheck`]: reads all pages of files from all donors, and compares them with their checksums. It fences off the
+//!   service that has the donors, using the epoch that the next service takes.
 
 mod pages;
 
@@ -16,76 +17,76 @@ use crate::service::OpenError;
 use crate::tree::{Body, Wrong};
 pub use pages::{PageCheck, Progress};
 
-/// What is wrong.
+/// A fault that a check found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Finding {
-    /// With names.
+    /// A fault in the tree of names.
     #[error(transparent)]
     Names(#[from] Wrong),
-    /// Two files have a page, or one has it twice.
-    #[error("inode {} has page {page} of segment {segment}, which inode {} has, too", ino.0, other.0)]
+    /// A page belongs to two files, or twice to one.
+    #[error("inode {} has page {page} of segment {segment}, and so has inode {}", ino.0, other.0)]
     Shared {
-        /// One.
+        /// The file found later.
         ino: Ino,
-        /// The other.
+        /// The file that had the page first.
         other: Ino,
-        /// Which segment.
+        /// Number of the segment.
         segment: u32,
-        /// Which page of it.
+        /// Index of the page in it.
         page: u32,
     },
-    /// A file has pages of a segment that is not there, or has fewer.
-    #[error("inode {} has pages {}+{} of segment {}, which has none such", ino.0, pages.first, pages.count, pages.segment)]
+    /// A file has pages of a segment that does not exist or is shorter.
+    #[error("inode {} has pages {}+{} of segment {}, which does not have them", ino.0, pages.first, pages.count, pages.segment)]
     NoPages {
-        /// Which file.
+        /// Number of the file.
         ino: Ino,
-        /// Which pages.
+        /// The pages.
         pages: Pages,
     },
-    /// Fewer donors have a segment than should.
+    /// A segment has fewer copies than it should.
     #[error("segment {segment} has {whole} whole copies of {copies}")]
     Copies {
-        /// Which.
+        /// Number of the segment.
         segment: u32,
-        /// Copies with all pages.
+        /// Copies that have all pages.
         whole: usize,
-        /// Copies that there should be.
+        /// Copies that it should have.
         copies: usize,
     },
-    /// A donor does not answer, or another run of it does.
+    /// A donor does not answer, or has restarted, so its copies are lost.
     #[error("donor {donor} has none of its copies: {why}")]
     Donor {
-        /// Its address.
+        /// Address of the donor.
         donor: String,
-        /// What became of it.
+        /// Reason, and the number of copies lost.
         why: String,
     },
-    /// A page is not what it should be.
+    /// A copy of a page is wrong, or could not be read.
     #[error("inode {}, page {at} of the file: the copy at {donor} is wrong", ino.0)]
     Page {
-        /// Which file.
+        /// Number of the file.
         ino: Ino,
-        /// Which page of it.
+        /// Index of the page in the file.
         at: u64,
-        /// Where.
+        /// Address of the donor that has the copy.
         donor: String,
     },
-    /// No copy of a page is right, or could be read.
+    /// No copy of a page is correct and readable.
     #[error("inode {}, page {at} of the file: no copy of it is right", ino.0)]
     Lost {
-        /// Which file.
+        /// Number of the file.
         ino: Ino,
-        /// Which page of it.
+        /// Index of the page in the file.
         at: u64,
     },
 }
 
-/// What a disk keeps. Nothing is changed there. `None` when there is no file system.
+/// Reads what a disk holds, without changing it. `None` if it holds no file system.
 ///
 /// # Errors
 ///
-/// [`OpenError`].
+/// [`OpenError`] if the disk cannot be read, or what it holds cannot be interpreted.
 pub fn read(disk: impl Disk) -> Result<Option<Kept>, OpenError> {
     let History { snapshot, records } = Journal::read(disk)?;
     let Some(snapshot) = snapshot else { return Ok(None) };
@@ -97,7 +98,7 @@ pub fn read(disk: impl Disk) -> Result<Option<Kept>, OpenError> {
     Ok(Some(kept))
 }
 
-/// What is wrong with what is kept, by itself, when there should be so many copies.
+/// Finds the inconsistencies in what a disk holds, if each segment should have `copies` copies.
 pub fn names(kept: &Kept, copies: usize) -> Vec<Finding> {
     let mut findings: Vec<Finding> = kept.tree.check().into_iter().map(Finding::from).collect();
     let mut owners: BTreeMap<(u32, u32), Ino> = BTreeMap::new();

@@ -1,18 +1,24 @@
-//! Files as a program on another host has them: its session with the service, what it has cached, and pages that it reads and writes at the donors by itself.
+//! File access for a program on another host: it has a session with the service, caches what it learns, and reads and
+//! writes pages at the donors directly.
 //!
-//! - [`Client`]: what all threads of the program have in common: who it is, what it has open, what it has cached and not committed.
-//! - [`Lane`]: a thread's own: its endpoint, its session with the service, its queue pairs to the donors. All that can be done with files is done by a lane, and waits until it is over.
+//! - [`Client`]: state shared by all threads of the program: its identity, open files, caches and uncommitted data.
+//! - [`Lane`]: state of one thread: its endpoint, its session with the service, its queue pairs to the donors. Every
+//!   operation on files is a method of a lane, and blocks until it is done.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - **Close-to-open**: whoever opens a file sees all that was committed before, by whichever client. What is written is committed when the file is flushed (each `close`) or synced, when there is
-//!   [too much](ClientConfig::dirty_bytes_max) of it, and after [some time](ClientConfig::dirty_age_ns).
-//! - **No wrong bytes**: each page that is read is checked against its checksum. One that differs is read from the other copies, and from where the file has it by now, and else is an error that is
-//!   logged with the file, the page and the donors.
-//! - **Nothing in place**: pages are written to memory that the service has reserved for this client, and then committed. They stay in this program's memory until they are: a client that is
-//!   taken for dead, or a service that starts again, has them written anew.
-//! - **Parts of pages**: two clients may write different bytes of one page. The later commit is refused, and its bytes are put over the earlier one's.
-//! - **No room** is told by the write that there is no room for: pages are reserved ahead.
+//! - **Close-to-open**: a program that opens a file sees everything committed before, by any client. Written data is
+//!   committed when the file is flushed (on each `close`) or synced, when there is [too
+//!   much](ClientConfig::dirty_bytes_max) of it, and after [some time](ClientConfig::dirty_age_ns).
+//! - **No wrong bytes**: each page read is checked against its checksum. If it differs, it is read from the other
+//!   copies, and from the place where the file has it by now. If that fails, too, the read fails, and the file, the
+//!   page and the donors are logged.
+//! - **Nothing in place**: pages are written to memory that the service has reserved for this client, and then
+//!   committed. Until then they stay in this program's memory: if the client is declared dead or the service restarts,
+//!   they are written again.
+//! - **Partial pages**: two clients may write different bytes of one page. The later commit is refused, and its bytes
+//!   are merged into the page of the earlier one.
+//! - **No room** is reported by the write that lacks it: pages are reserved ahead.
 
 mod ask;
 mod config;

@@ -1,6 +1,7 @@
-//! All that the service keeps, and what happens to it.
+//! The durable state of the service, and the operations on it.
 //!
-//! [`Kept`] changes by [`Op`]s alone, and the same ones in the same order make the same of it: a snapshot is it as bytes, and the [journal](crate::journal)'s records are its ops.
+//! [`Kept`] changes only by [`Op`]s, and is deterministic: the same operations in the same order give the same state. A
+//! snapshot is that state as bytes, and the [journal](crate::journal)'s records are its operations.
 
 use std::collections::BTreeMap;
 
@@ -13,31 +14,31 @@ use crate::tree::{Context, Tree};
 /// A copy of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// At which donor: a [`DonorId`].
+    /// The donor that has it: a [`DonorId`].
     pub donor: u64,
-    /// In which run of it.
+    /// The run of the donor that has it.
     pub incarnation: u64,
-    /// The slab.
+    /// The slab that holds it.
     pub slab: u64,
-    /// First byte of it in the donor's memory.
+    /// Offset of the slab's first byte in the donor's memory.
     pub base: u64,
-    /// Whether it has all pages.
+    /// Whether the copy has all pages.
     pub is_whole: bool,
 }
 
-/// Pages that lie in a row, at several donors.
+/// A run of pages that several donors have copies of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
-    /// Pages.
+    /// Number of pages.
     pub pages: u32,
-    /// Grows as its copies come and go.
+    /// Incremented whenever copies come, go or move.
     pub generation: u32,
-    /// Its copies; none: what was there is lost.
+    /// Its copies. If there are none, the data is lost.
     pub members: Vec<Member>,
 }
 
 impl Segment {
-    /// As clients are told.
+    /// The place of the segment, as clients are told.
     pub fn place(&self, number: u32) -> Place {
         let replica = |member: &Member| Replica {
             donor: DonorId(member.donor),
@@ -55,115 +56,116 @@ impl Segment {
     }
 }
 
-/// A client, as long as it is neither gone nor dead.
+/// A client, until it leaves or is declared dead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    /// What proves that a request is its own.
+    /// Secret that proves a request to be the client's.
     pub secret: [u8; SECRET_LEN],
-    /// Requests with lower numbers have had their answers.
+    /// All requests with lower numbers have been answered.
     pub settled: u64,
-    /// Answers to those that have been performed, by their numbers.
+    /// Answers to the requests performed since, by number.
     pub answers: BTreeMap<u64, Answer>,
 }
 
-/// What happens.
+/// An operation on the durable state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
-    /// A service begins.
+    /// A service starts.
     Start {
-        /// Its epoch.
+        /// Epoch of the service, higher than any before.
         epoch: u32,
     },
-    /// A client begins.
+    /// A client joins.
     Join {
-        /// Its number: the next.
+        /// Number of the client: the next one.
         client: u64,
-        /// Its secret.
+        /// Secret of the client.
         secret: [u8; SECRET_LEN],
     },
-    /// A client is gone or dead.
+    /// A client left or was declared dead.
     Leave {
-        /// Which.
+        /// Number of the client.
         client: u64,
     },
     /// A client's request is performed.
     Change {
-        /// Whose.
+        /// Number of the client.
         client: u64,
-        /// Which of its.
+        /// Sequence number of the request.
         sequence: u64,
-        /// Of it, as of the client.
+        /// The client's [`settled`](crate::protocol::Envelope::settled) at the time of the request.
         settled: u64,
-        /// In whose name.
+        /// Caller on whose behalf it is performed.
         caller: Caller,
-        /// When.
+        /// Time of day.
         now: Time,
-        /// The inode of the request's handle, which is open for writing.
+        /// Inode of the request's handle, if that is open for writing.
         opened: Option<Ino>,
-        /// It.
+        /// The request.
         request: Request,
     },
-    /// An inode without a name is forgotten.
+    /// An inode without a name is dropped.
     Drop {
-        /// Which.
+        /// Number of the inode.
         ino: Ino,
     },
-    /// There is a segment more.
+    /// A segment is added.
     Segment {
-        /// Its number: the next.
+        /// Number of the segment: the next one.
         segment: u32,
-        /// Pages.
+        /// Pages of the segment.
         pages: u32,
         /// Its copies.
         members: Vec<Member>,
     },
-    /// A segment's copies are these from now on.
+    /// The copies of a segment change.
     Members {
-        /// Which segment.
+        /// Number of the segment.
         segment: u32,
-        /// Its copies.
+        /// Its copies from now on.
         members: Vec<Member>,
     },
-    /// A segment is gone, of which no file has a page.
+    /// A segment is removed, of which no file has a page.
     Remove {
-        /// Which.
+        /// Number of the segment.
         segment: u32,
     },
-    /// So many copies of each page are wanted from now on.
+    /// The wanted number of copies of each page changes.
     Copies {
-        /// How many.
+        /// Number of copies.
         copies: u8,
     },
 }
 
-/// Everything; see [the module](self).
+/// The whole durable state; see [the module](self).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     format: u32,
-    /// What donors know the file system by.
+    /// Volume by which donors know the file system.
     pub volume: u64,
-    /// Of the last service.
+    /// Epoch of the last service.
     pub epoch: u32,
-    /// The names.
+    /// The names and inodes.
     pub tree: Tree,
-    /// The clients.
+    /// The clients, by number.
     pub clients: BTreeMap<u64, Client>,
-    /// The highest number that one ever had.
+    /// Highest number that a client ever had.
     pub last_client: u64,
-    /// The segments.
+    /// The segments, by number.
     pub segments: BTreeMap<u32, Segment>,
-    /// The highest number that one ever had.
+    /// Highest number that a segment ever had.
     pub last_segment: u32,
-    /// Copies that the last service wanted of each page; 0: an earlier version kept this, which did not say.
+    /// Copies of each page that the last service wanted; 0 if the state was written by a version that did not record
+    /// this.
     pub copies: u8,
 }
 
 const FORMAT: u32 = 2;
-/// Lacks [`Kept::copies`], which comes last.
+/// Format without [`Kept::copies`], which comes last.
 const FORMAT_WITHOUT_COPIES: u32 = 1;
 
 impl Kept {
-    /// An empty file system, whose volume is a number by lot.
+    /// An empty file system. `volume` should be a random number.
     pub fn new(volume: u64, now: Time) -> Self {
         Self {
             format: FORMAT,
@@ -178,14 +180,14 @@ impl Kept {
         }
     }
 
-    /// As bytes.
+    /// The state as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// From bytes; `None` when they are none of this version's.
+    /// Reads the state from bytes; `None` if they are not of a known format.
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        // The format comes first, and what follows may mean something else in another.
+        // The format comes first, since the meaning of the rest may depend on it.
         let (format, _) = postcard::take_from_bytes::<u32>(bytes).ok()?;
         let mut kept: Self = match format {
             FORMAT => postcard::from_bytes(bytes).ok()?,
@@ -197,11 +199,11 @@ impl Kept {
         Some(kept)
     }
 
-    /// Has it happen, or not at all. Pages that are no file's any more are added to `freed`.
+    /// Performs an operation, completely or not at all. Pages that no longer belong to a file are added to `freed`.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why the operation was not performed.
     pub fn apply(&mut self, op: &Op, freed: &mut Vec<Pages>) -> Result<Answer, Error> {
         match op {
             Op::Start { epoch } => {
@@ -245,7 +247,8 @@ impl Kept {
                     let place = |member: &Member| (member.donor, member.incarnation, member.slab, member.base);
                     members.iter().map(place).collect()
                 };
-                // Who wrote to where a slab was before has to write again. That a copy is whole now is no reason to.
+                // A move invalidates what clients write to the old place, so they must write again. A copy's becoming
+                // whole does not.
                 segment.generation += u32::from(places(members) != places(&segment.members));
                 segment.members.clone_from(members);
             }
@@ -257,11 +260,12 @@ impl Kept {
         Ok(Answer::Done)
     }
 
-    /// Has what a record says happen, which happened before.
+    /// Performs the operation of a record, as it was performed before.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] when the bytes make no sense; or why it cannot have happened.
+    /// [`Error::Invalid`] when the bytes are not a record, or the reason why the operation cannot have been performed
+    /// in this state.
     pub fn replay(&mut self, record: &[u8]) -> Result<(), Error> {
         let op: Op = postcard::from_bytes(record).map_err(|_| Error::Invalid)?;
         self.apply(&op, &mut Vec::new()).map(|_| ())
@@ -269,7 +273,7 @@ impl Kept {
 }
 
 impl Op {
-    /// As a record.
+    /// The operation as a journal record.
     pub fn to_bytes(&self) -> Vec<u8> {
         postcard::to_allocvec(self).unwrap_or_default()
     }

@@ -1,13 +1,14 @@
-//! A file system whose data lie in donors' memory, and whose names lie at one metadata service.
+//! A file system whose data lies in donors' memory, and whose names lie at one metadata service.
 //!
-//! - [`client`]: files as a program on another host has them.
-//! - [`map`]: which pages of the donors' memory a file's pages are.
-//! - [`protocol`]: what clients ask the service for, and what it answers, as values and as bytes.
+//! - [`client`]: file access for a program on another host.
+//! - [`map`]: the pages of donors' memory that hold a file's pages.
+//! - [`protocol`]: requests of clients and answers of the service, as values and as bytes.
 //! - [`tree`]: the names, as a state machine.
-//! - [`space`]: which pages of the donors' memory are free, and whose the others are.
+//! - [`space`]: free and used pages of the donors' memory, and their owners.
 //!
-//! Clients read and write pages at the donors by themselves, one-sided, and only to memory that the service has reserved for them. A commit tells the service
-//! which pages a file now has; data are never overwritten in place, so a write that was cut off reads as old, page by page.
+//! Clients read and write pages at the donors directly, one-sided, and write only to memory that the service has
+//! reserved for them. A commit tells the service which pages a file now has. Data is never overwritten in place, so an
+//! interrupted write leaves the old contents, page by page.
 #![forbid(unsafe_code)]
 
 pub mod check;

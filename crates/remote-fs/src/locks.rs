@@ -1,10 +1,11 @@
-//! Ranges of files that clients have locked: by `fcntl`, byte by byte for a process, and by `flock`, for an open file.
+//! Locks of clients on ranges of files: those of `fcntl`, byte by byte for a process, and those of `flock`, for an open
+//! file.
 
 use std::collections::BTreeMap;
 
 use crate::protocol::{Error, Ino, LOCKS_MAX, Lock, LockKind, LockOwner};
 
-/// Whose a lock is: a client's, and of it.
+/// Owner of a lock: a client, and an owner within it.
 type Owner = (u64, LockOwner);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,11 +14,11 @@ struct Locked {
     lock: Lock,
 }
 
-/// All locks.
+/// The table of locks.
 #[derive(Debug, Default)]
 pub struct Locks {
     by_inode: BTreeMap<Ino, Vec<Locked>>,
-    /// How many each client has.
+    /// Number of ranges that each client has locked.
     counts: BTreeMap<u64, usize>,
 }
 
@@ -34,22 +35,23 @@ fn excludes(one: &Locked, owner: Owner, lock: &Lock) -> bool {
 }
 
 impl Locks {
-    /// The lock that excludes this one, if there is one.
+    /// Returns a lock that conflicts with this one, if there is one.
     pub fn excluding(&self, client: u64, lock: &Lock) -> Option<Lock> {
         let all = self.by_inode.get(&lock.ino)?;
         all.iter().find(|one| excludes(one, (client, lock.owner), lock)).map(|one| one.lock)
     }
 
-    /// Locks a range, in place of what the owner has locked of it.
+    /// Locks a range, replacing the owner's locks in it.
     ///
     /// # Errors
     ///
-    /// [`Error::WouldBlock`], [`Error::Invalid`], [`Error::TooMany`].
+    /// [`Error::WouldBlock`] when another lock conflicts, [`Error::Invalid`] for an empty range, [`Error::TooMany`]
+    /// when two more ranges would exceed [`LOCKS_MAX`].
     pub fn lock(&mut self, client: u64, lock: Lock) -> Result<(), Error> {
         if lock.first > lock.last {
             return Err(Error::Invalid);
         }
-        // A range may be cut in two by what replaces its middle.
+        // Replacing the middle of a locked range leaves two ranges.
         if self.count(client) + 2 > LOCKS_MAX {
             return Err(Error::TooMany);
         }
@@ -61,7 +63,7 @@ impl Locks {
         self.unlock(client, lock.ino, lock.owner, first, last);
         let all = self.by_inode.entry(lock.ino).or_default();
         let before = all.len();
-        // Neighbours of the same kind become one.
+        // Adjacent ranges of the same owner and kind are merged.
         all.retain(|one| {
             let is_like = one.owner == owner && one.lock.kind == lock.kind;
             let touches = one.lock.last.checked_add(1) == Some(first) || last.checked_add(1) == Some(one.lock.first);
@@ -77,7 +79,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Releases what an owner has locked of a range.
+    /// Releases an owner's locks in a range.
     pub fn unlock(&mut self, client: u64, ino: Ino, owner: LockOwner, first: u64, last: u64) {
         let Some(all) = self.by_inode.get_mut(&ino) else { return };
         let (mut rests, before) = (Vec::new(), all.len());
@@ -100,7 +102,7 @@ impl Locks {
         self.subtract(client, gone);
     }
 
-    /// Releases all that a client has locked.
+    /// Releases all locks of a client.
     pub fn release_client(&mut self, client: u64) {
         for all in self.by_inode.values_mut() {
             all.retain(|one| one.owner.0 != client);
@@ -109,14 +111,14 @@ impl Locks {
         self.counts.remove(&client);
     }
 
-    /// An inode is gone.
+    /// Forgets the locks of an inode that is gone.
     pub fn forget(&mut self, ino: Ino) {
         for one in self.by_inode.remove(&ino).unwrap_or_default() {
             self.subtract(one.owner.0, 1);
         }
     }
 
-    /// Ranges that a client has locked.
+    /// Number of ranges that a client has locked.
     pub fn count(&self, client: u64) -> usize {
         self.counts.get(&client).copied().unwrap_or_default()
     }
@@ -139,7 +141,7 @@ mod tests {
 
     const BYTES: u64 = 12;
 
-    /// By client, owner and byte.
+    /// Kind of lock by client, owner and byte.
     type Model = BTreeMap<(u64, LockOwner, u64), LockKind>;
 
     fn lock(client: u64, owner: LockOwner, first: u64, last: u64, kind: LockKind) -> Lock {

@@ -1,7 +1,8 @@
-//! Which pages of the donors' memory a file's pages are.
+//! Map of a file's pages to pages of the donors' memory.
 //!
-//! A map is chunks of 64 pages, each an array of places and checksums: 16 bytes a page, whatever the order in which a file was written, and one look to find or replace one. A page of
-//! which only the first bytes count (the file was cut off there, and went on later) is noted beside them: nobody has to write it anew for that.
+//! A map consists of chunks of 64 pages, each an array of places and checksums. It takes 16 bytes a page, in whatever
+//! order a file was written, and one lookup to find or replace a page. A page of which only the first bytes belong to
+//! the file (it was truncated there, and extended later) is noted separately, so that the page need not be rewritten.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +13,12 @@ use crate::protocol::{PAGE, Pages, Run, Sums};
 /// Pages of a chunk.
 const CHUNK: u64 = 64;
 
-/// A page's place and checksum.
+/// Place and checksum of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
     segment: u32,
     page: u32,
-    /// 0: a hole.
+    /// Checksum; 0 for a hole.
     sum: u64,
 }
 
@@ -29,18 +30,18 @@ impl Slot {
     }
 }
 
-/// A file's pages.
+/// The pages of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Run>", into = "Vec<Run>")]
 pub struct Map {
-    /// By the number of the chunk; none ends with a hole, and none is empty.
+    /// Chunks by number; none is empty or ends with a hole.
     chunks: BTreeMap<u64, Vec<Slot>>,
-    /// Pages of which fewer bytes count than all.
+    /// Pages of which only the first bytes belong to the file, with the number of these.
     short: BTreeMap<u64, u16>,
     pages: u64,
 }
 
-/// Adds a page to those that are nobody's now, to its neighbour if it can be.
+/// Adds a page to the freed ones, in one run with its neighbour if possible.
 fn free(freed: &mut Vec<Pages>, slot: Slot) {
     match freed.last_mut() {
         Some(last) if last.segment == slot.segment && last.first + last.count == slot.page => last.count += 1,
@@ -49,7 +50,7 @@ fn free(freed: &mut Vec<Pages>, slot: Slot) {
 }
 
 impl Map {
-    /// Pages that it has.
+    /// Number of pages that are not holes.
     pub fn pages(&self) -> u64 {
         self.pages
     }
@@ -59,12 +60,12 @@ impl Map {
         chunk.and_then(|chunk| chunk.get((at % CHUNK) as usize)).copied().unwrap_or(Slot::HOLE)
     }
 
-    /// Whether these are the checksums of its pages from `at` on, 0 for holes.
+    /// Whether the pages from `at` on have these checksums; 0 stands for a hole.
     pub fn has(&self, at: u64, sums: &Sums) -> bool {
         (at..).zip(&sums.0).all(|(at, sum)| self.slot(at).sum == *sum)
     }
 
-    /// Puts pages in the place of what was there. What is no file's now is added to `freed`.
+    /// Sets pages. Replaced pages are added to `freed`.
     pub fn put(&mut self, at: u64, pages: Pages, sums: &Sums, freed: &mut Vec<Pages>) {
         for (index, sum) in sums.0.iter().enumerate().take(pages.count as usize) {
             let at = at + index as u64;
@@ -84,7 +85,7 @@ impl Map {
         self.forget_short(at, at + u64::from(pages.count));
     }
 
-    /// Makes pages from `at` to before `end` a hole.
+    /// Makes the pages from `at` to before `end` a hole. Removed pages are added to `freed`.
     pub fn punch(&mut self, at: u64, end: u64, freed: &mut Vec<Pages>) {
         if at >= end {
             return;
@@ -109,7 +110,8 @@ impl Map {
         self.forget_short(at, end);
     }
 
-    /// Cuts it off behind so many bytes: what follows reads as zeros from then on.
+    /// Truncates the file to `len` bytes. If it is extended later, the rest reads as zeros. Removed pages are added to
+    /// `freed`.
     pub fn cut(&mut self, len: u64, freed: &mut Vec<Pages>) {
         let page = PAGE as u64;
         self.punch(len.div_ceil(page), u64::MAX, freed);
@@ -130,8 +132,8 @@ impl Map {
         self.short.get(&at).copied().unwrap_or(PAGE as u16)
     }
 
-    /// Its pages from `at` to before `end`, in order, and the first page that nothing is said of: `end`, or an earlier one where `go_on` was told a run and
-    /// wants no further one.
+    /// Returns the pages from `at` to before `end` as runs in order, and the page at which the answer ends: `end`, or
+    /// an earlier one if `go_on` returned false for the last complete run.
     pub fn runs(&self, at: u64, end: u64, mut go_on: impl FnMut(&Run) -> bool) -> (Vec<Run>, u64) {
         let mut runs: Vec<Run> = Vec::new();
         if at >= end {
@@ -165,14 +167,14 @@ impl Map {
         (runs, end)
     }
 
-    /// Its first page from one on.
+    /// Returns the first page at or after `at` that is not a hole.
     pub fn first_from(&self, at: u64) -> Option<u64> {
         let chunks = self.chunks.range(at / CHUNK..);
         let mut pages = chunks.flat_map(|(number, chunk)| (number * CHUNK..).zip(chunk));
         pages.find(|(page, slot)| *page >= at && !slot.is_hole()).map(|(page, _)| page)
     }
 
-    /// All its pages.
+    /// Returns all pages as runs.
     pub fn all(&self) -> Vec<Run> {
         self.runs(0, u64::MAX, |_| true).0
     }
@@ -185,7 +187,7 @@ impl From<Map> for Vec<Run> {
 }
 
 impl From<Vec<Run>> for Map {
-    /// Of runs that may be anything: what makes no sense is left out.
+    /// Reads runs from an untrusted source; invalid ones are left out.
     fn from(runs: Vec<Run>) -> Self {
         let (mut map, mut freed) = (Self::default(), Vec::new());
         for Run { at, pages, last_len, sums } in runs {

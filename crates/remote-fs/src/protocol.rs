@@ -1,38 +1,46 @@
-//! What the clients of a file system and its metadata service say to each other.
+//! The protocol between the clients of a file system and its metadata service.
 //!
-//! A client opens an `rpc` session and sends [`Message`]s as requests of type [`FILES`]; each is answered with one [`Reply`].
+//! A client opens an `rpc` session and sends [`Message`]s as requests of type [`FILES`]. Each is answered with one
+//! [`Reply`].
 //!
-//! # A client's way
+//! # Life of a client
 //!
-//! 1. [`Message::Greet`], and, where that is answered with a nonce, [`Message::Prove`] with the pool's key
-//!    ([`Key::proof`](sinew_remote_memory::donor::Key::proof)). Both hold for the `rpc` session: a new session greets again.
-//! 2. [`Message::Join`]. The answer, [`Joined`], has the client's number and a secret that all later requests carry, the service's epoch and the donors. The
-//!    client has each donor admit it (volume, epoch and client number are in [`Joined`]).
+//! 1. [`Message::Greet`], and, if that is answered with a nonce, [`Message::Prove`] with the pool's key
+//!    ([`Key::proof`](sinew_remote_memory::donor::Key::proof)). Both hold for the `rpc` session: a new session greets
+//!    again.
+//! 2. [`Message::Join`]. The answer, [`Joined`], has the client's number, a secret that all later requests carry, the
+//!    service's epoch and the donors. The client has each donor admit it ([`Joined`] has the volume, epoch and client
+//!    number for that).
 //! 3. [`Message::Ask`], with an [`Envelope`] around each [`Request`].
-//! 4. It sends something at least every third of [`Joined::lease_ns`] ([`Request::Heartbeat`] where there is nothing else). A client that was silent for the lease is
-//!    dead: what it has open, its locks and its reservations are gone, and donors expel it.
-//! 5. [`Request::Leave`] when it goes.
+//! 4. The client sends something at least every third of [`Joined::lease_ns`], a [`Request::Heartbeat`] if there is
+//!    nothing else. A client that is silent for the whole lease is declared dead: its open handles, locks and
+//!    reservations are gone, and donors expel it.
+//! 5. [`Request::Leave`] at the end.
 //!
-//! [`Error::Rejoin`] says that the service has started again, or took the client for dead. The client joins again, with [`Join::before`], what it has open and its
-//! locks. When [`Joined::is_known`], it keeps its number, all that was answered holds, and requests without an answer are sent again *with their sequence numbers*: each
-//! is performed once. When not, it is another client: what it had open and locked is gone, and nobody knows about requests without an answer. In both cases reservations are
-//! gone: pages that were not committed are written to new ones.
+//! [`Error::Rejoin`] means that the service has restarted, or declared the client dead. The client joins again, with
+//! [`Join::before`], its open handles and its locks. If [`Joined::is_known`], it keeps its number, all answers remain
+//! valid, and unanswered requests are sent again *with their sequence numbers*: each is performed once. If not, it is a
+//! new client: its handles and locks are gone, and the outcome of unanswered requests is unknown. In both cases
+//! reservations are gone: uncommitted pages must be written to newly reserved ones.
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - An answer to a request that changes something ([`Request::changes`]) comes after the change is on the service's disk. So there is no request for `fsync`: what a
-//!   client has flushed and committed is kept.
-//! - Such a request carries a sequence number that its client never used before, and [`Envelope::settled`]. It is performed once however often it is sent, and over restarts
-//!   of the service. A client has at most [`IN_FLIGHT_MAX`] of them without an answer. Requests that change nothing carry 0.
-//! - Requests under way at the same time are performed in any order. A client that needs an order waits for the answer.
-//! - Pages are [`PAGE`] bytes. A page that was reserved is this client's alone until it is committed, given back, or the client is dead. A commit replaces pages of
-//!   the file, all or none, in one step.
-//! - The checksum of a page is [`checksum`](sinew_remote_memory::volume::checksum) of its [`PAGE`] bytes as they lie at the donors. Bytes that have it are right, wherever they were found. A
-//!   reader that finds others asks for the layout again, since the page may belong to another file by now, and tries the other copies.
+//! - An answer to a request that changes something ([`Request::changes`]) is sent after the change is on the service's
+//!   disk. So there is no request for `fsync`: everything that a client has flushed and committed is durable.
+//! - Such a request carries a sequence number that its client never used before, and [`Envelope::settled`]. It is
+//!   performed once, however often it is sent, even over restarts of the service. A client has at most
+//!   [`IN_FLIGHT_MAX`] of them unanswered. Requests that change nothing carry 0.
+//! - Requests in flight at the same time are performed in any order. A client that needs an order waits for the answer.
+//! - Pages are [`PAGE`] bytes. A reserved page belongs to its client alone until it is committed, given back, or the
+//!   client is dead. A commit replaces pages of the file, all or none, in one step.
+//! - The checksum of a page is [`checksum`](sinew_remote_memory::volume::checksum) of its [`PAGE`] bytes as they lie at
+//!   the donors. Bytes with the right checksum are right, wherever they were found. A reader that finds others asks for
+//!   the layout again, since the page may belong to another file by now, and tries the other copies.
 //!
-//! # As bytes
+//! # Encoding
 //!
-//! Values are written with `postcard`. Readers check every length, name and range; what makes no sense is an error and never a panic.
+//! Values are encoded with `postcard`. Readers check every length, name and range; invalid input is an error and never
+//! a panic.
 
 mod answer;
 mod attr;

@@ -1,15 +1,17 @@
 //! The metadata service of a file system, as a state machine.
 //!
-//! [`Service::take`] is handed a client's bytes and the time, and answers at once or later; [`Service::turn`] does what there is to do with donors, makes what has changed last, and then has the
-//! answers that waited for that. The service has no thread and reads no clock; donors are whatever is [`Donors`](sinew_remote_memory::volume::Donors), and it keeps what must last on whatever is
-//! a [`Disk`](crate::disk::Disk), or on none.
+//! [`Service::take`] is given a client's bytes and the time, and answers at once or later. [`Service::turn`] works with
+//! the donors, makes changes durable, and then releases the answers that waited for that. The service has no thread and
+//! reads no clock. Its donors are anything that implements [`Donors`](sinew_remote_memory::volume::Donors). It stores
+//! its state on anything that implements [`Disk`](crate::disk::Disk), or nowhere.
 //!
-//! - *Store*: what is kept, the journal, and which pages are free. A change is recorded as it is made, and nothing that depends on it leaves before it lasts: all requests of a turn wait for one
-//!   sync together.
-//! - *Sessions*: what clients have open and locked, and whether they are alive.
-//! - *Room*: what names may take.
-//! - *Memory*: the donors. Each is fenced under the service's epoch before pages that it has are reserved. Segments are made ahead of need, and copies that are missing are made anew in the background.
-//! - *Graves*: what a dead client had reserved is free again once every donor has cut it off.
+//! - *Store*: the durable state, the journal, and the free pages. A change is recorded as it is made, and nothing that
+//!   depends on it is sent before it is durable: all requests of a turn share one sync.
+//! - *Sessions*: open handles of clients, and whether the clients are alive.
+//! - *Room*: limits on what names may take.
+//! - *Memory*: the donors. Each is fenced under the service's epoch before pages that it holds are reserved. Segments
+//!   are made ahead of need, and missing copies are restored in the background.
+//! - *Graves*: the reservations of a dead client, which become free once every donor has cut it off.
 
 mod config;
 mod core;

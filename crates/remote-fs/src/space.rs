@@ -1,7 +1,8 @@
-//! Which pages of the donors' memory are free, and which are reserved by whom.
+//! Free and reserved pages of the donors' memory.
 //!
-//! Nothing of this is kept: what is used is what files have, and what is reserved ends with its client. So a page is in one of four states: free, reserved by a client, kept back (a client
-//! that is gone had it reserved, and may still write there until donors have cut it off), or used.
+//! None of this is stored: used pages are those that files have, and reservations end with their client. A page is in
+//! one of four states: free, reserved by a client, kept back (its client is gone, and may still write there until
+//! donors have cut it off), or used.
 
 mod intervals;
 
@@ -10,16 +11,16 @@ use std::collections::BTreeMap;
 use crate::protocol::{EXTENTS_MAX, Pages, SEGMENTS_MAX};
 use intervals::Intervals;
 
-/// Intervals of a segment that are looked at for one that is long enough.
+/// Intervals of a segment that are examined for one that is long enough.
 const LOOKS_MAX: usize = 64;
 
-/// Pages that are not what somebody takes them for.
+/// Error for pages that are not in the expected state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pages {}+{} of segment {} are not {state}", pages.first, pages.count, pages.segment)]
 pub struct NotSo {
-    /// Which.
+    /// The pages.
     pub pages: Pages,
-    /// What they are not.
+    /// The expected state.
     pub state: &'static str,
 }
 
@@ -27,10 +28,10 @@ pub struct NotSo {
 struct Segment {
     pages: u32,
     free: Intervals,
-    /// By client.
+    /// Reserved pages of each client.
     reserved: BTreeMap<u64, Intervals>,
     kept_back: Intervals,
-    /// Whether pages of it may be reserved.
+    /// Whether its pages may be reserved.
     is_open: bool,
 }
 
@@ -38,21 +39,21 @@ struct Segment {
 #[derive(Debug, Default)]
 pub struct Space {
     segments: BTreeMap<u32, Segment>,
-    /// Pages that each client has reserved.
+    /// Number of pages that each client has reserved.
     clients: BTreeMap<u64, u64>,
-    /// The segment that reservations begin to look at: they go round, so that all donors are written to.
+    /// Segment at which the next reservation starts to look. It rotates, so that all donors are written to.
     next: u32,
 }
 
 impl Space {
-    /// A segment more, all of whose pages are free.
+    /// Adds a segment whose pages are all free.
     pub fn add(&mut self, segment: u32, pages: u32) {
         let mut free = Intervals::default();
         free.insert(0, pages);
         self.segments.insert(segment, Segment { pages, free, is_open: true, ..Segment::default() });
     }
 
-    /// A segment is gone.
+    /// Removes a segment.
     pub fn remove(&mut self, segment: u32) {
         let Some(gone) = self.segments.remove(&segment) else { return };
         for (client, pages) in &gone.reserved {
@@ -60,29 +61,29 @@ impl Space {
         }
     }
 
-    /// Whether pages of a segment may be reserved: of one that has lost all its copies they may not.
+    /// Sets whether pages of a segment may be reserved.
     pub fn open(&mut self, segment: u32, is_open: bool) {
         if let Some(segment) = self.segments.get_mut(&segment) {
             segment.is_open = is_open;
         }
     }
 
-    /// Pages that there are.
+    /// Number of pages in all segments.
     pub fn pages(&self) -> u64 {
         self.segments.values().map(|segment| u64::from(segment.pages)).sum()
     }
 
-    /// Pages that can be reserved.
+    /// Number of pages that can be reserved.
     pub fn free_pages(&self) -> u64 {
         self.segments.values().filter(|segment| segment.is_open).map(|segment| segment.free.len()).sum()
     }
 
-    /// Pages that a client has reserved.
+    /// Number of pages that a client has reserved.
     pub fn reserved_pages(&self, client: u64) -> u64 {
         self.clients.get(&client).copied().unwrap_or_default()
     }
 
-    /// Pages of a segment that no file has.
+    /// Number of pages of a segment that belong to no file.
     pub fn unused(&self, segment: u32) -> u64 {
         self.segments.get(&segment).map_or(0, |segment| {
             let reserved: u64 = segment.reserved.values().map(Intervals::len).sum();
@@ -90,7 +91,7 @@ impl Space {
         })
     }
 
-    /// The first pages of a segment in a row that files have, from one on, up to so many: first, count.
+    /// The first run of pages at or after `from` that belong to files, cut to `max` pages: first, count.
     pub fn used(&self, segment: u32, from: u32, max: u32) -> Option<(u32, u32)> {
         let segment = self.segments.get(&segment)?;
         let all = || segment.reserved.values().chain([&segment.free, &segment.kept_back]);
@@ -111,22 +112,22 @@ impl Space {
         segment.filter(is_in).ok_or(NotSo { pages, state })
     }
 
-    /// Free pages are a file's: as a file system begins, all that its files have.
+    /// Marks free pages as used: for the pages of files when a file system is loaded.
     ///
     /// # Errors
     ///
-    /// [`NotSo`] when some are not free: two files have them.
+    /// [`NotSo`] when some are not free, because two files have them.
     pub fn take(&mut self, pages: Pages) -> Result<(), NotSo> {
         let state = "free";
         let is_free = self.segment(pages, state)?.free.remove(pages.first, pages.count);
         if is_free { Ok(()) } else { Err(NotSo { pages, state }) }
     }
 
-    /// A file's pages are free.
+    /// Marks used pages as free.
     ///
     /// # Errors
     ///
-    /// [`NotSo`] when some are no file's.
+    /// [`NotSo`] when some do not belong to a file.
     pub fn free(&mut self, pages: Pages) -> Result<(), NotSo> {
         let state = "used";
         let segment = self.segment(pages, state)?;
@@ -138,12 +139,13 @@ impl Space {
         Ok(())
     }
 
-    /// Reserves up to so many pages, in as few pieces as are found quickly, up to [`EXTENTS_MAX`] of up to [`SEGMENTS_MAX`] segments. Returns none when there are none.
+    /// Reserves up to `pages` pages, in as few runs as can be found quickly: at most [`EXTENTS_MAX`], in at most
+    /// [`SEGMENTS_MAX`] segments. Returns no runs if nothing is free.
     pub fn reserve(&mut self, client: u64, pages: u32) -> Vec<Pages> {
         let (mut runs, mut left, mut segments) = (Vec::new(), pages, 0);
         let order: Vec<u32> =
             self.segments.range(self.next..).chain(self.segments.range(..self.next)).map(|s| *s.0).collect();
-        // First those that have all of it in a row, and then whatever there is.
+        // First segments with a run of the full length, then any.
         for is_whole in [true, false] {
             for number in &order {
                 if segments == SEGMENTS_MAX {
@@ -172,7 +174,7 @@ impl Space {
         runs
     }
 
-    /// Whether all of these are reserved by the client, and none twice.
+    /// Whether all of these are reserved by the client, without repetition.
     pub fn has_reserved(&self, client: u64, pages: impl IntoIterator<Item = Pages>) -> bool {
         let mut all: BTreeMap<u32, Intervals> = BTreeMap::new();
         pages.into_iter().all(|Pages { segment, first, count }| {
@@ -182,11 +184,11 @@ impl Space {
         })
     }
 
-    /// Pages that a client has reserved are a file's.
+    /// Marks pages that a client has reserved as used.
     ///
     /// # Errors
     ///
-    /// [`NotSo`].
+    /// [`NotSo`] when some are not reserved by it.
     pub fn commit(&mut self, client: u64, pages: Pages) -> Result<(), NotSo> {
         let state = "reserved by the client";
         let segment = self.segment(pages, state)?;
@@ -201,17 +203,17 @@ impl Space {
         Ok(())
     }
 
-    /// Pages that a client has reserved are free: it does not write to them any more.
+    /// Frees pages that a client has reserved, and to which it does not write any more.
     ///
     /// # Errors
     ///
-    /// [`NotSo`].
+    /// [`NotSo`] when some are not reserved by it.
     pub fn give_back(&mut self, client: u64, pages: Pages) -> Result<(), NotSo> {
         self.commit(client, pages)?;
         self.free(pages)
     }
 
-    /// A client is gone: what it had reserved is kept back until [`Self::let_go`]. Returns it.
+    /// Keeps back the reservations of a client that is gone, until [`Self::let_go`]. Returns them.
     pub fn keep_back(&mut self, client: u64) -> Vec<Pages> {
         let mut kept = Vec::new();
         for (number, segment) in &mut self.segments {
@@ -224,7 +226,8 @@ impl Space {
         kept
     }
 
-    /// Whoever had reserved what is kept back cannot write to it any more: it is free. What is not kept back (its segment is gone) is left alone.
+    /// Frees pages that were kept back, now that their client cannot write to them any more. Pages not kept back (their
+    /// segment is gone) are left alone.
     pub fn let_go(&mut self, kept: &[Pages]) {
         for pages in kept {
             if let Some(segment) = self.segments.get_mut(&pages.segment)

@@ -1,11 +1,11 @@
-//! Clients that mean no good, and disks that hold anything.
+//! Malicious clients, and disks with arbitrary contents.
 
 mod hostile;
 
 use proptest::prelude::*;
 use sinew_remote_fs::protocol::{Access, Ino, Mode, Request, SetAttr};
 
-/// Bytes that are requests for a while.
+/// Bytes that begin with valid requests.
 fn nearly_requests() -> impl Strategy<Value = Vec<u8>> {
     let ino = || (0..6u64).prop_map(Ino);
     let name = || prop::sample::select(vec![&b"a"[..], b"b", b"c", b"..", b"", b"d/e"]).prop_map(<[u8]>::to_vec);

@@ -1,4 +1,4 @@
-//! Faults through userfaultfd: far memory's handler beside a bare one that copies a constant page.
+//! Faults through userfaultfd: far memory's handler compared with a bare one that copies a constant page.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use sinew_far_memory::{FarMapping, Handler, MapOptions, Options, PAGE};
 
 use super::{LOCAL, PAGES, PER_PAGE, SLICE, Shuffled, Watch, each_ns, ram, ratio, tell};
 
-/// A mapping with a bare handler: it waits for a fault, copies a constant page, and waits again. Nothing ever goes.
+/// A mapping with a bare handler: it waits for a fault, copies a constant page, and waits again. It never evicts.
 struct Bare {
     start: usize,
     fd: OwnedFd,
@@ -28,13 +28,13 @@ fn update<const CODE: Opcode, T>(fd: impl AsFd, value: &mut T) -> rustix::io::Re
 impl Bare {
     fn new() -> rustix::io::Result<Self> {
         let only = UserfaultfdFlags::from_bits_retain(sys::UFFD_USER_MODE_ONLY);
-        // SAFETY: it handles the faults of the mapping made below, and no others.
+        // SAFETY: the descriptor handles the faults of the mapping made below, and no others.
         let fd = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | only) }?;
         let mut api = sys::uffdio_api { api: u64::from(sys::UFFD_API), features: 0, ioctls: 0 };
         update::<{ codes::UFFDIO_API as Opcode }, _>(&fd, &mut api)?;
         let len = PAGES * PAGE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a mapping at an address of the kernel's choice; huge pages are for pages that are here.
+        // SAFETY: the kernel chooses the address of the mapping; the advice against huge pages affects no bytes.
         let start = unsafe {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             let start = mmap_anonymous(std::ptr::null_mut(), len, protection, flags)?;
@@ -48,7 +48,7 @@ impl Bare {
         Ok(Self { start, fd })
     }
 
-    /// Sleeps between faults, or looks for them all the time while `awake` says so.
+    /// Sleeps between faults, or polls for them continuously while `awake` is set.
     fn serve(&self, stop: &AtomicBool, awake: &AtomicBool) {
         let page = [1u64; PER_PAGE];
         while !stop.load(Ordering::Relaxed) {
@@ -100,7 +100,7 @@ fn mapping(options: Options) -> Option<(FarMapping, sinew_far_memory::Control, t
 }
 
 pub fn run(repetitions: usize) {
-    // Few pages, so that hardly any is still here from last time.
+    // Few local pages, so that hardly any is still local from the last round.
     let plain = Options { ahead_pages: 0, ..Options::with_local_pages(LOCAL / 4) };
     let (Ok(bare), Some(far), Some(written), Some(ahead)) =
         (Bare::new(), mapping(plain.clone()), mapping(plain), mapping(Options::with_local_pages(LOCAL)))
@@ -153,11 +153,11 @@ pub fn run(repetitions: usize) {
     });
     println!("mappings, {PAGES} pages, {LOCAL} local, a thread that touches them and a handler thread:");
     tell("  a fault, a bare handler that copies a constant page", "us", &of_bare);
-    tell("  a fault, far memory: read, copied, and another page goes", "us", &of_far);
+    tell("  a fault, far memory: read, copied, and another page is evicted", "us", &of_far);
     ratio("    over the bare handler (1.3 asked)", &of_far, &of_bare);
     tell("  a fault, the bare handler without ever sleeping", "us", &of_spinning);
-    ratio("    over that", &of_far, &of_spinning);
-    tell("  a fault by a store: another page is written back too", "us", &of_store);
+    ratio("    over that handler", &of_far, &of_spinning);
+    tell("  a fault by a store, and another page is written back", "us", &of_store);
     tell("  a sequential reader (1 asked)", "GB/s", &gb_s);
     for (_, control, thread) in [far, written, ahead] {
         control.stop();

@@ -1,9 +1,10 @@
-//! Changed pages on their way to the store.
+//! Write-back of changed pages to the store.
 //!
-//! From more changed pages than a high mark on, some are written in the background, until a low one is reached: a hand goes over the frames and takes those
-//! that were not changed since it passed last, each with its changed neighbours, so that the engine can make one operation of them. A page is not copied for
-//! it: the store has a share of its buffer, and only if the page is changed meanwhile does it get another one. It is clean once the write has gone well,
-//! and dirty again when it failed.
+//! When there are more changed pages than a high mark, some are written in the background until a low mark is reached.
+//! A hand passes over the frames and takes those that were not changed since it last passed, each with its changed
+//! neighbours, so that the engine can merge them into one operation. A page is not copied for this: the store has a
+//! share of its buffer, and the page gets another buffer only if it is changed meanwhile. The page is clean once the
+//! write has succeeded, and dirty again if it failed.
 
 use sinew_fabric::verbs::Slice;
 use sinew_remote_memory::{Job, Refused, Request, Store, StoreError};
@@ -13,15 +14,15 @@ use crate::error::FarError;
 use crate::frame::Buffer;
 use crate::options::PAGE;
 
-/// Neighbours that are written together, at most.
+/// Neighbouring pages written together, at most.
 const TOGETHER: u64 = 16;
 
 impl<S: Store> Pager<S> {
-    /// The bytes of a page that is here, to be changed.
+    /// The bytes of a local page, to be changed.
     #[inline]
     pub fn bytes_mut(&mut self, at: u32) -> Result<&mut [u8], FarError> {
         if !self.frames[at as usize].is_dirty {
-            // Before the page is one of them: what is shared with the store from now on may not change.
+            // Called before the page itself is dirty: its share, once with the store, must not change.
             self.make_way();
         }
         if !matches!(self.frames[at as usize].buffer, Buffer::Own(_)) {
@@ -35,14 +36,14 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// Has the bytes of a page that is here be its own: those that are being written are copied.
+    /// Makes the buffer of a local page unshared. The bytes of a page that is being written are copied.
     pub(super) fn writable(&mut self, at: u32) -> Result<(), FarError> {
         loop {
             let frame = &mut self.frames[at as usize];
             if frame.buffer.own() {
                 return Ok(());
             }
-            // What a guard has, even one that was forgotten, does not change.
+            // Bytes held by a guard, even a forgotten one, do not change.
             let (false, Some(bytes)) = (frame.pins > 0, frame.buffer.bytes()) else {
                 return Err(FarError::Borrowed { page: frame.page });
             };
@@ -58,7 +59,7 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// A page is changed, or was.
+    /// Marks a page as changed.
     #[inline]
     pub(super) fn changed(&mut self, at: u32) {
         let frame = &mut self.frames[at as usize];
@@ -66,14 +67,14 @@ impl<S: Store> Pager<S> {
         self.stats.dirty += usize::from(!std::mem::replace(&mut frame.is_dirty, true));
     }
 
-    /// Writes some pages back if there are too many changed ones, and takes what has come of earlier writes.
+    /// Writes some pages back if too many are changed, and takes the results of earlier writes.
     pub(super) fn make_way(&mut self) {
         if self.clean_some() {
             self.turn();
         }
     }
 
-    /// Begins to write some pages back if there are too many. Returns whether it has.
+    /// Begins to write some pages back if too many are changed. Returns whether it has.
     pub(super) fn clean_some(&mut self) -> bool {
         let untried = self.stats.dirty - self.failed.min(self.stats.dirty);
         if untried <= self.options.dirty_high || self.writing >= self.options.writes {
@@ -83,7 +84,8 @@ impl<S: Store> Pager<S> {
         self.clean(count, false) > 0
     }
 
-    /// Begins to write about so many pages. When it is urgent, also those that were changed a moment ago, or failed. Returns how many.
+    /// Begins to write about `count` pages. If urgent, these include pages changed a moment ago and pages whose last
+    /// write failed. Returns the number of pages.
     pub(super) fn clean(&mut self, count: usize, is_urgent: bool) -> usize {
         let mut begun = 0;
         for _ in 0..2 * self.frames.len() {
@@ -106,8 +108,8 @@ impl<S: Store> Pager<S> {
         begun
     }
 
-    /// Begins to write a page that can be written, with its neighbours that can; those that failed are among them if they are to be tried again. Returns
-    /// how many.
+    /// Begins to write a page and those of its neighbours that can be written; pages whose last write failed are
+    /// included if `is_again`. Returns the number of pages.
     fn clean_around(&mut self, page: u64, is_again: bool) -> usize {
         let is_dirty = |page: u64| {
             let frame = (page < self.pages()).then(|| self.table.frame(page)).flatten();
@@ -162,19 +164,19 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// The last write that failed, if it was not told yet.
+    /// Takes the last write error, if it was not reported yet.
     pub fn write_failure(&mut self) -> Option<FarError> {
         let (page, source) = self.write_error.take()?;
         Some(FarError::WriteBack { page, pages: self.failed, source })
     }
 
-    /// Writes every changed page, and has the store confirm that they are where they are to be.
+    /// Writes every changed page, and has the store confirm that they have reached all their destinations.
     ///
     /// # Errors
     ///
-    /// What was not written stays local and changed.
+    /// As for [`FarMemory::flush`](crate::FarMemory::flush). Pages that were not written stay local and changed.
     pub fn flush(&mut self) -> Result<(), FarError> {
-        // What is on its way may hold old bytes of pages that were changed since.
+        // Writes in flight may hold old bytes of pages changed since.
         while self.writing > 0 {
             self.wait()?;
         }
@@ -182,7 +184,7 @@ impl<S: Store> Pager<S> {
         let mut borrowed = None;
         for at in 0..self.frames.len() {
             loop {
-                // Once a page has failed, those that have are not tried again.
+                // After one page has failed, failed pages are not retried.
                 let is_again = self.write_error.is_none();
                 let frame = &self.frames[at];
                 if !frame.can_be_written() || !is_again && frame.has_failed {

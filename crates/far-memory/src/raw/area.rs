@@ -1,4 +1,4 @@
-//! The area of address space, and what every thread may do with it.
+//! The area of address space, and the operations on it that every thread may use.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,105 +15,109 @@ use super::uffd::{OpenError, Uffd};
 use crate::error::FarError;
 use crate::options::PAGE;
 
-/// Runs of pages that are dropped by one call, at most.
+/// Runs of pages dropped by one call, at most.
 pub const RUNS: usize = 32;
 
-/// Pages in a row: the first, and how many.
+/// Consecutive pages: the first, and their number.
 pub type Run = (u64, usize);
 
-/// Why there is no mapping.
+/// Reason why there is no mapping.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
     /// The process may not handle faults of system calls.
     #[error(
-        "userfaultfd is not permitted: run with the capability CAP_SYS_PTRACE, set the sysctl vm.unprivileged_userfaultfd to 1, or take \
-         `MapOptions::user_mode_only`, which needs neither (system calls on pages that are not here fail then)"
+        "userfaultfd is not permitted: run with the capability CAP_SYS_PTRACE, set the sysctl vm.unprivileged_userfaultfd to 1, or use \
+         `MapOptions::user_mode_only`, which needs neither (system calls on missing pages then fail)"
     )]
     NotPermitted,
-    /// The process may handle no faults at all.
+    /// The process may not handle any faults.
     #[error(
         "userfaultfd is not permitted, not even for faults of the program itself: the container's seccomp profile, or the security module, forbids \
          the system call"
     )]
     Forbidden,
-    /// The kernel was built without it.
+    /// The kernel was built without userfaultfd.
     #[error("the kernel has no userfaultfd (CONFIG_USERFAULTFD)")]
     Absent,
-    /// The kernel is too old for something.
+    /// The kernel lacks a feature, usually because it is too old.
     #[error("the kernel's userfaultfd lacks {0}")]
     Lacks(&'static str),
-    /// Nothing to map, or more than there is address space.
-    #[error("a mapping of {0} pages cannot be had")]
+    /// A mapping of no pages, or of more than the address space has.
+    #[error("cannot map {0} pages")]
     Pages(u64),
-    /// What the system says.
+    /// Another error of the system.
     #[error("cannot map far memory: {0}")]
     System(#[from] io::Error),
 }
 
-/// What a thread that touches a lost page gets.
+/// What happens to a thread that touches a lost page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {
-    /// SIGBUS, where the kernel can do that (Linux 6.6); else it waits.
+    /// It gets SIGBUS, where the kernel supports that (Linux 6.6); elsewhere it waits.
     #[default]
     Poison,
-    /// It waits. The page is asked for again every now and then.
+    /// It waits. The page is retried now and then.
     Wait,
 }
 
-/// What the maker of a mapping decides.
+/// Options of a mapping.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MapOptions {
-    /// Handle only faults of the program itself. A system call that is given a page that is not here fails with EFAULT.
+    /// Handle only faults of the program itself. A system call that is given a missing page fails with EFAULT.
     pub user_mode_only: bool,
-    /// What a thread that touches a lost page gets.
+    /// What happens to a thread that touches a lost page.
     pub on_loss: OnLoss,
 }
 
-/// An area of address space whose pages lie in a [`Store`](sinew_remote_memory::Store), and are read and written by plain loads and stores of any thread.
+/// An area of address space whose pages lie in a [`Store`](sinew_remote_memory::Store), and are read and written by
+/// plain loads and stores of any thread.
 ///
-/// A thread that touches a page that is not here waits until the mapping's [`Handler`](super::Handler) has brought it: run one, on a thread that itself touches no page of the
-/// area. Before there is one, and after it has stopped, such a thread waits. A page whose copies are all lost kills who touches it with SIGBUS, where the
-/// kernel can do so (Linux 6.6); else, and with [`OnLoss::Wait`], who touches it waits while the page is tried again, and the handler's owner is told, who decides. Nobody gets wrong
-/// bytes. There are no signal handlers.
+/// A thread that touches a missing page waits until the mapping's [`Handler`](super::Handler) has fetched it: run one,
+/// on a thread that itself touches no page of the area. Before there is a handler, and after it has stopped, such a
+/// thread waits. Touching a page whose copies are all lost raises SIGBUS, where the kernel supports that (Linux 6.6).
+/// On other kernels, and with [`OnLoss::Wait`], the thread waits while the page is retried, and the handler's owner is
+/// told and decides. No thread ever gets wrong bytes. There are no signal handlers.
 ///
-/// Clones are the same area, which is unmapped when the last of them and the handler are gone. A child process (`fork`) does not have it.
+/// Clones are the same area, which is unmapped when the last of them and the handler are gone. A child process (`fork`)
+/// does not have it.
 #[derive(Clone, Debug)]
 pub struct FarMapping(Arc<Area>);
 
-/// What the handler and the users of a mapping share.
+/// State shared by the handler and the users of a mapping.
 #[derive(Debug)]
 pub struct Area {
     start: NonNull<u8>,
     len: usize,
-    /// Closed after the area is unmapped: without it, missing pages would be zeros.
+    /// Closed after the area is unmapped: without it, missing pages would read as zeros.
     uffd: Uffd,
-    /// This process, for what it does to itself.
+    /// A descriptor of this process, for `process_madvise` on itself.
     process: Option<OwnedFd>,
     pub(super) options: MapOptions,
-    /// Whether it has a handler: 0, or 1 for ever.
+    /// Whether a handler was made: 0 if not.
     taken: AtomicU64,
     asked: Mutex<Asked>,
-    /// Held by who waits for a flush.
+    /// Held while waiting for a flush, so that one thread flushes at a time.
     flushing: Mutex<()>,
     answered: Condvar,
 }
 
-// SAFETY: a range of addresses that is mapped as long as the area lives; who touches its bytes answers for that.
+// SAFETY: `start` is a range of addresses that stays mapped while the area lives. Code that accesses its bytes argues
+// for each access.
 unsafe impl Send for Area {}
-// SAFETY: as above; what else it has is behind a lock, or the kernel's.
+// SAFETY: as above; the other fields are behind locks, atomic, or descriptors that the kernel synchronises.
 unsafe impl Sync for Area {}
 
-/// What a handler is asked to do.
+/// Requests to a handler.
 #[derive(Debug, Default)]
 pub struct Asked {
-    /// To return from its loop.
+    /// Return from the loop.
     pub stop: bool,
-    /// To try lost pages again.
+    /// Retry lost pages.
     pub forgive: bool,
-    /// Flushes that were asked for, and those that are over.
+    /// Flushes requested, and flushes finished.
     pub flushes: (u64, u64),
-    /// How the last one ended.
+    /// Error of the last flush, if it failed.
     pub result: Option<FarError>,
     /// Whether a handler has left its loop.
     pub has_stopped: bool,
@@ -121,7 +125,7 @@ pub struct Asked {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has it any more.
+        // SAFETY: the mapping is ours, and nothing refers to it any more.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert_eq!(unmapped, Ok(()));
     }
@@ -150,7 +154,7 @@ impl Area {
         for advice in [Advice::LinuxNoHugepage, Advice::LinuxDontFork] {
             // SAFETY: neither changes bytes of the area.
             match unsafe { madvise(start.as_ptr().cast(), len, advice) } {
-                // A kernel without huge pages.
+                // The kernel has no huge pages.
                 Err(rustix::io::Errno::INVAL) if matches!(advice, Advice::LinuxNoHugepage) => {}
                 result => result.map_err(io::Error::from)?,
             }
@@ -168,18 +172,22 @@ impl Area {
         (self.len / PAGE) as u64
     }
 
-    /// Where a page starts.
+    /// Address of a page.
     pub(super) fn address(&self, page: u64) -> usize {
         self.start.as_ptr().expose_provenance() + page as usize * PAGE
     }
 
-    /// The page of an address of the area.
+    /// The page that an address lies in, if it is in the area.
     pub(super) fn page(&self, address: usize) -> Option<u64> {
         let at = address.checked_sub(self.start.as_ptr().addr())?;
         (at < self.len).then_some((at / PAGE) as u64)
     }
 
-    /// Copies pages that are here out, while others may read them.
+    /// Copies present pages out, while other threads may read them.
+    ///
+    /// # Safety
+    ///
+    /// The pages are present, and protected from writes until this returns.
     ///
     /// # Safety
     ///
@@ -187,16 +195,16 @@ impl Area {
     pub(super) unsafe fn copy_out(&self, page: u64, target: &mut [u8]) {
         let at = page as usize * PAGE;
         assert!(at + target.len() <= self.len, "pages of the area");
-        // SAFETY: in bounds; the target is the caller's, and nobody writes the source: the caller's promise.
+        // SAFETY: in bounds; the target is the caller's, and by the caller's promise nobody writes the source.
         unsafe { copy_from_shared(self.start.as_ptr().add(at), target.as_mut_ptr(), target.len()) };
     }
 
-    /// Has runs of pages here no more: the next access to them is a fault. By one call, where the kernel does that for a process itself (Linux 6.13), so
-    /// that other processors are interrupted once and not for each.
+    /// Drops runs of pages, so that the next access to them faults. Uses one call where the kernel allows it for a
+    /// process itself (Linux 6.13), so that other processors are interrupted once and not for each run.
     ///
     /// # Safety
     ///
-    /// They are protected from writes, or missing, and what they hold can be fetched again.
+    /// The pages are protected from writes, or missing, and their contents can be fetched again.
     pub(super) unsafe fn drop_pages(&self, runs: &[Run]) -> io::Result<()> {
         let mut ranges = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RUNS];
         for runs in runs.chunks(RUNS) {
@@ -209,27 +217,27 @@ impl Area {
             }
             let ranges = &ranges[..runs.len()];
             let wanted: usize = ranges.iter().map(|range| range.iov_len).sum();
-            // SAFETY: who reads the pages next gets the same bytes again: the caller's promise.
+            // SAFETY: by the caller's promise, the next reader of the pages gets the same bytes again.
             if ranges.len() > 1 && unsafe { self.drop_at_once(ranges) } == Some(wanted) {
                 continue;
             }
             for range in ranges {
-                // SAFETY: as above; those that are gone already are missing.
+                // SAFETY: as above; pages already dropped are merely missing.
                 unsafe { madvise(range.iov_base, range.iov_len, Advice::LinuxDontNeed) }?;
             }
         }
         Ok(())
     }
 
-    /// Returns the bytes that were dropped, if the kernel can do it.
+    /// Returns the number of bytes dropped, or `None` if the kernel cannot do it.
     ///
     /// # Safety
     ///
-    /// As for [`Self::drop_pages`], of ranges of the area.
+    /// As for [`Self::drop_pages`], for ranges of the area.
     unsafe fn drop_at_once(&self, ranges: &[libc::iovec]) -> Option<usize> {
         let process = self.process.as_ref()?.as_raw_fd();
         let (count, no_flags) = (ranges.len(), 0 as libc::c_uint);
-        // SAFETY: the call reads the list, which lives; what it does to the pages is the caller's promise.
+        // SAFETY: the call only reads the list, which outlives it; the effect on the pages is the caller's promise.
         let dropped = unsafe {
             let advice = libc::MADV_DONTNEED;
             libc::syscall(libc::SYS_process_madvise, process, ranges.as_ptr(), count, advice, no_flags)
@@ -247,7 +255,7 @@ impl Area {
 
     /// Whether the caller is the first handler.
     pub(super) fn take(&self) -> bool {
-        // Relaxed: it is the count alone that matters.
+        // Relaxed: only the count matters.
         self.taken.fetch_add(1, Ordering::Relaxed) == 0
     }
 }
@@ -263,7 +271,7 @@ fn of_open(error: OpenError, user_mode_only: bool) -> MapError {
 }
 
 impl FarMapping {
-    /// An area of so many pages. None of its memory is taken yet.
+    /// Maps an area of `pages` pages. No memory is used for them yet.
     ///
     /// # Errors
     ///
@@ -276,30 +284,31 @@ impl FarMapping {
         &self.0
     }
 
-    /// Where it starts. Bytes are valid for as long as the mapping lives, and are what the store holds, or what was stored there since. Accesses from several
-    /// threads follow the language's rules, as anywhere.
+    /// Address of its first byte. The bytes are valid for as long as the mapping lives, and are those of the store, or
+    /// what was stored here since. Accesses from several threads follow the language's rules, as everywhere.
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.start.as_ptr()
     }
 
-    /// Bytes of it.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Whether it has none, which no mapping has.
+    /// Whether it has no bytes, which is never so.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
-    /// All of it as words that threads share.
+    /// The whole area as words that threads share.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped while `self` lives and aligned to a page; any bytes are words. The handler copies them out under write protection, and puts the same back.
+        // SAFETY: the area is mapped while `self` lives, `start` is aligned to a page, and any bytes are valid words.
+        // The handler copies pages out under write protection, and puts the same bytes back.
         unsafe { std::slice::from_raw_parts(self.0.start.as_ptr().cast(), self.0.len / 8) }
     }
 }
 
-/// What other threads ask of a running [`Handler`](super::Handler). Cheap to clone.
+/// A handle by which other threads make requests to a running [`Handler`](super::Handler). Cheap to clone.
 #[derive(Clone)]
 pub struct Control {
     area: Arc<Area>,
@@ -317,17 +326,18 @@ impl Control {
         Self { area, waker }
     }
 
-    /// Has the handler's loop return, or its next one at once. Faults wait then.
+    /// Makes the handler's loop return; if none is running, the next one returns at once. Faults wait then.
     pub fn stop(&self) {
         self.area.asked().stop = true;
         self.waker.wake();
     }
 
-    /// Writes what was stored before to the store, and waits until it has confirmed that.
+    /// Writes everything stored before this call to the store, and waits for the store's confirmation.
     ///
     /// # Errors
     ///
-    /// [`FarError::WriteBack`]: what was not written stays local and changed. [`FarError::Unconfirmed`]. [`FarError::Stopped`]: the handler stopped before.
+    /// [`FarError::WriteBack`]: pages that were not written stay local and changed. [`FarError::Unconfirmed`].
+    /// [`FarError::Stopped`]: the handler stopped first.
     pub fn flush(&self) -> Result<(), FarError> {
         let _one_at_a_time = self.area.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut asked = self.area.asked();
@@ -346,7 +356,7 @@ impl Control {
         asked.result.take().map_or(Ok(()), Err)
     }
 
-    /// Has pages that were found lost be asked for again when they are touched next: their copies may have come back.
+    /// Makes lost pages be requested again when they are next touched: their copies may have come back.
     pub fn forgive(&self) {
         self.area.asked().forgive = true;
         self.waker.wake();

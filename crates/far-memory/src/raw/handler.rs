@@ -1,10 +1,12 @@
-//! The handler of a mapping: it brings pages that are touched, and takes away those that are not.
+//! The handler of a mapping: it fetches pages that are touched, and evicts those that are not.
 //!
-//! A page is in one of three states. *Missing*: a thread that touches it waits in the kernel, which sends a message here. *Clean*: it is mapped and protected
-//! from writes, and the store has the same bytes. *Dirty*: it is mapped, and was or can be written. A store to a clean page is a message as well; the page becomes dirty.
+//! A page is in one of three states. *Missing*: a thread that touches it waits in the kernel, which sends a message
+//! here. *Clean*: it is mapped and protected from writes, and the store has the same bytes. *Dirty*: it is mapped, and
+//! was or can be written. A store to a clean page is also a message, and makes the page dirty.
 //!
-//! A page goes in this order, so that none is torn and nothing is lost: protect it, copy it out, write it to the store; when the write has gone well and no
-//! thread has asked to write to it since, drop it. A thread that stores to it between waits for an answer to its message, whichever it will be.
+//! A page is evicted in this order, so that none is torn and nothing is lost: protect it, copy it out, write it to the
+//! store; once the write has succeeded, and if no thread has asked to write to it since, drop it. A thread that stores
+//! to it in between waits until its message is answered, whatever state the page is in by then.
 
 mod service;
 mod write_back;
@@ -26,16 +28,16 @@ use crate::options::{Options, PAGE, Stats};
 use crate::policy::Policy;
 use crate::table::Table;
 
-/// Pages that are read or written by one request, at most.
+/// Pages read or written by one request, at most.
 const TOGETHER: usize = 32;
-/// Requests at the store at a time.
+/// Requests in flight at the store.
 const REQUESTS: usize = 64;
-/// What a tag says beside the request's number: a flush.
+/// Tag of a flush, which is not the index of a request.
 const FLUSH: u64 = u64::MAX;
-/// Until a page that could not be fetched is asked for again.
+/// Time after which a page that could not be fetched is requested again, in ns.
 const RETRY_NS: u64 = 20_000_000;
 
-/// A page's place in local memory: a count of pages, as the kernel finds the memory itself.
+/// State of a page in local memory. Frames only count pages: the kernel finds the memory itself.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     page: u64,
@@ -44,7 +46,7 @@ struct Frame {
     is_dirty: bool,
     is_hot: bool,
     has_failed: bool,
-    /// A thread waits for it; one waits to write.
+    /// Whether a thread waits for the page; `wants_write`: whether one waits to write.
     is_awaited: bool,
     wants_write: bool,
     is_ahead: bool,
@@ -62,12 +64,12 @@ const EMPTY: Frame = Frame {
     is_ahead: false,
 };
 
-/// A request at the store.
+/// A request in flight.
 #[derive(Debug)]
 struct Sent {
     page: u64,
     count: usize,
-    /// Of a write: the bytes.
+    /// The bytes of a write.
     bytes: Option<Frozen>,
 }
 
@@ -76,13 +78,14 @@ struct Sent {
 struct Waiting {
     page: u64,
     is_write: bool,
-    /// When to try again.
+    /// Earliest time of the next attempt.
     from_ns: u64,
 }
 
-/// Brings the pages of a [`FarMapping`] from a store, and writes them back. It belongs to the thread that drives the store; [`Self::run`] is that thread's loop.
+/// Fetches the pages of a [`FarMapping`] from a store, and writes them back. It belongs to the thread that drives the
+/// store; [`Self::run`] is that thread's loop.
 ///
-/// What a mapping's users stored and nobody flushed goes with the handler.
+/// Data that was stored to the mapping and not flushed is lost when the handler is dropped.
 pub struct Handler<S> {
     area: Arc<Area>,
     store: S,
@@ -96,12 +99,12 @@ pub struct Handler<S> {
     free: Vec<u32>,
     sent: Vec<Option<Sent>>,
     unsent: Vec<u32>,
-    /// Pages that are about to go.
+    /// Runs of pages to be dropped by the next call.
     going: Vec<Run>,
     finished: Vec<Finished>,
-    /// Faults that wait for room, or to be tried again.
+    /// Faults that wait for room, or for their next attempt.
     waiting: VecDeque<Waiting>,
-    /// Pages that were found lost, and kill who touches them.
+    /// Lost pages that are poisoned: touching one raises SIGBUS.
     lost: BTreeSet<u64>,
     hand: usize,
     flush: write_back::Flush,
@@ -112,12 +115,15 @@ pub struct Handler<S> {
 }
 
 impl<S: Store> Handler<S> {
-    /// The handler of a mapping, whose pages are the first ones of the store. [`Options::pinned_pages`] mean nothing here.
+    /// The handler of a mapping, whose pages are the first ones of the store. [`Options::pinned_pages`] has no effect
+    /// here.
     ///
     /// # Errors
     ///
-    /// [`FarError::Options`]: a store that is smaller than the mapping, a mapping that has or had a handler, or options that cannot be had. [`FarError::Buffers`]: the
-    /// store's arena has no room for the buffers of a request; for full speed it has room for a few of 32 pages, and some of one.
+    /// [`FarError::Options`] when the store is smaller than the mapping, the mapping has or had a handler, or the
+    /// options are invalid. [`FarError::Buffers`] when the store's arena has no room for the buffer of the largest
+    /// request; for full speed it needs room for a few requests of 32 pages, and some of one. [`FarError::System`] when
+    /// the system refuses an alarm.
     pub fn new(
         mapping: &FarMapping,
         store: S,
@@ -134,7 +140,7 @@ impl<S: Store> Handler<S> {
         if !area.take() {
             return Err(FarError::Options("the mapping has, or had, another handler".into()));
         }
-        // Its buffers are taken for each request; the largest there are is tried.
+        // Buffers are allocated for each request, so this only tries the largest.
         drop(store.arena().alloc(TOGETHER * PAGE, TOGETHER * PAGE)?);
         let frames = options.local_pages;
         Ok(Self {
@@ -163,22 +169,22 @@ impl<S: Store> Handler<S> {
         })
     }
 
-    /// What other threads ask things of it by.
+    /// A handle for other threads' requests to this handler.
     pub fn control(&self) -> Control {
         Control::new(Arc::clone(&self.area), self.alarm.waker())
     }
 
-    /// What was done, and how much is here.
+    /// Counts of operations, and of pages that are local now.
     pub fn stats(&self) -> Stats {
         Stats { local: self.frames.len() - self.free.len(), ..self.stats }
     }
 
-    /// The store.
+    /// Returns the store. What was not flushed is lost.
     pub fn into_store(self) -> S {
         self.store
     }
 
-    /// A thread waits for a page.
+    /// Handles the fault of a thread that waits for a page.
     fn fault(&mut self, Fault { address, is_write, is_protected }: Fault, now_ns: u64) -> Result<(), FarError> {
         let Some(page) = self.area.page(address) else { return Ok(()) };
         let at = self.area.address(page);
@@ -190,13 +196,14 @@ impl<S: Store> Handler<S> {
                 frame.wants_write |= is_write;
                 Ok(())
             }
-            // A store to a page that is clean, or was: whatever is being written of it is no longer all.
+            // A store to a page that is clean, or was when it faulted. A write-back in flight no longer covers
+            // everything.
             Some(frame) if is_write || is_protected => {
                 self.changed(frame);
                 self.policy.touch(frame);
                 self.area.uffd().unprotect(at, PAGE).map_err(system)
             }
-            // It came in the meantime.
+            // The page has arrived in the meantime.
             Some(_) => self.area.uffd().wake(at, PAGE).map_err(system),
             None if self.lost.contains(&page) => self.area.uffd().wake(at, PAGE).map_err(system),
             None => {
@@ -207,7 +214,7 @@ impl<S: Store> Handler<S> {
         }
     }
 
-    /// Asks for a page that a thread waits for, or has it wait for room.
+    /// Requests a page that a thread waits for, or queues the thread until there is room.
     fn begin(&mut self, waiting: Waiting, ahead: Option<Ahead>) -> Result<(), FarError> {
         if !self.fetch(waiting.page, 1)? {
             self.waiting.push_back(waiting);
@@ -222,7 +229,7 @@ impl<S: Store> Handler<S> {
         Ok(())
     }
 
-    /// Asks for pages ahead of a reader, those in a row by one request, as far as there is room.
+    /// Requests pages ahead of a reader, neighbouring ones by one request, as far as there is room.
     fn fetch_ahead(&mut self, ahead: Ahead) -> Result<(), FarError> {
         let mut run: Option<(u64, u64)> = None;
         for page in ahead.pages(self.area.pages()) {
@@ -257,7 +264,7 @@ impl<S: Store> Handler<S> {
         Ok(true)
     }
 
-    /// Asks for pages in a row that are not here. False: there is no room now.
+    /// Requests consecutive pages that are not local. False if there is no room now.
     fn fetch(&mut self, page: u64, count: usize) -> Result<bool, FarError> {
         let Some(tag) = self.unsent.last().copied() else { return Ok(false) };
         if !self.make_room(count)? {
@@ -282,7 +289,7 @@ impl<S: Store> Handler<S> {
         Ok(true)
     }
 
-    /// Has clean pages go until so many frames are free. False when there are not so many.
+    /// Evicts clean pages until `count` frames are free. False if there are not enough.
     fn make_room(&mut self, count: usize) -> Result<bool, FarError> {
         while self.free.len() < count {
             let frames = &self.frames;
@@ -310,8 +317,9 @@ impl<S: Store> Handler<S> {
     }
 
     fn drop_going(&mut self) -> Result<(), FarError> {
-        // SAFETY: they are clean: protected from writes since before they were copied out or put in, with the same bytes at the store. A thread that has been
-        // waiting to write to one has changed nothing, and its message will find the page missing.
+        // SAFETY: the pages are clean: they have been protected from writes since before they were copied out or put
+        // in, and the store has the same bytes. A thread waiting to write to one has changed nothing yet, and its
+        // message will find the page missing.
         unsafe { self.area.drop_pages(&self.going) }.map_err(FarError::System)?;
         self.going.clear();
         Ok(())
@@ -336,7 +344,7 @@ impl<S: Store> Handler<S> {
         }
     }
 
-    /// Pages are here: those for readers are protected, those for writers are not.
+    /// Maps pages that were read: write-protected, unless a writer waits for the page.
     fn was_read(&mut self, sent: &Sent, bytes: &MessageBuffer) -> Result<(), FarError> {
         self.stats.fetched += sent.count as u64;
         let wants = |handler: &Self, at: usize| {
@@ -352,7 +360,7 @@ impl<S: Store> Handler<S> {
                 (from + 1..sent.count).find(|at| wants(self, *at)).unwrap_or(sent.count)
             };
             let start = self.area.address(sent.page + from as u64);
-            // SAFETY: the pages are missing, and these are their bytes, whole, as the store has them.
+            // SAFETY: the pages are missing, and these are their whole bytes, as the store has them.
             unsafe { self.area.uffd().copy(start, &bytes[from * PAGE..to * PAGE], !is_write) }.map_err(system)?;
             for page in sent.page + from as u64..sent.page + to as u64 {
                 let frame = self.table.frame(page).expect("a page that is fetched has a frame");
@@ -368,7 +376,8 @@ impl<S: Store> Handler<S> {
         Ok(())
     }
 
-    /// Pages did not come. Those that nobody waits for are forgotten; the others are asked for one by one, and what then fails is lost, or tried again later.
+    /// Handles pages that could not be fetched. Those that nobody waits for are forgotten. The others are requested one
+    /// by one; a page that then fails is lost, or retried later.
     fn was_not_read(&mut self, sent: &Sent, error: StoreError, now_ns: u64) -> Result<(), FarError> {
         self.stats.fetches_failed += 1;
         for page in sent.page..sent.page + sent.count as u64 {
@@ -397,10 +406,10 @@ impl<S: Store> Handler<S> {
         Ok(())
     }
 
-    /// Lost pages are asked for again when they are touched.
+    /// Makes lost pages be requested again when they are next touched.
     fn forgive(&mut self) -> Result<(), FarError> {
         while let Some(page) = self.lost.pop_first() {
-            // SAFETY: nothing is there but the mark that kills who touches it.
+            // SAFETY: there is no page, only the mark that raises SIGBUS.
             unsafe { self.area.drop_pages(&[(page, 1)]) }.map_err(FarError::System)?;
         }
         self.waiting.iter_mut().for_each(|waiting| waiting.from_ns = 0);

@@ -14,7 +14,7 @@ use sinew_remote_memory::{Finished, Job, Refused, Request, Status, Store, StoreE
 
 pub const PAGE: usize = sinew_far_memory::PAGE;
 
-/// The time since it was made.
+/// A clock that counts from its creation.
 pub struct Watch(Instant);
 
 impl Watch {
@@ -29,26 +29,26 @@ impl Clock for Watch {
     }
 }
 
-/// What is wrong with a store, and what it saw.
+/// Faults of a store, and a record of its requests.
 #[derive(Clone, Debug)]
 pub struct Faults {
     /// Turns until a request is finished, at most.
     pub delay: u64,
-    /// Whether requests are finished in another order than they came in.
+    /// Whether requests finish in another order than they arrived.
     pub reorders: bool,
-    /// One read in so many fails; 0: none.
+    /// One in this many reads fails, at random; 0: none.
     pub bad_reads: u64,
-    /// One write in so many fails; 0: none.
+    /// One in this many writes fails, at random; 0: none.
     pub bad_writes: u64,
     /// Pages whose copies are all lost.
     pub lost: BTreeSet<u64>,
-    /// Requests that it holds at a time.
+    /// Requests that it holds at once.
     pub room: usize,
     /// Pages that were read, in order.
     pub reads: Vec<u64>,
     /// Pages that were written, in order.
     pub writes: Vec<u64>,
-    /// Reads that were submitted before each turn that found some.
+    /// Number of reads submitted before each turn, where there were any.
     pub batches: Vec<usize>,
 }
 
@@ -68,7 +68,7 @@ impl Default for Faults {
     }
 }
 
-/// What a test has of a store.
+/// A test's access to a store.
 #[derive(Clone, Debug, Default)]
 pub struct Hold {
     faults: Arc<Mutex<Faults>>,
@@ -85,15 +85,16 @@ impl Hold {
     }
 }
 
-/// A store in memory that is late, fails, and loses pages, as it is told. Requests take effect in the order in which they are submitted.
+/// A store in memory that is late, fails and loses pages as told. Requests take effect in the order of their
+/// submission.
 pub struct FaultyStore {
     hold: Hold,
     len: u64,
     arena: Arena,
-    /// None under miri, which has no `epoll` as it is wanted.
+    /// `None` under miri, whose `epoll` lacks what an alarm needs.
     alarm: Option<Alarm>,
     random: SeededGenerator,
-    /// What is finished once so many turns have passed.
+    /// Finished requests, each with the turn after which it is reported, and the source of a write.
     waiting: Vec<(u64, Finished, Option<sinew_fabric::verbs::Slice>)>,
     turns: u64,
     fresh_reads: usize,
@@ -202,7 +203,7 @@ impl Store for FaultyStore {
         if self.fresh_reads > 0 {
             self.hold.faults().batches.push(std::mem::take(&mut self.fresh_reads));
         }
-        // Time passes.
+        // Requests only need more turns.
         !self.waiting.is_empty()
     }
 

@@ -1,33 +1,34 @@
-//! ICMP (RFC 792) and ICMPv6 (RFC 4443): messages, without the packets that carry them. Those of neighbour discovery are in [`sinew_wire::discovery`].
+//! ICMP (RFC 792) and ICMPv6 (RFC 4443) messages, without the packets that carry them. Those of neighbour discovery are
+//! in [`sinew_wire::discovery`].
 
 use std::net::Ipv6Addr;
 
 use sinew_wire::checksum::Sum;
 
-/// What a router says of a packet that it does not forward.
+/// What a router reports about a packet that it does not forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// There is no route.
     NoRoute,
     /// Nobody answers for the next hop.
     HostUnreachable,
-    /// It is for the router, which has nothing that takes it.
+    /// The packet is for the router, which does not handle its protocol.
     Protocol,
-    /// It is for a port of the router, where nobody listens.
+    /// The packet is for a port of the router on which nothing listens.
     Port,
-    /// A route says that nobody may go there.
+    /// A route discards packets to the destination.
     Prohibited,
-    /// It passed as many routers as it may.
+    /// The packet's time to live has run out.
     TimeExceeded,
-    /// The next link carries at most so many bytes of a packet, and it may not be cut.
+    /// The packet exceeds the next link's MTU and must not be fragmented.
     TooBig {
-        /// Bytes that the link carries.
+        /// Bytes of the longest packet that the link carries.
         mtu: usize,
     },
 }
 
 impl Problem {
-    /// Type, code and the word after the checksum of the message for IPv4.
+    /// Type, code and second word of the ICMP message.
     pub fn v4(self) -> (u8, u8, u32) {
         match self {
             Self::NoRoute => (3, 0, 0),
@@ -40,7 +41,8 @@ impl Problem {
         }
     }
 
-    /// The same for IPv6. What stands in a protocol's place there is the parameter problem of an unknown next header.
+    /// Type, code and second word of the ICMPv6 message. In place of an unreachable protocol, ICMPv6 has the parameter
+    /// problem 'unknown next header'.
     pub fn v6(self) -> (u8, u8, u32) {
         match self {
             Self::NoRoute => (1, 0, 0),
@@ -49,53 +51,53 @@ impl Problem {
             Self::Port => (1, 4, 0),
             Self::TooBig { mtu } => (2, 0, mtu as u32),
             Self::TimeExceeded => (3, 0, 0),
-            // The octet of the fixed header that names it.
+            // Offset of the next-header field in the fixed header.
             Self::Protocol => (4, 1, 6),
         }
     }
 }
 
-/// Whether a type of ICMP tells of an error: such a message is never answered with another (RFC 1122 3.2.2).
+/// Whether an ICMP type reports an error. Such a message is never answered with another error (RFC 1122 3.2.2).
 pub fn is_error_v4(kind: u8) -> bool {
     [3, 4, 5, 11, 12].contains(&kind)
 }
 
-/// Whether a type of ICMPv6 tells of an error (RFC 4443 2.1), or that there is a better way, which is not answered either.
+/// Whether an ICMPv6 type reports an error (RFC 4443 2.1), or is a redirect, which is not answered with one either.
 pub fn is_error_v6(kind: u8) -> bool {
     kind < 128 || kind == 137
 }
 
-/// Types of ICMPv6 that are looked at.
+/// The ICMPv6 types that a router handles.
 pub mod v6 {
     /// Echo request.
     pub const ECHO: u8 = 128;
-    /// Its answer.
+    /// Echo reply.
     pub const ECHO_REPLY: u8 = 129;
     pub use sinew_wire::discovery::{ADVERTISEMENT, SOLICITATION};
 }
 
-/// An error message without its checksum: eight bytes, then as much of the packet as fits.
+/// Appends an error message without its checksum: an eight-byte header, then up to `quoted_max` bytes of the packet.
 pub fn error(into: &mut Vec<u8>, (kind, code, word): (u8, u8, u32), packet: &[u8], quoted_max: usize) {
     into.extend([kind, code, 0, 0]);
     into.extend(word.to_be_bytes());
     into.extend(&packet[..packet.len().min(quoted_max)]);
 }
 
-/// Writes the checksum of a message of ICMP.
+/// Writes the checksum of an ICMP message.
 pub fn seal_v4(message: &mut [u8]) {
     message[2..4].fill(0);
     let sum = Sum::default().with(message).checksum();
     message[2..4].copy_from_slice(&sum);
 }
 
-/// Writes the checksum of a message of ICMPv6.
+/// Writes the checksum of an ICMPv6 message.
 pub fn seal_v6(message: &mut [u8], source: Ipv6Addr, destination: Ipv6Addr) {
     message[2..4].fill(0);
     let sum = sum_v6(message, source, destination).checksum();
     message[2..4].copy_from_slice(&sum);
 }
 
-/// The sum of a message of ICMPv6, of up to 65,535 bytes, with its pseudo-header.
+/// The checksum's sum over an ICMPv6 message of up to 65,535 bytes and its pseudo-header.
 pub fn sum_v6(message: &[u8], source: Ipv6Addr, destination: Ipv6Addr) -> Sum {
     let len = message.len() as u16;
     Sum::of_pseudo_header(&source.octets(), &destination.octets(), super::protocol::ICMPV6, len).with(message)

@@ -7,43 +7,43 @@ use sinew_wire::checksum::{self, Sum};
 use super::{array_at, u16_at};
 use crate::counters::Reason;
 
-/// A header without options.
+/// Length of a header without options, in bytes.
 pub const HEADER_LEN: usize = 20;
-/// Flags word: the packet must not be cut into pieces.
+/// Bit of the fragment word: the packet must not be fragmented.
 pub const DONT_FRAGMENT: u16 = 0x4000;
-/// Flags word: more pieces follow.
+/// Bit of the fragment word: more fragments follow.
 pub const MORE_FRAGMENTS: u16 = 0x2000;
-/// Flags word: where the piece begins, in units of 8 bytes.
+/// Bits of the fragment word: offset of the fragment, in units of 8 bytes.
 pub const OFFSET: u16 = 0x1FFF;
 
-/// Options that name the routers to pass, loose and strict: refused, as routers do (RFC 7126 4.3, 4.4).
+/// Options for loose and strict source routing. They are refused, as routers should (RFC 7126 4.3, 4.4).
 const SOURCE_ROUTES: [u8; 2] = [131, 137];
 
-/// What a header says that was checked.
+/// The checked fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4 {
-    /// With options.
+    /// Length of the header with its options, in bytes.
     pub header_len: usize,
-    /// Of the packet, header included.
+    /// Length of the packet including the header, in bytes.
     pub total_len: usize,
-    /// Flags and offset.
+    /// Fragment word: flags and offset.
     pub fragment: u16,
     /// Time to live.
     pub ttl: u8,
-    /// What the packet carries.
+    /// Protocol of the payload.
     pub protocol: u8,
-    /// Where it comes from.
+    /// Source address.
     pub source: Ipv4Addr,
-    /// Where it goes.
+    /// Destination address.
     pub destination: Ipv4Addr,
 }
 
 impl Ipv4 {
-    /// Reads a packet's header, whose bytes may be followed by others.
+    /// Reads a packet's header. Bytes behind the packet are allowed.
     ///
     /// # Errors
     ///
-    /// The [`Reason`] why it is none.
+    /// The [`Reason`] to refuse the packet.
     #[inline]
     pub fn read(packet: &[u8]) -> Result<Self, Reason> {
         if packet.len() < HEADER_LEN {
@@ -77,7 +77,7 @@ impl Ipv4 {
         })
     }
 
-    /// Whether it is a piece of a packet, the first or another.
+    /// Whether it is a fragment, the first included.
     pub fn is_fragment(&self) -> bool {
         self.fragment & (OFFSET | MORE_FRAGMENTS) != 0
     }
@@ -96,7 +96,7 @@ fn check_options(mut options: &[u8]) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Takes one off the time to live of a packet that was [read](Ipv4::read), and changes the checksum with it.
+/// Decrements the time to live of a packet that was [read](Ipv4::read), and adjusts the checksum.
 #[inline(always)]
 pub fn pass_on(packet: &mut [u8]) {
     let old: [u8; 2] = array_at(packet, 8);
@@ -106,14 +106,14 @@ pub fn pass_on(packet: &mut [u8]) {
     packet[10..12].copy_from_slice(&sum);
 }
 
-/// Writes the checksum of a header anew.
+/// Writes the checksum of a header.
 pub fn seal(header: &mut [u8]) {
     header[10..12].fill(0);
     let sum = Sum::default().with(header).checksum();
     header[10..12].copy_from_slice(&sum);
 }
 
-/// A header without options, with its checksum. `payload_len` is at most 65,515.
+/// A header without options, with its checksum and the bit against fragmentation set. `payload_len` is at most 65,515.
 pub fn header(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, ttl: u8, payload_len: usize) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     header[0] = 0x45;
@@ -126,8 +126,9 @@ pub fn header(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, ttl: u8, pa
     header
 }
 
-/// Cuts a packet into pieces of at most `mtu` bytes, and hands each to `take`. Options that are not copied into every piece stay in the first (RFC 791 3.1).
-/// `mtu` has room for a header and 8 bytes; the packet was [read](Ipv4::read).
+/// Cuts a packet into fragments of at most `mtu` bytes, and hands the header and payload of each to `take`. Options
+/// that are not copied into every fragment stay in the first (RFC 791 3.1). The packet must have been
+/// [read](Ipv4::read), and `mtu` have room for a header and 8 bytes.
 pub fn fragment(packet: &[u8], read: &Ipv4, mtu: usize, mut take: impl FnMut(&[u8], &[u8])) {
     let mut header = [0; 60];
     header[..read.header_len].copy_from_slice(&packet[..read.header_len]);
@@ -152,7 +153,7 @@ pub fn fragment(packet: &[u8], read: &Ipv4, mtu: usize, mut take: impl FnMut(&[u
     }
 }
 
-/// Leaves the options that belong into every piece; returns the header's new length.
+/// Keeps only the options that belong in every fragment. Returns the header's new length.
 fn keep_copied_options(header: &mut [u8; 60], header_len: usize) -> usize {
     const COPIED: u8 = 0x80;
     let old = *header;
@@ -234,7 +235,7 @@ mod tests {
             let mut packet = packet(payload);
             packet[6..8].fill(0);
             packet[0] = 0x46;
-            // An option for every piece, and one for the first.
+            // One option for every fragment, and one for the first.
             packet[20..24].copy_from_slice(&[0x82, 2, 1, 0]);
             seal(&mut packet[..24]);
             let read = Ipv4::read(&packet).unwrap();

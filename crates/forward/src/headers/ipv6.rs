@@ -5,45 +5,45 @@ use std::net::Ipv6Addr;
 use super::{array_at, u16_at};
 use crate::counters::Reason;
 
-/// The fixed header.
+/// Length of the fixed header, in bytes.
 pub const HEADER_LEN: usize = 40;
-/// The least that every link carries, in bytes.
+/// Smallest MTU of any link, in bytes.
 pub const MTU_MIN: usize = 1280;
-/// Extension headers that are walked at most.
+/// Extension headers walked, at most.
 const EXTENSIONS_MAX: usize = 8;
 
-/// What a header says that was checked.
+/// The checked fields of a fixed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6 {
-    /// Of the packet, header included.
+    /// Length of the packet including the header, in bytes.
     pub total_len: usize,
-    /// What comes next.
+    /// Type of the next header.
     pub next: u8,
-    /// Routers that it may pass.
+    /// Routers that the packet may still pass.
     pub hop_limit: u8,
-    /// Where it comes from.
+    /// Source address.
     pub source: Ipv6Addr,
-    /// Where it goes.
+    /// Destination address.
     pub destination: Ipv6Addr,
 }
 
-/// What lies behind the extension headers.
+/// The upper-layer header behind the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upper {
-    /// What it is.
+    /// Its protocol.
     pub protocol: u8,
-    /// Where it begins in the packet.
+    /// Its offset in the packet.
     pub at: usize,
-    /// Whether the packet is a piece of another; of all but the first nothing is there to be read.
+    /// Whether the packet is a fragment. Except in the first one, the upper-layer header cannot be read.
     pub is_fragment: bool,
 }
 
 impl Ipv6 {
-    /// Reads a packet's header, whose bytes may be followed by others.
+    /// Reads a packet's fixed header. Bytes behind the packet are allowed.
     ///
     /// # Errors
     ///
-    /// The [`Reason`] why it is none.
+    /// The [`Reason`] to refuse the packet.
     #[inline]
     pub fn read(packet: &[u8]) -> Result<Self, Reason> {
         if packet.len() < HEADER_LEN {
@@ -69,7 +69,8 @@ impl Ipv6 {
     ///
     /// # Errors
     ///
-    /// One is cut off, there are too many, or one has a routing header of type 0 (RFC 5095).
+    /// [`Reason::Options`] when a header is cut off or there are too many, [`Reason::SourceRoute`] for a routing header
+    /// of type 0 (RFC 5095).
     pub fn upper(&self, packet: &[u8]) -> Result<Upper, Reason> {
         let packet = &packet[..self.total_len];
         let mut upper = Upper { protocol: self.next, at: HEADER_LEN, is_fragment: false };
@@ -108,7 +109,7 @@ impl Ipv6 {
     }
 }
 
-/// Takes one off the hop limit of a packet that was [read](Ipv6::read).
+/// Decrements the hop limit of a packet that was [read](Ipv6::read).
 #[inline(always)]
 pub fn pass_on(packet: &mut [u8]) {
     packet[7] = packet[7].wrapping_sub(1);
@@ -131,13 +132,13 @@ pub fn header(
     header
 }
 
-/// The group in which the host with an address listens to who asks for it (RFC 4291 2.7.1).
+/// The multicast group in which the owner of an address listens for solicitations (RFC 4291 2.7.1).
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::from([0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, a, b, c])
 }
 
-/// The Ethernet address of a group (RFC 2464 7).
+/// The Ethernet address of a multicast group (RFC 2464 7).
 pub fn group_mac(group: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]

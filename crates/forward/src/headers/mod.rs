@@ -1,4 +1,5 @@
-//! Headers on the wire: where their fields are, and whether a header is one. Nothing here decides what becomes of a packet.
+//! Headers on the wire: the offsets of their fields, and the checks that a header is valid. Nothing here decides the
+//! fate of a packet.
 
 pub mod icmp;
 pub mod ipv4;
@@ -37,7 +38,7 @@ pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// An array out of the middle; the caller has looked at the length.
+/// Reads an array at an offset. The caller has checked the length.
 #[inline(always)]
 pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
@@ -45,32 +46,32 @@ pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     array
 }
 
-/// The destination of a frame of at least a header.
+/// The destination of a frame that has at least a header.
 #[inline(always)]
 pub fn destination(frame: &[u8]) -> MacAddress {
     MacAddress(array_at(frame, 0))
 }
 
-/// The source of a frame of at least a header.
+/// The source of a frame that has at least a header.
 #[inline(always)]
 pub fn source(frame: &[u8]) -> MacAddress {
     MacAddress(array_at(frame, 6))
 }
 
-/// The type of a frame of at least a header.
+/// The Ethernet type of a frame that has at least a header.
 #[inline(always)]
 pub fn type_of(frame: &[u8]) -> u16 {
     u16_at(frame, 12)
 }
 
-/// Writes both addresses of a frame of at least a header.
+/// Writes both addresses of a frame that has at least a header.
 #[inline(always)]
 pub fn address(frame: &mut [u8], to: MacAddress, from: MacAddress) {
     frame[..6].copy_from_slice(&to.0);
     frame[6..12].copy_from_slice(&from.0);
 }
 
-/// A whole header.
+/// A complete Ethernet header.
 pub fn ethernet(to: MacAddress, from: MacAddress, ether_type: u16) -> [u8; ETHERNET_HEADER_LEN] {
     let mut header = [0; ETHERNET_HEADER_LEN];
     address(&mut header, to, from);

@@ -1,4 +1,4 @@
-//! Interests of named data networking (NDN packet format 0.3): types, lengths and values in each other.
+//! Interests of named data networking (NDN packet format 0.3), encoded as nested types, lengths and values.
 
 use crate::counters::Reason;
 
@@ -12,11 +12,11 @@ const COMPONENTS_MAX: usize = 64;
 /// An Interest that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
-    /// Where its hop limit is in the bytes that were read, if it has one.
+    /// Offset of its hop limit in the bytes that were read, if it has one.
     pub hop_limit_at: Option<usize>,
 }
 
-/// A type and a value, and what follows.
+/// Splits off one element: its type, its value, and the bytes behind it.
 fn element(bytes: &[u8]) -> Option<(u64, &[u8], &[u8])> {
     let (kind, rest) = number(bytes)?;
     let (len, rest) = number(rest)?;
@@ -24,7 +24,7 @@ fn element(bytes: &[u8]) -> Option<(u64, &[u8], &[u8])> {
     Some((kind, &rest[..len], &rest[len..]))
 }
 
-/// A number of variable length, in its shortest form.
+/// Reads a number of variable length, which must be in its shortest form.
 fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (value, rest, least) = match bytes {
         [253, a, b, rest @ ..] => (u64::from(u16::from_be_bytes([*a, *b])), rest, 253),
@@ -38,12 +38,13 @@ fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (value >= least).then_some((value, rest))
 }
 
-/// Reads an Interest, and writes its name behind `name`: a `/` before each component, in which `/` and `%` are escaped as in NDN's URIs. Components of other
-/// types than the generic one have their type and `=` in front.
+/// Reads an Interest and appends its name to `name`: a `/` before each component, with `/` and `%` escaped as in NDN's
+/// URIs. A component that is not of the generic type is preceded by its type and `=`.
 ///
 /// # Errors
 ///
-/// [`Reason::NotInterest`] for other packets; [`Reason::Name`] where the name has an empty component, or none, or too many; [`Reason::Truncated`].
+/// [`Reason::NotInterest`] for other packets; [`Reason::Name`] when the name is missing, has an empty component, or has
+/// more than 64; [`Reason::Length`] for a hop limit that is not one byte; [`Reason::Truncated`].
 pub fn read(packet: &[u8], name: &mut Vec<u8>) -> Result<Interest, Reason> {
     let (kind, inside, _) = element(packet).ok_or(Reason::Truncated)?;
     if kind != INTEREST {
@@ -81,7 +82,7 @@ pub fn read(packet: &[u8], name: &mut Vec<u8>) -> Result<Interest, Reason> {
             if value.len() != 1 {
                 return Err(Reason::Length);
             }
-            // The value is the byte before what follows it, in the same slice.
+            // The value is the byte before `rest`, in the same slice, so its address gives its offset.
             hop_limit_at = Some(value.as_ptr().addr() - packet.as_ptr().addr());
         }
         others = rest;
@@ -89,7 +90,8 @@ pub fn read(packet: &[u8], name: &mut Vec<u8>) -> Result<Interest, Reason> {
     Ok(Interest { hop_limit_at })
 }
 
-/// An Interest for a name of components, each of fewer than 253 bytes and together of fewer than 65,000, with a hop limit.
+/// An Interest with a hop limit, for a name of components. Each component has fewer than 253 bytes, all together fewer
+/// than 65,000.
 pub fn interest(components: &[&[u8]], hop_limit: u8) -> Vec<u8> {
     fn put(into: &mut Vec<u8>, kind: u64, value: &[u8]) {
         into.push(kind as u8);
@@ -105,7 +107,7 @@ pub fn interest(components: &[&[u8]], hop_limit: u8) -> Vec<u8> {
     let (mut name, mut inside, mut packet) = (Vec::new(), Vec::new(), Vec::new());
     components.iter().for_each(|component| put(&mut name, COMPONENT, component));
     put(&mut inside, NAME, &name);
-    // A nonce, which every Interest has.
+    // The nonce that every Interest has.
     put(&mut inside, 10, &[1, 2, 3, 4]);
     put(&mut inside, HOP_LIMIT, &[hop_limit]);
     put(&mut packet, INTEREST, &inside);

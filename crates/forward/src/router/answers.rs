@@ -1,4 +1,4 @@
-//! What is for the router itself: questions for its addresses, echoes, and what neighbours say of themselves.
+//! Packets for the router itself: address requests, echo requests, and what neighbours announce about themselves.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -17,12 +17,12 @@ use crate::headers::ipv6::{self, Ipv6};
 use crate::headers::{self, ether_type, protocol};
 use crate::interface::{Interface, is_host};
 
-/// All hosts of a link.
+/// The multicast group of all nodes on a link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
-/// What neighbour discovery's packets have, which no router lets through (RFC 4861 7.1).
+/// Hop limit of neighbour discovery's packets; a lower one means that the packet passed a router (RFC 4861 7.1).
 const HOP_LIMIT: u8 = 255;
 
-/// Asks who has an address: all of the link, or whoever had it so far.
+/// Asks for the Ethernet address of a neighbour: the whole link, or the last known owner of the address.
 pub(super) fn ask(interface: &Interface, to: u16, address: IpAddr, known: Option<MacAddress>, outbox: &mut Outbox) {
     match address {
         IpAddr::V4(target) => {
@@ -67,7 +67,7 @@ fn push_neighbour(
 }
 
 impl Router {
-    /// Takes in what a neighbour says of itself, and sends what waited for it.
+    /// Learns a neighbour's address from what it announced, and sends the frames that waited for it.
     pub(super) fn hear(
         &mut self,
         from: u16,
@@ -124,7 +124,7 @@ impl Router {
         Ok(())
     }
 
-    /// A packet for the router's own address.
+    /// Handles a packet for the router's own address.
     pub(super) fn take_v4(
         &mut self,
         now_ns: u64,
@@ -158,7 +158,7 @@ impl Router {
         }
     }
 
-    /// A packet for an address of the router's own that others than its link know.
+    /// Handles a packet for one of the router's own addresses that is not link-local.
     pub(super) fn take_v6(
         &mut self,
         from: u16,
@@ -175,13 +175,13 @@ impl Router {
                 self.take_icmpv6(from, now_ns, read, message, outbox).map_err(|reason| (reason, None))
             }
             protocol::UDP | protocol::TCP => Err((Reason::Local, Some(Problem::Port))),
-            // Nothing follows.
+            // No next header.
             59 => Err((Reason::Local, None)),
             _ => Err((Reason::Local, Some(Problem::Protocol))),
         }
     }
 
-    /// A packet for all of a link, or for an address on it.
+    /// Handles a packet for a multicast group or a link-local address.
     pub(super) fn take_of_link(
         &mut self,
         from: u16,
@@ -252,7 +252,8 @@ impl Router {
         asked: Discovery,
         outbox: &mut Outbox,
     ) -> Result<(), Reason> {
-        // Who has no address yet does not say its Ethernet address, and is answered with all (RFC 4861 7.2.4).
+        // A host that has no address yet does not give its Ethernet address, and is answered by multicast to all nodes
+        // (RFC 4861 7.2.4).
         let is_nobody = read.source.is_unspecified();
         if is_nobody && asked.mac.is_some() || !is_nobody && !is_host(read.source.into()) {
             return Err(Reason::Discovery);

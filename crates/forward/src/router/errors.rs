@@ -1,4 +1,4 @@
-//! Packets that the router sends itself: errors, at a bounded rate, and answers.
+//! Packets that the router itself sends: errors, at a bounded rate, and answers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,15 +14,15 @@ use crate::headers::ipv6::{self, Ipv6};
 use crate::headers::{ether_type, protocol};
 use crate::interface;
 
-/// Routers that a packet of ours may pass.
+/// Time to live of the router's own packets.
 const TTL: u8 = 64;
-/// Bytes of an error for IPv4 (RFC 1812 4.3.2.3).
+/// Longest ICMP error for IPv4, in bytes (RFC 1812 4.3.2.3).
 const ERROR_LEN_V4: usize = 576;
-/// The header of ICMP.
+/// Length of the ICMP header, in bytes.
 const ICMP_LEN: usize = 8;
 
 impl Router {
-    /// Counts a packet that is dropped, and tells its sender why.
+    /// Counts a dropped packet, and sends its sender an error if there is a problem to report.
     #[cold]
     #[expect(clippy::too_many_arguments, reason = "what is known of one packet")]
     pub(super) fn refuse_v4(
@@ -58,7 +58,7 @@ impl Router {
         self.send_v4(now_ns, source, read.source, &message, outbox);
     }
 
-    /// As [`Self::refuse_v4`].
+    /// The same for IPv6.
     #[cold]
     #[expect(clippy::too_many_arguments, reason = "what is known of one packet")]
     pub(super) fn refuse_v6(
@@ -73,7 +73,7 @@ impl Router {
     ) {
         self.counters.drop(reason);
         let Some(problem) = problem else { return };
-        // Where it cannot be seen what a packet carries, it may be an error.
+        // A packet whose contents cannot be read may itself be an error, so it counts as one.
         let is_error = read.upper(packet).map_or(true, |upper| {
             let kind = packet[..read.total_len].get(upper.at).copied();
             upper.protocol == protocol::ICMPV6 && kind.is_none_or(icmp::is_error_v6)
@@ -97,7 +97,8 @@ impl Router {
         self.send_v6(now_ns, from, source, read.source, message, TTL, outbox);
     }
 
-    /// Drops a frame that waited for a neighbour who did not answer, and tells its sender. Errors of our own are not answered.
+    /// Drops a frame that waited for a neighbour that did not answer, and sends its sender an error. The router's own
+    /// packets are only counted.
     pub(super) fn give_up(&mut self, now_ns: u64, frame: &[u8], outbox: &mut Outbox) {
         let (packet, problem) = (&frame[ETHERNET_HEADER_LEN..], Some(Problem::HostUnreachable));
         if let Ok(read) = Ipv4::read(packet)
@@ -119,13 +120,13 @@ impl Router {
         self.interfaces.iter().any(|interface| interface.has(address))
     }
 
-    /// The interface towards a source.
+    /// The interface towards a source, or 0 if no route leads there.
     fn way_back(&mut self, source: IpAddr) -> u16 {
         let hop = self.fib.hop(source).map(|(number, _)| number);
         if let Course::Next(next) = self.course(hop, source) { next.to } else { 0 }
     }
 
-    /// Sends a message of ICMP.
+    /// Sends an ICMP message.
     pub(super) fn send_v4(&mut self, now_ns: u64, source: Ipv4Addr, to: Ipv4Addr, message: &[u8], outbox: &mut Outbox) {
         let hop = self.fib.hop(to.into()).map(|(number, _)| number);
         let Course::Next(next) = self.course(hop, to.into()) else { return };
@@ -146,7 +147,7 @@ impl Router {
         });
     }
 
-    /// Sends a message of ICMPv6, whose checksum is written; to an address of one link only out of `from`.
+    /// Sends an ICMPv6 message after writing its checksum. A link-local destination is reached through `from`.
     #[expect(clippy::too_many_arguments, reason = "what a packet is made of")]
     pub(super) fn send_v6(
         &mut self,

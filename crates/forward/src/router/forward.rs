@@ -1,4 +1,4 @@
-//! The third step: what becomes of a packet whose destination was looked up.
+//! The third step: deciding the fate of a packet whose destination was looked up.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::headers::ipv6::{self, Ipv6};
 use crate::headers::{self, ether_type};
 use crate::routes::Target;
 
-/// The next link, and who is there.
+/// The next link, and the neighbour on it.
 pub(super) struct Next {
     pub to: u16,
     neighbour: u32,
@@ -26,31 +26,31 @@ impl Next {
     }
 }
 
-/// What a route says.
+/// Decision that follows from a route.
 pub(super) enum Course {
     Local,
     Next(Next),
-    /// Nowhere, and what the sender is told, if anything.
+    /// Nowhere. The sender is told the problem, if there is one.
     No(Option<Problem>),
 }
 
-/// The header of a packet, of either version of IP, and what its version does differently.
+/// The header of a packet of either IP version, and the operations that differ between the versions.
 pub(super) trait Header {
     fn destination(&self) -> IpAddr;
 
     /// Bytes of the packet, header included.
     fn total_len(&self) -> usize;
 
-    /// Routers that it may pass, this one included.
+    /// Routers that the packet may still pass, including this one.
     fn hops_left(&self) -> u8;
 
-    /// Whether an answer would not find the way back over another link.
+    /// Whether its source address is valid on one link only, so that no answer could find its way back.
     fn is_of_one_link(&self) -> bool;
 
-    /// Takes one off the routers that a packet may pass.
+    /// Decrements the number of routers that a packet may pass.
     fn pass_on(packet: &mut [u8]);
 
-    /// Does what a packet for the router itself asks for.
+    /// Handles a packet for the router itself.
     fn take(
         &self,
         router: &mut Router,
@@ -60,7 +60,7 @@ pub(super) trait Header {
         outbox: &mut Outbox,
     ) -> Result<(), (Reason, Option<Problem>)>;
 
-    /// Counts a packet that is dropped, and tells its sender why.
+    /// Counts a dropped packet, and sends its sender an error if there is a problem to report.
     #[expect(clippy::too_many_arguments, reason = "what is known of one packet")]
     fn refuse(
         &self,
@@ -73,7 +73,7 @@ pub(super) trait Header {
         outbox: &mut Outbox,
     );
 
-    /// Does what there is to be done with a packet that the next link does not carry.
+    /// Handles a packet longer than the next link's MTU.
     fn too_long(&self, router: &mut Router, from: u16, now_ns: u64, packet: &[u8], next: &Next, outbox: &mut Outbox);
 }
 
@@ -127,7 +127,7 @@ impl Header for Ipv4 {
         router.refuse_v4(from, now_ns, self, packet, reason, problem, outbox);
     }
 
-    /// It goes in pieces, if it may be cut.
+    /// Forwards it in fragments unless it forbids that.
     #[cold]
     fn too_long(&self, router: &mut Router, from: u16, now_ns: u64, packet: &[u8], next: &Next, outbox: &mut Outbox) {
         let mtu = router.interfaces[usize::from(next.to)].mtu;
@@ -194,7 +194,7 @@ impl Header for Ipv6 {
         router.refuse_v6(from, now_ns, self, packet, reason, problem, outbox);
     }
 
-    /// Only its sender may cut it.
+    /// Refuses it: only the sender may fragment an IPv6 packet.
     #[cold]
     fn too_long(&self, router: &mut Router, from: u16, now_ns: u64, packet: &[u8], next: &Next, outbox: &mut Outbox) {
         let problem = Some(Problem::TooBig { mtu: router.interfaces[usize::from(next.to)].mtu });
@@ -223,7 +223,7 @@ impl Router {
         }
     }
 
-    /// What becomes of a packet whose destination was looked up.
+    /// Decides the fate of a packet whose destination was looked up.
     #[inline(always)]
     pub(super) fn decide<H: Header, L: LentFrame>(
         &mut self,
@@ -268,7 +268,7 @@ impl Router {
         self.send(from, now_ns, frame, read, &next, outbox)
     }
 
-    /// Sends a frame to the next hop, or keeps it until that is known.
+    /// Sends a frame to the next hop, or keeps it until the neighbour's address is known.
     #[inline(always)]
     fn send<H: Header, L: LentFrame>(
         &mut self,
@@ -295,14 +295,14 @@ impl Router {
         let bytes = frame.bytes_mut();
         headers::address(bytes, mac, own);
         self.counters.forwarded += 1;
-        // What pads a frame need not fit.
+        // A frame can be too long by its padding alone, which is cut off.
         if bytes.len() > self.interfaces[usize::from(next.to)].frame_len_max() {
             return Fate::Shorten(next.to, (ETHERNET_HEADER_LEN + total_len) as u16);
         }
         Fate::Forward(next.to)
     }
 
-    /// Sends a packet of the router's own making to a next hop.
+    /// Sends a packet of the router's own to a next hop.
     pub(super) fn emit(&mut self, now_ns: u64, next: &Next, ether_type: u16, pieces: &[&[u8]], outbox: &mut Outbox) {
         let own = self.interfaces[usize::from(next.to)].mac;
         self.counters.made += 1;

@@ -1,7 +1,9 @@
-//! A router of IPv4 and IPv6: bursts of frames in, and what becomes of each out. No I/O, and the time is handed in.
+//! A router for IPv4 and IPv6. It takes bursts of frames and decides the fate of each. It does no I/O, and the time is
+//! handed in.
 //!
-//! A burst goes through in three steps: every frame's headers are read and checked; all destinations are looked up, in one of the [forms](crate::Form); each
-//! frame is sent on, answered or dropped. So the look-ups of a burst are together, whatever the frames are, and frames leave in the order in which they came.
+//! A burst goes through three steps: the headers of every frame are read and checked; all destinations are looked up,
+//! in one of the [forms](crate::Form); each frame is sent on, answered or dropped. The lookups of a burst are thus
+//! together, whatever its frames are, and frames of one flow leave in the order in which they arrived.
 
 mod answers;
 mod errors;
@@ -27,23 +29,23 @@ use crate::neighbours::{Due, NeighbourLimits, Neighbours};
 use crate::routes::Target;
 use unfinished::Unfinished;
 
-/// How a router works.
+/// Configuration of a router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterConfig {
-    /// How destinations are looked up.
+    /// Form of the lookups.
     pub form: Form,
-    /// What is kept of neighbours.
+    /// Limits of the neighbour table.
     pub neighbours: NeighbourLimits,
-    /// How often errors are sent.
+    /// Rate of ICMP errors.
     pub errors: ErrorRate,
 }
 
-/// How often errors are sent, to all together.
+/// Limits on ICMP errors, over all receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorRate {
-    /// In the long run.
+    /// Errors per second in the long run.
     pub per_s: u32,
-    /// At once.
+    /// Errors in one burst.
     pub at_once: u32,
 }
 
@@ -53,39 +55,39 @@ impl Default for ErrorRate {
     }
 }
 
-/// See the [module](self).
+/// The router; see the [module](self).
 #[derive(Debug)]
 pub struct Router {
     interfaces: Vec<Interface>,
     fib: Fib,
-    /// Of each hop of the tables that is another router, its place among the neighbours.
+    /// For each hop of the tables that is another router, the index of its neighbour entry.
     gateways: Vec<u32>,
     neighbours: Neighbours,
     errors: Bucket,
     form: Form,
     counters: Counters,
     unfinished: Unfinished,
-    /// Of the next packet that is cut into pieces.
+    /// Identification of the last packet that the router fragmented itself.
     identification: u16,
 }
 
-/// Packets of a burst that are looked up, with the frames that they lie in.
+/// Packets of a burst to be looked up, each with the index of its frame.
 type Packets<P> = ArrayVec<(u16, P), MAX_BURST>;
 
-/// What the first step finds in a frame.
+/// Result of the first step for a frame.
 enum Read {
     V4(Ipv4),
     V6(Ipv6),
-    /// It was for this interface, and is done.
+    /// The frame was for this interface and has been handled.
     Taken,
 }
 
 impl Router {
-    /// A router with these interfaces, in the order of its ports, and tables made for them.
+    /// A router with these interfaces, in the order of its ports, and with tables made for them.
     ///
     /// # Errors
     ///
-    /// [`InterfaceError`].
+    /// [`InterfaceError`] when [`interface::check`] refuses the interfaces.
     pub fn new(interfaces: Vec<Interface>, fib: Fib, config: RouterConfig) -> Result<Self, InterfaceError> {
         interface::check(&interfaces)?;
         let mut router = Self {
@@ -103,7 +105,8 @@ impl Router {
         Ok(router)
     }
 
-    /// Goes on with other tables, made for the same interfaces; returns the old ones, which take time to be freed. What is known of neighbours stays.
+    /// Replaces the tables with others made for the same interfaces. Returns the old ones, which take time to free.
+    /// Known neighbours stay.
     pub fn install(&mut self, fib: Fib) -> Fib {
         let gateway = |hop: &Hop| match hop {
             Hop::To(Target::Via(to, gateway)) => Some((*to, *gateway)),
@@ -118,29 +121,30 @@ impl Router {
         &self.interfaces
     }
 
-    /// Its tables.
+    /// The current tables.
     pub fn fib(&self) -> &Fib {
         &self.fib
     }
 
-    /// Neighbours whose Ethernet address is known, and frames that wait for others'.
+    /// Number of neighbours whose Ethernet address is known, and of frames waiting for one.
     pub fn neighbours(&self) -> (usize, usize) {
         self.neighbours.len()
     }
 
-    /// An interface at which packets of TCP or UDP come whose checksum their sender's kernel left to a device that is none, as on virtual pairs; each interface
-    /// once. The router passes them on, and whoever gets them drops them. It looks at the first packet of each burst.
+    /// An interface at which TCP or UDP packets arrive whose checksum the sender's kernel left to a device that does
+    /// not exist, as on virtual pairs. Each interface is reported once. The router passes such packets on and their
+    /// receivers drop them. It examines the first packet of each burst.
     #[inline]
     pub fn take_unfinished(&mut self) -> Option<u16> {
         self.unfinished.take()
     }
 
-    /// Makes a neighbour known, as if it had said who it is.
+    /// Enters a neighbour, as if it had announced itself.
     pub fn learn(&mut self, interface: u16, address: IpAddr, mac: MacAddress, now_ns: u64, outbox: &mut Outbox) {
         self.hear(interface, address, mac, now_ns, true, outbox);
     }
 
-    /// The first step: reads a frame, and does what needs no look-up.
+    /// The first step: reads a frame, and handles it if it needs no lookup.
     #[inline]
     fn read(&mut self, from: u16, now_ns: u64, frame: &[u8], outbox: &mut Outbox) -> Result<Read, Reason> {
         let own = self.interfaces[usize::from(from)].mac;
@@ -162,7 +166,7 @@ impl Router {
                 if !interface::is_host_v4(read.source) {
                     return Err(Reason::Source);
                 }
-                // What all of a link heard is not forwarded (RFC 1812 5.3.4).
+                // Packets sent to the whole link are not forwarded (RFC 1812 5.3.4).
                 if !is_own || !interface::is_host_v4(read.destination) {
                     return Err(Reason::Destination);
                 }
@@ -231,7 +235,7 @@ impl Application for Router {
                 fates[at] = self.decide(from, now_ns, &mut frames[at], read, hop, outbox);
             }
         }
-        // Who was not known is asked for at once.
+        // Unknown neighbours are asked for at once.
         self.tick(now_ns, outbox);
     }
 

@@ -1,15 +1,16 @@
-//! Packets whose checksum a kernel left to a device: they are passed on as they are, and whoever gets them drops them, so the router says that there are some.
+//! Packets whose checksum a kernel left to a device. The router passes them on as they are and their receivers drop
+//! them, so it reports the interfaces that such packets come from.
 
 use sinew_wire::checksum::Sum;
 
 use crate::headers::{ipv4::Ipv4, ipv6::Ipv6, protocol};
 
-/// So many are seen before anybody is told: a right checksum looks like one of these once in 65,536 packets.
+/// Such packets seen before an interface is reported: one in 65,536 correct checksums looks unfinished by chance.
 const FOUND: u32 = 8;
-/// They are at least this part of those that were looked at.
+/// An interface is reported if at least one in this many packets examined is unfinished.
 const SHARE: u32 = 256;
 
-/// What was seen at an interface.
+/// Counts of one interface.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     looked: u32,
@@ -17,15 +18,15 @@ struct Seen {
     is_told: bool,
 }
 
-/// What was seen at all interfaces.
+/// Counts of all interfaces.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     seen: Vec<Seen>,
     news: bool,
 }
 
-/// Whether the checksum of TCP or UDP is that of the pseudo header alone, which a device is to go on from (`CHECKSUM_PARTIAL` of Linux). Nothing is known of
-/// what is neither.
+/// Whether the checksum of TCP or UDP covers the pseudo-header alone, for a device to complete (`CHECKSUM_PARTIAL` on
+/// Linux). `None` for other protocols.
 fn is_unfinished(addresses: &[u8], carries: u8, upper: &[u8]) -> Option<bool> {
     let at = match carries {
         protocol::TCP => 16,
@@ -51,7 +52,7 @@ impl Unfinished {
         Self { seen: vec![Seen::default(); interfaces], news: false }
     }
 
-    /// Notes what a look at a packet of this interface showed.
+    /// Counts the result for a packet of this interface.
     #[inline]
     pub fn note(&mut self, interface: u16, found: Option<bool>) {
         let (Some(found), Some(seen)) = (found, self.seen.get_mut(usize::from(interface))) else { return };
@@ -65,7 +66,7 @@ impl Unfinished {
         }
     }
 
-    /// An interface that such packets come from, once for each.
+    /// An interface that unfinished packets come from. Each is reported once.
     #[inline]
     pub fn take(&mut self) -> Option<u16> {
         if !self.news {

@@ -11,7 +11,7 @@ use sinew_forward::interface::{Interface, Network};
 use sinew_forward::router::{Router, RouterConfig};
 use sinew_forward::{Application, Fate, Fates, Fib, Outbox, routes};
 
-/// The router's own, on each link.
+/// The router's Ethernet address on each link.
 pub const LAN: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 pub const WAN: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 /// A host on the first link, and the next router on the second.
@@ -79,7 +79,7 @@ impl LentFrame for Owned {
     }
 }
 
-/// A datagram of UDP with as much payload, from the host.
+/// A UDP datagram with `len` bytes of payload, from the host.
 pub fn udp4(from: &str, to: &str, ttl: u8, len: usize) -> Vec<u8> {
     let header = ipv4::header(v4(from), v4(to), protocol::UDP, ttl, 8 + len);
     let udp = [[0, 9, 0, 9], [0, 8, 0, 0]].concat();
@@ -117,7 +117,7 @@ pub fn neighbour(is_solicitation: bool, target: &str, mac: Option<MacAddress>) -
     message[..len].to_vec()
 }
 
-/// What came of a burst: frames that were made or released, then those that were sent on, each with its port.
+/// Outcome of a burst: frames that were made or released, then those that were sent on, each with its port.
 pub fn process<A: Application>(router: &mut A, from: u16, now_ns: u64, frames: Vec<Vec<u8>>) -> Vec<(u16, Vec<u8>)> {
     let mut frames: Vec<Owned> = frames.into_iter().map(Owned).collect();
     let (mut fates, mut outbox) = (Fates::new(), Outbox::new());

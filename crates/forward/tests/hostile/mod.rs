@@ -1,4 +1,4 @@
-//! Frames that anybody may send, made of arbitrary bytes: nothing panics, what goes out is well-formed, and every frame has its fate.
+//! Hostile frames made of arbitrary bytes. Nothing panics, every frame sent is well-formed, and every frame has a fate.
 
 use std::cell::Cell;
 
@@ -14,11 +14,11 @@ use sinew_forward::switch::Switch;
 use sinew_forward::{Application, Fib, Form};
 
 thread_local! {
-    /// Tables take long to make: they go from one router to the next.
+    /// Tables take long to build, so they are passed on from one router to the next.
     static TABLES: Cell<Option<Fib>> = const { Cell::new(None) };
 }
 
-/// Frames that are nearly right, to begin with.
+/// Nearly valid frames, as starting points.
 fn templates() -> Vec<Vec<u8>> {
     let group = MacAddress([0x33, 0x33, 0xFF, 0, 0, 1]);
     let extended = |next: u8, extension: [u8; 8]| {
@@ -51,7 +51,8 @@ fn templates() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Frames out of bytes: each a template with some of its bytes changed, cut or made longer, with its checksums made right or not.
+/// Turns bytes into frames: each is a template with some bytes changed, cut or extended, and with its checksums
+/// corrected or not.
 fn frames(bytes: &[u8]) -> Vec<Vec<u8>> {
     let templates = templates();
     let mut frames = Vec::new();
@@ -89,7 +90,7 @@ fn headers_v6(frame: &[u8], at: usize) -> std::net::Ipv6Addr {
     std::net::Ipv6Addr::from(<[u8; 16]>::try_from(&frame[at..at + 16]).unwrap())
 }
 
-/// What leaves a router is a frame of it whose packet reads, and fits the link.
+/// Checks that a frame leaving a router comes from its interface, holds a readable packet and fits the link.
 fn check(to: u16, frame: &[u8]) {
     let interface = &interfaces()[usize::from(to)];
     assert!(frame.len() <= interface.frame_len_max(), "{} bytes", frame.len());
@@ -108,7 +109,8 @@ fn check(to: u16, frame: &[u8]) {
     }
 }
 
-/// Bursts of such frames, at a router, a switch and a forwarder of names. The first byte says how large bursts are, and how fast time goes.
+/// Sends bursts of such frames to a router, a switch and a named-data forwarder. The first byte sets the burst size and
+/// the pace of time.
 pub fn forwarders(bytes: &[u8]) {
     let [pace, bytes @ ..] = bytes else { return };
     let fib = TABLES.take().unwrap_or_else(|| fib(ROUTES));

@@ -1,4 +1,4 @@
-//! Our words and `fuser`'s.
+//! Conversions between our types and those of `fuser`.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::files::{Attributes, Kind, LockKind, When};
 
-/// Bytes that programs read and write at a time by default: a page, since the kernel takes it for the size of blocks.
+/// Preferred I/O size reported to programs, in bytes: a page, since the kernel also takes it for the block size.
 const BLOCK: u32 = 4096;
 
 pub(super) fn errno(error: Errno) -> fuser::Errno {
@@ -47,7 +47,7 @@ pub(super) fn attribute(attributes: &Attributes) -> FileAttr {
     }
 }
 
-/// What a listing says of `.` and `..`.
+/// Attributes that a listing gives for `.` and `..`.
 pub(super) fn dot(ino: u64) -> Attributes {
     Attributes {
         ino,
@@ -66,12 +66,12 @@ pub(super) fn dot(ino: u64) -> Attributes {
     }
 }
 
-/// The permissions of a mode.
+/// The permission bits of a mode.
 pub(super) fn mode_of(mode: u32) -> u16 {
     (mode & 0o7777) as u16
 }
 
-/// What `mknod` makes with a mode.
+/// The kind of inode that `mknod` makes for a mode.
 pub(super) fn kind_of_mode(mode: u32) -> Option<Kind> {
     Some(match SystemType::from_raw_mode(mode) {
         SystemType::RegularFile => Kind::File,
@@ -91,7 +91,7 @@ pub(super) fn when(time: TimeOrNow) -> When {
     }
 }
 
-// As `fcntl.h` has them on Linux.
+// As in `fcntl.h` on Linux.
 const READ_LOCK: i32 = 0;
 const WRITE_LOCK: i32 = 1;
 const UNLOCK: i32 = 2;

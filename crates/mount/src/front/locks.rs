@@ -1,6 +1,9 @@
-//! Locks that are waited for. A thread asks for them again, so that no thread of the session waits; it is started with the first of them.
+//! Locks that callers wait for. One thread retries them all, so that no thread of the session waits. It is started with
+//! the first of them.
 //!
-//! A `flock` of a file that is closed is given up by the kernel's RELEASE, which `close` does not wait for. So a lock that may not wait is refused only after [`GRACE`]: by then the RELEASE of a file that its program closed before it asked has come.
+//! When a file with a `flock` is closed, the kernel releases the lock by a RELEASE request, which `close` does not wait
+//! for. So a lock that may not wait is refused only after [`GRACE`]: by then the RELEASE of a file that the program
+//! closed earlier has arrived.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,13 +17,13 @@ use super::convert::errno;
 use crate::caller;
 use crate::files::{Files, Lock};
 
-/// A lock is asked for again after so long, then after twice as long, and so on.
+/// Pause before the first retry of a lock. It doubles with each retry.
 const FIRST: Duration = Duration::from_millis(1);
-/// It is asked for no less often than this: whoever has it may be another host's.
+/// Longest pause between retries: the holder may be on another host, whose release nothing here reports.
 const LONGEST: Duration = Duration::from_millis(64);
-/// A lock that may not wait is asked for again until then.
+/// Time for which a lock that may not wait is retried.
 const GRACE: Duration = Duration::from_millis(10);
-/// Locks that wait at once, at most.
+/// Locks that can be waiting at once.
 const WAITERS_MAX: usize = 4096;
 
 struct Waiter {
@@ -54,7 +57,8 @@ impl<F: Files> Waiting<F> {
         Self(Arc::new(Common { files, state: Mutex::default(), changed: Condvar::new() }))
     }
 
-    /// Replies when the lock is had, when `thread` has a signal, or, if the lock may not wait, after a grace.
+    /// Queues a lock. The reply is sent when the lock is granted, when `thread` has a signal pending, or, if the lock
+    /// may not wait, after [`GRACE`].
     pub fn add(&self, ino: u64, lock: Lock, thread: u32, waits: bool, reply: ReplyEmpty) {
         let now = Instant::now();
         let refused = (!waits).then(|| now + GRACE);
@@ -75,7 +79,7 @@ impl<F: Files> Waiting<F> {
         self.0.changed.notify_one();
     }
 
-    /// A lock may have become free here: those that wait are asked for now.
+    /// Retries all waiting locks now, since one may have been released on this mount.
     pub fn look(&self) {
         let mut state = self.0.lock();
         if state.waiters.is_empty() {

@@ -1,14 +1,16 @@
-//! Who may write to files through mappings.
+//! Users who may write to files through mappings.
 //!
-//! A program that writes to a file takes its set-id bits away, unless root runs it. The kernel says so of each `write`, and not of pages that were changed through a mapping: it writes
-//! them by whatever handle there is. So the bits go when anybody else than root has the file open for writing. (Linux' own file systems leave them in that case.)
+//! A program that writes to a file clears the file's set-id bits, unless root runs it. The kernel flags each such
+//! `write`, but not pages changed through a mapping: it writes those through any open handle. So mapped writes clear
+//! the bits while any user other than root has the file open for writing. (Linux's own file systems keep the bits in
+//! that case.)
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::OFlags;
 
-/// Handles by which others than root have files open for writing.
+/// Handles of files that users other than root have open for writing, by inode.
 #[derive(Default)]
 pub(super) struct Writers(Mutex<HashMap<u64, Vec<u64>>>);
 
@@ -17,7 +19,7 @@ impl Writers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A user has opened a file by a handle.
+    /// Records that a user opened a file.
     pub fn opened(&self, user: u32, ino: u64, handle: u64, flags: i32) {
         let writes = (flags as u32) & (OFlags::WRONLY | OFlags::RDWR).bits() != 0;
         if writes && user != super::ROOT_USER {
@@ -25,7 +27,7 @@ impl Writers {
         }
     }
 
-    /// A handle is closed, and no mapping made by it is left.
+    /// Records that a handle was closed, and with it every mapping made through it.
     pub fn closed(&self, ino: u64, handle: u64) {
         let mut writers = self.lock();
         let Some(handles) = writers.get_mut(&ino) else { return };
@@ -35,7 +37,7 @@ impl Writers {
         }
     }
 
-    /// Whether others than root have it open for writing.
+    /// Whether users other than root have the file open for writing.
     pub fn has_others(&self, ino: u64) -> bool {
         self.lock().contains_key(&ino)
     }

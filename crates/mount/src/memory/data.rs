@@ -6,9 +6,9 @@ use rustix::io::Errno;
 
 use crate::files::{Result, Sought};
 
-/// Bytes that have memory of their own, or none while they are a hole.
+/// Bytes in a chunk, which is either allocated as a whole or a hole.
 pub(super) const CHUNK: u64 = 1 << 20;
-/// Bytes of a file at most.
+/// Longest file, in bytes.
 const LEN_MAX: u64 = 1 << 40;
 
 type Chunk = RwLock<Option<Box<[u8]>>>;
@@ -19,11 +19,11 @@ struct Bytes {
     chunks: Vec<Chunk>,
 }
 
-/// A file's bytes: a read inside a chunk goes straight from its memory.
+/// A file's bytes. A read within one chunk is served from its memory without a copy.
 #[derive(Default)]
 pub(super) struct Data(RwLock<Bytes>);
 
-/// The part of a range in the chunk of its first byte: which, and from where to where there.
+/// The part of a range that lies in the chunk of its first byte: the chunk's index, and the bounds in it.
 fn part(at: u64, len: u64) -> (usize, usize, usize) {
     let start = at % CHUNK;
     ((at / CHUNK) as usize, start as usize, (start + len).min(CHUNK) as usize)
@@ -54,7 +54,7 @@ impl Data {
         self.bytes().len
     }
 
-    /// Bytes that take memory.
+    /// Bytes of memory allocated.
     pub fn taken(&self) -> u64 {
         self.bytes().chunks.iter().filter(|chunk| held(chunk).is_some()).count() as u64 * CHUNK
     }
@@ -93,7 +93,7 @@ impl Data {
         while !rest.is_empty() {
             let (index, start, end) = part(at + (data.len() - rest.len()) as u64, rest.len() as u64);
             let (now, later) = rest.split_at(end - start);
-            // It may have been cut off meanwhile, which then came after this write.
+            // The file was truncated meanwhile, as if after this write.
             let Some(chunk) = bytes.chunks.get(index) else { return Ok(()) };
             changed(chunk).get_or_insert_with(zeros)[start..end].copy_from_slice(now);
             rest = later;
@@ -101,7 +101,7 @@ impl Data {
         Ok(())
     }
 
-    /// Makes it at least so long.
+    /// Makes the file at least `len` bytes long.
     pub fn grow(&self, len: u64) -> Result<()> {
         if len > LEN_MAX {
             return Err(Errno::FBIG);
@@ -128,7 +128,7 @@ impl Data {
         Ok(())
     }
 
-    /// Makes bytes zeros, and whole chunks holes.
+    /// Zeroes a range. Chunks that it covers become holes.
     pub fn zero(&self, at: u64, len: u64) {
         let bytes = self.bytes();
         let end = at.saturating_add(len).min(bytes.len);

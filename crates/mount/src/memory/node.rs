@@ -7,12 +7,12 @@ use std::time::SystemTime;
 use super::data::Data;
 use crate::files::{Attributes, Caller, Kind};
 
-/// Bytes of a name at most.
+/// Longest name, in bytes.
 pub(super) const NAME_MAX: usize = 255;
-/// Bytes of the blocks that `stat` counts in.
+/// Bytes in a block as `stat` counts them.
 const STAT_BLOCK: u64 = 512;
 
-/// Names, in the order in which they came.
+/// Entries of a directory, in the order in which they were added.
 #[derive(Default)]
 pub(super) struct Directory {
     places: HashMap<Vec<u8>, u64>,
@@ -25,7 +25,7 @@ impl Directory {
         Some(self.entries.get(self.places.get(name)?)?.1)
     }
 
-    /// Gives a name to an inode, whatever had it before.
+    /// Gives a name to an inode, replacing an entry with the same name.
     pub fn insert(&mut self, name: &[u8], ino: u64) {
         let last = &mut self.last;
         let place = *self.places.entry(name.to_vec()).or_insert_with(|| {
@@ -47,7 +47,7 @@ impl Directory {
         self.entries.values().map(|(_, ino)| *ino).collect()
     }
 
-    /// The first name behind a place.
+    /// The first entry behind a place: its place, name and inode.
     pub fn behind(&self, place: u64) -> Option<(u64, Vec<u8>, u64)> {
         let (place, (name, ino)) = self.entries.range(place.checked_add(1)?..).next()?;
         Some((*place, name.clone(), *ino))
@@ -68,7 +68,7 @@ pub(super) struct Node {
     pub uid: u32,
     pub gid: u32,
     pub links: u32,
-    /// How often the kernel was told of it.
+    /// References that the kernel holds to it.
     pub lookups: u64,
     pub accessed: SystemTime,
     pub modified: SystemTime,
@@ -84,19 +84,19 @@ impl Node {
         Self { ino, kind, mode, uid, gid, links, lookups: 0, accessed: now, modified: now, changed: now, content }
     }
 
-    /// Its contents have changed.
+    /// Records that the contents have changed.
     pub fn touch(&mut self) {
         self.modified = SystemTime::now();
         self.changed = self.modified;
     }
 
-    /// The set-id bits go; that of the group where it is no mark for locks.
+    /// Clears the set-id bits; that of the group only with group execution, without which it marks mandatory locking.
     pub fn drop_privileges(&mut self) {
         let group = if self.mode & 0o010 != 0 { 0o2000 } else { 0 };
         self.mode &= !(0o4000 | group);
     }
 
-    /// Bytes that it takes.
+    /// Bytes of memory that it takes.
     pub fn taken(&self) -> u64 {
         if let Content::File(data) = &self.content { data.taken() } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! Every page of every copy.
+//! The check of every page of every copy.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -14,21 +14,21 @@ use crate::kept::{Kept, Member};
 use crate::protocol::{Ino, PAGE, Pages};
 use crate::tree::Body;
 
-/// Pages that are read at once.
+/// Pages read by one request, at most.
 const STEP: u32 = 64;
-/// Reads that are on their way.
+/// Reads in flight, at most.
 const WINDOW: usize = 16;
 
-/// How far it is.
+/// Progress of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Pages of copies that have been looked at, or cannot be.
+    /// Pages of copies that have been checked, or cannot be.
     pub done: u64,
-    /// All.
+    /// Pages of copies in total.
     pub all: u64,
 }
 
-/// A page of a file.
+/// A page that a file has.
 #[derive(Clone, Copy, Debug)]
 struct Owned {
     ino: Ino,
@@ -36,20 +36,20 @@ struct Owned {
     sum: u64,
 }
 
-/// Reads of one copy that are to come.
+/// A read of one copy that is still to be made.
 struct Todo {
     lane: usize,
     base: u64,
     pages: Pages,
 }
 
-/// Reads all that files have, and compares it.
+/// A check that reads all pages of files from all donors, and compares them with their checksums.
 pub struct PageCheck<D> {
     donors: D,
     names: Vec<String>,
     owners: BTreeMap<(u32, u32), Owned>,
     members: BTreeMap<u32, Vec<Member>>,
-    /// Donors whose fence has no answer.
+    /// Donors that have not answered the fence.
     fencing: usize,
     todo: Vec<Todo>,
     reading: HashMap<u64, Todo>,
@@ -62,7 +62,7 @@ pub struct PageCheck<D> {
 }
 
 impl<D: Donors> PageCheck<D> {
-    /// Begins, with donors whose addresses are `names`, in the order of [`Donors::ids`].
+    /// Begins a check, with donors whose addresses are `names`, in the order of [`Donors::ids`].
     pub fn new(kept: &Kept, mut donors: D, names: Vec<String>) -> Self {
         let mut owners = BTreeMap::new();
         for (ino, inode) in kept.tree.inodes() {
@@ -103,12 +103,12 @@ impl<D: Donors> PageCheck<D> {
         }
     }
 
-    /// How far it is.
+    /// Progress so far.
     pub fn progress(&self) -> Progress {
         self.progress
     }
 
-    /// Does what there is to do; says all that is wrong when it is over.
+    /// Does the work that is due. Returns all findings when the check is complete, and `None` before and after.
     pub fn turn(&mut self) -> Option<Vec<Finding>> {
         self.donors.turn();
         let mut events = std::mem::take(&mut self.events);
@@ -144,7 +144,7 @@ impl<D: Donors> PageCheck<D> {
             Ok(Answer::Fenced { incarnation, slabs, .. }) => (Some(incarnation), slabs, "it has started again"),
             _ => (None, Vec::new(), "it does not answer"),
         };
-        // Where it is now: a donor moves a slab from where somebody was stopped in the midst of a write.
+        // Current address of a slab: a donor moves a slab away if a client was cut off in the middle of a write to it.
         let place = |member: &Member| {
             let is_it = |lent: &&Lent| Some(member.incarnation) == incarnation && lent.slab == member.slab;
             slabs.iter().find(is_it).map(|lent| lent.base)
@@ -171,7 +171,7 @@ impl<D: Donors> PageCheck<D> {
         }
     }
 
-    /// Pages of a segment that files have, in pieces.
+    /// Pages of a segment that belong to files, in runs of at most [`STEP`].
     fn runs(&self, segment: u32) -> Vec<Pages> {
         let mut runs: Vec<Pages> = Vec::new();
         for (_, page) in self.owners.range((segment, 0)..=(segment, u32::MAX)).map(|(place, _)| *place) {

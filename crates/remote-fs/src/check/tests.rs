@@ -1,8 +1,10 @@
+//! Tests of the checks.
+
 use super::*;
 use crate::protocol::{Attr, PAGE};
 use crate::service::tests::world::{Client, World, config};
 
-/// A service that has ended with two files of three pages each.
+/// A service that has ended, with two files of three pages each.
 fn world() -> (World, Vec<Attr>) {
     let mut world = World::new(3, 8 << 20, config(2), 7);
     let mut client = Client::new(&mut world, 1);
@@ -35,7 +37,7 @@ fn pages(world: &World) -> Vec<Finding> {
     panic!("it never ends");
 }
 
-/// Changes a byte of a page's copies, as many as `copies`.
+/// Changes a byte of a file's first page in as many copies as `copies`.
 fn damage(world: &World, ino: Ino, copies: usize) {
     let kept = kept(world);
     let run = &kept.tree.map(ino).unwrap().all()[0];

@@ -1,4 +1,4 @@
-//! Asking the service.
+//! Requests to the service.
 
 use sinew_remote_memory::donor::Side;
 use sinew_remote_memory::pool::Approach;
@@ -9,18 +9,18 @@ use super::lane::Lane;
 use crate::protocol::{Answer, Caller, Envelope, Error, FILES, Message, Reply, Request};
 
 const MS: u64 = 1_000_000;
-/// Between attempts: the first pause, and the longest.
+/// Pauses between attempts: the first, and the longest.
 const PAUSES: (u64, u64) = (5 * MS, 200 * MS);
 
-/// One attempt at a message.
+/// Outcome of one attempt to deliver a message.
 pub(super) enum Attempt {
     Answered(Reply),
-    /// There is no answer, and nobody knows whether it arrived.
+    /// There was no answer, so the message may or may not have arrived.
     Lost(String),
 }
 
 impl<E: Endpoint, A: Approach> Lane<E, A> {
-    /// Asks, in a caller's name, until there is an answer, or there was none for too long.
+    /// Sends a request on behalf of a caller until it is answered, or the time-out expires.
     pub(super) fn ask(&mut self, caller: &Caller, request: Request) -> Result<Answer, Failed> {
         let sequence = if request.changes() { self.begin_change()? } else { 0 };
         let result = self.ask_numbered(caller, sequence, request);
@@ -30,7 +30,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         result
     }
 
-    /// Asks for what the client as a whole wants.
+    /// Sends a request on behalf of the client as a whole.
     pub(super) fn ask_own(&mut self, request: Request) -> Result<Answer, Failed> {
         self.ask(&Caller::default(), request)
     }
@@ -51,7 +51,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
 
     fn ask_numbered(&mut self, caller: &Caller, sequence: u64, request: Request) -> Result<Answer, Failed> {
         let until = self.now_ns() + self.client.config.service_timeout_ns;
-        // Who it was first sent as.
+        // The client number under which the request was first sent.
         let mut sent_as = None;
         let mut message = None;
         let mut has_waited = false;
@@ -66,7 +66,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 identity = self.client.identity();
             }
             if sent_as.is_some_and(|before| before != identity.client) && sequence > 0 {
-                // Another client cannot ask what became of it.
+                // A new client cannot ask for the outcome of the old one's request.
                 return Err(Failed::Unknown);
             }
             let (client, secret) = (identity.client, identity.secret);
@@ -92,7 +92,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     continue;
                 }
                 Attempt::Answered(Reply::Refused(Error::Grace)) => "it waits for other clients to come back".to_owned(),
-                // The client may be joining: it has its handles when that is over.
+                // The client may be joining, and has its handles once that is over.
                 Attempt::Answered(Reply::Refused(Error::BadHandle)) if sequence == 0 && !has_waited => {
                     has_waited = true;
                     let client = std::sync::Arc::clone(&self.client);
@@ -185,7 +185,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Reply::read(&reply).map_err(|error| error.to_string())
     }
 
-    /// Sessions that ended while nobody looked.
+    /// Takes note of a session that ended while no request was in progress.
     fn hear_events(&mut self) {
         self.rpc.turn();
         while let Some(event) = self.rpc.poll_event() {

@@ -1,4 +1,4 @@
-//! How a client goes about it.
+//! Configuration of a client.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,38 +9,38 @@ use sinew_remote_memory::pool::PoolConfig;
 
 use crate::protocol::Time;
 
-/// How a client goes about it.
+/// Configuration of a client.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// The key of the service and of the donors; none where they are open.
+    /// Key of the service and of the donors; `None` if they are open to all.
     pub key: Option<Key>,
-    /// How long a service that does not answer is waited for, before requests fail.
+    /// Time to wait for a service that does not answer, before requests fail.
     pub service_timeout_ns: u64,
-    /// How long one attempt at a request is waited for.
+    /// Time to wait for the answer to one attempt.
     pub attempt_timeout_ns: u64,
-    /// How long reads and writes of a donor's memory may take before it counts as lost.
+    /// Time that reads and writes of a donor's memory may take before they count as failed.
     pub donor_timeout_ns: u64,
-    /// How donors are reached. Its key is not looked at.
+    /// Configuration of the connections to donors. Its key is not used.
     pub pool: PoolConfig,
-    /// Bytes that are not committed, at most: whoever writes more waits until some are.
+    /// Uncommitted bytes, at most: a write beyond that waits until some are committed.
     pub dirty_bytes_max: usize,
-    /// What is written is committed after so long at the latest.
+    /// Time after which written data is committed.
     pub dirty_age_ns: u64,
-    /// Pages that are reserved at once.
+    /// Pages to reserve at once.
     pub reserve_pages: u32,
-    /// Pages of one file whose places are remembered, at most.
+    /// Pages of one file whose places are cached, at most.
     pub layout_pages_max: u64,
-    /// The time of the day.
+    /// The time of day.
     pub wall: fn() -> Time,
-    /// Where is said what has to be known of and no program is told.
+    /// Log for events that no program is told of.
     pub log: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl ClientConfig {
-    /// With usual limits.
+    /// A configuration with the default limits.
     pub fn new(key: Option<Key>, wall: fn() -> Time, log: Arc<dyn Fn(&str) + Send + Sync>) -> Self {
         const MS: u64 = 1_000_000;
-        // Each thread has queue pairs of its own, so one each is enough.
+        // Each thread has queue pairs of its own, so one per path is enough.
         let path = VerbsPathConfig { queue_pairs: 1, ..VerbsPathConfig::default() };
         Self {
             key,

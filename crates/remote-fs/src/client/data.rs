@@ -1,4 +1,4 @@
-//! Pages of files at the donors: found, read and checked.
+//! Locating, reading and checking pages of files at the donors.
 
 use std::sync::Arc;
 
@@ -15,32 +15,33 @@ use super::layout::{Piece, Stored};
 use super::reach::Transfer;
 use crate::protocol::{Answer, Error, Ino, LAYOUT_PAGES_MAX, PAGE, Replica, Request};
 
-/// Layouts are asked for from multiples of so many pages on.
+/// Layout requests start at multiples of this many pages.
 const LAYOUT_STEP: u64 = LAYOUT_PAGES_MAX / 4;
-/// Pages that go to one copy, before the next ones go to another.
+/// Consecutive pages read from one copy before reads move to the next.
 const SPREAD: u32 = 256;
-/// Attempts at pages that no copy has as they should be.
+/// Attempts to read pages of which no copy is correct.
 const ATTEMPTS: u32 = 4;
-/// Before the second of them, and twice as long before the next.
+/// Pause before the second retry. It doubles with each further retry.
 const PAUSE_NS: u64 = 100_000_000;
 
-/// A copy that was tried in vain.
+/// A copy that could not be used.
 pub(super) struct Bad {
     copy: Replica,
-    /// It can be read, and has something else.
+    /// Whether it was readable, but had wrong bytes.
     is_wrong: bool,
     why: String,
 }
 
 impl<E: Endpoint, A: Approach> Lane<E, A> {
-    /// Asks where the pages around one lie.
+    /// Asks the service for the places of the pages around `page`.
     pub(super) fn learn_layout(&mut self, file: &File, page: u64) -> Result<(), Failed> {
         let at = page - page % LAYOUT_STEP;
         let handle = file.lock().handle(false).ok_or(Failed::NotOpen)?;
         let layout = match self.ask_own(Request::Layout { handle, at, count: LAYOUT_PAGES_MAX }) {
             Ok(Answer::Layout(layout)) => layout,
             Ok(_) => return Err(Failed::Nonsense),
-            // Another lane has closed it meanwhile; the page is looked for again, by a handle that is open.
+            // Another lane has closed the handle meanwhile. The caller looks for the page again, with a handle that is
+            // open.
             Err(Failed::Refused(Error::BadHandle)) if file.lock().has_other(handle, false) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -50,7 +51,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.client.learn(&layout.places);
         let mut state = file.lock();
         if state.is_outdated(layout.version) {
-            // Whoever looks for the page finds it unknown still, and asks again.
+            // The caller still does not find the page, and asks again.
             return Ok(());
         }
         if state.layout.pages() > self.client.config.layout_pages_max {
@@ -61,7 +62,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(())
     }
 
-    /// Reads pages, wherever they lie by now, and checks them. `piece` is what the layout says of them; they are as many as it has. None: they are a hole by now, or others.
+    /// Reads pages, wherever they are now, and checks them. `stored` is the layout's entry for exactly these pages.
+    /// `None`: they have become a hole, or were replaced.
     pub(super) fn fetch(
         &mut self,
         file: &Arc<File>,
@@ -74,7 +76,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         };
         let mut pause = PAUSE_NS;
         for attempt in 1..ATTEMPTS {
-            // What was known may be out of date: pages that were replaced belong to others.
+            // The cached layout may be out of date: pages that were replaced may belong to other files by now.
             file.lock().layout.clear();
             self.learn_layout(file, at)?;
             let piece = file.lock().layout.piece(at, stored.sums.len() as u64);
@@ -95,7 +97,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Err(Failed::Data)
     }
 
-    /// From the copies that are known, one after the other.
+    /// Tries the known copies one after the other.
     pub(super) fn fetch_once(&mut self, stored: &Stored) -> Result<Result<MessageBuffer, Vec<Bad>>, Failed> {
         let mut bad: Vec<Bad> = Vec::new();
         let Some(place) = self.client.place(stored.pages.segment) else { return Ok(Err(bad)) };
@@ -103,7 +105,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let first = stored.pages.first / SPREAD;
         for turn in 0..whole.len() {
             let copy = whole[(turn + first as usize) % whole.len()];
-            // Those that cannot be reached come last, and are asked to let us in then.
+            // Unreachable copies come last. Only then are their donors asked to admit this client.
             let is_far = |lane: &Self| !lane.is_near(&copy);
             if turn == 0 && is_far(self) && whole.iter().any(|other| self.is_near(other)) {
                 let mut near = whole.clone();
@@ -147,7 +149,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         })
     }
 
-    /// A copy has what it should; others that have something else are no copies.
+    /// Reports the copies with wrong bytes to the service, now that another is known to be correct: they no longer
+    /// count as copies.
     fn found(&mut self, buffer: MessageBuffer, stored: &Stored, bad: &[Bad]) -> Result<MessageBuffer, Vec<Bad>> {
         for Bad { copy, why, .. } in bad.iter().filter(|bad| bad.is_wrong) {
             self.client.log(&format!("the donor {} is wrong, and another copy is right: {why}", self.name(copy)));
@@ -164,7 +167,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         match self.ask_own(Request::Places { segments: segments.to_vec() })? {
             Answer::Places(places) => {
                 self.client.learn(&places);
-                // Donors may have come meanwhile.
+                // Donors may have been added meanwhile.
                 let donors = self.client.donors();
                 let is_known = |copy: &Replica| donors.iter().any(|donor| donor.donor == copy.donor);
                 if !places.iter().flat_map(|place| &place.copies).all(is_known)

@@ -1,7 +1,7 @@
-//! Bytes of a file that were written here and are not committed yet.
+//! Uncommitted bytes of a file.
 //!
-//! They lie in chunks of [`CHUNK_PAGES`] pages, in memory that donors' memory can be written from. A chunk that is being written is not changed any more: what is written to it meanwhile lies in
-//! another one on top.
+//! They lie in chunks of [`CHUNK_PAGES`] pages, in memory from which donors' memory can be written. A chunk that is
+//! being flushed no longer changes; data written to it meanwhile lies in a second chunk on top.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,12 +16,12 @@ use crate::protocol::PAGE;
 pub(super) const CHUNK_PAGES: u64 = 64;
 const CHUNK: usize = CHUNK_PAGES as usize * PAGE;
 
-/// A page of which only some bytes were written here.
+/// A page that was written only in part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Partial {
-    /// From where to where; in order, and none touch.
+    /// Ranges written, as start and end; ascending, and none touch.
     ranges: Vec<(u16, u16)>,
-    /// The checksum of the page that they were written over; 0 for a hole.
+    /// Checksum of the page underneath; 0 for a hole.
     pub replaces: u64,
 }
 
@@ -43,7 +43,7 @@ impl Partial {
         self.ranges == [(0, PAGE as u16)]
     }
 
-    /// The page with the bytes that were written here, over other ones.
+    /// Returns the page `base` with the bytes written here put over it.
     fn over(&self, ours: &[u8], base: &[u8]) -> Vec<u8> {
         let mut page = base.to_vec();
         for (from, to) in &self.ranges {
@@ -60,25 +60,25 @@ struct Fresh {
     partial: BTreeMap<u64, Partial>,
 }
 
-/// A chunk that is being written.
+/// A chunk that is being flushed.
 #[derive(Clone)]
 pub(super) struct Frosted {
     /// First page of the chunk.
     pub at: u64,
     pub buffer: Frozen,
-    /// Which of its pages count.
+    /// One bit for each page that was written.
     pub mask: u64,
     pub partial: Arc<BTreeMap<u64, Partial>>,
 }
 
 impl Frosted {
-    /// The checksums of pages of it.
+    /// The checksums of some of its pages.
     pub fn sums(&self, first: u64, count: u32) -> Vec<u64> {
         (first..first + u64::from(count)).map(|index| checksum(&self.buffer[bytes_of(index)])).collect()
     }
 }
 
-/// What is not committed of one file.
+/// The uncommitted data of one file.
 #[derive(Default)]
 pub(super) struct Dirty {
     fresh: BTreeMap<u64, Fresh>,
@@ -95,27 +95,27 @@ fn bytes_of(index: u64) -> std::ops::Range<usize> {
 }
 
 impl Dirty {
-    /// Whether there is nothing.
+    /// Whether there is no uncommitted data.
     pub fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.flushing.is_empty()
     }
 
-    /// Whether something is being written, or could not be thawed.
+    /// Whether some data is being flushed, or could not be thawed for lack of memory.
     pub fn has_flushing(&self) -> bool {
         !self.flushing.is_empty()
     }
 
-    /// Whether there is something that is not being written.
+    /// Whether some data is not being flushed.
     pub fn has_fresh(&self) -> bool {
         !self.fresh.is_empty()
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the chunks take.
     pub fn bytes(&self) -> usize {
         (self.fresh.len() + self.flushing.len()) * CHUNK
     }
 
-    /// The page as it was last written here.
+    /// The page as last written here, if it was.
     pub fn page(&self, page: u64) -> Option<&[u8]> {
         let (chunk, index) = place(page);
         if let Some(fresh) = self.fresh.get(&chunk)
@@ -147,7 +147,7 @@ impl Dirty {
             || self.flushing.range(chunks).any(|(chunk, frosted)| hit(*chunk, frosted.mask))
     }
 
-    /// How many pages of the range are not among the fresh ones.
+    /// Number of pages in the range that are not among the fresh ones.
     pub fn new_pages(&self, at: u64, count: u64) -> u64 {
         (at..at + count).filter(|page| !self.is_fresh(*page)).count() as u64
     }
@@ -157,11 +157,12 @@ impl Dirty {
         self.fresh.get(&chunk).is_some_and(|fresh| fresh.mask & (1 << index) != 0)
     }
 
-    /// Writes bytes of one page. `base` is what they are written over, with its checksum, where the page was not written here before and they are not all of it.
+    /// Writes bytes of one page. If they are not the whole page, and the page was not written here before, `base` is
+    /// the page underneath and its checksum; `None` for a hole.
     ///
     /// # Errors
     ///
-    /// There is no memory.
+    /// When there is no memory for a chunk.
     pub fn write(
         &mut self,
         arena: &Arena,
@@ -214,7 +215,7 @@ impl Dirty {
         Ok(())
     }
 
-    /// Begins to write what is fresh, up to so many chunks. Nothing is being written.
+    /// Begins to flush fresh data, at most `chunks_max` chunks. Nothing may be in the course of being flushed.
     pub fn freeze(&mut self, chunks_max: usize) -> Vec<Frosted> {
         let chunks: Vec<u64> = self.fresh.keys().take(chunks_max).copied().collect();
         let mut frozen = Vec::with_capacity(chunks.len());
@@ -228,16 +229,16 @@ impl Dirty {
         frozen
     }
 
-    /// What was being written is committed.
+    /// Drops the flushed data, which is now committed.
     pub fn committed(&mut self) {
         self.flushing.clear();
     }
 
-    /// What was being written is not committed, and is fresh again, beneath what was written meanwhile.
+    /// Makes data that was not committed fresh again, beneath what was written meanwhile.
     ///
     /// # Errors
     ///
-    /// There is no memory: it is being written still.
+    /// When there is no memory: the rest still counts as being flushed.
     pub fn thaw(&mut self, arena: &Arena) -> Result<(), AllocError> {
         while let Some((&chunk, frosted)) = self.flushing.first_key_value() {
             let frosted = frosted.clone();
@@ -248,7 +249,7 @@ impl Dirty {
             if let Some(newer) = self.fresh.remove(&chunk) {
                 for index in (0..CHUNK_PAGES).filter(|index| newer.mask & (1 << index) != 0) {
                     older.buffer[bytes_of(index)].copy_from_slice(&newer.buffer[bytes_of(index)]);
-                    // One that was made of the older one lies over what that lay over.
+                    // A partial page derived from the older one lies over the page that the older one lay over.
                     match (newer.partial.get(&index), older.partial.get_mut(&index)) {
                         (None, _) => drop(older.partial.remove(&index)),
                         (Some(newer), Some(older)) => newer.ranges.iter().for_each(|(from, to)| older.add(*from, *to)),
@@ -265,7 +266,7 @@ impl Dirty {
         Ok(())
     }
 
-    /// Fresh pages of which only some bytes were written here, with what they were written over.
+    /// Fresh pages that were written only in part, with the checksum of the page underneath.
     pub fn partials(&self) -> Vec<(u64, u64)> {
         let of = |(chunk, fresh): (&u64, &Fresh)| {
             let first = chunk * CHUNK_PAGES;
@@ -274,7 +275,7 @@ impl Dirty {
         self.fresh.iter().flat_map(of).collect()
     }
 
-    /// Puts what was written of a fresh page over what the file has there by now.
+    /// Puts the written bytes of a fresh page over the page that the file has now.
     pub fn rebase(&mut self, page: u64, base: &[u8], sum: u64) {
         let (chunk, index) = place(page);
         let Some(fresh) = self.fresh.get_mut(&chunk) else { return };
@@ -284,7 +285,7 @@ impl Dirty {
         fresh.buffer[bytes_of(index)].copy_from_slice(&merged);
     }
 
-    /// Forgets all; nothing is being written. Returns for how many pages there was something.
+    /// Discards everything; nothing may be in the course of being flushed. Returns the number of pages discarded.
     pub fn discard(&mut self) -> u64 {
         let fresh = std::mem::take(&mut self.fresh).into_values().map(|fresh| fresh.mask);
         let flushing = std::mem::take(&mut self.flushing).into_values().map(|frosted| frosted.mask);

@@ -1,41 +1,41 @@
-//! Why something could not be done.
+//! Errors of a client.
 
 use crate::protocol::Error;
 
-/// Why something could not be done.
+/// Error of an operation on files.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failed {
-    /// The service does not do it.
+    /// The service refused the request.
     #[error(transparent)]
     Refused(#[from] Error),
     /// The service does not answer.
     #[error("the service at {address} does not answer: {why}; is `sinew serve files` running there?")]
     Unreachable {
-        /// Where it is looked for.
+        /// Address of the service.
         address: String,
-        /// What went wrong last.
+        /// The last error.
         why: String,
     },
-    /// The service has another key, or wants one.
-    #[error("the service at {address} lets in only who has its key: {why}")]
+    /// The service has another key, or requires one.
+    #[error("the service at {address} only admits clients that have its key: {why}")]
     Stranger {
-        /// Where it is.
+        /// Address of the service.
         address: String,
-        /// What it says.
+        /// What to do about the key, or what is wrong with it.
         why: &'static str,
     },
-    /// It was answered what makes no sense.
+    /// The service sent an answer that does not fit the request.
     #[error("the service's answer makes no sense")]
     Nonsense,
-    /// The client was taken for dead while a request was under way: nobody knows whether it was performed.
-    #[error("the service took this client for dead, and nobody knows whether it has done this")]
+    /// The client was declared dead while a request was in progress, so its outcome is unknown.
+    #[error("the service declared this client dead, and it is unknown whether the request was performed")]
     Unknown,
-    /// No copy of a page has what was written there.
+    /// No copy of a page has the bytes that were written.
     #[error("no copy of the data can be read, or has what was written")]
     Data,
     /// There is no memory for buffers.
-    #[error("there is no memory for it here")]
+    #[error("this client has no memory left for buffers")]
     Memory,
     /// The file is not open.
     #[error("the file is not open")]
@@ -43,7 +43,7 @@ pub enum Failed {
 }
 
 impl Failed {
-    /// Linux' number for it.
+    /// Linux's number for the error.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Refused(error) => error.errno(),

@@ -1,4 +1,4 @@
-//! One file, as far as this client knows it.
+//! One file, as this client knows it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,67 +9,67 @@ use super::error::Failed;
 use super::layout::{Known, Stored};
 use crate::protocol::{Attr, Ino, Layout, Time};
 
-/// One file. It is there while it is open, and for as long as the program knows of it.
+/// One file. It is kept while it is open, and for as long as the program refers to it.
 pub(super) struct File {
     pub ino: Ino,
     state: Mutex<State>,
-    /// Pages that were read before anybody asked for them. Held while they are read: who asks meanwhile waits for them.
+    /// Pages that were read ahead. Held during that read, so that a reader who wants them waits for it.
     pub ahead: Mutex<Option<Ahead>>,
-    /// Held by whoever writes what is dirty: one at a time, so that commits keep the order of writes.
+    /// Held while dirty data is written: one writer at a time, so that commits keep the order of the writes.
     pub flushing: Mutex<()>,
 }
 
 /// Pages that were read ahead, and checked.
 pub(super) struct Ahead {
-    /// Which they are: whatever becomes of the file, these have these bytes.
+    /// Their identity: whatever happens to the file, these pages have these bytes.
     pub stored: Stored,
     pub buffer: MessageBuffer,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Where its pages lie, of this version or an earlier one.
+    /// Known places of its pages, for `version`.
     pub layout: Known,
-    /// The newest version that the service has spoken of. The layout is of it, as far as it is known. Versions grow, and answers that several lanes were given come in any order: what is
-    /// said of an earlier one is out of date.
+    /// Newest version that the service has reported; the known layout is of this version. Versions grow. Answers to
+    /// several lanes can arrive in any order, so an answer about an earlier version is out of date.
     pub version: Option<u64>,
-    /// The version that all that is cached above this client is of.
+    /// Version of the data cached above this client.
     pub cached_version: Option<u64>,
     pub dirty: Dirty,
-    /// Bytes, as the service said of that version.
+    /// Length in bytes at `version`, as the service reported it.
     pub committed_len: u64,
-    /// When the contents were changed last, as it said with them.
+    /// Time of modification that the service reported with it.
     committed_time: Option<Time>,
-    /// Bytes, as far as something was written that is not committed.
+    /// Length in bytes that uncommitted writes reach.
     pub dirty_len: u64,
-    /// When it was last written here, and this is not committed.
+    /// Time of the last uncommitted write.
     pub modified: Option<Time>,
-    /// Since when there is something to commit, on the endpoint's clock.
+    /// Time since which there has been something to commit, in ns on the endpoint's clock.
     pub dirty_since_ns: u64,
-    /// Where the next read begins, if reads are one behind the other.
+    /// End of the last read, at which a sequential read continues.
     pub read_until: u64,
     losses: Losses,
-    /// Its permissions, as the service said last.
+    /// Mode, as the service last reported it.
     pub mode: u32,
-    /// Handles that it is open by.
+    /// Handles by which it is open.
     pub handles: Vec<Open>,
 }
 
-/// A handle that a file is open by.
+/// A handle by which a file is open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
     pub handle: u64,
     pub writes: bool,
-    /// Losses that it was told of.
+    /// Losses already reported to this handle.
     told: u64,
 }
 
-/// What was written and could not be committed. Each handle is told of each loss once.
+/// Written data that could not be committed. Each handle is told of each loss once.
 #[derive(Default)]
 struct Losses {
     count: u64,
     last: Option<Failed>,
-    /// Whether some handle was told of the last one.
+    /// Whether a handle was told of the last loss.
     is_told: bool,
 }
 
@@ -88,18 +88,18 @@ impl File {
 }
 
 impl State {
-    /// The file is open by one handle more. That is told of the last loss, too, if nobody was.
+    /// Adds a handle. It will be told of the last loss, too, if no handle was.
     pub fn open(&mut self, handle: u64, writes: bool) {
         let told = self.losses.count - u64::from(self.losses.last.is_some() && !self.losses.is_told);
         self.handles.push(Open { handle, writes, told });
     }
 
-    /// Something that was written could not be committed.
+    /// Records that some written data could not be committed.
     pub fn note_loss(&mut self, error: Failed) {
         self.losses = Losses { count: self.losses.count + 1, last: Some(error), is_told: false };
     }
 
-    /// Tells a handle why something that was written could not be committed since it was told last.
+    /// Returns the last loss as an error if this handle was not told of it.
     pub fn tell_loss(&mut self, handle: u64) -> Result<(), Failed> {
         let Some(open) = self.handles.iter_mut().find(|open| open.handle == handle) else { return Ok(()) };
         if open.told == self.losses.count {
@@ -110,17 +110,18 @@ impl State {
         self.losses.last.clone().map_or(Ok(()), Err)
     }
 
-    /// Bytes.
+    /// Length in bytes, including uncommitted writes.
     pub fn len(&self) -> u64 {
         if self.dirty.is_empty() { self.committed_len } else { self.committed_len.max(self.dirty_len) }
     }
 
-    /// Whether something that the service said is of an earlier version than what it said before.
+    /// Whether a reported version is older than the newest one known.
     pub fn is_outdated(&self, version: u64) -> bool {
         self.version.is_some_and(|newest| version < newest)
     }
 
-    /// Attributes as programs here see them: with what is not committed, and what was committed since the service said so.
+    /// Attributes as programs here see them: with uncommitted changes, and with commits made since the service reported
+    /// them.
     pub fn seen(&self, mut attr: Attr) -> Attr {
         if let Some(newest) = self.version.filter(|newest| attr.version < *newest) {
             (attr.version, attr.size) = (newest, self.committed_len);
@@ -134,7 +135,7 @@ impl State {
         Attr { size: attr.size.max(self.dirty_len), mtime, ctime: attr.ctime.max(mtime), ..attr }
     }
 
-    /// The service has said what the file is like. Its layout is another one if its version is.
+    /// Takes over attributes that the service reported. A new version invalidates the layout.
     pub fn hear(&mut self, attr: &Attr) {
         self.mode = attr.mode;
         if self.is_outdated(attr.version) {
@@ -150,7 +151,8 @@ impl State {
         }
     }
 
-    /// The service has said where pages lie. What it said of an earlier version says nothing of them now.
+    /// Prepares for a layout that the service reported. If its version differs, what was known of the pages is
+    /// forgotten.
     pub fn hear_layout(&mut self, layout: &Layout) {
         if self.version != Some(layout.version) {
             self.layout.clear();
@@ -159,7 +161,8 @@ impl State {
         }
     }
 
-    /// A change of our own was made, and the service has said what the file is like now. Returns whether nobody else has changed it meanwhile.
+    /// Takes over the attributes that follow a change of our own. Returns whether no other client has changed the file
+    /// in between.
     pub fn hear_own(&mut self, attr: &Attr) -> bool {
         if self.is_outdated(attr.version) {
             return false;
@@ -177,12 +180,12 @@ impl State {
         is_alone
     }
 
-    /// A handle to ask by; for writing, if need be. Another lane may close it at any time.
+    /// A handle for requests, open for writing if required. Another lane may close it at any time.
     pub fn handle(&self, for_writing: bool) -> Option<u64> {
         self.handles.iter().find(|open| open.writes || !for_writing).map(|open| open.handle)
     }
 
-    /// Whether one that was asked by is closed, and there is another to ask by.
+    /// Whether the handle of a request has been closed, and there is another to use instead.
     pub fn has_other(&self, handle: u64, for_writing: bool) -> bool {
         self.handles.iter().all(|open| open.handle != handle) && self.handle(for_writing).is_some()
     }
@@ -217,7 +220,7 @@ mod tests {
     fn an_answer_that_a_commit_has_overtaken_brings_no_old_size_back() {
         let mut state = State::default();
         state.hear(&attr(1, 0));
-        // Another lane was told of version 1 and is slow to say so, while what was written is committed.
+        // Another lane got the attributes of version 1 and is slow to apply them, while written data is committed.
         assert!(state.hear_own(&attr(2, 5000)));
         assert_eq!(state.seen(attr(1, 0)).size, 5000);
         assert_eq!(

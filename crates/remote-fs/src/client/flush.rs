@@ -1,4 +1,4 @@
-//! Committing what was written: to reserved memory of all copies first, and then the service is told.
+//! Committing written data: first it goes to reserved memory of all copies, and then the service is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -16,29 +16,29 @@ use super::lane::Lane;
 use super::reach::Transfer;
 use crate::protocol::{Answer, Attr, EXTENTS_MAX, Error, Extent, PAGE, Pages, Place, Replica, Request, Sums, Time};
 
-/// Chunks that are committed as one, at most.
+/// Chunks in one commit, at most.
 const CHUNKS_MAX: usize = 64;
-/// Attempts, each after somebody else was quicker or the service has started again.
+/// Attempts, each after another client was faster or the service restarted.
 const ATTEMPTS: u32 = 64;
 
-/// A copy that is the last one is tried again after so long.
+/// Pause before another attempt to write to the last copy of a segment, in ns.
 const PAUSE_NS: u64 = 200_000_000;
 
-/// Bytes of one chunk that go to pages in a row.
+/// Bytes of one chunk that go to consecutive pages.
 struct Job {
     buffer: Frozen,
     start: usize,
     pages: Pages,
 }
 
-/// What one commit is made of.
+/// The contents of one commit.
 #[derive(Default)]
 struct Batch {
     jobs: Vec<Job>,
     extents: Vec<Extent>,
 }
 
-/// The copies of each segment that have all of a batch.
+/// For each segment, the copies that have the whole batch.
 type Written = BTreeMap<u32, Vec<Replica>>;
 
 impl Batch {
@@ -73,7 +73,8 @@ impl Batch {
     }
 }
 
-/// Runs of pages of a chunk that count and of which either all or none were written in part.
+/// Runs of written pages of a chunk: first index, count, and whether all were written in part. No run mixes pages
+/// written in part and in full.
 fn runs(chunk: &Frosted) -> Vec<(u64, u64, bool)> {
     let mut runs: Vec<(u64, u64, bool)> = Vec::new();
     for index in (0..CHUNK_PAGES).filter(|index| chunk.mask & (1 << index) != 0) {
@@ -91,7 +92,7 @@ fn count(chunks: &[Frosted]) -> u64 {
 }
 
 impl<E: Endpoint, A: Approach> Lane<E, A> {
-    /// Commits what was written long ago, or all if there is much.
+    /// Commits files written long ago, or all files if there is much uncommitted data.
     pub(super) fn flush_old(&mut self) {
         let config = &self.client.config;
         let is_much = self.client.dirty_bytes() > config.dirty_bytes_max / 4;
@@ -100,19 +101,20 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             if !is_much && file.lock().dirty_since_ns > old_ns {
                 continue;
             }
-            // Somebody else may be about it.
+            // Another lane may be committing it.
             if let Ok(_one) = file.flushing.try_lock() {
-                // Whoever syncs is told.
+                // The program is told at its next sync.
                 let _ = self.write_out_held(&file);
             }
         }
     }
 
-    /// Commits all that was written to a file so far.
+    /// Commits everything written to a file so far.
     ///
     /// # Errors
     ///
-    /// Why some of it could not be committed: that is lost, but for a want of memory, and each handle is [told](super::file::State::tell_loss) when it syncs.
+    /// The reason why some data could not be committed. Except for a lack of memory, such data is lost, and each handle
+    /// is [told](super::file::State::tell_loss) at its next sync.
     pub(super) fn write_out(&mut self, file: &Arc<File>) -> Result<(), Failed> {
         if file.lock().dirty.is_empty() {
             return Ok(());
@@ -121,7 +123,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.write_out_held(file)
     }
 
-    /// By whoever holds `flushing`.
+    /// Does the same; the caller holds `flushing`.
     fn write_out_held(&mut self, file: &Arc<File>) -> Result<(), Failed> {
         let result = self.commit_all(file);
         if let Err(error) = &result {
@@ -133,7 +135,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     fn commit_all(&mut self, file: &Arc<File>) -> Result<(), Failed> {
         let mut attempts = 0;
         if file.lock().dirty.has_flushing() {
-            // There was no memory for it when that was tried last.
+            // The last attempt lacked the memory to thaw it.
             self.thaw(file)?;
         }
         loop {
@@ -147,7 +149,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     return Err(self.give_up_on(file, Failed::NotOpen));
                 };
                 let chunks = state.dirty.freeze(CHUNKS_MAX);
-                // What comes from now on is younger.
+                // Data written from now on is younger.
                 state.dirty_since_ns = self.now_ns();
                 (chunks, handle, state.dirty_len, state.modified)
             };
@@ -194,7 +196,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         thawed
     }
 
-    /// What cannot be committed is lost, and whoever asks next is told.
+    /// Discards data that cannot be committed. The next to sync is told.
     fn give_up_on(&self, file: &File, error: Failed) -> Failed {
         let mut state = file.lock();
         let before = state.dirty.bytes();
@@ -207,7 +209,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         error
     }
 
-    /// Forgets what was written, since the file is empty now; by whoever holds `flushing`.
+    /// Discards written data, since the file is now empty. The caller holds `flushing`.
     pub(super) fn discard(&self, file: &File) {
         let mut state = file.lock();
         let before = state.dirty.bytes();
@@ -217,7 +219,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         (state.dirty_len, state.modified) = (0, None);
     }
 
-    /// Somebody else has changed pages of which bytes were written here: these go over what is there now.
+    /// Merges partial writes into pages that another client has changed meanwhile.
     fn rebase(&mut self, file: &Arc<File>) -> Result<(), Failed> {
         file.lock().layout.clear();
         let partials = file.lock().dirty.partials();
@@ -230,7 +232,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(())
     }
 
-    /// Writes chunks to the donors and commits them. Returns what the file is like then, and where the pages are.
+    /// Writes chunks to the donors and commits them. Returns the file's new attributes, and the places of the pages.
     fn store(
         &mut self,
         handle: u64,
@@ -246,9 +248,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             && self.client.identity().joined == joined
         {
             match error {
-                // The service knows of no such reservation.
+                // The service does not know the reservation.
                 Failed::Refused(Error::NotReserved | Error::Rejoin) | Failed::Unknown => {}
-                // The file may have them by now, or may get them yet: the commit is on its way.
+                // The file may have the pages by now, or may still get them: the commit is in flight.
                 Failed::Unreachable { .. } | Failed::Nonsense | Failed::Refused(Error::Settled) => {
                     self.client.doubtful().push(batch.pages().collect());
                 }
@@ -258,7 +260,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         result.map(|attr| (attr, batch.extents))
     }
 
-    /// Gives back the pages of commits that were given up, where these were not performed: by then the service has heard that we wait for them no longer, and performs them no more.
+    /// Returns the pages of abandoned commits to the service, unless the commits were performed. By this time the
+    /// service knows that we no longer wait for them, so it will not perform them any more.
     pub(super) fn settle_doubtful(&mut self) {
         loop {
             let joined = self.client.identity().joined;
@@ -270,7 +273,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             }
             match asked {
                 Ok(_) if !rest.is_empty() => self.client.doubtful().push(rest),
-                // They are the file's.
+                // The pages belong to the file.
                 Ok(_) | Err(Failed::Refused(_)) => {}
                 Err(_) => {
                     pages.extend(rest);
@@ -281,7 +284,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Gives each page a reserved one.
+    /// Assigns a reserved page to each written page.
     fn assign(&mut self, chunks: &[Frosted], batch: &mut Batch) -> Result<(), Failed> {
         for chunk in chunks {
             for (first, count, is_partial) in runs(chunk) {
@@ -383,14 +386,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             if failed.is_empty() {
                 continue;
             }
-            // It may be that we are the ones who are gone.
+            // It may be this client that was cut off.
             self.ask_own(Request::Heartbeat)?;
             if self.client.identity().joined != before {
                 return Err(Error::Rejoin.into());
             }
             for ((segment, _), (copy, why)) in failed {
                 match self.report(segment, &copy, &why) {
-                    // It is the last one, and may come back.
+                    // It is the last copy, and may come back.
                     Err(Failed::Refused(Error::Lost)) if self.now_ns() < until => self.pause(PAUSE_NS),
                     told => told?,
                 }
@@ -398,7 +401,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Tells the service that a copy cannot be written.
+    /// Reports to the service that a copy cannot be written.
     fn report(&mut self, segment: u32, copy: &Replica, why: &str) -> Result<(), Failed> {
         self.client.log(&format!("the donor {} is given up for segment {segment}: {why}", self.name(copy)));
         let request = Request::Failed { segment, donor: copy.donor, incarnation: copy.incarnation };

@@ -1,4 +1,4 @@
-//! Becoming a client, and staying one.
+//! Joining the service, and staying joined.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::PoisonError;
@@ -18,17 +18,18 @@ use crate::protocol::{
 const MS: u64 = 1_000_000;
 const PAUSE: u64 = 50 * MS;
 
-/// What other lanes have done while the client joined, or all where it is another client now: the service is to be told.
+/// Changes since the join request, or the whole state if the service gave the client a new identity. The service must
+/// be told of them.
 struct Untold {
     opens: Vec<Held>,
     closes: Vec<u64>,
-    /// Owners of whose locks the service does not know as the client has them.
+    /// Owners of locks, per file, for which the service's view differs from the client's.
     owners: BTreeSet<(Ino, LockOwner)>,
 }
 
-/// Why the service was not told all.
+/// Reason why the service was not told everything.
 enum Interrupted {
-    /// The client has to join again.
+    /// The client must join again.
     Again(String),
     Failed(Failed),
 }
@@ -40,7 +41,7 @@ impl From<Failed> for Interrupted {
 }
 
 impl Client {
-    /// What it has open.
+    /// Handles that are open.
     fn held(&self) -> Vec<Held> {
         let held = |(handle, open): (&u64, &Handle)| {
             let (ino, access) = match open {
@@ -52,7 +53,7 @@ impl Client {
         self.handles().iter().map(held).collect()
     }
 
-    /// What it has open, and locked.
+    /// The request to join: open handles and locks.
     fn to_join(&self) -> Join {
         let identity = self.identity();
         Join {
@@ -62,7 +63,8 @@ impl Client {
         }
     }
 
-    /// What it had told has become this. Returns who it is then.
+    /// Takes over the service's answer to a join request. Returns the new identity, and what the service has yet to be
+    /// told.
     fn joined(&self, told: &Join, joined: Joined) -> (Identity, Untold) {
         let before = self.identity();
         let Joined { client, secret, is_known, epoch, volume, lease_ns, opens, locks, donors, .. } = joined;
@@ -100,7 +102,7 @@ impl Client {
         (identity, Untold { opens, closes, owners })
     }
 
-    /// These are open no longer, whoever has them.
+    /// Drops handles that are no longer open at the service.
     fn lose(&self, lost: &HashSet<u64>) {
         for handle in lost {
             let open = self.handles().remove(handle);
@@ -115,7 +117,7 @@ impl Client {
 }
 
 impl<E: Endpoint, A: Approach> Lane<E, A> {
-    /// Joins, if it has not happened since `seen`.
+    /// Joins, unless another lane has joined since `seen`.
     pub(super) fn join(&mut self, seen: u64, until: u64) -> Result<(), Failed> {
         let client = std::sync::Arc::clone(&self.client);
         let _held = client.joining.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +132,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     let (identity, untold) = client.joined(&told, joined);
                     match self.tell(&identity, &untold, until) {
                         Ok(()) => {
-                            // Other lanes ask as the new client from now on, and it has all that they have open.
+                            // From now on other lanes send requests under the new identity, which has everything they
+                            // have open.
                             client.set_identity(identity);
                             return Ok(());
                         }
@@ -151,10 +154,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Tells the service what it did not hear when the client joined. What it refuses is lost.
+    /// Tells the service what it has missed. What it refuses is lost.
     fn tell(&mut self, us: &Identity, untold: &Untold, until: u64) -> Result<(), Interrupted> {
         let client = std::sync::Arc::clone(&self.client);
-        // A file that somebody else may have had locked meanwhile is not what its program takes it for.
+        // If a lock was lost, another client may have changed the file meanwhile, so the program must not go on using
+        // it.
         let mut changed = HashSet::new();
         for &(ino, owner) in &untold.owners {
             self.tell_one(us, Request::Unlock { ino, owner, first: 0, last: u64::MAX }, until)?;
@@ -180,7 +184,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(())
     }
 
-    /// Asks the service for something as the client that has just joined. Returns whether it does it.
+    /// Sends a request under the new identity. Returns whether the service granted it.
     fn tell_one(&mut self, us: &Identity, request: Request, until: u64) -> Result<bool, Interrupted> {
         let Identity { client, secret, .. } = *us;
         let settled = self.client.sequences().settled();
@@ -203,48 +207,49 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Becomes a client, so that whatever is wrong is told before anything is done.
+    /// Joins the service, so that errors show before the first operation.
     ///
     /// # Errors
     ///
-    /// [`Failed`].
+    /// [`Failed`] if the service cannot be joined within `timeout_ns`.
     pub fn begin(&mut self, timeout_ns: u64) -> Result<(), Failed> {
         let until = self.now_ns() + timeout_ns;
         self.join(0, until)
     }
 
-    /// Tells the service that the client lives, and commits what was written some time ago. Some thread calls this every [`Client::pause`].
+    /// Keeps the session alive, and commits data written some time ago. One thread must call this every
+    /// [`Client::pause`].
     pub fn tend(&mut self) {
         let identity = self.client.identity();
         let now = self.now_ns();
         if identity.joined > 0 && now.saturating_sub(self.client.heard_ns()) > identity.lease_ns / 4 {
-            // If that fails, whoever asks next is told.
+            // If this fails, the next request reports it.
             let _ = self.ask_own(Request::Heartbeat);
         }
         self.flush_old();
         self.settle_doubtful();
-        // Others may have use for what was reserved ahead.
+        // Other clients may need what was reserved ahead.
         let is_idle = now.saturating_sub(self.client.wrote_ns()) > 4 * self.client.config.dirty_age_ns;
         if is_idle && self.client.reserve().spare() > 0 {
             let mut pages = self.client.reserve().shrink(RESERVE_PAGES_MAX.into());
             pages.truncate(EXTENTS_MAX);
-            // Where that fails they are lost to us until we leave.
+            // If this fails, the pages are unavailable until the client leaves.
             let _ = self.ask_own(Request::GiveBack { pages });
         }
     }
 
-    /// Commits all that was written, gives back what was reserved, and leaves.
+    /// Commits all written data, gives back reservations, and leaves the service.
     ///
     /// # Errors
     ///
-    /// The first file that could not be committed says why.
+    /// The error of the first file that could not be committed.
     pub fn end(&mut self) -> Result<(), Failed> {
         self.client.end();
         let mut result = Ok(());
         for file in self.client.dirty_files() {
             result = result.and(self.write_out(&file));
         }
-        // Whoever is silent is forgotten all the same.
+        // A client that does not say so is removed when its lease expires.
         let _ = self.ask_own(Request::Leave);
         self.client.leave();
         result

@@ -1,4 +1,4 @@
-//! A thread's own.
+//! The state of one thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,15 +10,16 @@ use sinew_rpc::{Endpoint, SessionId, SharedEndpoint};
 use super::shared::Client;
 use super::within::Within;
 
-/// A thread's own: its endpoint, its session with the service, and its ways to the donors. Each method waits until what it does is over.
+/// One thread's access to a client: its endpoint, its session with the service, and its connections to the donors. Each
+/// method blocks until it is done.
 pub struct Lane<E: Endpoint, A: Approach> {
     pub(super) client: Arc<Client>,
     pub(super) number: u8,
     pub(super) rpc: SharedEndpoint<E>,
-    /// With the service, once it has let us in.
+    /// Session with the service, once the service has admitted it.
     pub(super) session: Option<SessionId>,
     pub(super) approach: sinew_mem::atomic::Arc<A>,
-    /// By donor.
+    /// Connections, by donor.
     pub(super) donors: HashMap<u64, Within<E, A>>,
     pub(super) events: Vec<Event>,
     pub(super) next_tag: u64,
@@ -31,8 +32,9 @@ impl<E: Endpoint, A: Approach> std::fmt::Debug for Lane<E, A> {
 }
 
 impl<E: Endpoint, A: Approach> Lane<E, A> {
-    /// The calling thread's lane. `number` is below [`LANES_MAX`](sinew_remote_memory::donor::LANES_MAX), and no other lane of the client has it. The endpoint reaches the service and the
-    /// donors' calls; `approach` is the client's for all its lanes, and has the client's arena.
+    /// Makes the calling thread's lane. `number` must be below [`LANES_MAX`](sinew_remote_memory::donor::LANES_MAX) and
+    /// belong to no other lane of the client. The endpoint is for calls to the service and to the donors. `approach` is
+    /// shared by all lanes of the client, and has the client's arena.
     pub fn new(client: &Arc<Client>, number: u8, endpoint: E, approach: &sinew_mem::atomic::Arc<A>) -> Self {
         Self {
             client: Arc::clone(client),
@@ -55,7 +57,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.rpc.now_ns()
     }
 
-    /// Lets some time pass.
+    /// Waits for `ns` nanoseconds while the endpoint keeps turning.
     pub(super) fn pause(&mut self, ns: u64) {
         let until = self.now_ns() + ns;
         loop {

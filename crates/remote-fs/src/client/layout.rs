@@ -1,44 +1,44 @@
-//! What a client knows of where a file's pages lie.
+//! The client's cache of the places of a file's pages.
 
 use std::collections::BTreeMap;
 
 use crate::protocol::{Extent, Layout, PAGE, Pages, Run, Sums};
 
-/// Pages in a row of which the same can be said.
+/// Consecutive pages of the same kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// It is not known where they lie.
+    /// Their places are not known.
     Unknown,
     /// They read as zeros.
     Hole {
-        /// How many.
+        /// Number of pages.
         count: u64,
     },
-    /// They lie there.
+    /// They are stored at donors.
     Stored(Stored),
 }
 
-/// Pages in a row of a file that lie in a row.
+/// Consecutive pages of a file that are stored consecutively.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stored {
     pub pages: Pages,
-    /// Of each.
+    /// Checksum of each page.
     pub sums: Vec<u64>,
-    /// Bytes that count of the last.
+    /// Bytes of the last page that belong to the file.
     pub last_len: usize,
 }
 
 /// The known part of a file's layout.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// By first page; none overlap.
+    /// Runs by first page; none overlap.
     runs: BTreeMap<u64, Run>,
-    /// Ranges that are known, by first page, with the page behind; none touch.
+    /// Known ranges: first page, and the page behind the last; none touch.
     ranges: BTreeMap<u64, u64>,
     pages: u64,
 }
 
-/// A part of a run.
+/// The part of a run from page `from` to before page `to`.
 fn part(run: &Run, from: u64, to: u64) -> Run {
     let (skip, count) = ((from - run.at) as usize, (to - from) as usize);
     let is_last = to == run.at + u64::from(run.pages.count);
@@ -55,23 +55,23 @@ fn end(run: &Run) -> u64 {
 }
 
 impl Known {
-    /// Nothing is known any more.
+    /// Forgets everything.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// The file has no pages at all.
+    /// Records that the file has no pages at all.
     pub fn set_empty(&mut self) {
         self.clear();
         self.ranges.insert(0, u64::MAX);
     }
 
-    /// Pages that have a place, as far as is known.
+    /// Number of known pages that are stored.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// What the service says of the pages from `at` on.
+    /// Takes over the service's answer about the pages from `at` on.
     pub fn learn(&mut self, at: u64, layout: &Layout) {
         if layout.until <= at {
             return;
@@ -86,7 +86,7 @@ impl Known {
         self.know(at, layout.until);
     }
 
-    /// These pages were committed.
+    /// Records pages that were committed.
     pub fn commit(&mut self, extent: &Extent) {
         let run = Run { at: extent.at, pages: extent.pages, last_len: PAGE as u16, sums: extent.sums.clone() };
         self.cut(run.at, end(&run));
@@ -94,7 +94,7 @@ impl Known {
         self.insert(run);
     }
 
-    /// The first piece from a page on, of up to `count` pages.
+    /// The first piece from page `at` on, of at most `count` pages.
     pub fn piece(&self, at: u64, count: u64) -> Piece {
         let Some((_, known)) = self.ranges.range(..=at).next_back().filter(|(_, known)| **known > at) else {
             return Piece::Unknown;
@@ -110,7 +110,7 @@ impl Known {
         Piece::Hole { count: next - at }
     }
 
-    /// The checksum of a page; 0 for a hole, and none where it is not known.
+    /// The checksum of a page; 0 for a hole, `None` if unknown.
     pub fn sum(&self, page: u64) -> Option<u64> {
         match self.piece(page, 1) {
             Piece::Unknown => None,
@@ -124,7 +124,7 @@ impl Known {
         self.runs.insert(run.at, run);
     }
 
-    /// Takes runs out of a range, which may cut one at each end.
+    /// Removes the runs in a range, and shortens those that reach out of it.
     fn cut(&mut self, from: u64, to: u64) {
         let first = self.runs.range(..from).next_back().filter(|(_, run)| end(run) > from).map(|(at, _)| *at);
         let hit: Vec<u64> = first.into_iter().chain(self.runs.range(from..to).map(|(at, _)| *at)).collect();
@@ -158,7 +158,7 @@ mod tests {
 
     const LEN: u64 = 40;
 
-    /// Where each page lies: not known, a hole, or a place, its sum and its bytes.
+    /// What is known of each page: nothing, a hole, or its place, its sum and its length.
     type Model = Vec<Option<Option<(u32, u64, usize)>>>;
 
     fn read(known: &Known) -> Model {
@@ -197,7 +197,7 @@ mod tests {
                     known.commit(&Extent { at, pages, generation: 0, sums, replaces: None });
                     (0..count as usize).for_each(|index| model[at as usize + index] = place(index, PAGE));
                 } else {
-                    // The first half has a place, the rest is a hole.
+                    // The first half is stored, the rest is a hole.
                     let half = count / 2;
                     let run = Run {
                         at,

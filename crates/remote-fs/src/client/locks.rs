@@ -1,4 +1,4 @@
-//! Locks that this client has: what it tells a service that has started again.
+//! Locks that this client holds, to be reported when it joins again.
 
 use crate::protocol::{Ino, Lock, LockOwner};
 
@@ -7,13 +7,13 @@ use crate::protocol::{Ino, Lock, LockOwner};
 pub(super) struct Locks(Vec<Lock>);
 
 impl Locks {
-    /// A lock was granted, in place of what its owner had of the range.
+    /// Adds a granted lock, which replaces its owner's locks in the range.
     pub fn add(&mut self, lock: Lock) {
         self.remove(lock.ino, lock.owner, lock.first, lock.last);
         self.0.push(lock);
     }
 
-    /// What the owner had of the range is released.
+    /// Removes an owner's locks from the range.
     pub fn remove(&mut self, ino: Ino, owner: LockOwner, first: u64, last: u64) {
         let (hit, mut kept): (Vec<_>, Vec<_>) = self
             .0
@@ -30,7 +30,7 @@ impl Locks {
         self.0 = kept;
     }
 
-    /// Whether an owner has a lock of a file.
+    /// Whether an owner has a lock on a file.
     pub fn has(&self, ino: Ino, owner: LockOwner) -> bool {
         self.0.iter().any(|lock| lock.ino == ino && lock.owner == owner)
     }

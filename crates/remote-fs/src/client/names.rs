@@ -1,4 +1,4 @@
-//! Names, attributes, and what is open.
+//! Operations on names, attributes and open files.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,29 +18,29 @@ use crate::protocol::{
 /// A file that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Its name in later calls.
+    /// Handle to use in later calls.
     pub handle: u64,
-    /// What it is like.
+    /// The file's attributes.
     pub attr: Attr,
-    /// All that was read of it before is as it would be read now.
+    /// Whether data read from the file earlier is still valid.
     pub is_unchanged: bool,
 }
 
-/// What becomes of a range of a file.
+/// Change to a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Punch {
-    /// The file goes at least to its end.
+    /// The file is extended to the end of the range.
     Reserve,
-    /// It reads as zeros, and takes no memory.
+    /// The range reads as zeros, and takes no memory.
     Hole,
 }
 
-/// What is looked for in a file.
+/// What to look for in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     /// Bytes that were written.
     Data,
-    /// Bytes that were not, or the end.
+    /// A hole, or the end of the file.
     Hole,
 }
 
@@ -66,7 +66,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Attributes with what was written here and is not committed.
+    /// Attributes with uncommitted changes of this client applied.
     fn seen(&self, attr: Attr) -> Attr {
         match self.client.known_file(attr.ino) {
             Some(file) => file.lock().seen(attr),
@@ -79,16 +79,16 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(self.seen(attr))
     }
 
-    /// The inode of a name.
+    /// Looks up a name.
     ///
     /// # Errors
     ///
-    /// [`Failed`], as that of all that follows.
+    /// [`Failed`], as for all methods that follow.
     pub fn lookup(&mut self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attr, Failed> {
         self.ask_attr(caller, Request::Lookup { parent, name: name.to_vec() })
     }
 
-    /// An inode's attributes.
+    /// Returns an inode's attributes.
     ///
     /// # Errors
     ///
@@ -97,7 +97,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.ask_attr(&Caller::default(), Request::GetAttr { ino })
     }
 
-    /// Sets attributes. `handle` is one for writing, if the size is set by it.
+    /// Sets attributes. If the size is set through an open handle, `handle` is that handle; it is used only if it is
+    /// open for writing.
     ///
     /// # Errors
     ///
@@ -113,7 +114,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let handle = handle.filter(|handle| self.open_file(*handle).is_ok_and(|(_, access)| access.write));
         let request = Request::SetAttr { ino, set, handle };
         let attr = match &file {
-            // Until then nothing is committed, and after it there is nothing to commit.
+            // Until the request is done nothing may be committed, and afterwards there is nothing left to commit.
             Some(file) if set.size == Some(0) => {
                 let _one = file.flushing.lock().unwrap_or_else(PoisonError::into_inner);
                 let attr = attr(self.ask(caller, request)?)?;
@@ -122,7 +123,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             }
             _ => {
                 if let Some(file) = &file {
-                    // What was written before is to be there before, and its time is older. Whoever syncs is told where that fails.
+                    // Earlier writes come first, and their time is older. If that fails, the program is told at its
+                    // next sync.
                     let _ = self.write_out(file);
                 }
                 attr(self.ask(caller, request)?)?
@@ -143,7 +145,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(self.seen(attr))
     }
 
-    /// Takes the set-id bits from a file that somebody else than root has written to; that of the group stays where it is no permission to execute.
+    /// Clears the set-id bits of a file that a user other than root has written to. The group's bit stays if the group
+    /// may not execute the file.
     ///
     /// # Errors
     ///
@@ -166,7 +169,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(())
     }
 
-    /// The path of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     ///
@@ -184,7 +187,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.ask_attr(caller, Request::MakeDirectory { parent, name: name.to_vec(), mode })
     }
 
-    /// Makes a file without opening it, or what has attributes alone.
+    /// Makes a file without opening it, or a special file.
     ///
     /// # Errors
     ///
@@ -209,7 +212,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.ask_attr(caller, Request::MakeSymlink { parent, name: name.to_vec(), target: target.to_vec() })
     }
 
-    /// Gives an inode a further name.
+    /// Gives an inode another name.
     ///
     /// # Errors
     ///
@@ -218,7 +221,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.ask_attr(caller, Request::Link { ino, parent, name: name.to_vec() })
     }
 
-    /// Takes a name away from what is no directory.
+    /// Removes a name of anything but a directory.
     ///
     /// # Errors
     ///
@@ -227,7 +230,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.ask(caller, Request::Unlink { parent, name: name.to_vec() }).map(|_| ())
     }
 
-    /// Takes an empty directory away.
+    /// Removes an empty directory.
     ///
     /// # Errors
     ///
@@ -236,7 +239,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.ask(caller, Request::RemoveDirectory { parent, name: name.to_vec() }).map(|_| ())
     }
 
-    /// Renames; `flags` are those of `renameat2`.
+    /// Renames a file or directory. `flags` are those of `renameat2`.
     ///
     /// # Errors
     ///
@@ -252,7 +255,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.ask(caller, Request::Rename { parent, name, new_parent, new_name, flags }).map(|_| ())
     }
 
-    /// Opens a file. With `truncates` it is empty then.
+    /// Opens a file, and empties it if `truncates`.
     ///
     /// # Errors
     ///
@@ -268,7 +271,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             match self.set_attributes(caller, ino, set, Some(handle)) {
                 Ok(now) => attr = now,
                 Err(error) => {
-                    // It was opened for nothing.
+                    // The open is undone.
                     let _ = self.close(handle);
                     return Err(error);
                 }
@@ -281,13 +284,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(Opened { handle, attr, is_unchanged })
     }
 
-    /// Has the service know a handle that it may have known as another's, before the client joined.
+    /// Makes sure that the service knows a handle. If the client joined again since `joined`, it may have been opened
+    /// under the old identity.
     fn make_sure(&mut self, Held { handle, ino, access }: Held, joined: u64) -> Result<(), Failed> {
         let mut seen = joined;
         while self.client.identity().joined != seen {
             seen = self.client.identity().joined;
             if let Err(error) = self.ask_own(Request::Open { handle, ino, access }) {
-                // It was opened for nothing.
+                // The open is undone.
                 let _ = self.close(handle);
                 return Err(error);
             }
@@ -324,11 +328,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(Opened { handle, attr, is_unchanged: true })
     }
 
-    /// Commits what was written to a file that is open, so that it survives.
+    /// Commits what was written to an open file, so that it is durable.
     ///
     /// # Errors
     ///
-    /// [`Failed`]: why something that was written by now is lost.
+    /// [`Failed`]: the reason why some data written so far is lost.
     pub fn sync(&mut self, handle: u64) -> Result<(), Failed> {
         let (file, _) = self.open_file(handle)?;
         let written = self.write_out(&file);
@@ -339,12 +343,12 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`]; it is closed all the same.
+    /// [`Failed`]; the handle is closed even so.
     pub fn close(&mut self, handle: u64) -> Result<(), Failed> {
         let open = self.client.handles().get(&handle).cloned();
         let mut result = Ok(());
         if let Some(Handle::File { file, access }) = &open {
-            // Whoever else has it open for writing may close it at the same time.
+            // Another handle open for writing may be closed at the same time.
             if access.write {
                 result = self.write_out(file);
             }
@@ -383,7 +387,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(handle)
     }
 
-    /// Gives the entries of an open directory behind a place, 0 for all, to `add`, until that returns false or there are no more.
+    /// Passes the entries of an open directory behind the cookie `after` (0 for all) to `add`, until that returns false
+    /// or there are no more.
     ///
     /// # Errors
     ///
@@ -419,7 +424,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// How much room there is.
+    /// Returns the total and free room.
     ///
     /// # Errors
     ///
@@ -427,7 +432,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     pub fn space(&mut self) -> Result<Space, Failed> {
         match self.ask_own(Request::Statfs)? {
             Answer::Space(mut space) => {
-                // What was reserved and is for nothing yet can be had.
+                // Spare reservations of this client count as free.
                 space.free_pages += self.client.reserve().spare();
                 Ok(space)
             }
@@ -435,7 +440,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     ///
     /// # Errors
     ///
@@ -444,7 +449,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         bytes(self.ask(caller, Request::GetXattr { ino, name: name.to_vec() })?)
     }
 
-    /// The names of extended attributes, each with a 0 behind it.
+    /// Returns the names of extended attributes, each followed by a NUL.
     ///
     /// # Errors
     ///
@@ -479,16 +484,16 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.ask(caller, Request::RemoveXattr { ino, name: name.to_vec() }).map(|_| ())
     }
 
-    /// Locks a range, and never waits.
+    /// Locks a range, without waiting.
     ///
     /// # Errors
     ///
-    /// [`Failed`]: [`Error::WouldBlock`] when another lock excludes it.
+    /// [`Failed`]: [`Error::WouldBlock`] when another lock conflicts.
     pub fn lock(&mut self, lock: Lock) -> Result<(), Failed> {
         let mut joined = self.client.identity().joined;
         self.ask_own(Request::Lock(lock))?;
         self.client.locks().add(lock);
-        // It may have been granted before the client joined, and forgotten then.
+        // The lock may have been granted before the client joined again, and forgotten then.
         while self.client.identity().joined != joined {
             joined = self.client.identity().joined;
             if let Err(error) = self.ask_own(Request::Lock(lock)) {
@@ -499,7 +504,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(())
     }
 
-    /// Which lock excludes this one.
+    /// Returns a lock that conflicts with this one, if there is one.
     ///
     /// # Errors
     ///
@@ -511,7 +516,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Releases what an owner has locked of a range.
+    /// Releases an owner's locks in a range.
     ///
     /// # Errors
     ///
@@ -530,7 +535,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Changes what becomes of a range of a file that is open for writing. Without `keeps_size` the file goes at least to the range's end.
+    /// Reserves a range of a file that is open for writing, or makes it a hole. Unless `keeps_size`, the file is
+    /// extended to the end of the range.
     ///
     /// # Errors
     ///
@@ -544,12 +550,12 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         if len == 0 {
             return Err(Error::Invalid.into());
         }
-        // Whoever syncs is told where this fails.
+        // If this fails, the program is told at its next sync.
         let _ = self.write_out(&file);
         let page = PAGE as u64;
         let mut holes = Vec::new();
         if how == Punch::Hole {
-            // Behind the end there is nothing.
+            // There is nothing behind the end of the file.
             let size = attr(self.ask_own(Request::GetAttr { ino: file.ino })?)?.size;
             let stop = end.min(size);
             let (first, last) = (at.div_ceil(page), if stop == size { stop.div_ceil(page) } else { stop / page });
@@ -578,14 +584,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(())
     }
 
-    /// The first data or hole of an open file at `at` or behind it; none: there is none.
+    /// Returns the offset of the first data or hole of an open file at or after `at`; `None` if there is none.
     ///
     /// # Errors
     ///
     /// [`Failed`].
     pub fn seek(&mut self, handle: u64, at: u64, what: Whence) -> Result<Option<u64>, Failed> {
         let (file, _) = self.open_file(handle)?;
-        // Whoever syncs is told where this fails.
+        // If this fails, the program is told at its next sync.
         let _ = self.write_out(&file);
         let page = PAGE as u64;
         let mut from = at;

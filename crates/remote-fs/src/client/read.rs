@@ -1,4 +1,4 @@
-//! Reading.
+//! Reading from files.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use super::lane::Lane;
 use super::layout::{Piece, Stored};
 use crate::protocol::PAGE;
 
-/// Attempts at a range whose pages are replaced by others meanwhile.
+/// Attempts to read a range whose pages are being replaced.
 const ATTEMPTS: u32 = 64;
 
-/// Reads of fewer bytes are not read ahead of.
+/// Shortest read, in bytes, that triggers read-ahead.
 const AHEAD_MIN: usize = 128 << 10;
 
-/// Where a range is read from.
+/// Sources of a range to read.
 enum Plan {
-    /// It has no bytes.
+    /// The range is empty.
     Nothing,
-    /// Where this page lies has to be asked first.
+    /// The place of this page must be asked for first.
     Unknown(u64),
-    /// All of it lies in a row.
+    /// The whole range is stored consecutively, from this page on.
     One(u64, Stored),
-    /// These bytes are there already, and the pieces go in between, each from its page on.
+    /// The bytes that are available here, and the pieces to fetch into the gaps, each with its first page.
     Several(Vec<u8>, Vec<(u64, Stored)>),
 }
 
-/// Pages from the first one of a range to the one behind its last.
+/// The first page of a range, and the page behind its last.
 fn pages(at: u64, len: usize) -> (u64, u64) {
     (at / PAGE as u64, (at + len as u64).div_ceil(PAGE as u64))
 }
 
 impl State {
-    /// Whether a read begins where the last one ended, and is long.
+    /// Whether a read continues the previous one and is long enough for read-ahead. Remembers where it ends.
     fn follows(&mut self, at: u64, len: usize) -> bool {
         let follows = self.read_until == at && len >= AHEAD_MIN;
         self.read_until = at + len as u64;
@@ -84,7 +84,7 @@ impl State {
     }
 }
 
-/// What lies behind the bytes that count of a page reads as zeros.
+/// Zeroes the bytes of the last page that do not belong to the file.
 fn cut(buffer: &mut MessageBuffer, stored: &Stored) {
     if stored.last_len < PAGE {
         let end = buffer.len();
@@ -93,7 +93,7 @@ fn cut(buffer: &mut MessageBuffer, stored: &Stored) {
 }
 
 impl<E: Endpoint, A: Approach> Lane<E, A> {
-    /// Reads up to `len` bytes of an open file, fewer only at its end, and gives them to `answer`, once.
+    /// Reads up to `len` bytes of an open file, fewer only at its end, and passes them to `answer` exactly once.
     pub fn read(&mut self, handle: u64, at: u64, len: usize, answer: impl FnOnce(Result<&[u8], Failed>)) {
         let file = match self.open_file(handle) {
             Ok((file, access)) if access.read || access.execute || access.write => file,
@@ -168,7 +168,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         tell(Err(Failed::Data));
     }
 
-    /// Pages that were read ahead, or have to be read now.
+    /// Takes pages that were read ahead, or reads them now.
     fn fetch_or_take(&mut self, file: &Arc<File>, at: u64, stored: &Stored) -> Result<Option<MessageBuffer>, Failed> {
         if stored.sums.len() >= AHEAD_MIN / PAGE {
             let taken = file.ahead().take_if(|ahead| ahead.stored == *stored);
@@ -179,7 +179,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.fetch(file, at, stored)
     }
 
-    /// Reads what is likely to be asked for next, while whoever asked is busy with what it got.
+    /// Reads the likely next range, while the program works on this one.
     fn read_ahead(&mut self, file: &Arc<File>, at: u64, len: usize) {
         let Ok(mut ahead) = file.ahead.try_lock() else { return };
         let stored = {
@@ -188,7 +188,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let Plan::One(_, stored) = state.plan(at, len) else { return };
             stored
         };
-        // What goes wrong is found out by who asks for it.
+        // An error here will show again when the range is read.
         if stored.sums.len() >= AHEAD_MIN / PAGE
             && let Ok(Ok(buffer)) = self.fetch_once(&stored)
         {
@@ -196,7 +196,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// One page as the file has it at the donors, with its checksum: 0 for a hole.
+    /// Returns one page as committed, with its checksum: zeros and 0 for a hole.
     pub(super) fn committed_page(&mut self, file: &Arc<File>, page: u64) -> Result<(Vec<u8>, u64), Failed> {
         for _ in 0..ATTEMPTS {
             let piece = file.lock().layout.piece(page, 1);

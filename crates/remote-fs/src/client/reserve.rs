@@ -1,10 +1,10 @@
-//! Pages that the service has reserved for this client, and for how many of them there is something to write.
+//! Pages that the service has reserved for this client, and promises that writes can draw on them.
 
 use std::collections::VecDeque;
 
 use crate::protocol::Pages;
 
-/// Reserved pages.
+/// Reserved pages. Spare ones are not promised to any write.
 #[derive(Debug, Default)]
 pub(super) struct Reserve {
     runs: VecDeque<Pages>,
@@ -13,7 +13,8 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// Promises pages to whoever is about to change some, so that there is room when these are written. Returns how many more have to be reserved first; 0: it is promised.
+    /// Promises pages to a write, so that there is room when it is committed. Returns the number of pages that must be
+    /// reserved first, or 0 if the promise is made.
     pub fn promise(&mut self, pages: u64) -> u64 {
         let missing = (self.promised + pages).saturating_sub(self.free);
         if missing == 0 {
@@ -22,17 +23,17 @@ impl Reserve {
         missing
     }
 
-    /// Promises pages whether they are there or not: what they are for has been written already.
+    /// Promises pages whether or not they are reserved, for data that has been written already.
     pub fn owe(&mut self, pages: u64) {
         self.promised += pages;
     }
 
-    /// Gives a promise back.
+    /// Withdraws a promise.
     pub fn forgive(&mut self, pages: u64) {
         self.promised = self.promised.saturating_sub(pages);
     }
 
-    /// More pages are reserved.
+    /// Adds pages that the service has reserved.
     pub fn add(&mut self, runs: impl IntoIterator<Item = Pages>) {
         for run in runs {
             self.free += u64::from(run.count);
@@ -40,7 +41,7 @@ impl Reserve {
         }
     }
 
-    /// Takes up to `count` pages in a row, for which there was a promise.
+    /// Takes up to `count` consecutive pages, against an earlier promise.
     pub fn take(&mut self, count: u32) -> Option<Pages> {
         let run = self.runs.front_mut().filter(|_| count > 0)?;
         let taken = Pages { count: run.count.min(count), ..*run };
@@ -54,12 +55,12 @@ impl Reserve {
         Some(taken)
     }
 
-    /// Pages that nobody was promised.
+    /// Reserved pages that are not promised.
     pub fn spare(&self) -> u64 {
         self.free.saturating_sub(self.promised)
     }
 
-    /// Takes up to `count` spare pages out, to be given back.
+    /// Takes out up to `count` spare pages, to be given back to the service.
     pub fn shrink(&mut self, count: u64) -> Vec<Pages> {
         let mut left = self.spare().min(count);
         let mut out = Vec::new();
@@ -77,7 +78,7 @@ impl Reserve {
         out
     }
 
-    /// The service knows of no reservation of ours any more. Promises stay: what they were made for has to be written all the same.
+    /// Drops all reservations, which the service no longer knows. Promises stay: their data still has to be written.
     pub fn lose(&mut self) {
         self.runs.clear();
         self.free = 0;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::protocol::IN_FLIGHT_MAX;
 
-/// Which numbers were used, and which have no answer yet.
+/// The numbers used so far, and those without an answer.
 #[derive(Debug, Default)]
 pub(super) struct Sequences {
     last: u64,
@@ -12,7 +12,7 @@ pub(super) struct Sequences {
 }
 
 impl Sequences {
-    /// A number that was never used. None: as many requests as may be are under way.
+    /// Returns an unused number, or `None` if [`IN_FLIGHT_MAX`] requests are in flight.
     pub fn begin(&mut self) -> Option<u64> {
         if self.open.len() >= IN_FLIGHT_MAX {
             return None;
@@ -22,12 +22,12 @@ impl Sequences {
         Some(self.last)
     }
 
-    /// The request has its answer.
+    /// Records that a request has been answered.
     pub fn end(&mut self, number: u64) {
         self.open.remove(&number);
     }
 
-    /// All numbers below have had their answers.
+    /// The lowest number without an answer: all below it have been answered.
     pub fn settled(&self) -> u64 {
         self.open.first().copied().unwrap_or(self.last + 1)
     }

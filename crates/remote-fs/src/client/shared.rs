@@ -1,4 +1,4 @@
-//! What all threads of a program have in common.
+//! State shared by all threads of a program.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -15,10 +15,10 @@ use super::reserve::Reserve;
 use super::sequence::Sequences;
 use crate::protocol::{Access, Attr, DonorPlace, Entry, Ino, Pages, Place, SECRET_LEN};
 
-/// Who the client is, as the service told it.
+/// Identity of the client, as assigned by the service.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Identity {
-    /// How often it has joined; 0: not yet.
+    /// Number of times that it has joined; 0: not yet.
     pub joined: u64,
     pub client: u64,
     pub secret: [u8; SECRET_LEN],
@@ -27,33 +27,33 @@ pub(super) struct Identity {
     pub lease_ns: u64,
 }
 
-/// What is open by a handle.
+/// Object that is open by a handle.
 #[derive(Clone)]
 pub(super) enum Handle {
     File { file: Arc<File>, access: Access },
     Directory { ino: Ino, listing: Arc<Mutex<Listing>> },
 }
 
-/// Entries of a directory that were read ahead.
+/// Entries of a directory that were fetched ahead.
 #[derive(Default)]
 pub(super) struct Listing {
-    /// Behind which entry they begin.
+    /// Cookie of the entry that they follow.
     pub after: u64,
     pub entries: Vec<Entry>,
     pub is_end: bool,
 }
 
-/// A client of a file system; see [the module](super). Threads use it by [lanes](super::Lane).
+/// A client of a file system; see [the module](super). Each thread uses it through a [lane](super::Lane).
 pub struct Client {
     pub(super) config: ClientConfig,
     pub(super) service: Address,
     pub(super) arena: Arena,
     identity: Mutex<Identity>,
-    /// Held by whoever joins.
+    /// Held while a lane joins.
     pub(super) joining: Mutex<()>,
     sequences: Mutex<Sequences>,
     reserve: Mutex<Reserve>,
-    /// Pages of commits of which nobody knows whether they were performed, each commit's by itself.
+    /// Pages of commits whose outcome is unknown, one list for each commit.
     doubtful: Mutex<Vec<Vec<Pages>>>,
     places: RwLock<HashMap<u32, Arc<Place>>>,
     donors: RwLock<Arc<Vec<DonorPlace>>>,
@@ -61,11 +61,11 @@ pub struct Client {
     handles: Mutex<HashMap<u64, Handle>>,
     locks: Mutex<Locks>,
     next_handle: AtomicU64,
-    /// Bytes of memory that fresh pages take.
+    /// Bytes of memory that uncommitted chunks take.
     dirty_bytes: AtomicUsize,
-    /// When something was last asked for successfully.
+    /// Time of the last answer from the service.
     heard_ns: AtomicU64,
-    /// When something was last written.
+    /// Time of the last write.
     wrote_ns: AtomicU64,
     is_ending: AtomicBool,
     has_left: AtomicBool,
@@ -84,7 +84,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Client {
-    /// A client of the service at an address, which has not joined yet. Buffers come from `arena`, which the lanes' devices have to know.
+    /// A client of the service at an address, which has not joined yet. Buffers come from `arena`, which must be
+    /// registered with the lanes' devices.
     pub fn new(service: Address, arena: &Arena, config: ClientConfig) -> Arc<Self> {
         Arc::new(Self {
             config,
@@ -111,24 +112,24 @@ impl Client {
         })
     }
 
-    /// How it goes about it.
+    /// The client's configuration.
     pub fn config(&self) -> &ClientConfig {
         &self.config
     }
 
-    /// Bytes that are not committed.
+    /// Bytes of memory that uncommitted data takes.
     pub fn dirty_bytes(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.dirty_bytes.load(Ordering::Relaxed)
     }
 
-    /// How long the thread that [tends](super::Lane::tend) the client may sleep before it is to look again.
+    /// Time that the thread which [tends](super::Lane::tend) the client may sleep between two calls.
     pub fn pause(&self) -> Duration {
         let lease_ns = self.identity().lease_ns.max(300_000_000);
         Duration::from_nanos((lease_ns / 6).min(self.config.dirty_age_ns / 2).clamp(1_000_000, 1_000_000_000))
     }
 
-    /// Sleeps until [`Self::wake`], or so long.
+    /// Sleeps until [`Self::wake`], or for `pause`.
     pub fn sleep(&self, pause: Duration) {
         let woken = locked(&self.woken);
         let (mut woken, _) =
@@ -136,21 +137,21 @@ impl Client {
         *woken = false;
     }
 
-    /// Ends the sleep of whoever tends the client.
+    /// Wakes the thread that tends the client.
     pub fn wake(&self) {
         *locked(&self.woken) = true;
         self.wake.notify_all();
     }
 
-    /// Whether it is about to leave.
+    /// Whether the client is about to leave.
     pub fn is_ending(&self) -> bool {
-        // Relaxed: nothing is read on the strength of it.
+        // Relaxed: nothing else is read because of it.
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// Whether the service has been told that it goes.
+    /// Whether the service has been told that the client leaves.
     pub(super) fn has_left(&self) -> bool {
-        // Relaxed: whoever still asks gets an error, or is taken for another client.
+        // Relaxed: a lane that still sends requests gets an error, or a new identity.
         self.has_left.load(Ordering::Relaxed)
     }
 
@@ -163,7 +164,7 @@ impl Client {
         self.wake();
     }
 
-    /// The program does not know the inode any more: nothing need be remembered of it.
+    /// Forgets an inode that the program no longer refers to, unless it is open or has uncommitted data.
     pub fn forget(&self, ino: u64) {
         let mut files = locked(&self.files);
         let is_unused = files.get(&ino).is_some_and(|file| {
@@ -208,13 +209,13 @@ impl Client {
     }
 
     pub(super) fn new_handle(&self) -> u64 {
-        // Relaxed: numbers need to differ, no more.
+        // Relaxed: the numbers only need to differ.
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A file that was opened by a handle. From now on it is not forgotten.
+    /// Adds a handle to a file. While it is open the file is not forgotten.
     pub(super) fn opened(&self, attr: &Attr, handle: u64, access: Access) -> Arc<File> {
-        // Held until the file has its handle: `forget` must not come between.
+        // Held until the file has its handle, so that `forget` cannot come in between.
         let mut files = locked(&self.files);
         let file = files.entry(attr.ino.0).or_insert_with(|| Arc::new(File::new(attr.ino)));
         let mut state = file.lock();
@@ -224,25 +225,25 @@ impl Client {
         Arc::clone(file)
     }
 
-    /// The file, if something is known of it.
+    /// The file, if the client has state for it.
     pub(super) fn known_file(&self, ino: Ino) -> Option<Arc<File>> {
         locked(&self.files).get(&ino.0).cloned()
     }
 
-    /// All files that have something to commit.
+    /// All files with uncommitted data.
     pub(super) fn dirty_files(&self) -> Vec<Arc<File>> {
         let files: Vec<_> = locked(&self.files).values().cloned().collect();
         files.into_iter().filter(|file| !file.lock().dirty.is_empty()).collect()
     }
 
     pub(super) fn changed_dirty(&self, before: usize, after: usize) {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.dirty_bytes.fetch_add(after, Ordering::Relaxed);
         self.dirty_bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
     pub(super) fn heard(&self, now_ns: u64) {
-        // Relaxed: a figure, and a heartbeat too many does no harm.
+        // Relaxed: a superfluous heartbeat does no harm.
         self.heard_ns.fetch_max(now_ns, Ordering::Relaxed);
     }
 
@@ -251,7 +252,7 @@ impl Client {
     }
 
     pub(super) fn wrote(&self, now_ns: u64) {
-        // Relaxed: a figure.
+        // Relaxed: only used to judge idleness.
         self.wrote_ns.fetch_max(now_ns, Ordering::Relaxed);
     }
 
@@ -263,7 +264,7 @@ impl Client {
         self.places.read().unwrap_or_else(PoisonError::into_inner).get(&segment).cloned()
     }
 
-    /// What the service says of segments, unless something later is known.
+    /// Takes over places that the service reported, unless a later generation is known.
     pub(super) fn learn(&self, places: &[Place]) {
         if places.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Writing: into this program's memory, until it is flushed.
+//! Writing to files: data stays in this program's memory until it is flushed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use super::file::{File, State};
 use super::lane::Lane;
 use crate::protocol::{Answer, Error, FILE_LEN_MAX, PAGE, RESERVE_PAGES_MAX, Request};
 
-/// What pages were before they are written in part, each with its checksum.
+/// Pages as they were before a partial write, each with its checksum.
 type Bases = HashMap<u64, (Vec<u8>, u64)>;
 
-/// The part of a range in the page of its first byte: the page, from where there, and bytes.
+/// The part of a range that lies in the page of its first byte: the page, the offset in it, and the length.
 fn part(at: u64, len: usize) -> (u64, usize, usize) {
     let from = (at % PAGE as u64) as usize;
     (at / PAGE as u64, from, len.min(PAGE - from))
 }
 
-/// The pages of a range that are not written as a whole: its first, its last, or none.
+/// The pages that a range covers only in part: the first, the last, both or none.
 fn ends(at: u64, len: usize) -> impl Iterator<Item = u64> {
     let (first, from, first_len) = part(at, len);
     let end = at + len as u64;
@@ -29,7 +29,7 @@ fn ends(at: u64, len: usize) -> impl Iterator<Item = u64> {
 }
 
 impl State {
-    /// A page that has to be known before bytes of it are written.
+    /// Returns a page that must be read before bytes of it are written.
     fn missing(&self, at: u64, len: usize, bases: &Bases) -> Option<u64> {
         let is_missing = |page: &u64| {
             if self.dirty.page(*page).is_some() {
@@ -37,7 +37,7 @@ impl State {
             }
             match (bases.get(page), self.layout.sum(*page)) {
                 (Some((_, had)), Some(sum)) => *had != sum,
-                // It is not read for nothing: that it has changed meanwhile is found at the commit.
+                // Not read again: if the page has changed meanwhile, the commit finds out.
                 (Some(_), None) => false,
                 (None, Some(0)) => false,
                 (None, _) => true,
@@ -52,7 +52,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`]; nothing is written then.
+    /// [`Failed`]. After [`Failed::Memory`] a first part of the data may have been written, otherwise nothing was.
     pub fn write(&mut self, handle: u64, at: u64, data: &[u8]) -> Result<(), Failed> {
         let (file, access) = self.open_file(handle)?;
         if !access.write {
@@ -99,7 +99,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 let base = bases.get(&page).map(|(bytes, sum)| (&bytes[..], *sum));
                 let wrote = state.dirty.write(&self.client.arena, page, offset, &rest[..len], base);
                 if wrote.is_err() {
-                    // The pages before have been written, and more bytes of a write that failed may be there.
+                    // Earlier pages of this write have been written already, which a failed write allows.
                     self.client.changed_dirty(before, state.dirty.bytes());
                     return Err(Failed::Memory);
                 }
@@ -122,7 +122,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Waits until there is room for what is to be written.
+    /// Waits until there is room for the data to be written.
     fn make_room(&mut self, file: &Arc<File>, len: usize) -> Result<(), Failed> {
         let max = self.client.config.dirty_bytes_max;
         if self.client.dirty_bytes() + len <= max {
@@ -131,14 +131,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.write_out(file)?;
         if self.client.dirty_bytes() + len > max {
             for other in self.client.dirty_files() {
-                // Whoever syncs it is told.
+                // Its program is told at the next sync.
                 let _ = self.write_out(&other);
             }
         }
         Ok(())
     }
 
-    /// Has so many pages reserved and promised.
+    /// Reserves pages if necessary, and promises `pages` of them to this write.
     fn promise(&mut self, pages: u64) -> Result<(), Failed> {
         loop {
             let missing = self.client.reserve().promise(pages);
@@ -149,7 +149,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Reserves pages, and some ahead: those that are missing may be fewer.
+    /// Reserves pages, and some ahead. The service may grant fewer than are missing.
     pub(super) fn reserve(&mut self, missing: u64) -> Result<(), Failed> {
         let ahead = u64::from(self.client.config.reserve_pages);
         let pages = missing.max(ahead).min(RESERVE_PAGES_MAX.into()) as u32;

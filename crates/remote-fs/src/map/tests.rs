@@ -1,10 +1,12 @@
+//! Tests of maps, compared with a table of pages.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Page by page: segment, page, checksum, bytes that count.
+/// Segment, page, checksum and length of each page.
 type Model = BTreeMap<u64, (u32, u32, u64, u16)>;
 
 #[derive(Clone, Debug)]
@@ -56,7 +58,7 @@ proptest! {
             let mut take = |page: (u32, u32, u64, u16)| gone.push((page.0, page.1));
             match step {
                 Step::Put { at, count } => {
-                    // Each third begins behind a gap, so that not all runs go on.
+                    // A gap before every third one, so that not all runs are contiguous.
                     next += u32::from(next % 3 == 0);
                     let pages = Pages { segment: 1 + next / 1000, first: next, count };
                     let sums = Sums((0..count).map(|index| u64::from(next + index) + 7).collect());

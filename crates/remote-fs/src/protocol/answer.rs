@@ -1,4 +1,4 @@
-//! What the service answers.
+//! Answers of the service.
 
 use serde::{Deserialize, Serialize};
 use sinew_remote_memory::donor::PROOF_LEN;
@@ -10,133 +10,134 @@ use super::limits::SECRET_LEN;
 use super::page::{Fresh, Place, Run, donor_id};
 use super::request::Lock;
 
-/// What a client is sent for a [`Message`](super::Message).
+/// The reply to a [`Message`](super::Message).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Prove that you have the key, with this.
+    /// Demands a proof that the client has the key, computed with this nonce.
     Nonce([u8; PROOF_LEN]),
-    /// Requests are answered.
+    /// The session is admitted, and its requests will be answered.
     Welcome,
-    /// Greet first; or the proof was wrong.
+    /// The session has not been admitted, or the proof was wrong.
     Stranger,
-    /// The bytes made no sense.
+    /// The bytes were not a valid message.
     Nonsense,
-    /// To a [`Join`](super::Join).
+    /// The answer to a [`Join`](super::Join).
     Joined(Joined),
-    /// It is done.
+    /// The answer to a request that was performed.
     Answer(Answer),
-    /// It is not.
+    /// The reason why a request was refused.
     Refused(Error),
 }
 
-/// A client is known.
+/// The identity of a client that has joined, and what the service knows of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
-    /// Its number, which no other client ever has, for donors to admit it by.
+    /// Number of the client, never used for another. Donors admit the client under it.
     pub client: u64,
-    /// Its secret.
+    /// Secret for the client's requests.
     pub secret: [u8; SECRET_LEN],
-    /// Whether it is the client that it was [before](super::Join::before).
+    /// Whether this is the same client as [before](super::Join::before).
     pub is_known: bool,
-    /// The service's epoch: a higher one at each of its starts.
+    /// Epoch of the service, higher after each start.
     pub epoch: u32,
-    /// The volume that donors know the file system by.
+    /// Volume by which donors know the file system.
     pub volume: u64,
     /// Bytes of a page: [`PAGE`](super::PAGE).
     pub page_len: u32,
-    /// A client that was silent for so long is dead.
+    /// Time of silence after which a client is declared dead.
     pub lease_ns: u64,
-    /// The handles, of those that it told, which it has open.
+    /// The reported handles that the client has open.
     pub opens: Vec<u64>,
-    /// The locks, of those that it told, which it has.
+    /// The reported locks that the client holds.
     pub locks: Vec<Lock>,
     /// The donors.
     pub donors: Vec<DonorPlace>,
 }
 
-/// How a donor is reached.
+/// How to reach a donor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DonorPlace {
-    /// Its name in [`Replica`](super::Replica)s.
+    /// Identifier of the donor in [`Replica`](super::Replica)s.
     #[serde(with = "donor_id")]
     pub donor: DonorId,
-    /// Its address.
+    /// Address of the donor.
     pub address: String,
-    /// Its run that has copies; none: it does not answer the service now.
+    /// Run of the donor that has copies; `None` while it does not answer the service.
     pub incarnation: Option<u64>,
 }
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the entry.
     #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
-    /// Its place in the order of the directory, from 1 on. It stays, and entries that are made later have higher ones.
+    /// Position in the order of the directory, from 1. It never changes, and later entries have higher ones.
     pub cookie: u64,
-    /// The inode.
+    /// Attributes of the inode.
     pub attr: Attr,
 }
 
-/// Where pages of a file lie.
+/// The places of pages of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// Of which [version](Attr::version).
+    /// [Version](Attr::version) of the file's contents.
     pub version: u64,
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub size: u64,
-    /// First page that nothing is said of: all that was asked for, or less where there is much to say. What lies before it and in no run is a hole.
+    /// First page that the answer does not cover: the end of the requested range, or less if there is much to tell.
+    /// Pages before it that are in no run are holes.
     pub until: u64,
     /// The pages, in order.
     pub runs: Vec<Run>,
-    /// Where their segments lie.
+    /// Places of their segments.
     pub places: Vec<Place>,
 }
 
-/// Memory and inodes.
+/// Room for pages and inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
-    /// Pages, those that files have among them. Copies count once.
+    /// All pages, including those of files. A page counts once, whatever its copies.
     pub pages: u64,
-    /// Pages that are nobody's.
+    /// Free pages.
     pub free_pages: u64,
-    /// Inodes.
+    /// Inodes in use.
     pub inodes: u64,
-    /// Inodes that there may be.
+    /// Most inodes allowed.
     pub inodes_max: u64,
 }
 
-/// What a request is answered with; each says which.
+/// The answer to a request; each request says which.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Answer {
-    /// It is done.
+    /// The request was performed.
     Done,
-    /// An inode, as it is after it.
+    /// Attributes of an inode after the request.
     Attr(Attr),
-    /// A name is gone from this inode, whose attributes are these now.
+    /// New attributes of an inode that lost a name.
     Gone(Attr),
-    /// A path, a value, names.
+    /// A path, a value, or names.
     Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Entries of a directory.
     Entries {
-        /// They, in order.
+        /// The entries, in order.
         entries: Vec<Entry>,
-        /// Whether there are none behind.
+        /// Whether these are the last ones.
         is_end: bool,
-        /// The directory above.
+        /// The parent directory.
         parent: Ino,
     },
-    /// Where pages lie.
+    /// Places of pages.
     Layout(Layout),
-    /// Where segments lie.
+    /// Places of segments.
     Places(Vec<Place>),
-    /// Pages that are reserved.
+    /// Reserved pages.
     Fresh(Fresh),
     /// The donors.
     Donors(Vec<DonorPlace>),
-    /// Memory and inodes.
+    /// Room for pages and inodes.
     Space(Space),
-    /// A lock that excludes the one asked for; its owner is a number of its own client's.
+    /// A lock that conflicts with the requested one; its owner is a number of the client that holds it.
     Excluded(Option<Lock>),
 }

@@ -1,8 +1,8 @@
-//! What is known of an inode, and of a caller.
+//! Attributes of an inode, and identity of a caller.
 
 use serde::{Deserialize, Serialize};
 
-/// An inode's number. None is used twice.
+/// Number of an inode. None is used twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ino(pub u64);
 
@@ -11,16 +11,16 @@ impl Ino {
     pub const ROOT: Self = Self(1);
 }
 
-/// What an inode is.
+/// Kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
-    /// Bytes.
+    /// A file with bytes.
     File,
-    /// Names.
+    /// A directory of names.
     Directory,
-    /// A path.
+    /// A symbolic link to a path.
     Symlink,
-    /// A named pipe: its name and attributes lie here, what goes through it does not.
+    /// A named pipe. Its name and attributes are stored, its traffic is not.
     Fifo,
     /// A socket, likewise.
     Socket,
@@ -30,56 +30,56 @@ pub enum Kind {
     BlockDevice,
 }
 
-/// A time of the day: since 1970, UTC.
+/// A time of day, since 1970 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Time {
     /// Seconds; negative before 1970.
     pub s: i64,
-    /// And nanoseconds, below 1,000,000,000.
+    /// Nanoseconds, below 1,000,000,000.
     pub ns: u32,
 }
 
-/// An inode's attributes.
+/// Attributes of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
-    /// Its number.
+    /// Inode number.
     pub ino: Ino,
-    /// What it is.
+    /// Kind of the inode.
     pub kind: Kind,
     /// Permission bits, setuid, setgid, sticky: 07777.
     pub mode: u32,
-    /// Names. 0: it is open, and has none any more.
+    /// Number of names; 0 if it is open but no longer has a name.
     pub links: u32,
-    /// Owner.
+    /// Owning user.
     pub uid: u32,
-    /// Group.
+    /// Owning group.
     pub gid: u32,
-    /// Of a device, its numbers as Linux writes them.
+    /// Device numbers of a device, in Linux's encoding.
     pub rdev: u32,
-    /// Bytes; of a directory, its entries; of a symbolic link, its path's bytes.
+    /// Length in bytes; for a directory, its number of entries; for a symbolic link, the length of its path.
     pub size: u64,
-    /// Pages that it has at the donors, counted once whatever the copies.
+    /// Pages stored at the donors. A page counts once, whatever its copies.
     pub pages: u64,
-    /// Last read, as far as anybody has set it: reads do not.
+    /// Time of last access, as last set explicitly: reads do not update it.
     pub atime: Time,
-    /// Last change of the contents.
+    /// Time of last change of the contents.
     pub mtime: Time,
-    /// Last change.
+    /// Time of last change of the contents or attributes.
     pub ctime: Time,
-    /// When it was made.
+    /// Time of creation.
     pub btime: Time,
-    /// Grows with each change of the contents: of the bytes or the size of a file, of the names in a directory. A client that has data or a layout of this version has the
-    /// current one.
+    /// Incremented with each change of the contents: bytes or length of a file, names in a directory. Data and layouts
+    /// of the same version are current.
     pub version: u64,
 }
 
-/// In whose name a request is made.
+/// Caller on whose behalf a request is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caller {
     /// User; 0 may do anything.
     pub uid: u32,
-    /// Group.
+    /// Group of the caller.
     pub gid: u32,
-    /// Further groups, up to [`GROUPS_MAX`](super::GROUPS_MAX).
+    /// Supplementary groups, up to [`GROUPS_MAX`](super::GROUPS_MAX).
     pub groups: Vec<u32>,
 }

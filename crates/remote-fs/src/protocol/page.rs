@@ -1,9 +1,9 @@
-//! Pages: where they lie, and what they are checked by.
+//! Pages: their places and checksums.
 
 use serde::{Deserialize, Serialize};
 use sinew_remote_memory::volume::DonorId;
 
-/// The checksums of pages in a row; 0 says that there is no page but a hole.
+/// Checksums of consecutive pages; 0 stands for a hole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(pub Vec<u64>);
 
@@ -25,61 +25,64 @@ impl<'de> Deserialize<'de> for Sums {
     }
 }
 
-/// Pages in a row of a segment.
+/// Consecutive pages of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Pages {
-    /// Which segment. None has the number of an earlier one.
+    /// Number of the segment, which no earlier segment had.
     pub segment: u32,
-    /// First page in it.
+    /// First page in the segment.
     pub first: u32,
-    /// How many; at least one.
+    /// Number of pages; at least one.
     pub count: u32,
 }
 
-/// Pages in a row of a file that lie in a row in a segment.
+/// Consecutive pages of a file that are consecutive in a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// First page in the file.
     pub at: u64,
-    /// Where they lie.
+    /// Their place.
     pub pages: Pages,
-    /// Bytes that count of the last of them, from 1 to [`PAGE`](super::PAGE): those behind read as zeros, whatever lies there.
+    /// Bytes of the last page that belong to the file, from 1 to [`PAGE`](super::PAGE). The rest reads as zeros,
+    /// whatever is stored there.
     pub last_len: u16,
-    /// Checksum of each, of all its bytes as they lie there.
+    /// Checksum of each page, over all its bytes as stored.
     pub sums: Sums,
 }
 
-/// Reserved pages that become pages of a file.
+/// Reserved pages that are to become pages of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
     /// First page in the file.
     pub at: u64,
-    /// Where they lie: all of one reservation, so that nobody else has written there.
+    /// Their place: all within one reservation, so that no other client has written there.
     pub pages: Pages,
-    /// The generation of the segment's [`Place`] that they were written by. Where it is another by now, the commit fails with [`Error::Copies`](super::Error::Copies).
+    /// Generation of the segment's [`Place`] that they were written to. If the generation has changed, the commit fails
+    /// with [`Error::Copies`](super::Error::Copies).
     pub generation: u32,
-    /// Checksum of each; not 0.
+    /// Checksum of each page; never 0.
     pub sums: Sums,
-    /// Where the pages were made of what the file had (a page was written in part): the checksums of what it had, 0 for holes. Where it has others by now, the commit
-    /// fails with [`Error::Changed`](super::Error::Changed).
+    /// If the pages are derived from the file's contents (a page was written in part): the checksums of these contents,
+    /// 0 for holes. If the file's pages have changed since, the commit fails with
+    /// [`Error::Changed`](super::Error::Changed).
     pub replaces: Option<Sums>,
 }
 
 /// A copy of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replica {
-    /// At which donor.
+    /// The donor that has it.
     #[serde(with = "donor_id")]
     pub donor: DonorId,
-    /// In which run of it: one that has started again has lost it.
+    /// The run of the donor that has it; a donor that restarts loses its copies.
     pub incarnation: u64,
-    /// First byte of its first page in the donor's memory; the pages follow each other.
+    /// Offset of its first page in the donor's memory. The pages are consecutive.
     pub base: u64,
-    /// Whether it has all pages. One that does not is being filled: it is written to, and not read.
+    /// Whether it has all pages. A copy that does not is being filled: clients write to it, and do not read from it.
     pub is_whole: bool,
 }
 
-/// A donor's name as a number.
+/// Encodes a donor's identifier as a number.
 pub(super) mod donor_id {
     use serde::{Deserialize, Deserializer, Serializer};
     use sinew_remote_memory::volume::DonorId;
@@ -93,24 +96,24 @@ pub(super) mod donor_id {
     }
 }
 
-/// Where a segment lies.
+/// The place of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Which segment.
+    /// Number of the segment.
     pub segment: u32,
-    /// Grows with each change of its copies.
+    /// Incremented with each change of its copies.
     pub generation: u32,
-    /// Pages of it.
+    /// Pages of the segment.
     pub pages: u32,
-    /// Its copies: what is written goes to all of them.
+    /// Its copies. Writes go to all of them.
     pub copies: Vec<Replica>,
 }
 
-/// What was reserved.
+/// A reservation that was granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fresh {
-    /// The pages: as many as were asked for, or fewer, and at least one.
+    /// The pages: as many as requested, or fewer, and at least one.
     pub runs: Vec<Pages>,
-    /// Where their segments lie.
+    /// Places of their segments.
     pub places: Vec<Place>,
 }

@@ -1,4 +1,4 @@
-//! What a client asks for.
+//! Requests of a client.
 
 use serde::{Deserialize, Serialize};
 use sinew_remote_memory::donor::PROOF_LEN;
@@ -8,76 +8,80 @@ use super::attr::{Caller, Ino, Time};
 use super::limits::SECRET_LEN;
 use super::page::{Extent, Pages, donor_id};
 
-/// What the service is sent.
+/// A message to the service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// Asks for a nonce; answered with [`Reply::Nonce`](super::Reply::Nonce), or [`Reply::Welcome`](super::Reply::Welcome) where no key is wanted.
+    /// Asks for a nonce; answered with [`Reply::Nonce`](super::Reply::Nonce), or with
+    /// [`Reply::Welcome`](super::Reply::Welcome) if the service has no key.
     Greet,
-    /// The nonce's proof.
+    /// The proof for the nonce.
     Prove([u8; PROOF_LEN]),
-    /// Becomes a client, or is one again.
+    /// Joins, for the first time or again.
     Join(Join),
-    /// A client's request.
+    /// A request of a client that has joined.
     Ask(Envelope),
 }
 
-/// A client that begins, or goes on with a service that did not know it.
+/// A request to join, from a new client or one that the service no longer knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
-    /// The number and the secret that it had.
+    /// Number and secret that the client had before.
     pub before: Option<(u64, [u8; SECRET_LEN])>,
-    /// What it has open. What it may not have open any more (its files are gone, or it was dead meanwhile) is not in [`Joined::opens`](super::Joined::opens).
+    /// Open handles. Those that the client no longer has (the file is gone, or the client was declared dead) are
+    /// missing from [`Joined::opens`](super::Joined::opens).
     pub opens: Vec<Held>,
-    /// What it has locked. Locks that others have meanwhile are not in [`Joined::locks`](super::Joined::locks).
+    /// Locks. Those that conflict with locks granted to others meanwhile are missing from
+    /// [`Joined::locks`](super::Joined::locks).
     pub locks: Vec<Lock>,
 }
 
-/// A handle that a client has open.
+/// An open handle of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// The client's own name for it: no other open one has it.
+    /// Number that the client chose; no other open handle of the client has it.
     pub handle: u64,
-    /// Of which inode.
+    /// The inode.
     pub ino: Ino,
-    /// What for.
+    /// Kinds of access that the handle allows.
     pub access: Access,
 }
 
-/// What a handle is for.
+/// Kinds of access that a handle allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Access {
     /// Reading, or executing with [`Self::execute`].
     pub read: bool,
     /// Writing.
     pub write: bool,
-    /// Reading in order to execute: the mode's execute bits count in place of its read bits.
+    /// Reading in order to execute: the mode's execute bits apply instead of its read bits.
     pub execute: bool,
 }
 
-/// A request with what all have.
+/// A request, with the fields common to all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
-    /// The client's number.
+    /// Number of the client.
     pub client: u64,
-    /// And its secret.
+    /// Secret of the client.
     pub secret: [u8; SECRET_LEN],
-    /// Of a request that [changes](Request::changes) something: a number that the client has not used before, from 1 on. Else 0.
+    /// Sequence number of a request that [changes](Request::changes) something, from 1 and never used before by the
+    /// client; 0 for other requests.
     pub sequence: u64,
-    /// All numbers below have had their answers, as far as the client is concerned: the service forgets these.
+    /// The client has received the answers to all lower numbers, so the service forgets these answers.
     pub settled: u64,
-    /// In whose name.
+    /// Caller on whose behalf it is made.
     pub caller: Caller,
-    /// What to do.
+    /// The request.
     pub request: Request,
 }
 
-/// A mode's bits as a new inode gets them: the umask has been taken off already.
+/// Mode bits of a new inode, from which the umask has already been removed.
 pub type Mode = u32;
 
-/// What a new inode is that has neither bytes nor names.
+/// Kind of a new inode, other than a directory or a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeKind {
-    /// A file, without opening it.
+    /// A file, which is not opened.
     File,
     /// A named pipe.
     Fifo,
@@ -92,13 +96,13 @@ pub enum NodeKind {
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SetTime {
-    /// The service's time: whoever may write to the file may set it.
+    /// The service's time. Any user who may write to the file may set it.
     Now,
-    /// This time: only the owner may set it.
+    /// The given time. Only the owner may set it.
     To(Time),
 }
 
-/// Attributes to set; what is none stays.
+/// Attributes to set; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAttr {
     /// Permission bits.
@@ -107,306 +111,315 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Bytes: the file is cut off or goes on with zeros.
+    /// Length in bytes: the file is truncated, or extended with zeros.
     pub size: Option<u64>,
-    /// Last read.
+    /// Time of last access.
     pub atime: Option<SetTime>,
-    /// Last change of the contents.
+    /// Time of last change of the contents.
     pub mtime: Option<SetTime>,
 }
 
-/// Whether an attribute has to be there before it is set.
+/// Whether an extended attribute must exist before it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SetXattr {
-    /// It need not.
+    /// It may exist or not.
     Any,
-    /// It must not: [`Error::Exists`](super::Error::Exists).
+    /// It must not exist; if it does: [`Error::Exists`](super::Error::Exists).
     Create,
-    /// It must: [`Error::NoAttribute`](super::Error::NoAttribute).
+    /// It must exist; if not: [`Error::NoAttribute`](super::Error::NoAttribute).
     Replace,
 }
 
-/// What a lock allows others.
+/// Kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockKind {
-    /// Others may have read locks.
+    /// Shared: others may have read locks.
     Read,
-    /// Nobody else has one.
+    /// Exclusive: others may have no lock.
     Write,
 }
 
-/// Whose a lock is.
+/// Owner of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LockOwner {
-    /// By `fcntl`: the client's number for the process. Its locks exclude no other ones of `fcntl` of the same owner, and they are released range by range.
+    /// A process that locks by `fcntl`, by the client's number for it. Locks of one owner do not conflict, and are
+    /// released range by range.
     Posix(u64),
-    /// By `flock`: the client's number for the open file. Its locks are of the whole file.
+    /// An open file that is locked by `flock`, by the client's number for it. Such locks cover the whole file.
     Flock(u64),
 }
 
-/// A range that is locked. Locks by `fcntl` and by `flock` do not exclude each other.
+/// A lock of a range. Locks by `fcntl` and by `flock` do not conflict with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
-    /// Of which inode.
+    /// The inode.
     pub ino: Ino,
-    /// Whose.
+    /// Owner of the lock.
     pub owner: LockOwner,
-    /// The process, which others are told.
+    /// Process, which is reported to others.
     pub pid: u32,
     /// First byte.
     pub first: u64,
-    /// Last byte; `u64::MAX` for the end of the file wherever that is.
+    /// Last byte; `u64::MAX` stands for the end of the file, wherever that is.
     pub last: u64,
-    /// What it allows others.
+    /// Kind of the lock.
     pub kind: LockKind,
 }
 
-/// What a client asks for. Names are bytes: 1 to 255, none of them 0 or `/`, and not `.` or `..`.
+/// A request. Names are bytes: 1 to 255, none of them 0 or `/`, and not `.` or `..`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Request {
-    /// Nothing: the client is alive. Answered with [`Answer::Done`](super::Answer::Done).
+    /// Does nothing except show that the client is alive. Answered with [`Answer::Done`](super::Answer::Done).
     Heartbeat,
-    /// The client goes. Answered with `Done`.
+    /// Leaves the file system. Answered with `Done`.
     Leave,
-    /// The donors as they are now, with [`Answer::Donors`](super::Answer::Donors).
+    /// Asks for the donors as they are now. Answered with [`Answer::Donors`](super::Answer::Donors).
     Donors,
-    /// The inode of a name, with [`Answer::Attr`](super::Answer::Attr).
+    /// Looks up a name. Answered with [`Answer::Attr`](super::Answer::Attr).
     Lookup {
-        /// The directory; the caller may search it.
+        /// The directory, which the caller must be allowed to search.
         parent: Ino,
         /// The name.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// An inode's attributes, with `Attr`.
+    /// Asks for an inode's attributes. Answered with `Attr`.
     GetAttr {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
-    /// Sets attributes; answered with `Attr`.
+    /// Sets attributes. Answered with `Attr`.
     SetAttr {
-        /// Which.
+        /// The inode.
         ino: Ino,
-        /// To what.
+        /// The attributes.
         set: SetAttr,
-        /// An open handle for writing, by which the size may be set whatever the mode says.
+        /// A handle open for writing, through which the length may be set whatever the mode says.
         handle: Option<u64>,
     },
-    /// The path of a symbolic link, with [`Answer::Bytes`](super::Answer::Bytes).
+    /// Asks for the target of a symbolic link. Answered with [`Answer::Bytes`](super::Answer::Bytes).
     ReadLink {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
-    /// Makes a file and opens it; answered with `Attr`. A name that is there already is [`Error::Exists`](super::Error::Exists), whatever the open was to do then.
+    /// Makes a file and opens it. Answered with `Attr`, or with [`Error::Exists`](super::Error::Exists) if the name
+    /// exists, whatever the open was to do in that case.
     Create {
-        /// In which directory.
+        /// The directory.
         parent: Ino,
         /// The name.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
-        /// Its mode.
+        /// Mode of the file.
         mode: Mode,
-        /// The handle that it is open by.
+        /// Handle by which it is opened.
         handle: u64,
-        /// What for. It may be what the mode forbids.
+        /// Access for which it is opened, which the mode may forbid.
         access: Access,
     },
-    /// Makes a directory; answered with `Attr`.
+    /// Makes a directory. Answered with `Attr`.
     MakeDirectory {
-        /// In which directory.
+        /// The parent directory.
         parent: Ino,
         /// The name.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
-        /// Its mode.
+        /// Mode of the directory.
         mode: Mode,
     },
-    /// Makes a file or what has attributes alone; answered with `Attr`.
+    /// Makes a file or a special file without opening it. Answered with `Attr`.
     MakeNode {
-        /// In which directory.
+        /// The directory.
         parent: Ino,
         /// The name.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
-        /// Its mode.
+        /// Mode of the inode.
         mode: Mode,
-        /// What.
+        /// Kind of the inode.
         kind: NodeKind,
-        /// Of a device: its numbers.
+        /// Device numbers of a device.
         rdev: u32,
     },
-    /// Makes a symbolic link; answered with `Attr`.
+    /// Makes a symbolic link. Answered with `Attr`.
     MakeSymlink {
-        /// In which directory.
+        /// The directory.
         parent: Ino,
         /// The name.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
-        /// Its path: 1 to [`LINK_LEN_MAX`](super::LINK_LEN_MAX) bytes.
+        /// The path, of 1 to [`LINK_LEN_MAX`](super::LINK_LEN_MAX) bytes.
         #[serde(with = "serde_bytes")]
         target: Vec<u8>,
     },
-    /// Gives an inode that is no directory a further name; answered with `Attr`.
+    /// Gives an inode other than a directory another name. Answered with `Attr`.
     Link {
-        /// Which.
+        /// The inode.
         ino: Ino,
-        /// In which directory.
+        /// The directory.
         parent: Ino,
         /// The name.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// Takes a name away from what is no directory; answered with [`Answer::Gone`](super::Answer::Gone).
+    /// Removes a name of anything but a directory. Answered with [`Answer::Gone`](super::Answer::Gone).
     Unlink {
-        /// In which directory.
+        /// The directory.
         parent: Ino,
         /// The name.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// Takes an empty directory away; answered with `Gone`.
+    /// Removes an empty directory. Answered with `Gone`.
     RemoveDirectory {
-        /// In which directory.
+        /// The parent directory.
         parent: Ino,
         /// The name.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// Gives a name to another's inode; answered with `Gone` where the new name was another inode's, else with `Done`.
+    /// Renames an inode. Answered with `Gone` if the new name belonged to another inode, otherwise with `Done`.
     Rename {
-        /// From which directory.
+        /// The old directory.
         parent: Ino,
-        /// The name.
+        /// The old name.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
-        /// To which directory.
+        /// The new directory.
         new_parent: Ino,
         /// The new name.
         #[serde(with = "serde_bytes")]
         new_name: Vec<u8>,
-        /// Linux' flags: 0, 1 (the new name must not be there), or 2 (both are, and are exchanged).
+        /// Linux's flags: 0, 1 (the new name must not exist), or 2 (both exist, and are exchanged).
         flags: u32,
     },
-    /// Opens a file, or a directory to read it; answered with `Attr`. A handle that the client has open already for the same is opened once.
+    /// Opens a file, or a directory for reading. Answered with `Attr`. Opening a handle again for the same has no
+    /// further effect.
     Open {
-        /// The handle, the client's own name for it.
+        /// The handle, a number that the client chose.
         handle: u64,
-        /// Which.
+        /// The inode.
         ino: Ino,
-        /// What for.
+        /// Access for which it is opened.
         access: Access,
     },
-    /// Closes a handle; answered with `Done`, also where it is not open. Locks stay: [`Self::Unlock`] releases them.
+    /// Closes a handle. Answered with `Done`, even if it is not open. Locks stay: [`Self::Unlock`] releases them.
     Close {
-        /// Which.
+        /// The handle.
         handle: u64,
     },
-    /// Entries of an open directory, with [`Answer::Entries`](super::Answer::Entries).
+    /// Asks for entries of an open directory. Answered with [`Answer::Entries`](super::Answer::Entries).
     ReadDirectory {
-        /// Open by which handle.
+        /// Handle of the directory.
         handle: u64,
-        /// Behind which entry: its [`Entry::cookie`](super::Entry::cookie), or 0 from the first on. `.` and `..` are not among them.
+        /// [`Entry::cookie`](super::Entry::cookie) of the entry after which to begin, or 0. `.` and `..` are not
+        /// included.
         after: u64,
-        /// So many at most, up to [`READDIR_MAX`](super::READDIR_MAX).
+        /// Most entries to return, up to [`READDIR_MAX`](super::READDIR_MAX).
         count: u32,
     },
-    /// Where pages of an open file lie, with [`Answer::Layout`](super::Answer::Layout).
+    /// Asks for the places of pages of an open file. Answered with [`Answer::Layout`](super::Answer::Layout).
     Layout {
-        /// Open by which handle.
+        /// Handle of the file.
         handle: u64,
         /// First page in the file.
         at: u64,
-        /// Pages.
+        /// Number of pages.
         count: u64,
     },
-    /// Where segments lie, with [`Answer::Places`](super::Answer::Places). Those that are gone are not among them.
+    /// Asks for the places of segments. Answered with [`Answer::Places`](super::Answer::Places), without segments that
+    /// are gone.
     Places {
-        /// Which, up to [`SEGMENTS_MAX`](super::SEGMENTS_MAX).
+        /// The segments, up to [`SEGMENTS_MAX`](super::SEGMENTS_MAX).
         segments: Vec<u32>,
     },
-    /// Pages for this client to write to, with [`Answer::Fresh`](super::Answer::Fresh).
+    /// Reserves pages for this client to write to. Answered with [`Answer::Fresh`](super::Answer::Fresh).
     Reserve {
-        /// So many at most, up to [`RESERVE_PAGES_MAX`](super::RESERVE_PAGES_MAX). There may be fewer; [`Error::NoSpace`](super::Error::NoSpace) when there are none.
+        /// Most pages to reserve, up to [`RESERVE_PAGES_MAX`](super::RESERVE_PAGES_MAX). There may be fewer, or
+        /// [`Error::NoSpace`](super::Error::NoSpace) if there are none.
         pages: u32,
     },
-    /// Gives reserved pages back, no write to which is under way; answered with `Done`.
+    /// Gives back reserved pages, to which no write is in flight. Answered with `Done`.
     GiveBack {
-        /// Which.
+        /// The pages.
         pages: Vec<Pages>,
     },
-    /// Makes reserved pages a file's, and ranges of it holes; answered with `Attr`. All copies of these pages have been written by then. What they replace is free.
+    /// Makes reserved pages part of a file, and ranges of it holes. Answered with `Attr`. All copies of these pages
+    /// must have been written before. The pages that they replace become free.
     Commit {
-        /// Open by which handle, for writing.
+        /// Handle of the file, open for writing.
         handle: u64,
-        /// The file goes at least to here.
+        /// Length that the file has at least after this.
         size_min: u64,
-        /// When its contents changed; none: now.
+        /// Time of the change of the contents; `None`: now.
         mtime: Option<Time>,
-        /// Ranges of the file that become holes first, in the order of the file, and none overlap: (first page, pages).
+        /// Ranges that become holes first, in the order of the file and without overlaps: (first page, pages).
         holes: Vec<(u64, u64)>,
-        /// What its pages are then, in the order of the file, none twice.
+        /// The new pages, in the order of the file and without overlaps.
         extents: Vec<Extent>,
     },
-    /// Asked only after another request ([`Self::Heartbeat`]) was answered since the donor failed: a client that has to [join again](super::Error::Rejoin) has lost its access to all donors, and the
-    /// donor is well.
-    ///
-    /// A donor does not answer this client for a segment, or what it says is wrong; answered with `Places`, in which it is no copy any more. The last whole copy stays, and is
+    /// Reports that a donor does not answer this client for a segment, or that its copy is wrong. Answered with
+    /// `Places`, in which it is no longer a copy. The last whole copy stays; reporting it fails with
     /// [`Error::Lost`](super::Error::Lost).
+    ///
+    /// Send this only after another request ([`Self::Heartbeat`]) was answered since the donor failed: a client that
+    /// must [join again](super::Error::Rejoin) has lost its access to all donors, and the donor is well.
     Failed {
-        /// Which segment.
+        /// The segment.
         segment: u32,
-        /// Which donor.
+        /// The donor.
         #[serde(with = "donor_id")]
         donor: DonorId,
-        /// In which run of it.
+        /// The run of the donor.
         incarnation: u64,
     },
-    /// Memory and inodes, with [`Answer::Space`](super::Answer::Space).
+    /// Asks for the room for pages and inodes. Answered with [`Answer::Space`](super::Answer::Space).
     Statfs,
-    /// The value of an extended attribute, with `Bytes`.
+    /// Asks for the value of an extended attribute. Answered with `Bytes`.
     GetXattr {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
-        /// Its name, with its prefix.
+        /// Name of the attribute, with its prefix.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// The names of extended attributes, each with a 0 behind it, with `Bytes`.
+    /// Asks for the names of extended attributes, each followed by a 0. Answered with `Bytes`.
     ListXattr {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
     },
-    /// Sets an extended attribute; answered with `Done`.
+    /// Sets an extended attribute. Answered with `Done`.
     SetXattr {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
-        /// Its name: `user.`, `trusted.` and `security.` are known.
+        /// Name of the attribute. The prefixes `user.`, `trusted.` and `security.` are known.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
-        /// Its value.
+        /// Value of the attribute.
         #[serde(with = "serde_bytes")]
         value: Vec<u8>,
-        /// Whether it is there already.
+        /// Whether it must exist already.
         how: SetXattr,
     },
-    /// Removes an extended attribute; answered with `Done`.
+    /// Removes an extended attribute. Answered with `Done`.
     RemoveXattr {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
-        /// Its name.
+        /// Name of the attribute.
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// Locks a range, instead of what the owner has locked of it; answered with `Done`, or [`Error::WouldBlock`](super::Error::WouldBlock): who wants to wait asks again.
+    /// Locks a range, replacing the owner's locks in it. Answered with `Done`, or
+    /// [`Error::WouldBlock`](super::Error::WouldBlock): a client that wants to wait asks again.
     Lock(Lock),
-    /// Which lock excludes this one, with [`Answer::Excluded`](super::Answer::Excluded).
+    /// Asks for a lock that conflicts with this one. Answered with [`Answer::Excluded`](super::Answer::Excluded).
     TestLock(Lock),
-    /// Releases what an owner has locked of a range; answered with `Done`.
+    /// Releases an owner's locks in a range. Answered with `Done`.
     Unlock {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
-        /// Whose.
+        /// Owner of the locks.
         owner: LockOwner,
         /// First byte.
         first: u64,
@@ -416,8 +429,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether it changes what the service keeps on its disk: such a request has a sequence number. What is open, locked and reserved is no such change, and these requests may be repeated as
-    /// they are.
+    /// Whether the request changes what the service stores on its disk, and so has a sequence number. Open handles,
+    /// locks and reservations are not stored there, and requests that change only them may be repeated.
     pub fn changes(&self) -> bool {
         matches!(
             self,

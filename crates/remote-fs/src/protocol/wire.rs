@@ -1,4 +1,4 @@
-//! Messages and replies as bytes.
+//! Encoding of messages and replies.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,16 +12,16 @@ use super::limits::{
 use super::page::{Extent, Pages, Run, Sums};
 use super::request::{Message, Request};
 
-/// The type of a file system's requests.
+/// Type of a file system's requests.
 pub const FILES: RequestType = RequestType::new(56);
 
-/// Bytes that are no message, or no reply.
+/// Error for bytes that are not a valid message or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("these bytes make no sense")]
+#[error("these bytes are not a valid message")]
 pub struct Malformed;
 
 fn write(value: &impl Serialize) -> Vec<u8> {
-    // Writing to memory fails for values alone that none of ours are: sequences without a length, and such.
+    // Writing to memory fails only for values that we do not use, such as sequences of unknown length.
     postcard::to_allocvec(value).unwrap_or_default()
 }
 
@@ -40,16 +40,16 @@ fn check(makes_sense: bool) -> Result<(), Malformed> {
 }
 
 impl Message {
-    /// As bytes.
+    /// The message as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         write(self)
     }
 
-    /// From bytes that may be anything.
+    /// Reads a message from untrusted bytes.
     ///
     /// # Errors
     ///
-    /// [`Malformed`], also where something in it is longer than it may be.
+    /// [`Malformed`], also if a part of it is too long.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let message: Self = read(bytes, REQUEST_LEN_MAX)?;
         match &message {
@@ -65,7 +65,7 @@ impl Message {
     }
 }
 
-/// What is longer than a name may be is read, so that it can be answered for what it is.
+/// Names that are too long are read up to a point, so that they can be refused with the proper error.
 fn check_request(request: &Request) -> Result<(), Malformed> {
     let name_len_max = NAME_LEN_MAX * 16;
     match request {
@@ -122,16 +122,17 @@ fn check_run(run: &Run) -> Result<(), Malformed> {
 }
 
 impl Reply {
-    /// As bytes.
+    /// The reply as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         write(self)
     }
 
-    /// From bytes that may be anything.
+    /// Reads a reply from untrusted bytes.
     ///
     /// # Errors
     ///
-    /// [`Malformed`], also where runs of a layout have another number of checksums than of pages, are not in order, or lie beyond its end.
+    /// [`Malformed`], also if a run of a layout has a different number of checksums than pages, or runs are out of
+    /// order or lie beyond the layout's end.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let reply: Self = read(bytes, ANSWER_LEN_MAX)?;
         if let Self::Answer(super::answer::Answer::Layout(layout)) = &reply {

@@ -1,37 +1,40 @@
-//! How a service is to be, and what became of it.
+//! Configuration, errors and statistics of a service.
 
 use crate::disk::DiskError;
 use crate::journal::JournalError;
 use crate::protocol::Time;
 
-/// How a service works.
+/// Configuration of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Copies of each page, at as many donors.
+    /// Copies of each page, each at another donor.
     pub copies: usize,
-    /// Bytes of a slab, at most: of the page memory that is asked of a donor at once.
+    /// Longest slab, in bytes: the unit in which page memory is requested from donors.
     pub slab_len: u64,
-    /// A client that was silent for so long is dead.
+    /// Time of silence after which a client is declared dead.
     pub lease_ns: u64,
-    /// A client whose `rpc` session is gone is dead after so long, unless it says something.
+    /// Time after which a client whose `rpc` session ended is declared dead, unless it sends something.
     pub left_ns: u64,
-    /// A donor that did not answer for so long loses the copies that others have, too.
+    /// Time without an answer after which a donor loses those of its copies of which there are others.
     pub patience_ns: u64,
-    /// Time between two looks at a donor.
+    /// Interval between two status requests to a donor.
     pub look_ns: u64,
-    /// A reservation waits for memory so long, at most.
+    /// Time that a reservation waits for memory, at most.
     pub reserve_ns: u64,
-    /// Clients at a time.
+    /// Most clients at once.
     pub clients_max: usize,
-    /// Pages that a client has reserved, at most.
+    /// Pages that a client can have reserved.
     pub reserved_max: u64,
-    /// Copies that a client may have taken out because it did not reach them. By default as many as four terabytes have segments of 64 MB.
+    /// Copies that a client may have removed because it could not reach them. The default is the number of segments of
+    /// 64 MB in four terabytes.
     pub failed_max: u32,
-    /// Inodes that there may be: files, directories and whatever else has a name. When there are so many, no further one is made. As many further names (hard links) may there be.
+    /// Inodes allowed: files, directories and everything else with a name. Beyond that no more are made. The same limit
+    /// applies to additional names (hard links).
     pub inodes_max: u64,
-    /// Bytes of all extended attributes of all inodes together, names and values. Those of one inode are [`XATTRS_LEN_MAX`](crate::protocol::XATTRS_LEN_MAX) at most.
+    /// Bytes of all extended attributes of all inodes, names and values. One inode may have up to
+    /// [`XATTRS_LEN_MAX`](crate::protocol::XATTRS_LEN_MAX).
     pub xattrs_len_max: u64,
-    /// Callers that have greeted and not proved that they have the key.
+    /// Callers that have greeted without proving yet that they have the key.
     pub strangers_max: usize,
 }
 
@@ -60,63 +63,63 @@ impl Default for Config {
 /// The time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Since whenever; it never goes back.
+    /// Monotonic time, from any origin.
     pub ns: u64,
-    /// The time of the day, for what is stamped with it.
+    /// The time of day, for time stamps.
     pub time: Time,
 }
 
-/// Why a service does not begin.
+/// Reason why a service cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The journal says so.
+    /// The journal cannot be opened or read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// What was kept makes no sense to this version.
-    #[error("what was kept is of another version of this program, or makes no sense: {0}")]
+    /// The stored state cannot be interpreted by this version.
+    #[error("the stored state is of another version of this program, or damaged: {0}")]
     Unknown(String),
 }
 
-/// Why a service ends.
+/// Reason why a service ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// Nobody knows what lasts. What was answered does.
-    #[error("{0}; what was answered lasts, and a new start finds it")]
+    /// The disk failed, so it is unknown which unanswered changes are durable. Answered ones are.
+    #[error("{0}; answered changes are durable, and a restart finds them")]
     Disk(#[from] DiskError),
     /// A later service of the same file system has the donors.
     #[error(
         "another service of this file system has taken donor {donor} over, under epoch {held}: only one may run, on the latest copy of its data"
     )]
     TakenOver {
-        /// Which donor says so.
+        /// Name of the donor that said so.
         donor: String,
-        /// The other's epoch.
+        /// Epoch of the other service.
         held: u32,
     },
 }
 
-/// What a service counted.
+/// Statistics of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Requests that were answered.
+    /// Requests answered.
     pub answered: u64,
-    /// Of them, those that were refused.
+    /// Requests refused. They count as answered, too.
     pub refused: u64,
-    /// Messages that made no sense.
+    /// Messages that were not valid.
     pub nonsense: u64,
     /// Messages of callers without the key.
     pub strangers: u64,
-    /// Changes that were made.
+    /// Changes made.
     pub changes: u64,
-    /// Times that the disk was made to keep them.
+    /// Syncs of the disk.
     pub syncs: u64,
-    /// Clients that were taken for dead.
+    /// Clients declared dead.
     pub dead: u64,
-    /// Copies that were taken out.
+    /// Copies removed.
     pub lost_copies: u64,
-    /// Copies that were made anew.
+    /// Copies restored.
     pub repaired: u64,
 }

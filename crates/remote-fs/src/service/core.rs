@@ -1,4 +1,4 @@
-//! The service as a whole: who asks, and what the answer is.
+//! The service as a whole: receives messages, performs requests and answers.
 
 use std::collections::BTreeSet;
 use std::hash::Hash;
@@ -21,18 +21,18 @@ use crate::protocol::{
     RESERVE_PAGES_MAX, Reply, Request, SECRET_LEN, Space,
 };
 
-/// What became of a message.
+/// Outcome of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// The answer.
+    /// The answer, to be sent now.
     Answer(Vec<u8>),
-    /// The answer comes later, by [`Service::poll`], under this number.
+    /// The answer will come from [`Service::poll`], under this number.
     Held(u64),
 }
 
-/// Why there is no answer yet.
+/// Reason why there is no answer yet.
 enum Later {
-    /// There is no memory, and there may be some soon.
+    /// There is no memory, but there may be some soon.
     Memory { client: u64, pages: u32 },
 }
 
@@ -44,15 +44,15 @@ struct Waiting {
     until_ns: u64,
 }
 
-/// As long as clients of an earlier epoch may come back.
+/// The grace period, in which clients of an earlier epoch may come back.
 struct Grace {
     until_ns: u64,
     missing: BTreeSet<u64>,
-    /// The last inode of earlier epochs: they can have none open that was made later.
+    /// The last inode of earlier epochs. Clients of those cannot have later ones open.
     last_ino: Ino,
 }
 
-/// A file system's metadata service; see [the module](super). `P` names peers: `rpc` sessions.
+/// A file system's metadata service; see [the module](super). `P` identifies peers: `rpc` sessions.
 pub struct Service<D, K, P> {
     store: Store<K>,
     memory: Memory<D>,
@@ -62,13 +62,13 @@ pub struct Service<D, K, P> {
     random: Box<dyn Generator>,
     config: Config,
     grace: Option<Grace>,
-    /// Answers that leave when all changes last.
+    /// Answers that wait until all changes are durable.
     held: Vec<(u64, Vec<u8>)>,
     done: Vec<(u64, Vec<u8>)>,
     waiting: Vec<Waiting>,
-    /// Clients that are gone, which the disk had no room to say.
+    /// Clients that are gone but still recorded, because the disk was full.
     leaving: BTreeSet<u64>,
-    /// Inodes without a name that nobody has open any more, which the disk had no room to forget.
+    /// Unnamed and closed inodes that are still recorded, because the disk was full.
     closing: BTreeSet<Ino>,
     last_id: u64,
     look_ns: u64,
@@ -80,16 +80,17 @@ impl<D, K, P> std::fmt::Debug for Service<D, K, P> {
     }
 }
 
-/// Time between two looks for clients that are dead.
+/// Interval between checks for dead clients, in ns.
 const LOOK_NS: u64 = 50_000_000;
 
 impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
-    /// A service with donors, whose addresses are `names`, in the order of [`Donors::ids`]; with a disk, on which it finds and keeps everything, or without one: then the file system is gone with it.
-    /// Callers have the key, where there is one.
+    /// Opens a service with donors, whose addresses are `names` in the order of [`Donors::ids`]. It finds and stores
+    /// its state on `disk`; without a disk the file system ends with the service. If there is a key, callers must have
+    /// it.
     ///
     /// # Errors
     ///
-    /// [`OpenError`].
+    /// [`OpenError`] if the disk cannot be read, or what it holds cannot be interpreted.
     pub fn open(
         disk: Option<K>,
         donors: D,
@@ -124,12 +125,12 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         Ok(service)
     }
 
-    /// What is kept.
+    /// The durable state.
     pub fn kept(&self) -> &Kept {
         &self.store.kept
     }
 
-    /// What it counted.
+    /// Statistics of the service.
     pub fn stats(&self) -> Stats {
         self.store.stats
     }
@@ -139,7 +140,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         self.sessions.clients().count()
     }
 
-    /// Segments with fewer copies than there should be, and segments without any.
+    /// Number of segments with fewer copies than there should be, and of segments without any.
     pub fn degraded(&self) -> (usize, usize) {
         let segments = || self.store.kept.segments.values();
         let whole = |segment: &crate::kept::Segment| segment.members.iter().filter(|member| member.is_whole).count();
@@ -147,13 +148,14 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         (lacking, segments().filter(|segment| whole(segment) == 0).count())
     }
 
-    /// Donors that answer, and all.
+    /// Number of donors that answer, and of all donors.
     pub fn donors_ready(&self) -> (usize, usize) {
         let lanes = &self.memory.lanes.0;
         (lanes.iter().filter(|lane| lane.is_ready()).count(), lanes.len())
     }
 
-    /// Donors that do not cut off who is to have no access any more, by name, and why: what was reserved for those stays apart until they do.
+    /// Donors that fail to cut off an expelled client, with their reason. Until they do, what that client had reserved
+    /// is not reused.
     pub fn refusals(&self) -> impl Iterator<Item = (&str, &Refusal)> {
         self.memory.lanes.0.iter().filter_map(|lane| Some((lane.name.as_str(), lane.refusal.as_ref()?)))
     }
@@ -163,7 +165,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         self.memory.donors()
     }
 
-    /// Takes what a peer sent.
+    /// Handles a peer's message.
     pub fn take(&mut self, peer: P, message: &[u8], now: Now) -> Taken {
         let reply = match Message::read(message) {
             Err(_) => {
@@ -203,17 +205,17 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         self.store.stats.refused += u64::from(matches!(reply, Reply::Refused(_)));
     }
 
-    /// A peer's session is gone.
+    /// Records that a peer's session has ended.
     pub fn left(&mut self, peer: P, now: Now) {
         self.gate.forget(peer);
         self.sessions.left(peer, now.ns + self.config.left_ns);
     }
 
-    /// Does what there is to do, and makes all changes last. Returns whether there was anything.
+    /// Does the work that is due, and makes all changes durable. Returns whether there was anything.
     ///
     /// # Errors
     ///
-    /// [`Failure`]: the service is over. What has not been answered may have happened or not.
+    /// [`Failure`]: the service has ended. Unanswered requests may or may not have been performed.
     pub fn turn(&mut self, now: Now) -> Result<bool, Failure> {
         let mut busy = self.memory.turn(&mut self.store, now.ns, !self.waiting.is_empty())?;
         self.serve_waiting(now);
@@ -236,21 +238,21 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         Ok(busy)
     }
 
-    /// Adds answers that were held, by their numbers.
+    /// Adds answers that were held and may now be sent, with their numbers.
     pub fn poll(&mut self, answers: &mut Vec<(u64, Vec<u8>)>) {
         answers.append(&mut self.done);
     }
 
-    /// Whether something has to be done now, whoever else asks.
+    /// Whether there is work to do at once, without a message or an event.
     pub fn is_busy(&self) -> bool {
         !self.done.is_empty() || !self.waiting.is_empty() || self.store.is_dirty()
     }
 
-    /// Ends it in order, so that the next start is quick.
+    /// Closes the store in an orderly way, so that the next start is quick.
     ///
     /// # Errors
     ///
-    /// [`Failure`]; what was answered lasts.
+    /// [`Failure`]; answered changes are durable even so.
     pub fn close(&mut self) -> Result<(), Failure> {
         self.store.close()
     }
@@ -302,7 +304,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         };
         self.sessions.begin(client, peer, now.ns + self.config.lease_ns);
         self.hear_from(client, peer, now);
-        // What it told before, perhaps in a message whose answer was lost, counts no more.
+        // The handles and locks of an earlier join, whose answer may have been lost, are void.
         let mut closed = self.sessions.close_all(client);
         self.locks.release_client(client);
         let (mut opens, mut locks) = (Vec::new(), Vec::new());
@@ -365,7 +367,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         Ok(result.map_or_else(Reply::Refused, Reply::Answer))
     }
 
-    /// A request that changes what is kept.
+    /// Performs a request that changes the durable state.
     fn change(
         &mut self,
         client: u64,
@@ -384,7 +386,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             if let Some(error) = session.errors.get(&sequence) {
                 return Err(*error);
             }
-            // The client has given it up, and may have other plans for the pages that it names.
+            // The client has given the request up, and may have reused the pages that it names.
             if sequence < session.settled {
                 return Err(Error::Settled);
             }
@@ -431,7 +433,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         let op = Op::Change { client, sequence, settled, caller, now: time, opened, request };
         let answer = self.store.perform(&op)?;
         for pages in pages {
-            // That they are the client's was looked at.
+            // Cannot fail: the pages were checked to be the client's.
             let _ = self.store.space.commit(client, pages);
         }
         if let Op::Change { request, .. } = &op {
@@ -443,19 +445,19 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         Ok(answer)
     }
 
-    /// Forgets a client that is gone; on a full disk, when there is room again.
+    /// Records that a client is gone. If the disk is full, this is retried later.
     fn forget_client(&mut self, client: u64) {
         if self.store.perform(&Op::Leave { client }).is_err() {
             self.leaving.insert(client);
         }
     }
 
-    /// A file that was created is open by the handle that came with the request.
+    /// Opens a newly created file by the handle that came with the request.
     fn reopen_created(&mut self, client: u64, request: &Request, answer: &Answer) {
         if let (Request::Create { handle, access, .. }, Answer::Attr(attr)) = (request, answer)
             && self.store.kept.tree.inode(attr.ino).is_ok()
         {
-            // When the handle is another's by now, the client has had the answer.
+            // If the handle belongs to another file by now, the client has already had the answer.
             let _ = self.sessions.open(client, Held { handle: *handle, ino: attr.ino, access: *access });
         }
     }
@@ -475,7 +477,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         if has_them { Ok(pages) } else { Err(Error::NotReserved) }
     }
 
-    /// `None`: later.
+    /// Reserves pages now; `None` if the request has to wait for memory.
     fn try_reserve(&mut self, client: u64, pages: u32) -> Option<Result<Answer, Error>> {
         if pages == 0 {
             return Some(Err(Error::Invalid));
@@ -491,7 +493,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
 
     fn reserve(&mut self, client: u64, pages: u32) -> Answer {
         let space = &mut self.store.space;
-        // Nobody gets all that is left, so that others get something.
+        // A client gets at most half of what is left, so that there is some for others.
         let share = space.free_pages().div_ceil(2);
         let left = self.config.reserved_max.saturating_sub(space.reserved_pages(client)).max(1);
         let pages = u64::from(pages.min(RESERVE_PAGES_MAX)).min(share).min(left) as u32;
@@ -513,7 +515,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             Request::GetAttr { ino } => tree.attr(ino).map(Answer::Attr),
             Request::ReadLink { ino } => tree.read_link(ino).map(|target| Answer::Bytes(target.to_vec())),
             Request::Open { handle, ino, access } => {
-                // A handle that is open already may be open for more than the mode allows by now.
+                // A handle that is open already may allow more than the mode does by now.
                 let held = Held { handle, ino, access };
                 let attr = match self.sessions.held(client, handle) {
                     Ok(_) => tree.attr(ino)?,
@@ -562,7 +564,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                     return Err(Error::Grace);
                 }
                 let is_it = |member: &crate::kept::Member| (member.donor, member.incarnation) == (donor.0, incarnation);
-                // What is out already, or is the last one, does not count: it is asked for again and again.
+                // A copy already removed, and the last copy, do not count: clients report those repeatedly.
                 if self.memory.blame(&mut self.store, segment, is_it)? {
                     session.failed += 1;
                 }
@@ -593,14 +595,14 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 self.locks.unlock(client, ino, owner, first, last);
                 Ok(Answer::Done)
             }
-            // What changes something, and reservations, are performed elsewhere.
+            // Changes and reservations are handled elsewhere.
             _ => Err(Error::Invalid),
         }
     }
 
-    /// Forgets inodes without a name that nobody has open.
+    /// Drops those of the inodes that have no name and are not open.
     fn drop_closed(&mut self, inos: impl IntoIterator<Item = Ino>) {
-        // Whoever has it open may come back.
+        // A client that has it open may still come back.
         let is_missed = |grace: &Grace, ino| ino <= grace.last_ino;
         for ino in inos {
             if self.grace.as_ref().is_some_and(|grace| is_missed(grace, ino)) {
@@ -612,13 +614,13 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             }
             match self.store.perform(&Op::Drop { ino }) {
                 Ok(_) => self.locks.forget(ino),
-                // On a full disk it stays until there is room.
+                // If the disk is full, the inode stays until there is room.
                 Err(_) => drop(self.closing.insert(ino)),
             }
         }
     }
 
-    /// A client is gone, or dead.
+    /// Ends a client that left or was declared dead.
     fn end_client(&mut self, client: u64) {
         let closed = self.sessions.end(client);
         self.locks.release_client(client);
@@ -627,7 +629,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         self.drop_closed(closed);
     }
 
-    /// Those who have not come back are dead.
+    /// Ends the grace period if it is over. Clients that have not come back are declared dead.
     fn end_grace_if_over(&mut self, now: Now) {
         let is_over = self.grace.as_ref().is_some_and(|grace| grace.missing.is_empty() || grace.until_ns <= now.ns);
         if !is_over {
@@ -635,7 +637,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         }
         for client in self.grace.take().map(|grace| grace.missing).unwrap_or_default() {
             self.store.stats.dead += 1;
-            // It had no access in this epoch, but it may come to a donor yet.
+            // It had no access in this epoch, but donors might still admit it.
             self.memory.bury(client, &mut self.store);
             self.forget_client(client);
         }
@@ -649,6 +651,6 @@ fn reads_or_writes(access: Access) -> bool {
 }
 
 fn same_secret(one: &[u8; SECRET_LEN], other: &[u8; SECRET_LEN]) -> bool {
-    // All bytes are looked at, so that the time tells nothing.
+    // Compares all bytes, so that the time taken reveals nothing.
     one.iter().zip(other).fold(0, |all, (ours, theirs)| all | (ours ^ theirs)) == 0
 }

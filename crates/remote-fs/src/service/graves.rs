@@ -1,4 +1,4 @@
-//! What dead clients had reserved, until every donor has cut them off.
+//! Reservations of dead clients, kept until every donor has cut the clients off.
 
 use std::collections::BTreeSet;
 
@@ -7,37 +7,38 @@ use super::store::Store;
 use crate::disk::Disk;
 use crate::protocol::Pages;
 
-/// A client that is gone.
+/// A client that is gone, and its reservations.
 struct Grave {
     client: u64,
     pages: Vec<Pages>,
-    /// Donors that may still let it in.
+    /// Donors that may still admit the client.
     open: BTreeSet<usize>,
 }
 
-/// All that are not done with.
+/// All graves whose donors have not all cut their client off.
 #[derive(Default)]
 pub(super) struct Graves(Vec<Grave>);
 
 impl Graves {
-    /// A client is gone, which may have had access at these donors.
+    /// Adds a client that is gone, which may have had access to these donors.
     pub fn dig(&mut self, client: u64, pages: Vec<Pages>, open: BTreeSet<usize>) {
         self.0.push(Grave { client, pages, open });
     }
 
-    /// Clients that a donor is to cut off.
+    /// Clients that a donor must still cut off.
     pub fn of_lane(&self, lane: usize) -> Vec<u64> {
         self.0.iter().filter(|grave| grave.open.contains(&lane)).map(|grave| grave.client).collect()
     }
 
-    /// A donor has cut a client off; `None`: all of them, since it has started again.
+    /// Records that a donor has cut off a client; `None`: all clients, since it has restarted.
     pub fn close(&mut self, lane: usize, client: Option<u64>) {
         for grave in self.0.iter_mut().filter(|grave| client.is_none_or(|client| client == grave.client)) {
             grave.open.remove(&lane);
         }
     }
 
-    /// Gives free what nobody can write to any more: pages none of whose copies lie at a donor that may still let their client in.
+    /// Frees the pages to which their client can no longer write: those without a copy at a donor that may still admit
+    /// it.
     pub fn settle<K: Disk>(&mut self, lanes: &Lanes, store: &mut Store<K>) {
         for grave in &mut self.0 {
             let open = &grave.open;

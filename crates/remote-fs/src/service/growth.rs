@@ -1,19 +1,19 @@
-//! A segment more.
+//! Adding a segment.
 
 use super::lanes::Lanes;
 use crate::kept::Member;
 use crate::protocol::PAGE;
 
-/// The least slab that is worth it.
+/// Shortest slab worth having, in bytes.
 const SLAB_MIN: u64 = 1 << 20;
 
-/// A segment whose slabs are being asked for.
+/// A segment whose slabs have been requested.
 #[derive(Debug)]
 pub(super) struct Growth {
     pub slab_len: u64,
     /// Donors that have not answered.
     pub waiting: usize,
-    /// What they gave.
+    /// The slabs that were granted.
     pub members: Vec<Member>,
     pub has_failed: bool,
 }
@@ -24,9 +24,10 @@ impl Growth {
     }
 }
 
-/// The donors that the next segment's copies come from, and the bytes of each slab; `None` while there is no room for all copies.
+/// Chooses the donors for the next segment's copies, and the length of each slab; `None` while there is no room for all
+/// copies.
 pub(super) fn plan(lanes: &Lanes, copies: usize, slab_len: u64) -> Option<(Vec<usize>, u64)> {
-    // Where fewer donors are left than copies should be, there are fewer copies, as of what was written before.
+    // If there are fewer donors than wanted copies, there are fewer copies, as for data written earlier.
     let copies = copies.min(lanes.counting()).max(1);
     let mut chosen = lanes.with_room(SLAB_MIN, &[]);
     if chosen.len() < copies {
@@ -35,7 +36,8 @@ pub(super) fn plan(lanes: &Lanes, copies: usize, slab_len: u64) -> Option<(Vec<u
     chosen.truncate(copies);
     let free = chosen.iter().map(|lane| lanes.0[*lane].free).min()?;
     let mut len = slab_len.max(SLAB_MIN);
-    // A donor's memory is not taken as one slab: its other half may be another segment's, with another donor.
+    // A donor's memory is not taken as a single slab, so that the other half can go to another segment, with another
+    // donor.
     while len > SLAB_MIN && len > free / 2 {
         len /= 2;
     }

@@ -1,4 +1,4 @@
-//! The donors, each as far as it is known.
+//! The donors, and what is known of each.
 
 use sinew_remote_memory::donor::Refusal;
 use sinew_remote_memory::volume::DonorId;
@@ -6,14 +6,14 @@ use sinew_remote_memory::volume::DonorId;
 use crate::kept::{Member, Segment};
 use crate::protocol::DonorPlace;
 
-/// How a donor stands.
+/// State of a donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It does not answer; it is asked again at this time.
+    /// It does not answer. It will be fenced again at this time.
     Away { again_ns: u64 },
-    /// A fence is under way.
+    /// A fence is in flight.
     Fencing,
-    /// It is fenced under our epoch, and there is a way to its memory.
+    /// It is fenced under our epoch, and its memory can be reached.
     Ready,
 }
 
@@ -23,21 +23,21 @@ pub(super) struct Lane {
     pub donor: DonorId,
     pub name: String,
     pub state: State,
-    /// Its run that is fenced under our epoch.
+    /// The run of the donor that is fenced under our epoch.
     pub incarnation: Option<u64>,
-    /// Bytes that are nobody's, as far as is known.
+    /// Free bytes, as far as known.
     pub free: u64,
-    /// Whether it has said so since it was fenced.
+    /// Whether the donor has reported its free bytes since it was fenced.
     pub knows_free: bool,
     pub look_ns: u64,
     pub is_looked_at: bool,
-    /// When it is told again of clients whom it could not cut off.
+    /// When to tell it again to cut off the clients that it could not.
     pub expel_again_ns: Option<u64>,
-    /// Why it does not cut somebody off, since it was told to last.
+    /// Why it has failed to cut a client off, if it refused the last request.
     pub refusal: Option<Refusal>,
-    /// Since when it has not answered.
+    /// Time since which it has not answered.
     pub away_since_ns: Option<u64>,
-    /// Whether its copies have been taken out for that.
+    /// Whether its copies have been removed for that.
     pub is_given_up: bool,
 }
 
@@ -52,7 +52,7 @@ impl Lane {
     }
 }
 
-/// All donors, in the order in which they were named.
+/// All donors, in the order in which they were given.
 #[derive(Debug)]
 pub(super) struct Lanes(pub Vec<Lane>);
 
@@ -75,18 +75,18 @@ impl Lanes {
         Self(donors.into_iter().map(lane).collect())
     }
 
-    /// The lane of a copy, if its donor is one of ours.
+    /// The lane of a copy, if its donor is among ours.
     pub fn of(&self, member: &Member) -> Option<usize> {
         self.0.iter().position(|lane| lane.donor.0 == member.donor)
     }
 
-    /// Whether the copy can be read and written now.
+    /// Whether a copy can be read and written now.
     pub fn reaches(&self, member: &Member) -> bool {
         let lane = self.of(member).map(|lane| &self.0[lane]);
         lane.is_some_and(|lane| lane.is_ready() && lane.incarnation == Some(member.incarnation))
     }
 
-    /// Whether the copy's donor was fenced under our epoch: nobody of an earlier one writes there.
+    /// Whether a copy's donor is fenced under our epoch, so that no client of an earlier one writes there.
     pub fn is_fenced(&self, member: &Member) -> bool {
         self.of(member).is_some_and(|lane| self.0[lane].incarnation == Some(member.incarnation))
     }
@@ -98,7 +98,7 @@ impl Lanes {
             && members.iter().any(|member| member.is_whole && self.reaches(member))
     }
 
-    /// As clients are told.
+    /// The donors, as clients are told.
     pub fn places(&self) -> Vec<DonorPlace> {
         let place = |lane: &Lane| DonorPlace {
             donor: lane.donor,
@@ -108,12 +108,12 @@ impl Lanes {
         self.0.iter().map(place).collect()
     }
 
-    /// Donors that count: those that are there, and those that are missed and may come back.
+    /// Number of donors that count: those that are there, and those that may come back.
     pub fn counting(&self) -> usize {
         self.0.iter().filter(|lane| lane.is_ready() || !lane.is_given_up).count()
     }
 
-    /// The donors that have most free of those that have so much, and none of `not`, most first.
+    /// The donors with at least `bytes` free and not in `not`, those with the most first.
     pub fn with_room(&self, bytes: u64, not: &[usize]) -> Vec<usize> {
         let has_room = |lane: &usize| self.0[*lane].is_ready() && self.0[*lane].free >= bytes && !not.contains(lane);
         let mut lanes: Vec<usize> = (0..self.0.len()).filter(has_room).collect();

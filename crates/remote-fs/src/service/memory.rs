@@ -1,4 +1,4 @@
-//! The donors' memory: who has been fenced, which segments there are, and which copies are missing.
+//! The donors' memory: fencing, growth by segments, and restoring of missing copies.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,7 +17,7 @@ use crate::disk::Disk;
 use crate::kept::{Member, Op};
 use crate::protocol::{Error, PAGE};
 
-/// What an answer is for.
+/// Purpose of a call or transfer whose answer is awaited.
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
     Fence(usize),
@@ -30,7 +30,7 @@ enum Purpose {
     Write(usize),
 }
 
-/// The donors, and what is under way with them.
+/// The donors, and the work in progress with them.
 pub(super) struct Memory<D> {
     donors: D,
     pub lanes: Lanes,
@@ -46,7 +46,7 @@ pub(super) struct Memory<D> {
     graves: Graves,
     failure: Option<Failure>,
     events: Vec<Event>,
-    /// Whether what can be reserved may be something else than before.
+    /// Whether the pages that can be reserved may have changed.
     has_changed: bool,
     begun_ns: Option<u64>,
     look_ns: u64,
@@ -54,7 +54,7 @@ pub(super) struct Memory<D> {
 }
 
 impl<D: Donors> Memory<D> {
-    /// Donors with their addresses, in the order of [`Donors::ids`].
+    /// The memory of these donors, whose addresses are `names` in the order of [`Donors::ids`].
     pub fn new<K: Disk>(donors: D, names: Vec<String>, config: Config, store: &mut Store<K>) -> Self {
         let lanes = Lanes::new(donors.ids().to_vec().into_iter().zip(names));
         let memory = Self {
@@ -78,7 +78,7 @@ impl<D: Donors> Memory<D> {
             now_ns: 0,
         };
         for (segment, members) in repair::abandoned(store, None) {
-            // On a full disk it is tried again later.
+            // If the disk is full, this is retried later.
             let _ = store.perform(&Op::Members { segment, members });
         }
         memory
@@ -94,7 +94,7 @@ impl<D: Donors> Memory<D> {
         self.donors.call(lane, self.last_tag, call);
     }
 
-    /// Pages that donors could lend beside those that they lend.
+    /// Pages that donors could lend in addition to those that they lend now.
     pub fn lendable_pages(&self) -> u64 {
         let free: u64 = self.lanes.0.iter().filter(|lane| lane.is_ready()).map(|lane| lane.free).sum();
         let copies = self.config.copies.min(self.lanes.counting()).max(1) as u64;
@@ -108,13 +108,13 @@ impl<D: Donors> Memory<D> {
             || growth::plan(&self.lanes, self.config.copies, self.config.slab_len).is_some()
     }
 
-    /// A client is gone: its pages are free again when no donor lets it in any more.
+    /// Keeps back the pages of a client that is gone, until no donor admits it any more.
     pub fn bury<K: Disk>(&mut self, client: u64, store: &mut Store<K>) {
         let pages = store.space.keep_back(client);
         let fenced = (0..self.lanes.0.len()).filter(|lane| self.lanes.0[*lane].incarnation.is_some());
         let open: BTreeSet<usize> = fenced.collect();
         for lane in &open {
-            // Who does not answer now is told when it is fenced again.
+            // A donor that does not answer now is told when it is fenced again.
             if self.lanes.0[*lane].is_ready() {
                 self.expel(*lane, client);
             }
@@ -123,7 +123,7 @@ impl<D: Donors> Memory<D> {
         self.graves.settle(&self.lanes, store);
     }
 
-    /// Has a donor cut off all whom it may still let in.
+    /// Tells a donor to cut off all buried clients that it may still admit.
     fn expel_buried(&mut self, lane: usize) {
         for client in self.graves.of_lane(lane) {
             self.expel(lane, client);
@@ -135,13 +135,15 @@ impl<D: Donors> Memory<D> {
         self.call(lane, Purpose::Expel(lane, client), Call::Expel { volume, epoch, client });
     }
 
-    /// Whether clients can have found out that a donor does not answer: before it is fenced under our epoch, it answers none of them.
+    /// Whether clients can know that a donor does not answer: before it is fenced under our epoch, it answers none of
+    /// them.
     pub fn may_be_blamed(&self, donor: DonorId) -> bool {
         let lane = self.lanes.0.iter().find(|lane| lane.donor == donor);
         lane.is_none_or(|lane| lane.incarnation.is_some() || lane.is_given_up)
     }
 
-    /// Takes a copy out that a client does not reach. Returns whether it was still in. Where we do not reach any other copy now, it stays: whoever has the others may have started again and lost them.
+    /// Removes a copy that a client cannot reach. Returns whether it was still a copy. If the service cannot reach
+    /// another copy now, it stays: the other donors may have restarted and lost theirs.
     pub fn blame<K: Disk>(
         &mut self,
         store: &mut Store<K>,
@@ -158,7 +160,7 @@ impl<D: Donors> Memory<D> {
         self.take_out(store, segment, is_it)
     }
 
-    /// Takes a copy out that somebody does not reach. Returns whether it was still in.
+    /// Removes a copy that cannot be reached. Returns whether it was still a copy.
     fn take_out<K: Disk>(
         &mut self,
         store: &mut Store<K>,
@@ -179,7 +181,7 @@ impl<D: Donors> Memory<D> {
         Ok(true)
     }
 
-    /// Does what there is to do; `wants_more`: somebody waits for memory. Returns whether there was anything.
+    /// Does the work that is due. `wants_more`: a reservation waits for memory. Returns whether there was anything.
     pub fn turn<K: Disk>(&mut self, store: &mut Store<K>, now_ns: u64, wants_more: bool) -> Result<bool, Failure> {
         self.now_ns = now_ns;
         self.begun_ns.get_or_insert(now_ns);
@@ -233,7 +235,7 @@ impl<D: Donors> Memory<D> {
         }
     }
 
-    /// What is done now and then.
+    /// Does the periodic work.
     fn look<K: Disk>(&mut self, store: &mut Store<K>) {
         let patience_ns = self.config.patience_ns;
         for index in 0..self.lanes.0.len() {
@@ -259,7 +261,7 @@ impl<D: Donors> Memory<D> {
         }
     }
 
-    /// Takes copies out that are not reached, where others are.
+    /// Removes copies that cannot be reached, of segments that have another copy within reach.
     fn give_up<K: Disk>(&mut self, store: &mut Store<K>, is_it: impl Fn(&Member, &Lanes) -> bool) {
         let hit = |segment: &crate::kept::Segment| {
             let (out, rest): (Vec<&Member>, Vec<&Member>) =
@@ -272,12 +274,12 @@ impl<D: Donors> Memory<D> {
             let lanes = &self.lanes;
             let out: Vec<Member> =
                 store.kept.segments[&segment].members.iter().filter(|m| is_it(m, lanes)).copied().collect();
-            // What cannot be recorded now is tried again.
+            // What cannot be recorded now is retried later.
             let _ = self.take_out(store, segment, |member| out.contains(member));
         }
     }
 
-    /// A donor does not answer.
+    /// Records that a donor does not answer.
     fn away(&mut self, lane: usize, again_ns: u64) {
         let lane = &mut self.lanes.0[lane];
         (lane.state, lane.is_looked_at, lane.knows_free) = (State::Away { again_ns }, false, false);
@@ -313,7 +315,7 @@ impl<D: Donors> Memory<D> {
                 known.is_looked_at = false;
                 (known.free, known.knows_free, known.look_ns) = (free, true, now_ns + self.config.look_ns);
                 if known.incarnation != Some(incarnation) {
-                    // It has started again, and knows us no more.
+                    // It has restarted, and does not know us any more.
                     self.away(lane, now_ns);
                 }
             }
@@ -344,11 +346,12 @@ impl<D: Donors> Memory<D> {
                 self.graves.close(lane, Some(client));
                 self.has_changed = true;
             }
-            // It works for all others, while a client that was stopped in the midst of a write may still end that. What that had reserved stays nobody's until then.
+            // The donor works for everyone else, but a client that was stopped in the middle of a write may still
+            // complete it. Until then that client's reservations are not reused.
             (Purpose::Expel(lane, _), Err(CallFailed::Refused(Refusal::Stopped))) => {
                 self.lanes.0[lane].expel_again_ns = Some(again_ns);
             }
-            // It is told again when it is fenced again.
+            // The donor is told again when it is fenced again.
             (Purpose::Expel(lane, _), _) => self.away(lane, again_ns),
             (Purpose::Free | Purpose::Read(_) | Purpose::Write(_), _) => {}
         }
@@ -363,11 +366,12 @@ impl<D: Donors> Memory<D> {
         self.call(lane, Purpose::Free, Call::Free { volume, epoch, slab });
     }
 
-    /// Nobody of an earlier epoch writes to this donor any more.
+    /// Handles a successful fence: no client of an earlier epoch writes to this donor any more.
     fn fenced<K: Disk>(&mut self, store: &mut Store<K>, lane: usize, incarnation: u64, slabs: &[Lent]) {
         let is_first = self.lanes.0[lane].incarnation != Some(incarnation);
         if !self.take_over(store, lane, incarnation, slabs, is_first) {
-            // Nobody is told of a donor while what is known of it lasts at another place: the next fence finds the same.
+            // Clients are not told of a donor while the recorded places are not up to date. The next fence gets the
+            // same answer.
             return self.away(lane, self.now_ns + self.config.look_ns / 2);
         }
         let known = &mut self.lanes.0[lane];
@@ -378,7 +382,7 @@ impl<D: Donors> Memory<D> {
             return self.expel_buried(lane);
         }
         self.graves.close(lane, None);
-        // What nobody has, somebody asked for and died, or gave up in an epoch that is over.
+        // Slabs not in use were requested by a service that died, or given up in an earlier epoch.
         let donor = self.lanes.0[lane].donor.0;
         let is_used = |lent: &&Lent| {
             let mut all = store.kept.segments.values().flat_map(|segment| &segment.members);
@@ -388,7 +392,8 @@ impl<D: Donors> Memory<D> {
         unused.into_iter().for_each(|slab| self.free(lane, slab));
     }
 
-    /// Takes over where a donor's slabs are, and, where it is fenced for the first time, which there are not any more. Returns whether all of it could be recorded.
+    /// Takes over the current places of a donor's slabs, and, at its first fence, removes copies whose slabs are gone.
+    /// Returns whether everything could be recorded.
     fn take_over<K: Disk>(
         &self,
         store: &mut Store<K>,
@@ -404,14 +409,14 @@ impl<D: Donors> Memory<D> {
         let mut changed = Vec::new();
         for (number, segment) in &store.kept.segments {
             let mut members = segment.members.clone();
-            // A donor moves a slab from where somebody was stopped in the midst of a write.
+            // A donor moves a slab away if a client was cut off in the middle of a write to it.
             members.iter_mut().filter(|member| is_ours(member)).for_each(|member| {
                 member.base = place(member).unwrap_or(member.base);
             });
-            // Later on, a slab that it has lent since is no news of those that it had.
+            // At a later fence, the list of slabs says nothing about copies made since.
             members.retain(|member| !is_first || is_there(member));
             if members.len() < segment.members.len() && !members.iter().any(|member| member.is_whole) {
-                // What was to become a copy has nothing to be copied from.
+                // A copy that was being filled has no source any more.
                 members.clear();
             }
             if members != segment.members {
@@ -455,7 +460,7 @@ impl<D: Donors> Memory<D> {
                 self.lanes.0[lane].free = self.lanes.0[lane].free.saturating_sub(lent.len);
             }
             Err(CallFailed::Refused(Refusal::Full { free, .. })) => {
-                // It has so much, and not in one piece.
+                // The donor has this much free, but not in one piece.
                 self.lanes.0[lane].free = free.min(growth.slab_len.saturating_sub(1));
                 growth.has_failed = true;
             }
@@ -506,11 +511,11 @@ impl<D: Donors> Memory<D> {
             return self.end_repair(store, true);
         };
         let len = count as usize * PAGE;
-        // There is room again when the step before is over.
+        // There is room again once the previous step is done.
         let Ok(target) = self.donors.arena().alloc(len, len) else { return };
         let Some(lane) = self.lanes.of(source) else { return };
         let at = source.base + u64::from(first) * PAGE as u64;
-        // What these pages are does not change until they have been copied.
+        // The contents of these pages do not change until they are copied.
         store.pinned = Some(repair.segment);
         self.repair = Some(Repair { next: first, step: count, ..repair });
         self.carry(store, Purpose::Read(lane), Move::Read { at, target });
@@ -521,7 +526,7 @@ impl<D: Donors> Memory<D> {
         self.last_tag += 1;
         self.purposes.insert(self.last_tag, purpose);
         if self.donors.submit(lane, self.last_tag, op).is_err() {
-            // Nothing else of ours is under way there: somebody else fills it, or it is broken.
+            // None of our own transfers is in flight there, so the lane is filled by another user, or broken.
             self.purposes.remove(&self.last_tag);
             self.end_repair(store, false);
         }
@@ -540,7 +545,7 @@ impl<D: Donors> Memory<D> {
                 self.repair = Some(Repair { next: repair.next + repair.step, step: 0, ..repair });
             }
             (Purpose::Read(lane) | Purpose::Write(lane), ..) => {
-                // The way is broken, and a fence brings another.
+                // The connection is broken. The next fence makes a new one.
                 self.end_repair(store, false);
                 self.away(lane, self.now_ns);
             }

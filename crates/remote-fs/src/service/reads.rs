@@ -1,4 +1,4 @@
-//! What is read of what is kept.
+//! Requests that read the durable state.
 
 use std::collections::BTreeSet;
 
@@ -6,18 +6,19 @@ use super::store::Store;
 use crate::disk::Disk;
 use crate::protocol::{Answer, EXTENTS_MAX, Error, Ino, LAYOUT_PAGES_MAX, Layout, Place, READDIR_MAX, SEGMENTS_MAX};
 
-/// Bytes of an answer that are left for what is told one by one.
+/// Bytes of an answer available for its runs, places or entries.
 const ROOM: usize = 768 << 10;
-/// Bytes that a run takes beside its checksums, a segment's place without its copies, a copy, and an entry beside its name, at most.
+/// Upper bounds in bytes: for a run without its checksums, a segment's place without its copies, a copy, and an entry
+/// without its name.
 const RUN_LEN: usize = 40;
 const PLACE_LEN: usize = 20;
 const COPY_LEN: usize = 32;
 const ENTRY_LEN: usize = 160;
 
-/// Copies of a segment that are reckoned with: as many as there may be, and those that are being made.
+/// Copies of a segment to allow for: as many as there may be, and those being made.
 const COPIES_MAX: usize = 10;
 
-// Reserved pages fit an answer, with the places of their segments, whatever the segments' copies are.
+// Reserved pages fit an answer, with the places of their segments, however many copies these have.
 const _: () = assert!(EXTENTS_MAX * RUN_LEN + SEGMENTS_MAX * (PLACE_LEN + COPIES_MAX * COPY_LEN) < ROOM);
 
 fn place_len<K: Disk>(store: &Store<K>, segment: u32) -> usize {
@@ -41,7 +42,7 @@ pub(super) fn layout<K: Disk>(store: &Store<K>, ino: Ino, at: u64, count: u64) -
         left = left.saturating_sub(RUN_LEN + 8 * run.sums.0.len() + place);
         left > 0
     });
-    // A hole may go on for longer than pages are told of.
+    // A hole may extend beyond the pages that an answer covers.
     let until = if runs.is_empty() && told == end {
         let asked = at.saturating_add(count);
         map.first_from(end).map_or(asked, |next| next.min(asked))

@@ -1,4 +1,4 @@
-//! A copy that is missing is made anew.
+//! Restoring a missing copy.
 
 use super::lanes::Lanes;
 use super::store::Store;
@@ -6,24 +6,24 @@ use crate::disk::Disk;
 use crate::kept::{Member, Op, Segment};
 use crate::protocol::PAGE;
 
-/// Pages that are copied at once.
+/// Pages copied by one step, at most.
 pub(super) const STEP: u32 = 64;
 
-/// A copy in the making.
+/// A copy that is being made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repair {
     pub segment: u32,
-    /// Where it is copied to.
+    /// The donor that the copy is made at.
     pub lane: usize,
-    /// Once the donor has given a slab.
+    /// The copy, once the donor has granted a slab.
     pub to: Option<Member>,
-    /// Pages before have been copied.
+    /// First page not yet copied.
     pub next: u32,
-    /// Pages that are on their way.
+    /// Pages of the step in flight; 0 if there is none.
     pub step: u32,
 }
 
-/// A segment that lacks a copy, and a donor for it.
+/// Chooses a segment that lacks a copy, and a donor for it.
 pub(super) fn plan<K: Disk>(store: &Store<K>, lanes: &Lanes, copies: usize) -> Option<(u32, usize)> {
     let copies = copies.min(lanes.0.len());
     let lacks = |segment: &Segment| {
@@ -40,7 +40,7 @@ pub(super) fn plan<K: Disk>(store: &Store<K>, lanes: &Lanes, copies: usize) -> O
     None
 }
 
-/// Copies that were begun by an earlier service, and that nobody goes on with.
+/// Segments with copies that an earlier service began and did not finish, each with its whole copies.
 pub(super) fn abandoned<K>(store: &Store<K>, current: Option<&Repair>) -> Vec<(u32, Vec<Member>)> {
     let is_ours = |number: u32| current.is_some_and(|repair| repair.segment == number);
     let half = store
@@ -53,7 +53,7 @@ pub(super) fn abandoned<K>(store: &Store<K>, current: Option<&Repair>) -> Vec<(u
 }
 
 impl Repair {
-    /// Records that the copy is there, to be written by whoever writes to the segment.
+    /// Records the new copy. From now on clients that write to the segment write to it, too.
     pub fn begin<K: Disk>(&mut self, store: &mut Store<K>, to: Member) -> bool {
         let Some(segment) = store.kept.segments.get(&self.segment) else { return false };
         let members = segment.members.iter().copied().chain([to]).collect();
@@ -61,7 +61,7 @@ impl Repair {
         store.perform(&Op::Members { segment: self.segment, members }).is_ok()
     }
 
-    /// Records that the copy has all pages, or that it is no copy.
+    /// Records that the copy has all pages, or that it is given up. Returns whether it was recorded.
     pub fn end<K: Disk>(&self, store: &mut Store<K>, is_whole: bool) -> bool {
         let (Some(segment), Some(to)) = (store.kept.segments.get(&self.segment), self.to) else { return false };
         let is_it = |member: &Member| (member.donor, member.slab) == (to.donor, to.slab);
@@ -74,7 +74,7 @@ impl Repair {
         store.perform(&Op::Members { segment: self.segment, members }).is_ok()
     }
 
-    /// Where to copy from.
+    /// The copy to copy from.
     pub fn source<'a>(&self, segment: &'a Segment, lanes: &Lanes) -> Option<&'a Member> {
         segment.members.iter().find(|member| member.is_whole && lanes.reaches(member))
     }

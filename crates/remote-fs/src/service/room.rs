@@ -1,17 +1,17 @@
-//! What names, and what is kept beside them, may take of the service's memory.
+//! Limits on the service's memory for names, inodes and extended attributes.
 
 use super::config::Config;
 use crate::protocol::{Error, Request};
 use crate::tree::Tree;
 
-/// Whether there is room for what a change adds. What is kept already is, whatever the limits are now.
+/// Checks that there is room for what a request adds. Existing data stays, even if it exceeds lowered limits.
 pub(super) fn check(tree: &Tree, config: &Config, request: &Request) -> Result<(), Error> {
     let has_room = match request {
         Request::Create { parent, name, .. }
         | Request::MakeDirectory { parent, name, .. }
         | Request::MakeNode { parent, name, .. }
         | Request::MakeSymlink { parent, name, .. } => {
-            // A name that is there is refused for that.
+            // An existing name is refused as such, later on.
             tree.len() < config.inodes_max || tree.has_name(*parent, name)
         }
         Request::Link { parent, name, .. } => tree.further_names() < config.inodes_max || tree.has_name(*parent, name),

@@ -1,4 +1,5 @@
-//! What clients have open, and whether they are alive. Nothing of it is kept: after a restart they tell it.
+//! Open handles of clients, and whether the clients are alive. None of this is stored: after a restart the clients
+//! report it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,16 +8,16 @@ use crate::protocol::{Access, Error, Held, Ino, OPENS_MAX};
 /// A client that has joined.
 #[derive(Debug)]
 pub(super) struct Session<P> {
-    /// Where its last message came from.
+    /// Peer that its last message came from.
     pub peer: P,
-    /// It is dead then, unless it says something.
+    /// Time at which it is declared dead, unless it sends something.
     pub until_ns: u64,
     opens: HashMap<u64, (Ino, Access)>,
-    /// Its requests that were refused, and that it has not settled.
+    /// Refused requests that the client has not settled, by number.
     pub errors: BTreeMap<u64, Error>,
-    /// It waits for no answer to any request of a lower number, as far as it has said.
+    /// Highest [`settled`](crate::protocol::Envelope::settled) that the client has sent.
     pub settled: u64,
-    /// Copies that it had taken out.
+    /// Copies removed on the client's reports.
     pub failed: u32,
 }
 
@@ -24,7 +25,7 @@ pub(super) struct Session<P> {
 #[derive(Debug)]
 pub(super) struct Sessions<P> {
     by_client: BTreeMap<u64, Session<P>>,
-    /// Handles that are open, by inode.
+    /// Number of open handles of each inode.
     counts: HashMap<Ino, u32>,
 }
 
@@ -53,30 +54,30 @@ impl<P: Copy + Eq> Sessions<P> {
         self.by_client.keys().copied()
     }
 
-    /// Those that are dead by now.
+    /// Clients whose time has expired.
     pub fn expired(&self, now_ns: u64) -> Vec<u64> {
         self.by_client.iter().filter(|(_, session)| session.until_ns <= now_ns).map(|(client, _)| *client).collect()
     }
 
-    /// A peer is gone: its clients are dead soon.
+    /// Records that a peer's `rpc` session ended: its clients expire soon.
     pub fn left(&mut self, peer: P, until_ns: u64) {
         for session in self.by_client.values_mut().filter(|session| session.peer == peer) {
             session.until_ns = session.until_ns.min(until_ns);
         }
     }
 
-    /// Whether anybody has it open.
+    /// Whether any client has the inode open.
     pub fn is_open(&self, ino: Ino) -> bool {
         self.counts.contains_key(&ino)
     }
 
-    /// What a client's handle is of.
+    /// The inode and access of a client's handle.
     pub fn held(&self, client: u64, handle: u64) -> Result<(Ino, Access), Error> {
         let session = self.by_client.get(&client).ok_or(Error::Rejoin)?;
         session.opens.get(&handle).copied().ok_or(Error::BadHandle)
     }
 
-    /// Opens a handle. One that is open for the same stays so.
+    /// Opens a handle. Opening it again for the same has no effect.
     pub fn open(&mut self, client: u64, Held { handle, ino, access }: Held) -> Result<(), Error> {
         let session = self.by_client.get_mut(&client).ok_or(Error::Rejoin)?;
         match session.opens.get(&handle) {
@@ -90,7 +91,7 @@ impl<P: Copy + Eq> Sessions<P> {
         Ok(())
     }
 
-    /// Whether a handle could be opened.
+    /// Checks that a handle can be opened.
     pub fn may_open(&self, client: u64, held: Held) -> Result<(), Error> {
         let session = self.by_client.get(&client).ok_or(Error::Rejoin)?;
         match session.opens.contains_key(&held.handle) {
@@ -100,7 +101,7 @@ impl<P: Copy + Eq> Sessions<P> {
         }
     }
 
-    /// Closes a handle; returns the inode when nobody has that open any more.
+    /// Closes a handle. Returns the inode if that was its last open handle.
     pub fn close(&mut self, client: u64, handle: u64) -> Option<Ino> {
         let (ino, _) = self.by_client.get_mut(&client)?.opens.remove(&handle)?;
         self.uncount(ino).then_some(ino)
@@ -116,14 +117,14 @@ impl<P: Copy + Eq> Sessions<P> {
         is_last
     }
 
-    /// Closes all that a client has open; returns the inodes that nobody has open any more.
+    /// Closes all handles of a client. Returns the inodes that no client has open any more.
     pub fn close_all(&mut self, client: u64) -> Vec<Ino> {
         let opens = self.by_client.get_mut(&client).map(|session| std::mem::take(&mut session.opens));
         let inos = opens.unwrap_or_default().into_values().map(|(ino, _)| ino);
         inos.collect::<Vec<_>>().into_iter().filter(|ino| self.uncount(*ino)).collect()
     }
 
-    /// A client is gone; returns as [`Self::close_all`].
+    /// Removes a client. Returns the same as [`Self::close_all`].
     pub fn end(&mut self, client: u64) -> Vec<Ino> {
         let closed = self.close_all(client);
         self.by_client.remove(&client);

@@ -1,4 +1,4 @@
-//! What is kept, with its journal, and which pages are free.
+//! The durable state with its journal, and the free pages.
 
 use super::config::{Failure, OpenError, Stats};
 use crate::disk::{Disk, DiskError};
@@ -7,22 +7,23 @@ use crate::kept::{Kept, Op};
 use crate::protocol::{Answer, Error, Pages, Time};
 use crate::space::Space;
 
-/// Room for what follows from a change, beside it: that an inode is dropped.
+/// Room for the record that may follow a change (dropping an inode), in bytes.
 const SEQUEL_LEN: usize = 64;
 
-/// What must last, and what follows from it.
+/// The durable state, and what is derived from it.
 pub(super) struct Store<K> {
     pub kept: Kept,
     pub space: Space,
     pub stats: Stats,
     journal: Option<Journal<K>>,
-    /// The segment that is being copied: what becomes free there is free when a step of that is over.
+    /// Segment that a repair is copying from. Pages freed there become free at the end of the step.
     pub pinned: Option<u32>,
     deferred: Vec<Pages>,
 }
 
 impl<K: Disk> Store<K> {
-    /// With what a disk has, under the next epoch, to have so many copies of each page. `random` gives numbers by lot.
+    /// Opens the store with the contents of a disk, under the next epoch, for `copies` copies of each page. `random`
+    /// yields random numbers.
     pub fn open(disk: Option<K>, copies: usize, now: Time, mut random: impl FnMut() -> u64) -> Result<Self, OpenError> {
         let fresh = Kept::new(random(), now);
         let (mut kept, mut journal) = match disk {
@@ -49,7 +50,7 @@ impl<K: Disk> Store<K> {
         let starts = [Op::Start { epoch: kept.epoch + 1 }, Op::Copies { copies }];
         if let Some(journal) = &mut journal {
             starts.iter().for_each(|start| journal.append(&start.to_bytes()));
-            // Donors must not hear of an epoch that the next start uses again.
+            // The epoch must be durable before donors hear of it, or a restart would use it again.
             journal.sync().map_err(|error| OpenError::Journal(error.into()))?;
         }
         let mut begin = |op| kept.apply(op, &mut Vec::new());
@@ -62,7 +63,7 @@ impl<K: Disk> Store<K> {
         self.journal.as_ref().is_some_and(Journal::is_dirty)
     }
 
-    /// Has it happen, and records it; or does neither.
+    /// Performs an operation and records it, or does neither.
     pub fn perform(&mut self, op: &Op) -> Result<Answer, Error> {
         let bytes = match &mut self.journal {
             None => Vec::new(),
@@ -89,12 +90,12 @@ impl<K: Disk> Store<K> {
         if self.pinned == Some(pages.segment) {
             self.deferred.push(pages);
         } else {
-            // That a file had them is known: there is no other way for pages to be used.
+            // Cannot fail: pages become used only by belonging to a file.
             let _ = self.space.free(pages);
         }
     }
 
-    /// A step of copying a segment is over: what became free meanwhile is free.
+    /// Ends a step of a repair, and frees the pages that were freed meanwhile.
     pub fn unpin(&mut self) {
         self.pinned = None;
         for pages in std::mem::take(&mut self.deferred) {
@@ -102,14 +103,14 @@ impl<K: Disk> Store<K> {
         }
     }
 
-    /// Makes all changes last.
+    /// Makes all changes durable.
     pub fn sync(&mut self) -> Result<(), Failure> {
         let Some(journal) = self.journal.as_mut().filter(|journal| journal.is_dirty()) else { return Ok(()) };
         journal.sync()?;
         self.stats.syncs += 1;
         if journal.wants_snapshot() {
             match journal.replace(&self.kept.to_bytes()) {
-                // Where there is no room for it, the log goes on.
+                // If there is no room for a snapshot, the log continues.
                 Ok(()) | Err(DiskError::Full) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -117,7 +118,7 @@ impl<K: Disk> Store<K> {
         Ok(())
     }
 
-    /// Puts a snapshot in the place of the log, so that the next start is quick.
+    /// Replaces the log with a snapshot, so that the next start is quick.
     pub fn close(&mut self) -> Result<(), Failure> {
         self.sync()?;
         if let Some(journal) = &mut self.journal {
@@ -127,7 +128,7 @@ impl<K: Disk> Store<K> {
     }
 }
 
-/// All pages of all segments, those free that no file has.
+/// Derives the space: all pages of all segments, of which those that no file has are free.
 pub(super) fn space_of(kept: &Kept) -> Result<Space, crate::space::NotSo> {
     let mut space = Space::default();
     for (number, segment) in &kept.segments {

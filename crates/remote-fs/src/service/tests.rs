@@ -1,3 +1,5 @@
+//! Tests of the service, in a simulated world.
+
 mod facts;
 mod random;
 pub(crate) mod world;

@@ -1,8 +1,8 @@
-//! Numbers, in intervals.
+//! A set of numbers, stored as intervals.
 
 use std::collections::BTreeMap;
 
-/// A set of numbers below 2^32, by intervals that neither touch nor overlap: first, count.
+/// A set of numbers below 2^32, as intervals (first, count) that neither touch nor overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Intervals {
     runs: BTreeMap<u32, u32>,
@@ -18,7 +18,7 @@ impl Intervals {
         self.runs.iter().map(|(first, count)| (*first, *count))
     }
 
-    /// The interval that begins at or before a number.
+    /// The last interval that begins at or before a number.
     fn before(&self, at: u32) -> Option<(u32, u32)> {
         self.runs.range(..=at).next_back().map(|(first, count)| (*first, *count))
     }
@@ -36,7 +36,7 @@ impl Intervals {
         self.before(last).is_some_and(|(start, len)| start + (len - 1) >= first)
     }
 
-    /// Adds an interval, if none of it is there already.
+    /// Adds an interval. False, without a change, if some of it is in the set already.
     pub fn insert(&mut self, first: u32, count: u32) -> bool {
         if count == 0 {
             return true;
@@ -58,7 +58,7 @@ impl Intervals {
         true
     }
 
-    /// Takes an interval away, if all of it is there.
+    /// Removes an interval. False, without a change, unless all of it is in the set.
     pub fn remove(&mut self, first: u32, count: u32) -> bool {
         if count == 0 {
             return true;
@@ -76,12 +76,12 @@ impl Intervals {
         true
     }
 
-    /// The end of the interval that has this number.
+    /// The end of the interval that contains this number.
     pub fn end_of(&self, at: u32) -> Option<u32> {
         self.before(at).map(|(start, len)| start + len).filter(|end| *end > at)
     }
 
-    /// The first number of an interval behind this one.
+    /// The start of the first interval at or after this number.
     pub fn next(&self, at: u32) -> Option<u32> {
         self.runs.range(at..).next().map(|(first, _)| *first)
     }
@@ -90,7 +90,7 @@ impl Intervals {
         self.iter().next()
     }
 
-    /// The first interval that is so long, among the first ones.
+    /// The first interval of at least `count` numbers, among the first `looks`.
     pub fn find(&self, count: u32, looks: usize) -> Option<(u32, u32)> {
         self.iter().take(looks).find(|(_, len)| *len >= count)
     }

@@ -1,3 +1,5 @@
+//! Tests of the space, compared with a table of pages.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -45,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Model = BTreeMap<(u32, u32), State>;
 
-/// Changes pages that all are in one state to another; says whether they were.
+/// Changes pages from one state to another, if all are in the first. Returns whether they were.
 fn turn(model: &mut Model, pages: Pages, from: State, to: State) -> bool {
     let keys: Vec<_> = (pages.first..pages.first + pages.count).map(|page| (pages.segment, page)).collect();
     let all = pages.count > 0 && keys.iter().all(|key| model.get(key) == Some(&from));
@@ -72,7 +74,7 @@ proptest! {
                         space.add(segment, LEN);
                         model.extend((0..LEN).map(|page| ((segment, page), State::Free)));
                         closed.retain(|other| *other != segment);
-                        // A segment's number is not used twice; here it is.
+                        // A segment's number is never reused in practice, but it is here.
                         kept.values_mut().for_each(|kept| kept.retain(|pages| pages.segment != segment));
                     }
                 }

@@ -1,15 +1,16 @@
-//! What a request does to a tree.
+//! Requests that change a tree.
 
 use super::commit::Commit;
 use super::state::{Context, Tree};
 use crate::protocol::{Answer, Error, NodeKind, Pages, Request};
 
 impl Tree {
-    /// Does what a request that [changes](Request::changes) something asks for, or nothing at all. Pages that are no file's any more are added to `freed`.
+    /// Performs a request that [changes](Request::changes) something, completely or not at all. Pages that no longer
+    /// belong to a file are added to `freed`.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why the request was refused.
     pub fn change(&mut self, context: Context<'_>, request: &Request, freed: &mut Vec<Pages>) -> Result<Answer, Error> {
         match request {
             Request::SetAttr { ino, set, .. } => self.set_attr(context, *ino, set, freed).map(Answer::Attr),

@@ -1,4 +1,4 @@
-//! Whether a tree is one.
+//! A consistency check of a tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,60 +6,60 @@ use super::inode::Body;
 use super::state::Tree;
 use crate::protocol::Ino;
 
-/// What is wrong with a tree.
+/// An inconsistency of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Wrong {
-    /// No directory that can be reached has it.
+    /// An inode cannot be reached from the root.
     #[error("inode {} has no name that can be reached from the root", ino.0)]
     Unreachable {
-        /// Which.
-        ino: Ino,
-    },
-    /// A name's inode is not there.
-    #[error("directory {} has the name {name:?} for inode {}, which is not there", directory.0, ino.0)]
-    NoInode {
-        /// Whose name.
-        directory: Ino,
-        /// The name.
-        name: String,
         /// The inode.
         ino: Ino,
     },
-    /// It says another number of links than it has.
-    #[error("inode {} has {found} links and says that it has {said}", ino.0)]
-    Links {
-        /// Which.
+    /// A name refers to an inode that does not exist.
+    #[error("directory {} has the name {name:?} for inode {}, which does not exist", directory.0, ino.0)]
+    NoInode {
+        /// The directory with the name.
+        directory: Ino,
+        /// The name.
+        name: String,
+        /// The missing inode.
         ino: Ino,
-        /// What it says.
+    },
+    /// The link count of an inode is wrong.
+    #[error("inode {} has {found} links, but a link count of {said}", ino.0)]
+    Links {
+        /// The inode.
+        ino: Ino,
+        /// Its link count.
         said: u32,
-        /// What it has.
+        /// The links found.
         found: u32,
     },
-    /// A directory says that another one is above it, or has several names.
-    #[error("directory {} has a name in directory {}, and says that another one is above it", ino.0, above.0)]
+    /// A directory has several names, or records a parent other than the directory that has its name.
+    #[error("directory {} has a name in directory {}, but another parent or another name", ino.0, above.0)]
     Above {
-        /// Which.
+        /// The directory.
         ino: Ino,
-        /// Where it has a name.
+        /// The directory that has its name.
         above: Ino,
     },
-    /// It is in the list of those without a name and has one, or the other way round.
-    #[error("inode {} is listed wrongly among those without a name", ino.0)]
+    /// An inode with a name is listed as an orphan, or one without a name is not.
+    #[error("inode {} is listed as an orphan although it has a name, or the other way round", ino.0)]
     Orphan {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
-    /// Numbers were given that are to come.
-    #[error("inode {} has a number that is not given yet", ino.0)]
+    /// An inode has a number that was not assigned yet.
+    #[error("inode {} has a number that was not assigned yet", ino.0)]
     Number {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
 }
 
 impl Tree {
-    /// All that is wrong.
+    /// Finds all inconsistencies.
     pub fn check(&self) -> Vec<Wrong> {
         let mut wrong = Vec::new();
         let mut links: BTreeMap<Ino, u32> = [(Ino::ROOT, 2)].into();

@@ -1,4 +1,4 @@
-//! A file gets other pages.
+//! Committing pages to a file.
 
 use super::inode::Body;
 use super::permission;
@@ -6,7 +6,7 @@ use super::set_attr::check_time;
 use super::state::{Context, Tree};
 use crate::protocol::{Attr, Error, Extent, FILE_LEN_MAX, PAGE, Pages, Time};
 
-/// What a commit says, beside whose it is.
+/// The contents of a commit.
 #[derive(Clone, Copy)]
 pub(super) struct Commit<'a> {
     pub size_min: u64,
@@ -16,7 +16,7 @@ pub(super) struct Commit<'a> {
 }
 
 impl Tree {
-    /// All of it or nothing. That the pages are the client's is somebody else's business.
+    /// Commits everything or nothing. The caller must have checked that the pages are the client's.
     pub(super) fn commit(
         &mut self,
         context: Context<'_>,

@@ -13,21 +13,21 @@ use crate::protocol::Ino;
 pub struct Directory {
     names: BTreeMap<Arc<[u8]>, (Ino, u64)>,
     order: BTreeMap<u64, Arc<[u8]>>,
-    /// The highest cookie that an entry ever had.
+    /// Highest cookie that an entry ever had.
     last_cookie: u64,
 }
 
-/// As it is kept: each entry's cookie, name and inode, and the highest cookie that one ever had.
+/// Stored form: cookie, name and inode of each entry, and the highest cookie that an entry ever had.
 #[derive(Serialize, Deserialize)]
 struct Stored(Vec<(u64, serde_bytes::ByteBuf, Ino)>, u64);
 
 impl Directory {
-    /// Entries that it has.
+    /// Number of entries.
     pub fn len(&self) -> u64 {
         self.names.len() as u64
     }
 
-    /// Whether it has none.
+    /// Whether the directory is empty.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
@@ -51,7 +51,7 @@ impl Directory {
         self.names.iter().map(|(name, (ino, _))| (&name[..], *ino))
     }
 
-    /// Gives a name that is not there to an inode.
+    /// Gives a new name to an inode. The entry comes last in the order.
     pub fn insert(&mut self, name: &[u8], ino: Ino) {
         self.last_cookie += 1;
         let name: Arc<[u8]> = name.into();
@@ -61,7 +61,7 @@ impl Directory {
         self.order.insert(self.last_cookie, name);
     }
 
-    /// Has a name be another inode's, at the same place in the order.
+    /// Makes a name refer to another inode, at the same place in the order.
     pub fn replace(&mut self, name: &[u8], ino: Ino) {
         match self.names.get_mut(name) {
             Some(entry) => entry.0 = ino,
@@ -69,7 +69,7 @@ impl Directory {
         }
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub fn remove(&mut self, name: &[u8]) {
         if let Some((_, cookie)) = self.names.remove(name) {
             self.order.remove(&cookie);

@@ -1,4 +1,4 @@
-//! What a name can name.
+//! Inodes.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use super::directory::Directory;
 use crate::map::Map;
 use crate::protocol::{Attr, Caller, Ino, Kind, NodeKind, Time};
 
-/// What an inode has beside attributes.
+/// Contents of an inode, besides its attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
-    /// Pages.
+    /// The pages of a file.
     File(Map),
-    /// Entries, and the directory above.
+    /// The entries of a directory, and its parent directory.
     Directory(Directory, Ino),
-    /// A path.
+    /// The path of a symbolic link.
     Symlink(serde_bytes::ByteBuf),
-    /// Nothing.
+    /// None: a special file.
     Node(Node),
 }
 
-/// What has attributes alone.
+/// Kind of a special file, which has attributes and no contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Node {
     /// A named pipe.
@@ -35,7 +35,7 @@ pub enum Node {
 }
 
 impl Body {
-    /// Of a new node.
+    /// The body of a new node.
     pub(super) fn of_node(kind: NodeKind) -> Self {
         match kind {
             NodeKind::File => Self::File(Map::default()),
@@ -71,7 +71,7 @@ pub struct Inode {
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) rdev: u32,
-    /// Of a file.
+    /// Length of a file, in bytes.
     pub(super) size: u64,
     pub(super) atime: Time,
     pub(super) mtime: Time,
@@ -87,7 +87,7 @@ impl Inode {
         let is_directory = matches!(body, Body::Directory(..));
         Self {
             mode: mode & 0o7777,
-            // A directory has its name, and the one that it has for itself.
+            // A directory counts its name and its own `.`.
             links: if is_directory { 2 } else { 1 },
             uid: caller.uid,
             gid: caller.gid,
@@ -103,22 +103,22 @@ impl Inode {
         }
     }
 
-    /// What it is.
+    /// Kind of the inode.
     pub fn kind(&self) -> Kind {
         self.body.kind()
     }
 
-    /// What it has.
+    /// Contents of the inode.
     pub fn body(&self) -> &Body {
         &self.body
     }
 
-    /// Names that it has; of a directory, as Linux counts them.
+    /// Number of names; for a directory, as Linux counts them.
     pub fn links(&self) -> u32 {
         self.links
     }
 
-    /// Its attributes.
+    /// Attributes of the inode.
     pub fn attr(&self, ino: Ino) -> Attr {
         let (size, pages) = match &self.body {
             Body::File(map) => (self.size, map.pages()),
@@ -149,7 +149,7 @@ impl Inode {
         self.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 
-    /// Its contents have changed.
+    /// Records a change of the contents.
     pub(super) fn touch(&mut self, now: Time) {
         self.version += 1;
         (self.mtime, self.ctime) = (now, now);

@@ -1,4 +1,4 @@
-//! Names come and go.
+//! Adding and removing names.
 
 use super::inode::{Body, Inode};
 use super::permission::{self, EXECUTE, SETGID, WRITE};
@@ -6,7 +6,7 @@ use super::state::{Context, Tree, check_name, check_target};
 use crate::protocol::{Attr, Error, Ino, Kind, LINKS_MAX, NodeKind};
 
 impl Tree {
-    /// Whether the caller may make this entry.
+    /// Checks that the caller may make this entry.
     pub(super) fn may_insert(&self, context: Context<'_>, parent: Ino, name: &[u8]) -> Result<(), Error> {
         let (inode, directory) = self.directory(parent)?;
         permission::allows(inode, context.caller, EXECUTE)?;
@@ -115,7 +115,7 @@ impl Tree {
         self.attr(ino)
     }
 
-    /// The entry that the caller wants away, if it may: its inode.
+    /// Checks that the caller may remove this entry. Returns its inode.
     pub(super) fn may_remove(&self, context: Context<'_>, parent: Ino, name: &[u8]) -> Result<(Ino, &Inode), Error> {
         let (above, directory) = self.directory(parent)?;
         permission::allows(above, context.caller, EXECUTE)?;
@@ -148,7 +148,7 @@ impl Tree {
         self.lose_name(context, ino)
     }
 
-    /// A name of the inode is gone, which may have been its last.
+    /// Records that an inode lost a name, possibly its last.
     pub(super) fn lose_name(&mut self, context: Context<'_>, ino: Ino) -> Result<Attr, Error> {
         let inode = self.inode_mut(ino)?;
         inode.ctime = context.now;

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Permission checks.
 
 use super::inode::Inode;
 use crate::protocol::{Caller, Error, Kind};
@@ -24,10 +24,11 @@ pub(super) fn owns(inode: &Inode, caller: &Caller) -> bool {
     is_root(caller) || caller.uid == inode.uid
 }
 
-/// Whether the mode gives the caller all of these rights: of the owner's, the group's and the others' bits, those count that are the caller's closest.
+/// Checks that the mode gives the caller all of these rights. Only one class of bits applies: the owner's, else the
+/// group's, else the others'.
 pub(super) fn allows(inode: &Inode, caller: &Caller, rights: u32) -> Result<(), Error> {
     let granted = if is_root(caller) {
-        // Root executes what somebody may execute.
+        // Root may execute a file that anybody may execute.
         let executes = inode.kind() == Kind::Directory || inode.mode & 0o111 != 0;
         READ | WRITE | if executes { EXECUTE } else { 0 }
     } else if caller.uid == inode.uid {
@@ -40,7 +41,8 @@ pub(super) fn allows(inode: &Inode, caller: &Caller, rights: u32) -> Result<(), 
     if rights & !granted == 0 { Ok(()) } else { Err(Error::Access) }
 }
 
-/// Whether the caller may take a name of `inode` away from `directory`: of a sticky one only the owner of either may.
+/// Checks that the caller may remove a name of `inode` from `directory`. From a sticky directory only the owner of
+/// either may.
 pub(super) fn may_remove(directory: &Inode, inode: &Inode, caller: &Caller) -> Result<(), Error> {
     allows(directory, caller, WRITE | EXECUTE)?;
     if directory.mode & STICKY == 0 || owns(directory, caller) || caller.uid == inode.uid {
@@ -49,7 +51,7 @@ pub(super) fn may_remove(directory: &Inode, inode: &Inode, caller: &Caller) -> R
     Err(Error::Permission)
 }
 
-/// Who writes to a file, or gives it to another, takes away what it lends to whoever executes it. `always`: root as well.
+/// Clears the set-id bits, as a write or a change of owner must. With `always` this applies to root as well.
 pub(super) fn drop_privileges(inode: &mut Inode, caller: &Caller, always: bool) {
     if inode.kind() == Kind::Directory || (is_root(caller) && !always) {
         return;
@@ -60,7 +62,7 @@ pub(super) fn drop_privileges(inode: &mut Inode, caller: &Caller, always: bool) 
     }
 }
 
-/// The mode that an inode of this group gets, set by this caller: who is not in the group lends nobody its rights.
+/// The mode that this caller can give an inode of this group: only a member may set its set-group-id bit.
 pub(super) fn lent_mode(mode: u32, gid: u32, caller: &Caller) -> u32 {
     let mode = mode & 0o7777;
     if is_root(caller) || is_in_group(caller, gid) { mode } else { mode & !SETGID }

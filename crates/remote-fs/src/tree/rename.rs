@@ -1,4 +1,4 @@
-//! A name becomes another's.
+//! Renaming.
 
 use super::inode::Body;
 use super::permission::{self, WRITE};
@@ -12,7 +12,7 @@ const EXCHANGE: u32 = 2;
 pub(super) type Place<'a> = (Ino, &'a [u8]);
 
 impl Tree {
-    /// Whether a directory is another one, or lies in it.
+    /// Whether a directory is `other`, or lies in it.
     fn lies_in(&self, mut ino: Ino, other: Ino) -> bool {
         loop {
             if ino == other {
@@ -25,7 +25,7 @@ impl Tree {
         }
     }
 
-    /// Whether what the entry names may be moved to another directory: the entry `..` of a directory changes then.
+    /// Checks that an inode may be moved to another directory, which changes the `..` of a directory.
     fn may_move(&self, context: Context<'_>, ino: Ino, from: Ino, to: Ino) -> Result<(), Error> {
         let inode = self.inode(ino)?;
         if inode.kind() != Kind::Directory || from == to {
@@ -37,7 +37,7 @@ impl Tree {
         permission::allows(inode, context.caller, WRITE)
     }
 
-    /// Returns the inode that the new name was of, if it was one.
+    /// Renames. Returns the attributes of the inode that had the new name, if there was one.
     pub(super) fn rename(
         &mut self,
         context: Context<'_>,
@@ -89,7 +89,7 @@ impl Tree {
         Ok(Some(gone))
     }
 
-    /// The new name is not there.
+    /// Moves a name to one that does not exist.
     fn move_name(&mut self, context: Context<'_>, ino: Ino, from: Place<'_>, to: Place<'_>) -> Result<(), Error> {
         self.directory_mut(from.0)?.remove(from.1);
         self.directory_mut(to.0)?.insert(to.1, ino);
@@ -114,7 +114,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The inode has moved. A directory is a link of the one above it.
+    /// Updates an inode that has moved. A directory counts as a link of its parent.
     fn set_above(&mut self, context: Context<'_>, ino: Ino, from: Ino, to: Ino) -> Result<(), Error> {
         let inode = self.inode_mut(ino)?;
         inode.ctime = context.now;

@@ -1,4 +1,4 @@
-//! Attributes are set.
+//! Setting attributes.
 
 use super::inode::Body;
 use super::permission::{self, WRITE};

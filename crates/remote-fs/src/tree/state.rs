@@ -1,4 +1,4 @@
-//! The tree itself, and what is read of it.
+//! The tree itself, and reading from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use super::permission::{self, EXECUTE, READ, WRITE};
 use crate::map::Map;
 use crate::protocol::{Access, Attr, Caller, Entry, Error, Ino, Kind, LINK_LEN_MAX, NAME_LEN_MAX, Pages, Time};
 
-/// In whose name, and when, a tree is changed.
+/// Circumstances of a change: caller, time and open inode.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// Who.
+    /// Caller on whose behalf the change is made.
     pub caller: &'a Caller,
-    /// When.
+    /// Time of the change.
     pub now: Time,
-    /// The inode of the request's handle, which is open for writing.
+    /// Inode of the request's handle, if that is open for writing.
     pub opened: Option<Ino>,
 }
 
@@ -25,18 +25,18 @@ pub struct Context<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tree {
     pub(super) inodes: BTreeMap<Ino, Inode>,
-    /// Those without a name.
+    /// Inodes without a name.
     pub(super) orphans: BTreeSet<Ino>,
     pub(super) last_ino: Ino,
-    /// Bytes of all extended attributes.
+    /// Bytes of all extended attributes, names and values.
     #[serde(skip)]
     pub(super) xattrs_len: u64,
-    /// Names that inodes have beside their first.
+    /// Names of files beyond the first of each.
     #[serde(skip)]
     pub(super) further_names: u64,
 }
 
-/// Whether it can be an entry's name.
+/// Checks that a name is valid for an entry.
 pub(super) fn check_name(name: &[u8]) -> Result<(), Error> {
     if name.len() > NAME_LEN_MAX {
         return Err(Error::NameTooLong);
@@ -53,7 +53,7 @@ pub(super) fn check_target(target: &[u8]) -> Result<(), Error> {
 }
 
 impl Tree {
-    /// A root directory, which anybody may read and root may change.
+    /// A tree with a root directory that every user may read and root may change.
     pub fn new(now: Time) -> Self {
         let body = Body::Directory(Directory::default(), Ino::ROOT);
         let root = Inode::new(body, 0o755, &Caller::default(), now);
@@ -66,48 +66,48 @@ impl Tree {
         }
     }
 
-    /// Counts anew what is counted, and not stored: for a tree that was read.
+    /// Recomputes the counts that are not stored, after a tree was read.
     pub(crate) fn count_again(&mut self) {
         self.xattrs_len = self.inodes.values().map(|inode| inode.xattrs_len() as u64).sum();
         let files = self.inodes.values().filter(|inode| inode.kind() != Kind::Directory);
         self.further_names = files.map(|inode| u64::from(inode.links.saturating_sub(1))).sum();
     }
 
-    /// Inodes that there are.
+    /// Number of inodes.
     pub fn len(&self) -> u64 {
         self.inodes.len() as u64
     }
 
-    /// Names that inodes have beside their first: hard links.
+    /// Number of names of files beyond the first of each: hard links.
     pub fn further_names(&self) -> u64 {
         self.further_names
     }
 
-    /// Whether there are none, which is never so.
+    /// Whether there are no inodes, which is never so.
     pub fn is_empty(&self) -> bool {
         self.inodes.is_empty()
     }
 
-    /// The highest number that an inode ever had.
+    /// Highest number that an inode ever had.
     pub fn last_ino(&self) -> Ino {
         self.last_ino
     }
 
-    /// All inodes.
+    /// Iterates over all inodes.
     pub fn inodes(&self) -> impl Iterator<Item = (Ino, &Inode)> {
         self.inodes.iter().map(|(ino, inode)| (*ino, inode))
     }
 
-    /// Inodes without a name.
+    /// Iterates over the inodes without a name.
     pub fn orphans(&self) -> impl Iterator<Item = Ino> {
         self.orphans.iter().copied()
     }
 
-    /// An inode.
+    /// Returns an inode.
     ///
     /// # Errors
     ///
-    /// [`Error::Stale`].
+    /// [`Error::Stale`] when there is none with this number.
     pub fn inode(&self, ino: Ino) -> Result<&Inode, Error> {
         self.inodes.get(&ino).ok_or(Error::Stale)
     }
@@ -116,11 +116,11 @@ impl Tree {
         self.inodes.get_mut(&ino).ok_or(Error::Stale)
     }
 
-    /// An inode's attributes.
+    /// Returns an inode's attributes.
     ///
     /// # Errors
     ///
-    /// [`Error::Stale`].
+    /// [`Error::Stale`] when there is none with this number.
     pub fn attr(&self, ino: Ino) -> Result<Attr, Error> {
         self.inode(ino).map(|inode| inode.attr(ino))
     }
@@ -140,11 +140,11 @@ impl Tree {
         }
     }
 
-    /// A file's pages.
+    /// Returns a file's pages.
     ///
     /// # Errors
     ///
-    /// [`Error::Stale`]; [`Error::Invalid`] when it is no file.
+    /// [`Error::Stale`]; [`Error::Invalid`] when it is not a file.
     pub fn map(&self, ino: Ino) -> Result<&Map, Error> {
         match &self.inode(ino)?.body {
             Body::File(map) => Ok(map),
@@ -152,16 +152,16 @@ impl Tree {
         }
     }
 
-    /// Whether a directory has a name, whoever asks.
+    /// Whether a directory has a name, regardless of permissions.
     pub fn has_name(&self, parent: Ino, name: &[u8]) -> bool {
         self.directory(parent).is_ok_and(|(_, directory)| directory.get(name).is_some())
     }
 
-    /// The inode of a name, as the caller may find it.
+    /// Looks up a name on behalf of a caller.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why the caller does not find it.
     pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attr, Error> {
         let (inode, directory) = self.directory(parent)?;
         permission::allows(inode, caller, EXECUTE)?;
@@ -169,11 +169,11 @@ impl Tree {
         self.attr(directory.get(name).ok_or(Error::NotFound)?)
     }
 
-    /// Whether the caller may open an inode for this.
+    /// Checks that the caller may open an inode for this access. Returns its attributes.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why the caller may not.
     pub fn may_open(&self, caller: &Caller, ino: Ino, access: Access) -> Result<Attr, Error> {
         let inode = self.inode(ino)?;
         if access.write && inode.kind() == Kind::Directory {
@@ -185,11 +185,11 @@ impl Tree {
         Ok(inode.attr(ino))
     }
 
-    /// A symbolic link's path.
+    /// Returns a symbolic link's path.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] when it is none.
+    /// [`Error::Stale`]; [`Error::Invalid`] when it is not a symbolic link.
     pub fn read_link(&self, ino: Ino) -> Result<&[u8], Error> {
         match &self.inode(ino)?.body {
             Body::Symlink(target) => Ok(target),
@@ -197,7 +197,8 @@ impl Tree {
         }
     }
 
-    /// Entries of a directory behind a cookie, as long as `go_on` is told how many bytes the next one's name has, and says so; whether there are none behind; and the directory above.
+    /// Returns the entries of a directory behind a cookie, whether these are the last ones, and the parent directory.
+    /// `go_on` is given the length of each entry's name in bytes, and stops the listing by returning false.
     ///
     /// # Errors
     ///
@@ -220,7 +221,8 @@ impl Tree {
         Ok((entries, true, *parent))
     }
 
-    /// Forgets an inode that has no name, and that nobody has open. Its pages are added to `freed`. Returns whether there was such an inode.
+    /// Drops an inode that has no name and is not open. Its pages are added to `freed`. Returns whether there was such
+    /// an inode.
     pub fn drop_orphan(&mut self, ino: Ino, freed: &mut Vec<Pages>) -> bool {
         if !self.orphans.remove(&ino) {
             return false;

@@ -7,10 +7,10 @@ use super::permission::{self, READ, STICKY, WRITE};
 use super::state::{Context, Tree};
 use crate::protocol::{Caller, Error, Ino, Kind, NAME_LEN_MAX, SetXattr, XATTR_VALUE_MAX, XATTRS_LEN_MAX};
 
-/// What a program may do that is executed from the file, whoever executes it. Whoever writes to the file takes it away.
+/// Capabilities of a program that is executed from the file, whoever executes it. A write to the file removes them.
 const CAPABILITIES: &[u8] = b"security.capability";
 
-/// Who may see and set those of a name.
+/// Class of an attribute's name, which decides who may see and set it.
 enum Class {
     User,
     Trusted,
@@ -41,7 +41,7 @@ fn may_get(inode: &Inode, caller: &Caller, name: &[u8]) -> Result<(), Error> {
 fn may_set(inode: &Inode, caller: &Caller, name: &[u8]) -> Result<(), Error> {
     match class_of(name)? {
         Class::User if !matches!(inode.kind(), Kind::File | Kind::Directory) => Err(Error::Permission),
-        // Anybody may write to such a directory; that is no reason for anybody to say what it is.
+        // Everybody may write to a sticky directory, but only its owner may label it.
         Class::User
             if inode.kind() == Kind::Directory && inode.mode & STICKY != 0 && !permission::owns(inode, caller) =>
         {
@@ -54,22 +54,22 @@ fn may_set(inode: &Inode, caller: &Caller, name: &[u8]) -> Result<(), Error> {
 }
 
 impl Tree {
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why the caller does not get it.
     pub fn xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<&[u8], Error> {
         let inode = self.inode(ino)?;
         may_get(inode, caller, name)?;
         inode.xattrs.get(Bytes::new(name)).map(|value| &value[..]).ok_or(Error::NoAttribute)
     }
 
-    /// The names of attributes that the caller may know of, each with a 0 behind it.
+    /// Returns the names of the attributes that the caller may see, each followed by a 0.
     ///
     /// # Errors
     ///
-    /// [`Error::Stale`].
+    /// [`Error::Stale`] when there is no such inode.
     pub fn xattr_names(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, Error> {
         let inode = self.inode(ino)?;
         let is_seen = |name: &&serde_bytes::ByteBuf| permission::is_root(caller) || !name.starts_with(b"trusted.");
@@ -108,14 +108,14 @@ impl Tree {
         self.xattrs_len
     }
 
-    /// Bytes that all extended attributes would have, names and values, were this one set.
+    /// Bytes that all extended attributes would have, names and values, if this one were set.
     pub fn xattrs_len_with(&self, ino: Ino, name: &[u8], value: &[u8]) -> u64 {
         let old = self.inode(ino).ok().and_then(|inode| inode.xattrs.get(Bytes::new(name)));
         let old = old.map_or(0, |old| name.len() + old.len());
         self.xattrs_len - old as u64 + (name.len() + value.len()) as u64
     }
 
-    /// Somebody has written to the file, or given it away: it lends nobody its capabilities any more.
+    /// Removes a file's capabilities, after a write or a change of owner.
     pub(super) fn drop_capabilities(&mut self, ino: Ino) {
         let removed = self.inodes.get_mut(&ino).and_then(|inode| inode.xattrs.remove(Bytes::new(CAPABILITIES)));
         if let Some(value) = removed {

@@ -1,4 +1,5 @@
-//! What must hold of the service, of its messages, and of what it keeps, whatever comes. Fuzz targets and property tests share this.
+//! Properties that the service, its messages and its durable state must have for any input. Fuzz targets and property
+//! tests share this.
 
 use sinew_fabric::{Descriptor, Readiness, SeededGenerator};
 use sinew_mem::Arena;
@@ -14,7 +15,7 @@ use sinew_remote_memory::donor::{Call, Donor, DonorLimits};
 use sinew_remote_memory::engine;
 use sinew_remote_memory::volume::{DonorId, Donors, Event};
 
-/// Any bytes are no message, or one that survives being written and read again.
+/// Checks that any bytes are either not a message, or one that survives being written and read again.
 pub fn messages(bytes: &[u8]) {
     if let Ok(message) = Message::read(bytes) {
         assert_eq!(Message::read(&message.to_bytes()), Ok(message));
@@ -32,7 +33,7 @@ struct Near {
     events: Vec<Event>,
 }
 
-/// Bytes that each donor gives, and of a slab.
+/// Bytes that each donor lends, and bytes of a slab.
 const MEMORY: u64 = 256 << 10;
 const SLAB: u64 = 128 << 10;
 
@@ -93,7 +94,7 @@ struct World {
 }
 
 impl World {
-    /// A service goes on with what a disk has, or refuses to.
+    /// Starts a service on a disk's contents, unless it refuses them.
     fn on(disk: SimDisk) -> Result<Self, OpenError> {
         let now = Now { ns: 1_000_000_000, time: Time { s: 1, ns: 0 } };
         let generators = (Box::new(SeededGenerator::new(1)) as _, Box::new(SeededGenerator::new(2)) as _);
@@ -110,7 +111,7 @@ impl World {
         self.service.turn(self.now).unwrap();
     }
 
-    /// What the service answers, as bytes.
+    /// Sends bytes to the service, and returns its answer.
     fn say(&mut self, peer: u64, bytes: &[u8]) -> Reply {
         let answer = match self.service.take(peer, bytes, self.now) {
             Taken::Answer(answer) => answer,
@@ -119,7 +120,8 @@ impl World {
         Reply::read(&answer).expect("a service says what makes sense")
     }
 
-    /// An answer is held until a change lasts, or a reservation finds memory, which it does within seconds or not at all.
+    /// Waits for an answer that was held until a change was durable or a reservation found memory, which takes seconds
+    /// at most.
     fn wait(&mut self, id: u64) -> Vec<u8> {
         for _ in 0..100 {
             self.turn();
@@ -141,7 +143,8 @@ impl World {
     }
 }
 
-/// A service hears what `bytes` say, as messages of a client that is known and of strangers. What it keeps stays in order, and is what its disk has.
+/// Feeds a service with `bytes`, as messages of a joined client and of strangers. Its durable state must stay
+/// consistent, and equal that on the disk.
 pub fn service(bytes: &[u8]) {
     let mut world = World::on(SimDisk::new()).unwrap();
     let client = world.join(1);
@@ -179,7 +182,7 @@ pub fn service(bytes: &[u8]) {
     assert_eq!(check::read(world.disk.clone()).unwrap().as_ref(), Some(kept));
 }
 
-/// Pages, with the generations of their segments.
+/// Reserved pages, with the generations of their segments.
 fn reserved(fresh: &Fresh) -> impl Iterator<Item = (Pages, u32)> {
     fresh.runs.iter().filter_map(|pages| {
         let place = fresh.places.iter().find(|place| place.segment == pages.segment)?;
@@ -187,7 +190,7 @@ fn reserved(fresh: &Fresh) -> impl Iterator<Item = (Pages, u32)> {
     })
 }
 
-/// A disk has what `bytes` say, behind checksums that are right. It is refused, or can be looked at and gone on with.
+/// Writes `bytes` to a disk, with correct checksums. The disk must be refused, or be readable and usable.
 pub fn kept(bytes: &[u8]) {
     let mut steps = Steps(bytes);
     let (is_whole, disk) = (steps.byte().is_some_and(|byte| byte % 2 == 0), SimDisk::new());
@@ -206,7 +209,8 @@ pub fn kept(bytes: &[u8]) {
     }
 }
 
-/// A journal is written, damaged as `bytes` say, and opened: all that was made to last is there, or it says that it is damaged; and nothing is there that was not written.
+/// Writes a journal, damages it as `bytes` say, and opens it. Everything that was made durable must be there, or the
+/// damage reported; and nothing may be there that was not written.
 pub fn journal(bytes: &[u8]) {
     let mut steps = Steps(bytes);
     let disk = SimDisk::new();
@@ -249,14 +253,15 @@ pub fn journal(bytes: &[u8]) {
             let records = opened.records;
             assert!(written.starts_with(&records), "{records:?} of {written:?}");
             assert_eq!(opened.snapshot, Some(snapshot));
-            // Damage at the end of a log looks like what a crash leaves there.
+            // Damage at the end of a log looks like the effect of a crash.
             assert!(is_damaged || records.len() >= lasting, "{} of {lasting} that last", records.len());
         }
         Err(error) => assert!(is_damaged, "{error}"),
     }
 }
 
-/// Records that say what `bytes` say, behind a tree in order: each happens or is refused, and the tree stays in order.
+/// Applies the operations in `bytes` to a consistent tree. Each must be performed or refused, and the tree stay
+/// consistent.
 pub fn records(bytes: &[u8]) {
     let mut kept = Kept::new(7, Time::default());
     let mut freed = Vec::new();
@@ -273,7 +278,7 @@ pub fn records(bytes: &[u8]) {
     assert!(findings.is_empty(), "{findings:?}");
 }
 
-/// What is left of a history's bytes.
+/// The unread rest of the input.
 struct Steps<'a>(&'a [u8]);
 
 impl<'a> Steps<'a> {
@@ -294,7 +299,7 @@ impl<'a> Steps<'a> {
         bytes
     }
 
-    /// Extents of pages that were reserved, perhaps.
+    /// Extents of pages that may be reserved.
     fn extents(&mut self, fresh: &[(Pages, u32)]) -> Vec<Extent> {
         let mut at = 0;
         let mut extents = Vec::new();

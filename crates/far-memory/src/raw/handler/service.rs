@@ -1,4 +1,4 @@
-//! The handler's loop: faults, the store, what other threads ask for, and sleep.
+//! The handler's loop: serves faults, the store and requests of other threads, and sleeps.
 
 use std::os::fd::AsFd;
 
@@ -10,28 +10,30 @@ use sinew_remote_memory::Store;
 use super::{Handler, REQUESTS, RETRY_NS};
 use crate::error::FarError;
 
-/// How long the thread looks for news before it goes to sleep: longer than a thread that was answered takes to wake up and to come with its next fault, so that
-/// one that faults again and again meets a handler that is awake.
+/// Time without work after which the thread sleeps, in ns. It is longer than a thread whose fault was answered takes to
+/// wake up and fault again, so that one that faults repeatedly meets a handler that is awake.
 const AWAKE_NS: u64 = 50_000;
-/// Frames that are freed ahead of the next faults, all at once, when fewer than the first are free: dropping pages interrupts the processors that run the program's
-/// threads.
+/// Free frames: when fewer than the first are free, frames are freed together up to the second, ahead of the next
+/// faults. Dropping pages interrupts the processors that run the program's threads.
 const SPARE: [usize; 2] = [4, 32];
 
 impl<S: Store> Handler<S> {
-    /// Serves faults until [`Control::stop`](super::super::Control::stop). Failures that nobody waits for as such are told to `tell`: lost pages, pages that cannot be fetched now, writes that
-    /// failed; their pages stay. It may be called again.
+    /// Serves faults until [`Control::stop`](super::super::Control::stop). Failures that no caller receives are passed
+    /// to `tell`: lost pages, pages that cannot be fetched now, and failed writes, whose pages stay local. It may be
+    /// called again.
     ///
-    /// The thread must not touch the mapping: nobody would bring it the page.
+    /// The thread must not touch the mapping: nothing would fetch the page for it.
     ///
     /// # Errors
     ///
-    /// [`FarError::System`] and [`FarError::Sleep`]: what the system says. Faults wait then.
+    /// [`FarError::System`] and [`FarError::Sleep`]: errors of the system; [`FarError::Lost`] and [`FarError::Fetch`]
+    /// when the store refuses a request for good. Faults wait then.
     pub fn run(&mut self, mut tell: impl FnMut(FarError)) -> Result<(), FarError> {
         self.area.asked().has_stopped = false;
         let result = self.serve(&mut tell);
         self.give_up_flush();
         {
-            // Who waits for a flush waits no longer.
+            // Threads that wait for a flush stop waiting.
             let mut asked = self.area.asked();
             (asked.stop, asked.has_stopped) = (false, true);
         }
@@ -67,7 +69,7 @@ impl<S: Store> Handler<S> {
         }
     }
 
-    /// Does what there is to do, without waiting. Returns whether there was anything.
+    /// Does the work that is due, without waiting. Returns whether there was any.
     fn turn(&mut self, now_ns: u64) -> Result<bool, FarError> {
         let area = std::sync::Arc::clone(&self.area);
         let mut result = Ok(());
@@ -94,7 +96,7 @@ impl<S: Store> Handler<S> {
             some |= self.clean(false)?;
         }
         if !some {
-            // While nobody waits: room for who comes next.
+            // Idle time is used to free frames for the next faults.
             let [few, many] = SPARE.map(|spare| spare.min(self.frames.len() / 8));
             if self.free.len() < few {
                 let before = self.free.len();
@@ -105,7 +107,7 @@ impl<S: Store> Handler<S> {
         Ok(some)
     }
 
-    /// Faults that waited for room, or for their time.
+    /// Retries faults that waited for room, or for their next attempt.
     fn try_again(&mut self, now_ns: u64) -> Result<bool, FarError> {
         let mut some = false;
         for _ in 0..self.waiting.len() {
@@ -115,7 +117,7 @@ impl<S: Store> Handler<S> {
                 continue;
             }
             if let Some(frame) = self.table.frame(waiting.page) {
-                // Another thread's fault has brought it, or is about to.
+                // Another thread's fault has fetched the page, or is fetching it.
                 let frame = &mut self.frames[frame as usize];
                 if frame.is_reading {
                     frame.is_awaited = true;
@@ -130,7 +132,7 @@ impl<S: Store> Handler<S> {
             let before = self.waiting.len();
             self.begin(waiting, None)?;
             if self.waiting.len() > before {
-                // No room: what is changed has to go. If it cannot, there is time.
+                // No room: changed pages must be written first. If writes are failing, the retry can wait.
                 if self.failed > 0
                     && let Some(waiting) = self.waiting.back_mut()
                 {
@@ -144,7 +146,7 @@ impl<S: Store> Handler<S> {
         Ok(some)
     }
 
-    /// Sleeps until there is a fault, news of the store, or somebody asks for something.
+    /// Sleeps until a fault, progress of the store, or a request of another thread.
     fn sleep(&mut self) -> Result<(), FarError> {
         let now_ns = self.clock.now_ns();
         if !self.alarm.set() {

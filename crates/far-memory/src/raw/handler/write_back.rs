@@ -1,4 +1,4 @@
-//! Changed pages of a mapping on their way to the store, in the background and by flushes.
+//! Write-back of a mapping's changed pages to the store, in the background and by flushes.
 
 use sinew_fabric::verbs::Slice;
 use sinew_remote_memory::{Job, Refused, Request, Store, StoreError};
@@ -7,18 +7,18 @@ use super::{FLUSH, Handler, Sent, TOGETHER, system};
 use crate::error::FarError;
 use crate::options::PAGE;
 
-/// A flush under way: it goes over all frames once, and waits for what it and others have sent.
+/// A flush in progress: it passes over all frames once, and waits for the writes that it and others have sent.
 #[derive(Debug, Default)]
 pub struct Flush {
-    /// The flushes that it answers; 0: none is under way.
+    /// Number of the last flush request that it answers; 0: no flush is in progress.
     upto: u64,
-    /// The next frame.
+    /// The next frame to look at.
     at: usize,
-    /// Writes that had failed when it began.
+    /// `Stats::writes_failed` when the flush began.
     failures: u64,
-    /// Why the last write failed since.
+    /// Error of the last write that failed since.
     error: Option<FarError>,
-    /// What was on its way when it was asked for is over.
+    /// Writes that were in flight at the request are over.
     has_begun: bool,
     /// The store was asked to confirm.
     is_confirming: bool,
@@ -37,7 +37,7 @@ impl<S: Store> Handler<S> {
         frame.is_some_and(|frame| frame.is_dirty && !frame.is_writing && (is_again || !frame.has_failed))
     }
 
-    /// Begins to write some pages back, if there are too many changed ones or room is wanted. Returns whether it has.
+    /// Begins to write some pages back, if too many are changed or room is wanted. Returns whether it has.
     pub(super) fn clean(&mut self, is_urgent: bool) -> Result<bool, FarError> {
         let untried = self.stats.dirty.saturating_sub(if is_urgent { 0 } else { self.failed });
         let low = if is_urgent { 0 } else { self.options.dirty_low };
@@ -64,7 +64,8 @@ impl<S: Store> Handler<S> {
         Ok(begun > 0)
     }
 
-    /// Writes a changed page with its changed neighbours by one request. Returns how many; none when there is no room for the request.
+    /// Writes a changed page with its changed neighbours by one request. Returns the number of pages, or 0 if there is
+    /// no room for the request.
     fn write_around(&mut self, page: u64, is_again: bool) -> Result<usize, FarError> {
         let Some(tag) = self.unsent.last().copied() else { return Ok(0) };
         let most = TOGETHER.min(self.options.writes.saturating_sub(self.writing).max(1)) as u64;
@@ -73,13 +74,14 @@ impl<S: Store> Handler<S> {
         let (first, count) = (page - below, (below + above + 1) as usize);
         let Ok(mut bytes) = self.store.arena().alloc(count * PAGE, count * PAGE) else { return Ok(0) };
         self.area.uffd().protect(self.area.address(first), count * PAGE).map_err(system)?;
-        // SAFETY: the pages are here, since they are changed; from now on nobody writes to them until this thread says so.
+        // SAFETY: the pages are present, since they are changed, and from now on they stay protected from writes until
+        // this thread unprotects them.
         unsafe { self.area.copy_out(first, &mut bytes) };
         let bytes = bytes.freeze();
         let job = Job::Write { at: first * PAGE as u64, source: Slice::from(bytes.clone()) };
         let result = self.store.submit(Request { tag: u64::from(tag), job });
         if matches!(result, Err(Refused::Busy(_))) {
-            // They are changed, and protected: a thread that stores to one asks first, and changes nothing by that.
+            // The pages stay changed and protected. A thread that stores to one faults first, which is harmless.
             return Ok(0);
         }
         let sent = Sent { page: first, count, bytes: Some(bytes) };
@@ -121,7 +123,7 @@ impl<S: Store> Handler<S> {
         }
     }
 
-    /// Begins to flush for who has asked, if it has not begun.
+    /// Begins a flush if one was requested and none is in progress.
     pub(super) fn begin_flush(&mut self, asked: u64, over: u64) {
         if self.flush.upto == 0 && asked > over {
             self.flush = Flush { upto: asked, ..Flush::default() };
@@ -132,13 +134,13 @@ impl<S: Store> Handler<S> {
         self.flush.upto != 0
     }
 
-    /// Goes on with a flush. Returns whether it could.
+    /// Continues a flush. Returns whether it made progress.
     pub(super) fn go_on_flushing(&mut self) -> Result<bool, FarError> {
         if !self.is_flushing() || self.flush.is_confirming {
             return Ok(false);
         }
         if !self.flush.has_begun {
-            // Earlier writes that fail are tried again, and are no failure of the flush.
+            // Earlier writes that fail are retried, and do not count as failures of the flush.
             if self.writing > 0 {
                 return Ok(false);
             }
@@ -151,7 +153,7 @@ impl<S: Store> Handler<S> {
         }
         let mut moved = false;
         while let Some(frame) = self.frames.get(self.flush.at) {
-            // What is on its way may be older than the flush.
+            // A write in flight may be older than the flush.
             if frame.is_writing {
                 return Ok(moved);
             }
@@ -185,7 +187,7 @@ impl<S: Store> Handler<S> {
         self.end_flush(result.err().map(FarError::Unconfirmed));
     }
 
-    /// Forgets a flush that is under way: who waits for it is told that the handler has stopped.
+    /// Abandons a flush in progress. Threads that wait for it are told that the handler has stopped.
     pub(super) fn give_up_flush(&mut self) {
         self.flush = Flush::default();
     }

@@ -1,10 +1,12 @@
+//! Tests of the encoding of messages and replies.
+
 use proptest::prelude::*;
 use sinew_remote_memory::volume::DonorId;
 
 use super::*;
 use crate::protocol::*;
 
-/// Any numbers, of which values are made.
+/// Arbitrary numbers from which values are made.
 struct Dice<'a>(std::iter::Cycle<std::slice::Iter<'a, u64>>);
 
 impl Dice<'_> {
@@ -97,7 +99,7 @@ impl Dice<'_> {
         }
     }
 
-    /// Runs of a file, or what else comes in order and has gaps.
+    /// Makes values over ascending, disjoint ranges of pages, with gaps.
     fn in_order<T>(&mut self, make: impl Fn(&mut Self, u64, Pages) -> T) -> (Vec<T>, u64) {
         let mut at = 0;
         let made = (0..self.below(5))
@@ -327,7 +329,7 @@ proptest! {
         }
     }
 
-    /// What is read of bytes that nobody wrote is written as bytes that read the same.
+    /// Bytes that were read successfully are written as bytes that read the same.
     #[test]
     fn bytes_that_changed_are_refused_or_mean_something(
         words in prop::collection::vec(any::<u64>(), 1..50), at in any::<prop::sample::Index>(), byte in any::<u8>(),
@@ -372,7 +374,7 @@ fn reads(message: Message) -> bool {
 #[test]
 fn the_layout_is_fixed() {
     let message = ask(Request::Lookup { parent: Ino::ROOT, name: b"ab".to_vec() });
-    // An envelope, the client (300), its secret, sequence and settled, who calls; the request and what it has.
+    // The envelope: client (300), secret, sequence, settled and caller; then the request and its fields.
     let expected = [&[3, 0xAC, 2][..], &[7; 16], &[0, 1], &[1, 2, 1, 3], &[3, 1, 2, b'a', b'b']].concat();
     assert_eq!(message.to_bytes(), expected);
     let reply = Reply::Refused(Error::NotFound);
@@ -450,7 +452,7 @@ fn whoever_changes_something_has_a_sequence_number_and_nobody_else_has() {
 
 #[test]
 fn counts_that_nobody_sent_the_items_of_are_no_reason_to_make_room() {
-    // Joins with as many open handles as a number can say.
+    // A join with as many open handles as a number can express.
     let bytes = [&[2, 0][..], &[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1]].concat();
     assert_eq!(Message::read(&bytes), Err(Malformed));
     let groups = |count: usize| {

@@ -1,3 +1,5 @@
+//! Facts about the service, each shown in a simulated world.
+
 use sinew_remote_memory::donor::{Call, Refusal};
 use sinew_remote_memory::volume::CallFailed;
 
@@ -62,7 +64,7 @@ fn a_request_that_is_repeated_is_performed_once_also_after_a_restart() {
     assert_eq!(client.try_ask(&mut world, &make).unwrap(), Err(Error::Rejoin));
     assert_eq!(client.join(&mut world), Some(true));
     assert_eq!(client.try_ask(&mut world, &make).unwrap(), first);
-    // One that was refused is refused again, whatever has changed meanwhile.
+    // A refused request is refused again, whatever has changed meanwhile.
     client.sequence = 2;
     assert_eq!(client.try_ask(&mut world, &make).unwrap(), Err(Error::Exists));
     let mut other = Client::new(&mut world, 2);
@@ -171,7 +173,7 @@ fn locks_end_with_their_client_and_are_told_again_after_a_restart() {
 
 #[test]
 fn pages_of_a_dead_client_are_others_when_no_donor_lets_it_in_any_more() {
-    // Copies are not given up meanwhile, which would be another reason to give the pages to others.
+    // Copies are not given up meanwhile, which would also release the pages.
     let patient = crate::service::Config { patience_ns: u64::MAX, ..config(2) };
     let mut world = World::new(2, 2 * MB, patient, 7);
     let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
@@ -186,7 +188,7 @@ fn pages_of_a_dead_client_are_others_when_no_donor_lets_it_in_any_more() {
             Err(error) => break assert_eq!(error, Error::NoSpace),
         }
     }
-    // Its write to each copy is on its way as it dies; one donor does not answer.
+    // Its writes to each copy are in flight as it dies, and one donor does not answer.
     for copy in &places[0].copies {
         one.leave_ghost(&world, copy, 0, page(66));
     }
@@ -252,7 +254,7 @@ fn a_donor_that_dies_loses_nothing_and_its_copies_are_made_anew() {
     }
     for lane in 0..3 {
         world.net.borrow_mut().restart(lane);
-        // It is looked at once a second.
+        // Donors are checked once a second.
         world.run(2_000);
         world.run_until("all has two copies again", |world| {
             let _ = client.ask(world, Request::Heartbeat);
@@ -261,7 +263,7 @@ fn a_donor_that_dies_loses_nothing_and_its_copies_are_made_anew() {
         for at in 0..300 {
             assert_eq!(client.read(&mut world, handle, at), Some(page(at as u8)), "page {at}");
         }
-        // Writes go on meanwhile.
+        // Writes continue meanwhile.
         client.write(&mut world, handle, lane as u64, &page(lane as u8)).unwrap();
     }
     assert!(world.service().stats().repaired >= 2);
@@ -314,13 +316,13 @@ fn what_lies_in_a_slab_that_its_donor_moved_for_the_next_service_is_there() {
         let volume = net.volume;
         let fenced = net.handle(0, &Call::Fence { volume, epoch: 0 });
         let Err(CallFailed::Refused(Refusal::Older { held })) = fenced else { panic!("{fenced:?}") };
-        // The next service's: its clients know no place yet.
+        // The fence of the next service, whose clients know no places yet.
         net.handle(0, &Call::Fence { volume, epoch: held + 1 }).unwrap();
     }
     world.move_slabs(0);
     world.start();
     assert_eq!(client.join(&mut world), Some(true));
-    // Until then clients find other bytes than they should, and ask again.
+    // Until then clients find wrong bytes, and ask again.
     world.run_until("the donor has let the service in", |world| world.service().donors_ready() == (1, 1));
     for at in 0..8 {
         assert!(client.read(&mut world, handle, at) == Some(page(at as u8)), "page {at}");
@@ -421,7 +423,7 @@ fn a_copy_that_a_client_does_not_reach_stays_while_nobody_is_known_to_have_anoth
     let place = &layout.places[0];
     let copy = *place.copies.iter().find(|copy| copy.donor.0 == 101).unwrap();
     let failed = Request::Failed { segment: place.segment, donor: copy.donor, incarnation: copy.incarnation };
-    // The other donor is gone, and the service knows it. It will start again, and have lost its copy.
+    // The other donor is gone, and the service knows it. It will restart without its copy.
     world.net.borrow_mut().hosts[0].is_alive = false;
     world.run_until("a donor is missed", |world| world.service().donors_ready().0 == 1);
     assert_eq!(client.ask(&mut world, failed.clone()), Err(Error::Lost));
@@ -430,7 +432,7 @@ fn a_copy_that_a_client_does_not_reach_stays_while_nobody_is_known_to_have_anoth
         world.service().donors_ready().0 == 2 && world.service().degraded() == (0, 0)
     });
     assert_eq!(client.read(&mut world, handle, 0), Some(page(7)));
-    // With another copy that is reached, it goes.
+    // While another copy can be reached, this one is removed.
     assert!(matches!(client.ask(&mut world, failed), Ok(Answer::Places(_))));
 }
 
@@ -449,7 +451,7 @@ fn what_a_full_disk_had_no_room_to_forget_is_forgotten_when_there_is_room() {
     };
     world.disk.fail_at(1, Fault::Full);
     while client.ask(&mut world, set(60_000)).is_ok() {}
-    // The last bytes of room go, too: to records as short as the one that is to come.
+    // The last bytes of room are used up, too, by records as short as the one to come.
     while world.service().store_for_tests().perform(&crate::kept::Op::Copies { copies: 2 }).is_ok() {}
     client.close(&mut world, handle);
     world.run(1000);
@@ -542,7 +544,7 @@ fn the_layout_of_a_file_that_lies_in_many_segments_is_told_in_answers_that_are_n
     let mut client = Client::new(&mut world, 1);
     let (ino, _) = client.create(&mut world, "f").unwrap();
     let handle = client.open(&mut world, ino).unwrap();
-    // As a service may have written it that has been at it for long.
+    // The state that a long-lived service may have written.
     let store = world.service().store_for_tests();
     let copies = 8;
     let count = 6000;
@@ -591,13 +593,13 @@ fn a_service_whose_donors_another_one_has_taken_over_ends() {
     let mut world = world(2, 2);
     let mut client = Client::new(&mut world, 1);
     world.run(200);
-    // Another one, which has begun with a later copy of the data.
+    // Another service, which has started from a later copy of the data.
     let volume = world.service().kept().volume;
     for lane in 0..2 {
         let call = sinew_remote_memory::donor::Call::Fence { volume, epoch: 9 };
         world.net.borrow_mut().handle(lane, &call).unwrap();
     }
-    // It finds out as it wants more memory.
+    // The old service notices when it needs more memory.
     while client.try_ask(&mut world, &Request::Reserve { pages: 1000 }).is_some() {
         world.step();
     }
@@ -619,7 +621,7 @@ fn a_client_has_no_more_than_its_share() {
         }
     };
     assert_eq!((pages, error), (100, Error::TooMany));
-    // What has no copy there does not count.
+    // A donor without a copy there does not count.
     let none = Request::Failed { segment: 1, donor: sinew_remote_memory::volume::DonorId(1), incarnation: 1 };
     (0..9).for_each(|_| assert!(one.ask(&mut world, none.clone()).is_ok()));
     let mut taken_out = 0;
@@ -651,7 +653,7 @@ fn a_commit_that_was_given_up_is_not_performed_when_it_comes_late() {
     let pages = Pages { count: 1, ..runs[0] };
     let extent = Extent { at: 0, pages, generation: places[0].generation, sums: Sums(vec![1]), replaces: None };
     let commit = Request::Commit { handle, size_min: 1, mtime: None, holes: Vec::new(), extents: vec![extent] };
-    // The client waits for the answer to 1,000 no longer, gives the page back, and has it reserved once more.
+    // The client gives up on request 1,000, gives the page back, and reserves it again.
     let ask = |world: &mut World, sequence, settled, request| world.send(1, &one.envelope(sequence, settled, request));
     let given_back = ask(&mut world, 0, 1001, Request::GiveBack { pages: vec![pages] });
     assert_eq!(given_back, Some(Reply::Answer(Answer::Done)));
@@ -660,7 +662,7 @@ fn a_commit_that_was_given_up_is_not_performed_when_it_comes_late() {
     };
     assert_eq!(again.runs, [pages], "the same page, so that nothing but the number tells that the commit is late");
     assert_eq!(ask(&mut world, 1000, 1000, commit.clone()), Some(Reply::Refused(Error::Settled)));
-    // Where it was performed before it was given up, the page is the file's.
+    // If a commit was performed before it was given up, the page belongs to the file.
     assert!(matches!(ask(&mut world, 1001, 1001, commit), Some(Reply::Answer(Answer::Attr(_)))));
     let given_back = ask(&mut world, 0, 1002, Request::GiveBack { pages: vec![pages] });
     assert_eq!(given_back, Some(Reply::Refused(Error::NotReserved)));

@@ -1,4 +1,4 @@
-//! Clients that do this and that, while services, clients and donors die.
+//! Clients with random operations, while services, clients and donors die.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::tree::Body;
 const MB: u64 = 1 << 20;
 const PAGES: u64 = 6;
 
-/// What a file should have, page by page; none where a write was not answered, and may have happened or not.
+/// Allowed contents of each page of a file: the byte that fills the page, or `None` for zeros.
 #[derive(Clone, Debug, Default)]
 struct Shadow {
     pages: BTreeMap<u64, Vec<Option<u8>>>,
 }
 
 impl Shadow {
-    /// What a page may be.
+    /// The allowed contents of a page.
     fn of(&self, at: u64) -> Vec<Option<u8>> {
         self.pages.get(&at).cloned().unwrap_or_else(|| vec![None])
     }
@@ -30,7 +30,7 @@ fn bytes_of(page: Option<u8>) -> Vec<u8> {
     vec![page.unwrap_or(0); PAGE]
 }
 
-/// Nothing is in two places, and what is kept is a tree.
+/// Checks that no page belongs to two files, that no donor has two copies, and that the names form a tree.
 fn check(world: &mut World) {
     let kept = world.service().kept();
     assert_eq!(kept.tree.check(), []);
@@ -78,7 +78,7 @@ fn live(seed: u64) {
                 let shadow = shadows.get_mut(&ino).unwrap();
                 match client.write(&mut world, handle, at, &[byte; PAGE]) {
                     Ok(_) => shadow.put(at, Some(byte)),
-                    // Too little memory is left beside what repairs take.
+                    // Repairs may leave too little memory.
                     Err(Error::NoSpace) => {}
                     Err(error) => panic!("{error} (seed {seed}, step {step})"),
                 }
@@ -103,7 +103,7 @@ fn live(seed: u64) {
                 client.ask(&mut world, Request::Rename { parent, name, new_parent, new_name, flags: 0 }).unwrap();
             }
             (14, Some(_)) => {
-                // It dies with writes on their way to what it has reserved.
+                // The client dies with writes to its reserved pages in flight.
                 if let Ok(fresh) = client.reserve(&mut world, 3) {
                     for copy in fresh.places.first().map_or(&[][..], |place| &place.copies) {
                         client.leave_ghost(&world, copy, fresh.runs[0].first, vec![0xEE; PAGE]);
@@ -115,12 +115,12 @@ fn live(seed: u64) {
                 clients[index] = Client::new(&mut world, peers);
             }
             (15, _) => {
-                // At any of its writes.
+                // The disk crashes at one of its next writes.
                 let at = 1 + world.random(4);
                 world.disk.fail_at(at, crate::disk::Fault::Crash);
             }
             (16, _) => {
-                // One donor after the other; its copies are made anew while clients go on.
+                // One donor restarts at a time. Its copies are restored while clients go on.
                 rest(&mut world, &mut clients);
                 let lane = world.random(3) as usize;
                 world.net.borrow_mut().restart(lane);
@@ -156,15 +156,15 @@ fn live(seed: u64) {
     }
 }
 
-/// Everybody says something.
+/// Has each client send something.
 fn wake(world: &mut World, clients: &mut [Client]) {
     for client in clients {
-        // Whoever was silent for too long is another client now.
+        // A client that was silent for too long has a new identity now.
         let _ = client.ask(world, Request::Heartbeat);
     }
 }
 
-/// Until all has its copies again.
+/// Waits until every segment has its copies again.
 fn rest(world: &mut World, clients: &mut [Client]) {
     for _ in 0..100 {
         wake(world, clients);

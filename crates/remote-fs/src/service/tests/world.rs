@@ -1,4 +1,5 @@
-//! Donors in memory, a service and its disk that crash, and clients that write to the donors by themselves and may die with writes on their way.
+//! A simulated world: donors in memory, a service and a disk that crash, and clients that write to the donors directly
+//! and may die with writes in flight.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +19,7 @@ pub struct Host {
     pub donor: Donor,
     pub memory: Vec<u8>,
     pub is_alive: bool,
-    /// A client was stopped in the midst of a write to it.
+    /// Whether a client was cut off in the middle of a write to it.
     pub has_straggler: bool,
 }
 
@@ -43,7 +44,7 @@ pub struct Ghost {
     pub bytes: Vec<u8>,
 }
 
-/// The donors, and what is on its way to them.
+/// The donors, and the calls in flight to them.
 pub struct Net {
     pub hosts: Vec<Host>,
     pub random: SeededGenerator,
@@ -65,7 +66,7 @@ impl Net {
         Host { donor, memory: vec![0; self.memory_len as usize], is_alive: true, has_straggler: false }
     }
 
-    /// The donor starts again, and has forgotten everything.
+    /// Restarts a donor, which forgets everything.
     pub fn restart(&mut self, lane: usize) {
         self.hosts[lane] = self.fresh();
     }
@@ -84,7 +85,7 @@ impl Net {
         answer
     }
 
-    /// Writes, if whoever has the session may.
+    /// Writes, if the donor admits the session.
     pub fn write(&mut self, lane: usize, session: u64, at: u64, bytes: &[u8]) -> bool {
         let volume = self.volume;
         let host = &mut self.hosts[lane];
@@ -100,7 +101,7 @@ impl Net {
         host.is_alive.then(|| host.memory[at as usize..at as usize + len].to_vec())
     }
 
-    /// A write of the past arrives, as a whole or in part.
+    /// Delivers a ghost's write, as a whole or in part.
     pub fn haunt(&mut self) {
         if self.ghosts.is_empty() {
             return;
@@ -148,7 +149,7 @@ impl Net {
 
 pub type Shared = Rc<RefCell<Net>>;
 
-/// A service's donors.
+/// The donors, as one service sees them.
 pub struct Lent {
     net: Shared,
     service: u32,
@@ -214,7 +215,7 @@ pub struct World {
     arena: Arena,
     answers: HashMap<u64, Vec<u8>>,
     pub seed: u64,
-    /// Why the last service ended by itself.
+    /// Reason why the last service ended by itself.
     pub failure: Option<Failure>,
 }
 
@@ -243,7 +244,7 @@ impl World {
         world
     }
 
-    /// Moves all slabs of a donor that nobody but the service has a way to, and fills the old places with something else.
+    /// Moves all slabs of a donor that only the service can reach, and fills the old places with something else.
     pub fn move_slabs(&self, lane: usize) {
         let net = &mut *self.net.borrow_mut();
         let Host { donor, memory, .. } = &mut net.hosts[lane];
@@ -264,7 +265,7 @@ impl World {
         self.net.borrow_mut().random.below(below)
     }
 
-    /// The donors, for whoever is to have them next.
+    /// The donors, for the next user of them.
     pub fn lend(&self) -> (Lent, Vec<String>) {
         let mut net = self.net.borrow_mut();
         net.services += 1;
@@ -273,7 +274,7 @@ impl World {
         (Lent { net: Rc::clone(&self.net), service: net.services, ids, arena: self.arena.clone() }, names)
     }
 
-    /// A service begins with what is on the disk.
+    /// Starts a service with the contents of the disk.
     pub fn start(&mut self) {
         let (donors, names) = self.lend();
         let number = donors.service;
@@ -285,12 +286,12 @@ impl World {
         self.service = Some(service);
     }
 
-    /// The service's process dies, and its disk keeps what it had made to last, and any part of the rest.
+    /// Kills the service. The disk keeps everything that was made durable, and an arbitrary part of the rest.
     pub fn crash(&mut self) {
         self.service = None;
         self.answers.clear();
         self.disk.crash(self.random(u64::MAX));
-        // What it asked donors for may still come to them.
+        // Calls in flight may still reach the donors.
         let mut net = self.net.borrow_mut();
         let sent = std::mem::take(&mut net.sent);
         for Sent { lane, what, .. } in sent {
@@ -302,7 +303,7 @@ impl World {
         }
     }
 
-    /// The service, another one if that has died.
+    /// The service; a new one is started if the last has died.
     pub fn service(&mut self) -> &mut Service<Lent, SimDisk, u64> {
         if self.service.is_none() {
             self.start();
@@ -310,7 +311,7 @@ impl World {
         self.service.as_mut().unwrap()
     }
 
-    /// A moment passes. Returns whether the service lives.
+    /// Advances time by one step. Returns whether the service lives.
     pub fn step(&mut self) -> bool {
         self.net.borrow_mut().step();
         let now = self.now();
@@ -333,7 +334,7 @@ impl World {
         }
     }
 
-    /// Runs until something holds, for a minute at most.
+    /// Runs until a condition holds, for at most 60,000 steps.
     pub fn run_until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         for _ in 0..60_000 {
             if holds(self) {
@@ -344,7 +345,7 @@ impl World {
         panic!("{what}: it never comes (seed {})", self.seed);
     }
 
-    /// Sends a message and waits for its answer; `None`: the service died, or did not live.
+    /// Sends a message and waits for its answer; `None` if the service is or gets dead.
     pub fn send(&mut self, peer: u64, message: &Message) -> Option<Reply> {
         let now = self.now();
         let bytes = match self.service.as_mut()?.take(peer, &message.to_bytes(), now) {
@@ -362,7 +363,7 @@ impl World {
     }
 }
 
-/// A client, as one of a FUSE front would be, but for caches.
+/// A client, like that of a FUSE front but without caches.
 pub struct Client {
     pub number: u64,
     pub secret: [u8; SECRET_LEN],
@@ -373,7 +374,7 @@ pub struct Client {
     pub opens: Vec<Held>,
     pub locks: Vec<Lock>,
     next_handle: u64,
-    /// By lane: incarnation and session.
+    /// Incarnation and session of each lane that has admitted the client.
     ways: HashMap<usize, (u64, u64)>,
 }
 
@@ -397,7 +398,7 @@ impl Client {
         client
     }
 
-    /// Joins, again if it has before. `None`: there is no service. Says whether it is known.
+    /// Joins, for the first time or again. `None`: there is no service. Returns whether the client was known.
     pub fn join(&mut self, world: &mut World) -> Option<bool> {
         let before = (self.number > 0).then_some((self.number, self.secret));
         let join = Join { before, opens: self.opens.clone(), locks: self.locks.clone() };
@@ -422,7 +423,7 @@ impl Client {
         Message::Ask(Envelope { client, secret, sequence, settled, caller, request })
     }
 
-    /// Asks once; `None`: the service died.
+    /// Sends a request once; `None`: the service died.
     pub fn try_ask(&mut self, world: &mut World, request: &Request) -> Option<Result<Answer, Error>> {
         let sequence = if request.changes() { self.sequence } else { 0 };
         let message = self.envelope(sequence, self.sequence, request.clone());
@@ -433,7 +434,7 @@ impl Client {
         }
     }
 
-    /// Asks, and goes on with the next service when that is needed.
+    /// Sends a request until it is answered, with the next service if necessary.
     pub fn ask(&mut self, world: &mut World, request: Request) -> Result<Answer, Error> {
         self.sequence += u64::from(request.changes());
         for _ in 0..10 {
@@ -442,7 +443,7 @@ impl Client {
             }
             match self.try_ask(world, &request) {
                 None => {}
-                // The process has died, and cannot know it.
+                // The simulated process has died, and does not know it.
                 Some(Err(Error::ReadOnly)) => world.crash(),
                 Some(Err(Error::Rejoin)) => match self.join(world) {
                     Some(false) => return Err(Error::Rejoin),
@@ -487,7 +488,7 @@ impl Client {
         assert_eq!(self.ask(world, Request::Close { handle }), Ok(Answer::Done));
     }
 
-    /// Its session at a donor, which admits it if it has to.
+    /// The client's session at a donor, which is made to admit it if necessary.
     fn way(&mut self, world: &World, lane: usize, incarnation: u64) -> Option<u64> {
         if let Some((known, session)) = self.ways.get(&lane)
             && *known == incarnation
@@ -501,7 +502,7 @@ impl Client {
         (found == incarnation).then_some(session)
     }
 
-    /// Writes a page to a copy. Says whether it has been written; a part of it, or all, may come later when it has not.
+    /// Writes a page to a copy. Returns whether it was written. If not, all or a part of it may still be written later.
     pub fn write_copy(&mut self, world: &World, copy: &Replica, page: u32, bytes: &[u8]) -> bool {
         let lane = (copy.donor.0 - 100) as usize;
         let Some(session) = self.way(world, lane, copy.incarnation) else { return false };
@@ -514,7 +515,7 @@ impl Client {
         written
     }
 
-    /// Dies with a write to a copy on its way.
+    /// Leaves a write to a copy in flight, as if the client had died.
     pub fn leave_ghost(&mut self, world: &World, copy: &Replica, page: u32, bytes: Vec<u8>) {
         let lane = (copy.donor.0 - 100) as usize;
         let Some(session) = self.way(world, lane, copy.incarnation) else { return };
@@ -522,7 +523,7 @@ impl Client {
         world.net.borrow_mut().ghosts.push(Ghost { lane, incarnation: copy.incarnation, session, at, bytes });
     }
 
-    /// Reserves so many pages.
+    /// Reserves up to `pages` pages.
     pub fn reserve(&mut self, world: &mut World, pages: u32) -> Result<Fresh, Error> {
         match self.ask(world, Request::Reserve { pages })? {
             Answer::Fresh(fresh) => Ok(fresh),
@@ -530,7 +531,7 @@ impl Client {
         }
     }
 
-    /// Writes a page of a file, as a whole, and commits it.
+    /// Writes a whole page of a file and commits it.
     pub fn write(&mut self, world: &mut World, handle: u64, at: u64, bytes: &[u8]) -> Result<Attr, Error> {
         let mut fresh = self.reserve(world, 1)?;
         let epoch = self.epoch;
@@ -541,11 +542,11 @@ impl Client {
                 if !self.write_copy(world, copy, run.first, bytes) {
                     self.ask(world, Request::Heartbeat)?;
                     if self.epoch != epoch {
-                        // It was the service that took the access away, and the reservation with it.
+                        // The service revoked the access, and the reservation with it.
                         return self.write(world, handle, at, bytes);
                     }
                     let (segment, donor, incarnation) = (run.segment, copy.donor, copy.incarnation);
-                    // Where it is the last one, the commit says so.
+                    // If it is the last copy, this reports it as lost.
                     match self.ask(world, Request::Failed { segment, donor, incarnation }) {
                         Ok(_) => {}
                         Err(Error::Grace) => {
@@ -553,7 +554,7 @@ impl Client {
                             return self.write(world, handle, at, bytes);
                         }
                         Err(Error::Lost) => {
-                            // They are not reserved any more when the service has started again.
+                            // The pages are no longer reserved if the service has restarted.
                             let _ = self.ask(world, Request::GiveBack { pages: vec![run] });
                             return Err(Error::Lost);
                         }
@@ -561,7 +562,7 @@ impl Client {
                     }
                 }
             }
-            // Whatever may happen meanwhile.
+            // Arbitrary events happen meanwhile.
             for _ in 0..world.random(6) {
                 world.step();
             }
@@ -576,7 +577,7 @@ impl Client {
                     other => panic!("{other:?}"),
                 },
                 Err(Error::NotReserved) => {
-                    // The service has started again since it was reserved.
+                    // The service has restarted since the reservation.
                     return self.write(world, handle, at, bytes);
                 }
                 other => return Err(other.unwrap_err()),
@@ -585,7 +586,7 @@ impl Client {
         panic!("the copies never stand still");
     }
 
-    /// A page of a file; `None` when no copy has it.
+    /// Reads a page of a file; `None` when no copy has it.
     pub fn read(&mut self, world: &mut World, handle: u64, at: u64) -> Option<Vec<u8>> {
         let Ok(Answer::Layout(layout)) = self.ask(world, Request::Layout { handle, at, count: 1 }) else {
             panic!("there is a layout")

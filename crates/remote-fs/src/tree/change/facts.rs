@@ -1,4 +1,4 @@
-//! What POSIX says, and what Linux does.
+//! Rules of POSIX, and of Linux where POSIX leaves a choice.
 
 use crate::protocol::*;
 use crate::tree::{Context, Tree};
@@ -15,7 +15,7 @@ fn caller(uid: u32, groups: &[u32]) -> Caller {
 }
 
 impl World {
-    /// With a directory of anybody's at 2.
+    /// A world with a directory at inode 2 that every user may write to.
     fn new() -> Self {
         let mut world = Self { tree: Tree::new(Time::default()), freed: Vec::new() };
         world.directory(0, Ino::ROOT, "shared", 0o777).unwrap();

@@ -1,4 +1,4 @@
-//! A tree beside a table of names.
+//! A tree compared with a table of names.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::protocol::{Answer, Caller, Error, Ino, Kind, Request, SetAttr, Time};
 use crate::tree::{Context, Tree};
 
-/// Names by directory, and what their inodes are; directories have one name.
+/// Inodes by directory and name, and their kinds. A directory has one name.
 #[derive(Clone, Debug)]
 struct Model {
     names: BTreeMap<(Ino, Vec<u8>), Ino>,
@@ -33,7 +33,7 @@ impl Model {
         self.names.iter().find(|(_, named)| **named == ino).map(|((directory, _), _)| *directory)
     }
 
-    /// Whether it is the other, or below it.
+    /// Whether `ino` is `other`, or below it.
     fn is_below(&self, ino: Ino, other: Ino) -> bool {
         ino == other || self.above(ino).is_some_and(|above| self.is_below(above, other))
     }
