@@ -1,11 +1,12 @@
-//! Whoever gives memory: slabs of it, to volumes, and a vote on who writes to each.
+//! A donor: it lends slabs of its memory to volumes, and has a vote on who writes to each volume.
 //!
-//! - [`Call`], [`Answer`], [`Refusal`]: what a donor is asked for, and what it says.
-//! - [`Donor`]: the donor as a state machine, without memory, clock or I/O of its own: which slabs are whose, the epoch that may use them, and the vote.
+//! - [`Call`], [`Answer`], [`Refusal`]: requests to a donor, and its answers.
+//! - [`Donor`]: the donor as a state machine, without memory, clock or I/O of its own: the owner of each slab, the
+//!   epoch that may use it, and the vote.
+//! - [`Service`]: a donor that others call over `rpc`, with memory that they reach by verbs, or by calls ([`Lends`]);
+//!   the [`Key`] says who may.
 //!
-//! - [`Service`]: a donor that others call over `rpc`, with memory that they reach by verbs, or by calls as well ([`Lends`]); [`Key`]: who may.
-//!
-//! A volume's bytes are no part of this: they are read and written by an [engine](crate::engine).
+//! A volume's bytes pass by another way: an [engine](crate::engine) reads and writes them.
 
 mod clients;
 mod lendings;

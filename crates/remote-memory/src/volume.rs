@@ -1,17 +1,22 @@
-//! A store over donors, some of which may die, and whose writer may.
+//! A store over donors, some of which may die, and whose writer may die too.
 //!
-//! A volume has one writer, which a majority of its *voters* knows by its epoch. Its memory is *segments*: as many *slots* on several donors, each slot a page with a
-//! header. A page is written beside what it replaces: to a free slot, on all copies of a segment, then the writer's map is switched and the request is finished, and
-//! then the old slot's header is cleared, on all copies, before the slot is used again. So a writer or a donor that dies at any time leaves old pages and new ones, and
-//! none that is both: of several slots with the same page, the highest version that is there as a whole counts.
+//! A volume has one writer, which a majority of its *voters* knows by its epoch. Its memory is divided into *segments*.
+//! A segment is a number of *slots*, with copies on several donors; each slot holds a page and has a header. A page is
+//! written beside the one that it replaces: to a free slot, on all copies of its segment. Then the writer's map is
+//! switched and the request is finished, and then the old slot's header is cleared, on all copies, before the slot is
+//! used again. So a writer or a donor that dies at any time leaves old pages and new ones, and none that is a mixture:
+//! of several slots with the same page, the one with the highest version that is complete counts.
 //!
-//! - A copy that missed a write is taken out of the volume's [`Record`] at a majority of the voters before that write is acknowledged.
-//! - A new writer takes an epoch at a majority of the voters, has the donors take the old writer's access away, and then looks at headers ([`Opening`]).
-//! - What a read finds is compared with the checksum that the map has. A copy that is bad is passed over, and the page is written anew.
+//! - A copy that missed a write is removed from the volume's [`Record`], at a majority of the voters, before that write
+//!   is acknowledged.
+//! - A new writer takes an epoch at a majority of the voters, has the donors take the old writer's access away, and
+//!   then reads the headers ([`Opening`]).
+//! - A page that is read is compared with its checksum in the map. A bad copy is passed over, and the page is written
+//!   anew.
 //! - Segments that lack copies get new ones in the background.
-//! - [`Check`] looks at all slots of all copies, and says what is wrong.
+//! - [`Check`] inspects all slots of all copies, and reports what is wrong.
 //!
-//! The donors are whatever is [`Donors`]; nothing here has a thread, a clock or I/O of its own.
+//! The donors are anything that implements [`Donors`]; nothing here has a thread, a clock or I/O of its own.
 
 mod check;
 mod clear;
