@@ -29,6 +29,34 @@
 //!   posted goes back to the queue, and what it has in flight ends with an error for its submitter.
 //!
 //! Nothing here starts a thread, does I/O of its own or reads a clock: [`Engine::turn`] is given the time.
+//!
+//! # Design
+//!
+//! Queues of verbs belong to a thread, so the merge queue is shared and the paths are not.
+//!
+//! - **[`Shared`] is behind one lock**, which is held for some tens of instructions. Each thread's [`Engine`] posts by
+//!   its own [`Path`], for itself and for others.
+//! - **Ranges are looked up by stripes**, so the check for overlaps takes the same time however much is in flight.
+//! - **A lone request bypasses the queue.** It is its own engine's to post, which must be turned or dropped. A turn
+//!   that finds nothing else posts and ends it in code of its own.
+//! - **Callers' memory is copied, or from a size on registered** (rdmabox IV-A: preMR and dynMR). Each path keeps
+//!   registrations for their next use, by where they begin, since arenas hand out the same places again and again.
+//!   Registrations that are in flight, or were asked for since the last doorbell, are not evicted. What cannot be
+//!   registered is copied. Pools and volumes never face this choice: a [`Store`](crate::Store) has its requests'
+//!   buffers from its own arena, which is registered when it is opened, so they go as they are, and a threshold
+//!   measured at start would decide nothing.
+//! - **One failed operation breaks its engine's path.** What was queued goes to other engines. What was in flight ends
+//!   with an error, and a write among it may still land later.
+//! - **[`VerbsPath`] has four queue pairs**, and gives one chain to each in turn; [`RpcPath`] makes a chain one call.
+//!   Both pass one suite of facts (feature `facts`), on modelled NICs, on loopback and over shared memory.
+//! - **A window is fixed** (7 MB in rdmabox V-A) **or found**: [`FindingWindow`] tries windows up and down, and keeps
+//!   the one with the highest throughput. On modelled NICs it finds the right one for pages, and one that is too small
+//!   for short messages of many threads (`rdmabox-fig8`): the thread that turns first takes all of a small window, and
+//!   a little more of it brings nothing.
+//! - **Four queue pairs for each thread are too many** for more than eight threads on a ConnectX-3 (`rdmabox-fig8`):
+//!   the NIC keeps the state of 35, and the misses make the rate fall to a quarter. A window keeps the rate.
+//! - **An engine is turned until it is idle**, even by an owner that has no requests of its own left, since it may have
+//!   taken others' requests. (`sinew_harness::load::memory` is over only then.)
 
 mod admission;
 mod batch;

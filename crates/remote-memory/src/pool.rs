@@ -5,6 +5,13 @@
 //! - [`Pool`]: donors within reach, in the form that a [volume](crate::volume) uses: [`VerbsDonors`], [`CallDonors`].
 //! - [`Survey`]: which donors answer, and how much memory they have free.
 //! - [`place`]: chooses the donors of each segment by their free memory.
+//!
+//! # Design
+//!
+//! - **One descriptor for a pool's sleep** covers its sessions (an endpoint that several share is armed once) and the
+//!   queues of its engines. A turn that found something is followed by another before anybody sleeps.
+//! - **A [`Reach`] is one donor from one thread's side.** A volume's donors ([`Pool`]) are made of these, and so are the
+//!   lanes of file systems and their clients.
 
 mod approach;
 mod config;

@@ -12,6 +12,9 @@
 //!   leaves old or new bytes, block by block, and never any others.
 //! - Once a [`Job::Flush`] is finished, so is every write submitted before it, and the writes have reached every place
 //!   that is to hold them.
+//!
+//! A store around a store can add to it: `sinew_remote_block::LastCopy` keeps a file of the host as one more copy.
+//! [`crate::RamStore`] is the store that others are compared with.
 
 use sinew_fabric::Readiness;
 use sinew_fabric::verbs::Slice;
