@@ -92,11 +92,7 @@ impl Path for Way {
         let overlaps = |(other, writes): &&(std::ops::Range<usize>, bool)| {
             other.start < range.end && range.start < other.end && (is_write || *writes)
         };
-        assert!(
-            donor.in_flight.iter().find(overlaps).is_none(),
-            "{range:?} is in flight twice: {:?}",
-            donor.in_flight
-        );
+        assert!(donor.in_flight.iter().find(overlaps).is_none(), "{range:?} is in flight twice: {:?}", donor.in_flight);
         donor.in_flight.push((range, is_write));
         self.pushed.push((id, job));
     }
