@@ -64,7 +64,7 @@ const KIND: u32 = u32::from_le_bytes(*b"kv-1");
 fn check_key(key: &[u8]) -> Result<(), Malformed> {
     match key.len() {
         0 => Err(Malformed("a key must have at least one byte".into())),
-        len if len > KEY_LEN_MAX => Err(Malformed(format!("a key of {len} bytes, but at most {KEY_LEN_MAX} are allowed"))),
+        len if len > KEY_LEN_MAX => Err(Malformed(format!("a key of {len} bytes: at most {KEY_LEN_MAX} are allowed"))),
         _ => Ok(()),
     }
 }
@@ -72,7 +72,7 @@ fn check_key(key: &[u8]) -> Result<(), Malformed> {
 fn check_value(value: &[u8]) -> Result<(), Malformed> {
     let len = value.len();
     if len > VALUE_LEN_MAX {
-        return Err(Malformed(format!("a value of {len} bytes, but at most {VALUE_LEN_MAX} are allowed")));
+        return Err(Malformed(format!("a value of {len} bytes: at most {VALUE_LEN_MAX} are allowed")));
     }
     Ok(())
 }

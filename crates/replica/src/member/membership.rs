@@ -97,7 +97,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     )));
                 }
                 if self.members.len() + 2 > MEMBERS_MAX {
-                    return Err(Answer::Refused(format!("there are already {} members: remove one first", self.members.len())));
+                    return Err(Answer::Refused(format!(
+                        "there are already {} members: remove one first",
+                        self.members.len()
+                    )));
                 }
                 let (address, name, stays_learner) = (address.clone(), name.clone(), *learner);
                 Step::Asking { address, name, stays_learner, next_ns: now_ns }
@@ -105,9 +108,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             Ask::Promote { name } => {
                 let id = self.learner(name).ok_or_else(|| unknown(name))?;
                 if *name == self.me.name && id != self.me.id {
-                    return Err(Answer::Refused(format!(
-                        "{name} is also the name of the leader: `transfer` first"
-                    )));
+                    return Err(Answer::Refused(format!("{name} is also the name of the leader: `transfer` first")));
                 }
                 if self.node.raft.prs().conf().voters().contains(id.0) {
                     return Err(Answer::Refused(format!("{name} is already a voter")));
