@@ -291,7 +291,9 @@ impl Response {
                     17 => Refusal::OtherFabric,
                     18 => Refusal::Stopped,
                     // The donor's own text is not taken over from the wire.
-                    _ => Refusal::Never("the donor says that the call makes no sense, or asks for more than any caller may have"),
+                    _ => Refusal::Never(
+                        "the donor says that the call makes no sense, or asks for more than any caller may have",
+                    ),
                 })
             }
             8 => {

@@ -118,8 +118,7 @@ impl<D: Donors> Volume<D> {
         if self.flights.len() == 0 && self.held_clears.is_empty() && self.gated.is_empty() && is_settled {
             if let Some(key) = self.starved.pop_front() {
                 let at = self.requests.get(key).next * BLOCK as u64;
-                let why =
-                    format!("all slots of its segments are taken, and none is being freed {}", self.gone());
+                let why = format!("all slots of its segments are taken, and none is being freed {}", self.gone());
                 self.part_over(key, Some(StoreError::Full { at, why }));
             }
             if let Some(key) = self.deferred.pop_front() {

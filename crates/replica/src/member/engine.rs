@@ -1,4 +1,4 @@
-//! The engine, as it is set up here, and what keeps hostile messages from it.
+//! The Raft engine: its configuration, and a filter for hostile messages.
 
 use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Message, MessageType};
 use raft::{Config, RawNode};
@@ -8,10 +8,11 @@ use super::{MemberConfig, MemberError};
 use crate::log::Log;
 use crate::wire::{MemberId, MemberInfo};
 
-/// In place of the engine's own election time-out, which it draws from the system's randomness: so long that it never ends. Ours ends before.
+/// Replaces the engine's own election time-out, which it draws from the system's randomness. It is so long that it
+/// never expires; ours always expires first.
 const NO_TIMEOUT: usize = 1 << 40;
 
-/// Makes an engine that goes on with a log.
+/// Makes an engine that continues with a log.
 pub fn start(config: &MemberConfig, id: MemberId, log: Log, applied: u64) -> Result<RawNode<Log>, MemberError> {
     let config = Config {
         id: id.0,
@@ -36,22 +37,22 @@ pub fn start(config: &MemberConfig, id: MemberId, log: Log, applied: u64) -> Res
 /// A change of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// Members to vote.
+    /// Members that become voters.
     pub voters: Vec<MemberInfo>,
-    /// Members to learn.
+    /// Members that become learners.
     pub learners: Vec<MemberInfo>,
-    /// Members to go.
+    /// Members to be removed.
     pub gone: Vec<MemberId>,
 }
 
 impl Change {
-    /// Whether it can be one.
+    /// Whether its members and their number are valid.
     pub fn is_sane(&self) -> bool {
         let all = self.voters.iter().chain(&self.learners);
         all.clone().all(MemberInfo::is_sane) && all.count() + self.gone.len() <= crate::wire::MEMBERS_MAX
     }
 
-    /// In the engine's form.
+    /// The change in the engine's form.
     pub fn to_engine(&self) -> ConfChangeV2 {
         let mut change = ConfChangeV2::default();
         change.set_transition(ConfChangeTransition::Auto);
@@ -67,7 +68,8 @@ impl Change {
     }
 }
 
-/// Whether the engine can be given a message. Those that contradict what is decided would stop it; nobody who follows the protocol sends them.
+/// Whether the engine can be given a message. A message that contradicts committed entries would stop it; members that
+/// follow the protocol send none.
 pub fn is_bearable(node: &RawNode<Log>, message: &Message) -> bool {
     let log = &node.raft.raft_log;
     match message.get_msg_type() {
@@ -78,7 +80,7 @@ pub fn is_bearable(node: &RawNode<Log>, message: &Message) -> bool {
                 || log.term(entry.index).is_ok_and(|term| term == entry.term)
         }),
         MessageType::MsgAppendResponse => message.reject || message.index <= log.last_index(),
-        // Whoever becomes leader has kept all that it has; others' votes come again.
+        // A new leader must have its whole log on disk; the others' votes come again.
         MessageType::MsgTimeoutNow | MessageType::MsgRequestVoteResponse | MessageType::MsgRequestPreVoteResponse => {
             log.last_index() == log.persisted
         }
