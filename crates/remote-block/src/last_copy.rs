@@ -8,6 +8,27 @@
 //! The trailer is for people, and for the next server that opens the file. It says that the copy is complete only once
 //! everything was copied and synced, and as long as the store has reported nothing that the file lacks. Then a loss of
 //! power leaves, of each block in the file, its state at the last flush or a later one, as with any disk.
+//!
+//! # Design
+//!
+//! - **The file follows the store**, and requests that overlap finish in order, so the file is never ahead and never
+//!   out of order.
+//! - **Valid bytes are marked block by block**, in memory. No block is valid when the file is opened; one becomes so
+//!   when it was copied in the background or written as a whole. A change that fails puts the blocks that it touches in
+//!   doubt: their earlier state is read from the file until the store has answered for them, and then not before they
+//!   are copied anew. A chunk that cannot be read waits aside, and one such chunk is tried every five seconds.
+//! - **A flush** goes to the store, and when that is over the file is synced, by a thread of a pool, since a volume
+//!   must send heartbeats meanwhile. At the end the volume is flushed through the copy, then left, then the file is
+//!   synced once more.
+//! - **The trailer says whose the file is**: the volume's name, and its number, which was drawn at random when the
+//!   volume was made and is kept in its record. It also says whether the copy is complete. That is written when
+//!   everything was copied and a sync after that is over. It is taken back before a later server changes the first
+//!   byte, when the store answers for what was in doubt, and when the file is given up. A later server trusts none of
+//!   it, and copies anew.
+//! - **The copy answers for what the store has lost** (`StoreError::Lost`), and while too few voters answer to say
+//!   whose the volume is (`StoreError::Silent`). A volume that ended so asks its donors every second what they know,
+//!   without sending heartbeats. A later epoch of the same number, or a majority of its voters, ends the silence for
+//!   good. Donors that have restarted have forgotten the volume, and count for nothing.
 
 mod file;
 mod marks;

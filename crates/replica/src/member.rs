@@ -4,6 +4,21 @@
 //! The caller passes it what has arrived ([`Member::take_peer`], [`Member::take_answer`], [`Member::take_client`]), and
 //! then gives it a turn ([`Member::turn`]). In a turn, everything gathered goes to the log with one write, and to each
 //! other member in one message.
+//!
+//! # Design
+//!
+//! - **Writes overlap.** The journal gets one write and one sync in a turn. The leader's appends leave before its own
+//!   sync, so the disks write at the same time.
+//! - **Lives.** The engine's name of a member is drawn at random when it starts empty, and lies in its journal from
+//!   then on. So a member that lost its memory is another one to everybody: it is in no configuration, has promised
+//!   nothing, and nobody asks it to vote. `add` puts it in the place of its name's earlier life, in one joint change.
+//! - **Founding.** A cluster is founded when all of `--peers` say within 200 ms that they are new. The one whose name
+//!   comes first draws the cluster's name and lists all lives; the others take the list with their next hello.
+//! - **Tests** (`member/tests`): members, a network, clocks that drift and disks that crash, all moved by hand. There
+//!   are the classic hard cases, a crash at each of the first 59 writes, hostile messages, and a hunt whose histories
+//!   `stateright`'s tester judges, after it has been shown wrong ones. The same runs over the RPC layer on the
+//!   simulated cluster (`tests/virtual_time.rs`), and with processes that are killed (`tests/tests/replica.rs` and
+//!   `killing/` of the workspace).
 
 mod applying;
 mod clients;

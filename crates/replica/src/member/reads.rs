@@ -4,6 +4,10 @@
 //! A lease follows from such a confirmation: no member that confirmed votes for another before an election time-out has
 //! passed on its clock. So until then, less the allowed clock drift, the leader knows that no other has been elected. A
 //! transfer of leadership breaks this, so a term in which one has happened has no leases any more.
+//!
+//! The lease counts from the moment at which the majority was asked. It is shorter than the election time-out by two
+//! ticks and by the clock drift. A member that starts from its disk votes for nobody until a lease that it may have
+//! confirmed is over.
 
 use std::collections::VecDeque;
 
