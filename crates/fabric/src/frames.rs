@@ -7,6 +7,10 @@
 //!
 //! [`cable`] makes a frame port of any packet port, for example over shared memory or a simulated network. [`any`] puts
 //! ports of several kinds behind one type.
+//!
+//! There are no peers, no names and no shares here. A frame that is forwarded is consumed, so a port whose memory is
+//! shared with other ports need not copy it. A cable costs one copy, at the receiver; [`any`] costs one more for each
+//! received frame.
 
 pub mod any;
 pub mod cable;

@@ -25,7 +25,10 @@
 //!   the same number.
 //! - **A packet that a layer does not hand on has not arrived.** The layer counts the reason: [`Dropped::BadSeal`],
 //!   [`Dropped::Replayed`], [`Dropped::Malformed`].
-//! - **A layer hears when a peer is forgotten** ([`Layer::forgotten`]), and can forget it too.
+//! - **A layer hears when a peer is forgotten** ([`Layer::forgotten`]), and can forget it too, with the packets that it
+//!   holds back for the peer. The protocol reports peers that it connected to with
+//!   [`PacketPort::forget`](crate::PacketPort::forget), and those that connected to it, whose link stays, with
+//!   [`PacketPort::peer_left`](crate::PacketPort::peer_left).
 //!
 //! `sinew_conformance::sealing` is an example of such a layer, and the one that tests use.
 

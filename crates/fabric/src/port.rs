@@ -1,4 +1,27 @@
 //! The packet port: unreliable datagrams in bursts, owned by one thread.
+//!
+//! # Design
+//!
+//! - **A port splits** into a receiving and a transmitting half ([`PacketPort::split`]), so that handlers can answer
+//!   while the burst that they read is lent.
+//! - **A burst is lent**, and no packet outlives it: [`PacketRx::receive`] gives the previous burst back. A packet is a
+//!   *head*, in memory that nobody else writes, and, where the sender can still write the rest, a *tail*
+//!   ([`SharedBytes`]). A tail can only be copied out, and the copy fails if the sender has revoked the bytes
+//!   meanwhile.
+//! - **Data to send** is a borrowed slice, which the port copies, or a [`Frozen`] share of a message buffer, which the
+//!   port may keep. Only the sole holder of a buffer can thaw it.
+//! - **[`PacketTx::flush`] and [`PacketTx::reclaim`] end shares.** After either, no packet sent earlier can deliver
+//!   bytes of a buffer that is being reused. `flush` alone would be enough, but on shared memory it revokes every
+//!   packet that the peer has not copied yet, those of other calls too, and each of these then costs a retransmission
+//!   time-out. `reclaim` revokes the packets of one buffer only.
+//! - **[`PacketTx::submit_soon`] stands beside [`PacketTx::submit`]** because some ports make expensive system calls.
+//!   Such a port may hold small packets back for as long as every turn of the loop brings more. Kernel UDP does so for
+//!   up to 6 us, which triples the rate in small batches.
+//! - **[`Peer`] is 24 opaque bytes**, not an associated type. An IPv6 socket address fits, and so do a link's index and
+//!   generation. So ports need no table of strangers, wrappers and enums of ports need no conversion, and the protocol
+//!   core is not generic.
+//! - **[`Caps`] is data**: packet sizes, receive capacity, burst size. No code asks a port for its name.
+//! - **Anything that can be waited for has a descriptor** ([`Readiness`]). Simulated ports have none, and say so.
 
 use arrayvec::ArrayVec;
 use sinew_mem::{Arena, Frozen, SharedBytes};

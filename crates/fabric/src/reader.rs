@@ -24,7 +24,7 @@
 //! they go, so nothing has to be moved when the choice changes. The thread sleeps only when no get in flight polls, and
 //! arming checks once more what may have come ([`Readiness`](crate::Readiness)). Requests carry numbers that never
 //! repeat: a late answer to a get that was given up is recognised as such, and the get's place in the window is reused
-//! only after that.
+//! only after that. So there is always a receive for an answer.
 //!
 //! # Consistency
 //!

@@ -29,6 +29,18 @@
 //! A [`Server`] owns the memory and the connections, and admits clients; carrying [`Hello`] and [`Welcome`] between the
 //! two is the caller's business. The workers run in threads of their own. Nothing here reads a clock or starts a
 //! thread, and nothing allocates once warm.
+//!
+//! Admitted clients are reported to the workers through a channel; server and workers share nothing else.
+//!
+//! # Why it is done this way
+//!
+//! - **A slot says itself whether it is whole**, by number, token and checksum in its last two words. Nothing is zeroed
+//!   after it was read, since that would take the cache line from the client's next WRITE; the worker looks for the
+//!   next number instead.
+//! - **Slots are taken in turn**, so a poll costs one load for each client and not for each slot. A lost request holds
+//!   up those behind it until it is retransmitted.
+//! - **Kept answers stay where they were put together.** A worker looks for retransmitted requests at one slot every
+//!   few turns, and sends the answer that it kept.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,21 @@
 //! The engine: several lookups in turn on one thread.
+//!
+//! # Design
+//!
+//! Both faces of the crate, async lookups and the attribute, run on this engine. The attribute makes an `async`
+//! function of a plain one, by an await in place of each mark.
+//!
+//! - **Slots lie on the stack, in a ring.** A lookup is polled and dropped where it was put. The slot of one that has
+//!   ended takes the next input at once, so lookups of different lengths do not wait for each other, as groups do.
+//!   Empty slots leave the ring, so they cost nothing.
+//! - **A switch is a prefetch, two instructions of the engine, and the compiler's jump.** No waker is called.
+//!   [`Switch`](crate::Switch) panics in builds with assertions if another executor polls it, because it would never
+//!   wake that one.
+//! - **Cost** (`costs.toml`). Async lookups take 12 % more instructions than the same states written by hand as a
+//!   future in this engine: they set a flag in each `Switch`, which the compiler cannot know to be set. They take 46 %
+//!   more than a loop written for one table, which keeps the table's addresses in registers.
+//! - **A panic ends its own lookup.** The engine is left and entered again, the other lookups end, and then the first
+//!   panic goes on.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

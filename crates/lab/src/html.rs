@@ -2,6 +2,8 @@
 //!
 //! Plots are HTML boxes whose lengths are relative to their container, and lines are SVG that is stretched while its
 //! strokes are not, so text has one size on every screen.
+//!
+//! The pages are HTML and CSS alone; no script is needed.
 
 mod axis;
 mod bars;

@@ -1,4 +1,10 @@
 //! Message buffers, and the arenas that they come from.
+//!
+//! A buffer has the layout of nsdi19 4.2.1: the first packet's header directly before the data, the others behind all
+//! data. The description of a block lies in front of that header, so a handle is one pointer.
+//!
+//! On shared memory an arena is a memfd that peers map read-only (sealed against later writes by others), and a large
+//! packet travels as a descriptor: the only copy is the receiver's.
 
 mod free;
 #[cfg(test)]

@@ -20,6 +20,19 @@
 //! It does not say whether a lock is of `flock` or of `fcntl`. Both lock ranges of bytes in one space, as in NFS, so a
 //! program that takes both kinds on one file waits for itself. Nor does it report interrupted requests, so threads that
 //! wait for a lock are checked for signals in `/proc`.
+//!
+//! # Design
+//!
+//! - **The version of what the kernel has cached, and that of the layout, are two.** A layout may be fetched anew while
+//!   old pages are still cached.
+//! - **Only `O_DIRECT` files bypass the page cache**; all others can be mapped everywhere.
+//! - **Locks that wait** are retried by one thread, so that they hold up none of the session's.
+//! - **Privileges that a file lends** (set-id bits, capabilities) end when others write to it. The kernel leaves that
+//!   to the file system (FUSE_HANDLE_KILLPRIV_V2): it says of each `write` whether set-id bits are cleared, and says
+//!   nothing of `fallocate` and of pages of mappings. There the bits are cleared unless root alone has the file open
+//!   for writing. The metadata service takes capabilities away with each change of the contents, length or owner.
+//! - **The second process** has a pipe from the first. It unmounts when the pipe is closed and the mount is still
+//!   there, which it knows by the system's number of the mount, and not by its device alone.
 #![forbid(unsafe_code)]
 
 mod caller;

@@ -1,11 +1,34 @@
-//! A file of this host as one more copy of a volume: what no donor has any more is read from it.
+//! A file on this host as one more copy of a volume: what no donor has any more is read from it.
 //!
-//! The file is the volume's bytes, as any tool reads them, and a trailer of 4 KB that says whose they are. A change goes to the file when the volume has done it, and
-//! before its caller is told; a flush is over when the volume has flushed and then the file was synced. When it is opened, the file may be older than the volume, so all of
-//! it is copied anew in the background, and of what is neither copied nor written since nothing is read.
+//! The file holds the volume's bytes, as any tool reads them, and a trailer of 4 KB that says which volume they are
+//! from. A change goes to the file once the volume has done it, and before the caller is told. A flush ends after the
+//! volume has flushed and then the file was synced. When the file is opened it may be older than the volume, so all of
+//! it is copied anew in the background, and nothing is read from it that has been neither copied nor written since.
 //!
-//! What the trailer says is for people and for the next who opens the file. It says that all is there only when all was copied and synced, and the store has said nothing since that the file lacks: then
-//! a loss of power leaves in the file, of each block, what was there at the last flush or something later, as any disk does.
+//! The trailer is for people, and for the next server that opens the file. It says that the copy is complete only once
+//! everything was copied and synced, and as long as the store has reported nothing that the file lacks. Then a loss of
+//! power leaves, of each block in the file, its state at the last flush or a later one, as with any disk.
+//!
+//! # Design
+//!
+//! - **The file follows the store**, and requests that overlap finish in order, so the file is never ahead and never
+//!   out of order.
+//! - **Valid bytes are marked block by block**, in memory. No block is valid when the file is opened; one becomes so
+//!   when it was copied in the background or written as a whole. A change that fails puts the blocks that it touches in
+//!   doubt: their earlier state is read from the file until the store has answered for them, and then not before they
+//!   are copied anew. A chunk that cannot be read waits aside, and one such chunk is tried every five seconds.
+//! - **A flush** goes to the store, and when that is over the file is synced, by a thread of a pool, since a volume
+//!   must send heartbeats meanwhile. At the end the volume is flushed through the copy, then left, then the file is
+//!   synced once more.
+//! - **The trailer says whose the file is**: the volume's name, and its number, which was drawn at random when the
+//!   volume was made and is kept in its record. It also says whether the copy is complete. That is written when
+//!   everything was copied and a sync after that is over. It is taken back before a later server changes the first
+//!   byte, when the store answers for what was in doubt, and when the file is given up. A later server trusts none of
+//!   it, and copies anew.
+//! - **The copy answers for what the store has lost** (`StoreError::Lost`), and while too few voters answer to say
+//!   whose the volume is (`StoreError::Silent`). A volume that ended so asks its donors every second what they know,
+//!   without sending heartbeats. A later epoch of the same number, or a majority of its voters, ends the silence for
+//!   good. Donors that have restarted have forgotten the volume, and count for nothing.
 
 mod file;
 mod marks;
@@ -32,14 +55,14 @@ use medium::Medium;
 use syncing::Syncing;
 pub use trailer::Whose;
 
-/// Reads of what is copied to the file that are under way at once.
+/// Reads in flight for the copying in the background, at most.
 const COPYING_MAX: usize = 2;
-/// What is taken of the store at once.
+/// Results taken from the store at a time.
 const POLL_MAX: usize = 256;
-/// Time between two tries to read what could not be read.
+/// Time between two attempts to read a chunk that could not be read, in ns.
 const RETRY_NS: u64 = 5_000_000_000;
 
-/// What a request was.
+/// A request to the store.
 #[derive(Debug)]
 enum Asked {
     Read {
@@ -55,20 +78,20 @@ enum Asked {
         len: u64,
     },
     Flush,
-    /// A chunk that goes to the file. Nobody asked for it.
+    /// A read that copies a chunk to the file. It is the copy's own.
     Copy {
         chunk: usize,
-        /// Whether it could not be read before.
+        /// Whether an earlier read of it failed.
         is_retry: bool,
     },
 }
 
-/// What it did.
+/// Counters of a last copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastCopyStats {
-    /// Reads that the store could not answer, and the file did.
+    /// Reads that the store could not answer, but the file did.
     pub reads: u64,
-    /// Bytes that were copied to the file in the background.
+    /// Bytes copied to the file in the background.
     pub copied_bytes: u64,
     /// Times that the file was synced.
     pub syncs: u64,
@@ -76,21 +99,23 @@ pub struct LastCopyStats {
 
 /// A store with a last copy; see [the module](self).
 ///
-/// A read of what the store has lost ([`StoreError::Lost`]) is answered from the file. So is one while too few donors answer to say whose the store is
-/// ([`StoreError::Silent`]): a host that is cut off reads what it wrote itself, whoever may have taken the store over there. As soon as they say that another writer has it,
-/// or that it is over, that is what its requests get. Changes need the store: without it they fail as before. A file that fails is given up, and the store goes on without.
+/// A read of bytes that the store has lost ([`StoreError::Lost`]) is answered from the file. So is a read while too few
+/// donors answer to tell who owns the store ([`StoreError::Silent`]): a host that is cut off reads what it wrote
+/// itself, even if another has taken the store over meanwhile. As soon as the donors say that another writer has it, or
+/// that it is over, requests get that answer. Changes need the store, and fail without it as before. If the file fails
+/// it is given up, and the store goes on without it.
 pub struct LastCopy<S, C> {
     inner: S,
     clock: C,
     pool: Arc<dyn WorkerPool>,
     alarm: Alarm,
     file: Option<LastCopyFile>,
-    /// Why there is none any more.
+    /// Reason why the file was given up, if it was.
     given_up: Option<String>,
     marks: Marks,
     asked: Vec<Option<(u64, Asked)>>,
     free: Vec<usize>,
-    /// Chunks that are on their way to the file.
+    /// Reads in flight that copy chunks to the file.
     copying: usize,
     /// When a chunk that could not be read is tried again.
     retry_ns: u64,
@@ -109,15 +134,15 @@ impl<S: std::fmt::Debug, C> std::fmt::Debug for LastCopy<S, C> {
 }
 
 impl<S: Store, C: Clock> LastCopy<S, C> {
-    /// Adds a file to a store, whose it is. The file is synced by `pool`, since that takes long.
+    /// Adds a file to the store that it is a copy of. `pool` syncs the file, because a sync takes long.
     ///
     /// # Errors
     ///
-    /// What the system says when it has no descriptors.
+    /// The system's error if it has no descriptors left.
     ///
     /// # Panics
     ///
-    /// When the file is of another length.
+    /// If the file was opened for another length.
     pub fn new(inner: S, file: LastCopyFile, clock: C, pool: Arc<dyn WorkerPool>) -> io::Result<Self> {
         assert_eq!(file.len(), inner.len(), "the file was opened for a store of this length");
         let alarm = Alarm::new()?;
@@ -149,31 +174,32 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         &self.inner
     }
 
-    /// The store below. What is submitted to it there, the file does not have.
+    /// The store below. The file misses what is submitted to it directly.
     pub fn inner_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The store below, without the file, which is made to last. What is not flushed is not in the file: flush first, and have the store end.
+    /// Returns the store below, and the result of a last sync of the file. The file lacks what is not flushed, so flush
+    /// first, and let the store finish.
     ///
     /// # Errors
     ///
-    /// What the system says; then the file may not have all.
+    /// The system's error; the file may then be incomplete.
     pub fn into_inner(self) -> (S, io::Result<()>) {
         (self.inner, self.file.map_or(Ok(()), |file| file.medium().sync()))
     }
 
-    /// What it did.
+    /// Counters of the last copy.
     pub fn stats(&self) -> LastCopyStats {
         self.stats
     }
 
-    /// Whether the file has all that the store has, and says so.
+    /// Whether the file has everything that the store has, and its trailer says so.
     pub fn is_complete(&self) -> bool {
         self.file.as_ref().is_some_and(LastCopyFile::is_marked)
     }
 
-    /// Why the file is not used any more, if so.
+    /// Reason why the file was given up, if it was.
     pub fn given_up(&self) -> Option<&str> {
         self.given_up.as_deref()
     }
@@ -193,7 +219,7 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         Some(asked)
     }
 
-    /// Does something with the file, if it is there still.
+    /// Calls `what` with the file, if there still is one. An error gives the file up.
     fn with_file<T>(&mut self, what: impl FnOnce(&mut LastCopyFile) -> io::Result<T>) -> Option<T> {
         match what(self.file.as_mut()?) {
             Ok(value) => Some(value),
@@ -208,7 +234,8 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         self.with_file(|file| what(&**file.medium()))
     }
 
-    /// Goes on without the file, which lacks what comes from now on, and says so before anybody is told of that.
+    /// Goes on without the file. The file lacks all later changes, so it is marked as incomplete before a caller is
+    /// told of any.
     fn give_up(&mut self, error: &dyn std::fmt::Display) {
         let Some(mut file) = self.file.take() else { return };
         let marked = file.mark(false).and_then(|()| file.medium().sync());
@@ -216,20 +243,20 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         self.given_up = Some(match marked {
             Ok(()) => format!("{path}: {error}"),
             Err(again) => format!(
-                "{path}: {error}; and it cannot be marked as incomplete ({again}): remove it, or it may pass for a whole copy"
+                "{path}: {error}; and it cannot be marked as incomplete ({again}): remove it, or it may be taken for a complete copy"
             ),
         });
-        // The donors have flushed them, which is all that there is now.
+        // The donors have flushed these, and there is nothing else to wait for.
         let waiting = self.syncing.take().map(|syncing| syncing.flushes);
         self.finished.extend(waiting.into_iter().flatten().chain(self.flushed.drain(..)));
     }
 
-    /// Has the file say that not all is there, as soon as that is so.
+    /// Marks the file as incomplete if it lacks something.
     fn unmark(&mut self) {
         if self.marks.is_complete() {
             return;
         }
-        // What makes it complete again is not in the sync that is under way.
+        // The sync in progress will not cover what completes it again.
         if let Some(syncing) = &mut self.syncing {
             syncing.was_complete = false;
         }
@@ -265,7 +292,8 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         any
     }
 
-    /// A chunk that is to be copied: one that could not be read only now and then, since reading it may fail for ever.
+    /// Takes a chunk to be copied, and whether it is a retry. A chunk that could not be read is retried only now and
+    /// then, because reading it may fail for ever.
     fn next_chunk(&mut self) -> Option<(usize, bool)> {
         if let Some(chunk) = self.marks.next_missing() {
             return Some((chunk, false));
@@ -304,14 +332,14 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         }
     }
 
-    /// Does to the file what the store has done, or has the file do what the store could not.
+    /// Handles a result of the store: does the same to the file, or reads from the file what the store could not.
     fn take(&mut self, mut finished: Finished) {
         let Some((tag, asked)) = self.forget(finished.tag) else { return };
         finished.tag = tag;
         let is_done = finished.result.is_ok();
         match asked {
             Asked::Copy { chunk, is_retry } => return self.copied(chunk, is_retry, &finished),
-            // All that was submitted before it is over, and has come to the file.
+            // Everything submitted before it is over, and has reached the file.
             Asked::Flush if is_done && self.file.is_some() => return self.flushed.push(finished),
             Asked::Flush => {}
             Asked::Read { at, len } => match finished.result {
@@ -340,7 +368,7 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         if !self.marks.has(at, len as u64) {
             return;
         }
-        // A store may lose the buffer with the operation that failed.
+        // A store may lose the buffer of a failed read.
         let target = finished.target.take().or_else(|| self.inner.arena().alloc(len, len).ok());
         let Some(mut target) = target else { return };
         if self.with_medium(|medium| medium.read(at, &mut target)).is_some() {
@@ -350,7 +378,7 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         finished.target = Some(target);
     }
 
-    /// Ends a sync that is over, and begins the next one if somebody waits for it. Returns whether there was anything.
+    /// Ends a finished sync, and begins the next one if it is needed. Returns whether there was anything to do.
     fn sync(&mut self) -> bool {
         let mut any = false;
         if let Some(result) = self.syncing.as_ref().and_then(Syncing::result)
@@ -359,7 +387,7 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
             any = true;
             self.finished.extend(flushes);
             match result {
-                // What has changed since is as it may be on any disk. What has failed since is not.
+                // Later changes may be there or not, as on any disk. Changes that failed since must not count.
                 Ok(()) if was_complete && self.marks.is_complete() && !self.is_complete() => {
                     self.with_file(|file| file.mark(true));
                 }
@@ -391,7 +419,7 @@ impl<S: Store, C: Clock> Readiness for LastCopy<S, C> {
         if !self.finished.is_empty() || !self.alarm.set() {
             return Ok(Armed::Ready);
         }
-        // A sync that ended before the alarm was set woke nobody.
+        // A sync that ended before the alarm was set woke nothing.
         let is_over = self.syncing.as_ref().is_some_and(|syncing| syncing.result().is_some());
         let armed = if is_over { Ok(Armed::Ready) } else { self.inner.arm(now_ns) };
         let retry_ns = (self.file.is_some() && self.marks.has_aside()).then_some(self.retry_ns);

@@ -1,6 +1,6 @@
 //! Remote memory as a block device: an NBD server on any [`Store`](sinew_remote_memory::Store).
 //!
-//! - [`protocol`]: what is said, without I/O. Whatever a client sends, it answers or ends.
+//! - [`protocol`]: the NBD protocol, without I/O. It answers or ends, whatever a client sends.
 //! - [`last_copy`]: a file of this host as one more copy of a store.
 //! - [`server`]: sockets, the store and one thread that sleeps on both.
 #![forbid(unsafe_code)]

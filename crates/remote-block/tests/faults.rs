@@ -1,4 +1,4 @@
-//! Stores that are busy, fail, or know their holes.
+//! Stores that are busy, that fail, or that know their holes.
 
 mod common;
 
@@ -11,16 +11,16 @@ use sinew_remote_block::Config;
 use sinew_remote_memory::{Extent, Finished, Job, RamStore, Refused, Request, Status, Store, StoreError};
 
 const LEN: u64 = 4 << 20;
-/// From here on, all is lost.
+/// From here on, everything is lost.
 const LOST: u64 = 3 << 20;
-/// Before that, from here on, there is no room to write.
+/// From here up to `LOST`, nothing can be written for lack of room.
 const FULL: u64 = 2 << 20;
-/// Before this, all is a hole.
+/// Everything before this is a hole.
 const HOLE: u64 = 8192;
-/// Bytes of which the store says at once what they are like, at most.
+/// Longest extent that the store reports at a time, in bytes.
 const PIECE: u64 = 1000;
 
-/// A store with a bad end and a hole at its beginning, which takes few requests at once.
+/// A store with a bad end and a hole at its beginning, which accepts few requests at a time.
 struct Bad {
     inner: RamStore,
     under_way: usize,
@@ -103,7 +103,7 @@ fn what_a_store_cannot_do_is_the_protocols_error_and_the_next_request_is_served(
     for structured in [false, true] {
         let mut client = server.client(structured);
         assert!(client.read(0, LOST, 1) == Err(5));
-        // Some of its pieces can be read, and some not.
+        // Some of the pieces can be read, and some cannot.
         assert!(client.read(0, LOST - (600 << 10), 700 << 10) == Err(5));
         assert!(client.read(if structured { DF } else { 0 }, LOST - (600 << 10), 700 << 10) == Err(5));
         assert_eq!(client.write(0, FULL, b"x"), Reply::Error(28));

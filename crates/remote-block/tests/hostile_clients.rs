@@ -1,11 +1,11 @@
-//! Clients that mean no good, or do not know better.
+//! Property tests of a server against hostile and mistaken clients.
 
 mod common;
 mod hostile;
 
 use proptest::prelude::*;
 
-/// Bytes that look like options for a while.
+/// Bytes that look like options, at least at first.
 fn nearly_options() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => (0..12u32, prop::collection::vec(prop_oneof![any::<u8>(), 0..2u8], 0..40)).prop_map(|(kind, data)| {

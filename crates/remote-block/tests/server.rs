@@ -1,4 +1,4 @@
-//! What clients see.
+//! Tests of a server as its clients see it.
 
 mod common;
 
@@ -68,7 +68,7 @@ fn what_is_not_in_order_is_refused_and_its_payload_read_off() {
         } else {
             assert_eq!(client.simply(STATUS, 0, 0, 1), Reply::Error(22));
         }
-        assert_eq!(client.read(0, 0, 4).unwrap(), [0; 4], "and it goes on");
+        assert_eq!(client.read(0, 0, 4).unwrap(), [0; 4], "the next request is served");
     }
     let counters = server.end();
     assert_eq!((counters.no_space, counters.unsupported, counters.too_long, counters.io_errors), (2, 2, 1, 0));
@@ -98,7 +98,8 @@ fn a_client_that_goes_is_answered_first_and_one_that_vanishes_leaves_nothing() {
     client.ask(DISC, 0, 6, 0, 0);
     assert_eq!(client.reply(300_000).0, 5);
     assert!(client.is_closed());
-    // In the midst of a payload, of a header, and with replies that nobody reads.
+    // One vanishes in the middle of a payload, one in the middle of a header, and one with replies that it has not
+    // read.
     let mut half = server.client(true);
     half.ask(WRITE, 0, 1, 0, 1 << 20);
     half.socket.write_all(&[1; 600_000]).unwrap();
@@ -114,7 +115,7 @@ fn a_client_that_goes_is_answered_first_and_one_that_vanishes_leaves_nothing() {
     assert_eq!((counters.vanished, counters.connections), (3, 5));
 }
 
-/// Two connections hold all memory: who moves is served, and who does not is closed, after a second.
+/// Two connections hold all the memory. One that makes progress is served; one that does not is closed after a second.
 #[test]
 fn who_holds_memory_and_does_not_move_makes_others_wait_for_a_second_at_most() {
     let memory = 64 << 20;
@@ -129,7 +130,7 @@ fn who_holds_memory_and_does_not_move_makes_others_wait_for_a_second_at_most() {
     let mut client = server.client(true);
     assert_eq!(client.write(0, 0, b"moves"), Reply::Done);
     assert!(began.elapsed() < Duration::from_secs(20));
-    // Which one it is depends on whom the server heard first.
+    // Which of the two is closed depends on which the server served first.
     let is_closed = |holder: &mut Client| {
         holder.socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         holder.is_closed()
@@ -169,7 +170,7 @@ fn a_server_that_is_asked_to_end_does_and_its_socket_is_gone() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Random requests in random order on two connections leave what an array has.
+    /// Random requests in random order on two connections leave what an array would hold.
     #[test]
     fn a_device_is_an_array(steps in prop::collection::vec((0..5u8, 0..200_000u64, 1..150_000u32, any::<u8>(), any::<bool>()), 1..40)) {
         let server = serve(1 << 19, Config::default());
@@ -197,7 +198,7 @@ proptest! {
         server.end();
     }
 
-    /// Whatever bytes come, others are served, and no memory is lost.
+    /// Whatever bytes arrive, other clients are served, and no memory is lost.
     #[test]
     fn whatever_bytes_come_others_are_served(noise in prop::collection::vec(any::<u8>(), 0..400), good in 0..6usize) {
         let server = serve(1 << 19, Config::default());

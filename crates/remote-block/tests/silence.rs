@@ -1,4 +1,4 @@
-//! When the server's thread sleeps.
+//! Tests of when the server's thread sleeps.
 
 mod common;
 
@@ -13,14 +13,14 @@ use sinew_mem::Arena;
 use sinew_remote_block::Config;
 use sinew_remote_memory::{Finished, RamStore, Refused, Request, Status, Store};
 
-/// Nothing happens for so long: the server sleeps.
+/// Time without events after which the server is taken to sleep.
 const SILENCE: Duration = Duration::from_millis(700);
 const PATIENCE: Duration = Duration::from_secs(30);
 const SPIN_NS: u64 = 100_000;
-/// Time that each look at the clock takes.
+/// Time by which each reading advances the clock, in ns.
 const LOOK_NS: u64 = 1000;
 
-/// A clock that stands still between two looks.
+/// A clock that stands still between two readings.
 #[derive(Clone, Default)]
 struct Steps(Arc<AtomicU64>);
 
@@ -30,13 +30,13 @@ impl Clock for Steps {
     }
 }
 
-/// A store of which each turn that does something takes longer than a server spins.
+/// A store whose every working turn takes longer than the server spins.
 struct Slow {
     inner: RamStore,
     time: Steps,
     idle_turns: u64,
     worked: bool,
-    /// Turns in vain between the last work and the sleep after it.
+    /// Idle turns between the last work and the sleep after it.
     spun: Arc<AtomicU64>,
 }
 
@@ -103,7 +103,7 @@ fn work_that_takes_longer_than_the_spin_is_not_taken_for_silence() {
     while spun.load(Ordering::Acquire) == 0 {
         std::thread::yield_now();
     }
-    // Where work is rare, it spins an eighth of the time; the store's own is not silence.
+    // When work is rare, the server spins for an eighth of the time; the store's own time is not idle time.
     let (spun, least) = (spun.load(Ordering::Acquire), SPIN_NS / 8 / LOOK_NS);
     assert!(spun >= least, "it spun {spun} turns");
     server.end();
@@ -118,11 +118,11 @@ fn what_was_done_last_is_looked_at_before_a_long_sleep() {
         let _ = looks.send(());
     });
     let mut client = server.client(false);
-    // Looks go on until all is silent.
+    // Looks go on until the server is idle.
     while seen.recv_timeout(SILENCE).is_ok() {}
     assert_eq!(client.write(0, 0, &[7]), Reply::Done);
     assert_eq!(client.write(0, 0, &[8]), Reply::Done);
-    // One comes with the first of these, and one after the last.
+    // One look comes with the first write, and one after the last.
     seen.recv_timeout(PATIENCE).unwrap();
     seen.recv_timeout(PATIENCE).unwrap();
     server.end();

@@ -19,6 +19,31 @@
 //! - **Partial pages**: two clients may write different bytes of one page. The later commit is refused, and its bytes
 //!   are merged into the page of the earlier one.
 //! - **No room** is reported by the write that lacks it: pages are reserved ahead.
+//!
+//! # Design
+//!
+//! A lane works in its caller's thread, so a read costs no hand-over: the thread that the kernel woke posts the READ,
+//! checks the pages, and answers from the buffer that they came to.
+//!
+//! - **Written, then committed.** Written data lies in chunks of 256 KB in registered memory until the service has
+//!   committed it, so that under a new epoch, or another identity, it can be written anew. A chunk that is being
+//!   written does not change; what is written meanwhile lies on top.
+//! - **What is given up never happens later.** Each request carries the number below which its client waits for no
+//!   answer, and the service performs nothing below that number. So the pages of a commit that was given up are either
+//!   the file's or nobody's; the client offers them for return, and uses them for nothing else meanwhile.
+//! - **Losses are reported by handle**, as the kernel does for disks: data that could not be committed is reported once
+//!   to each handle that syncs or closes the file, and by no other call.
+//! - **A client that was declared dead** opens its files anew under its new number before other lanes ask by that
+//!   number, and commits what it has. If a lock is lost, its file is lost too, since somebody else may have changed it.
+//!   What other lanes opened, closed and locked while the client joined is reported to the service in the same way.
+//! - **Partial pages name what they replace.** A commit that finds another checksum there is refused, and the bytes
+//!   that were written go over what is there by then.
+//! - **A page with another checksum** was replaced, or is damaged. The layout is asked for again: if it has changed,
+//!   the pages are read from the new place; if not, the other copies are tried.
+//! - **Before a donor is blamed for a failed write**, the service is asked whether it still knows the client: an
+//!   expelled client would otherwise take out healthy copies.
+//! - **Pages are reserved when something is written, not when it is flushed**, so it is `write` that reports a lack of
+//!   room.
 
 mod ask;
 mod config;

@@ -12,6 +12,22 @@
 //! - *Memory*: the donors. Each is fenced under the service's epoch before pages that it holds are reserved. Segments
 //!   are made ahead of need, and missing copies are restored in the background.
 //! - *Graves*: the reservations of a dead client, which become free once every donor has cut it off.
+//!
+//! # Design
+//!
+//! - **Fencing.** A donor is fenced under the service's epoch before its pages are reserved. A slab that is taken out
+//!   of a segment is not used again in that epoch, since writes to it may be in flight; the next epoch's fence frees
+//!   it.
+//! - **New copies.** Clients write to a new copy from its first moment (commits name the generation of the copies that
+//!   they wrote), while the service fills it with what files have. Pages that become free meanwhile wait for the end of
+//!   a step, so that the filling overwrites nothing newer.
+//! - **After a restart**, inodes without a name stay until all clients have come back or are dead, since those may have
+//!   them open. Inodes that lost their name since then go at once.
+//! - **Blame.** When a client blames a donor, that donor's copy is taken out only if the service itself reaches another
+//!   whole one: a copy that is only recorded may be lost by now.
+//! - **Bounds.** Options limit the inodes and the bytes of extended attributes (checked before a change is made, so
+//!   that state from other limits can still be read), and the protocol's limits bound the rest. Answers are bounded
+//!   with what comes along: layouts and reservations with the places of their segments.
 
 mod config;
 mod core;

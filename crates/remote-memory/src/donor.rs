@@ -1,11 +1,34 @@
-//! Whoever gives memory: slabs of it, to volumes, and a vote on who writes to each.
+//! A donor: it lends slabs of its memory to volumes, and has a vote on who writes to each volume.
 //!
-//! - [`Call`], [`Answer`], [`Refusal`]: what a donor is asked for, and what it says.
-//! - [`Donor`]: the donor as a state machine, without memory, clock or I/O of its own: which slabs are whose, the epoch that may use them, and the vote.
+//! - [`Call`], [`Answer`], [`Refusal`]: requests to a donor, and its answers.
+//! - [`Donor`]: the donor as a state machine, without memory, clock or I/O of its own: the owner of each slab, the
+//!   epoch that may use it, and the vote.
+//! - [`Service`]: a donor that others call over `rpc`, with memory that they reach by verbs, or by calls ([`Lends`]);
+//!   the [`Key`] says who may.
 //!
-//! - [`Service`]: a donor that others call over `rpc`, with memory that they reach by verbs, or by calls as well ([`Lends`]); [`Key`]: who may.
+//! A volume's bytes pass by another way: an [engine](crate::engine) reads and writes them.
 //!
-//! A volume's bytes are no part of this: they are read and written by an [engine](crate::engine).
+//! # Design
+//!
+//! - **Access.** [`Lends`] is a donor's side of access to its memory, and [`Approach`](crate::pool::Approach) the
+//!   caller's. By verbs, access is queue pairs, and a client that loses it has none. All of a donor's memory is under
+//!   one key, so members of a pool trust each other; over shared memory, where a process that maps it can write all of
+//!   it, a key for each volume would keep nobody out. By calls, access is a token, which the donor looks up for each
+//!   call, with the slabs of its volume.
+//! - **Stragglers.** Over shared memory initiators move their bytes themselves, and one that was stopped in the middle
+//!   of a copy goes on with it, whatever became of its queue pair. So an initiator that sits down to change memory
+//!   writes down by which queue pair, and where, before it looks whether that listens; the donor ends queue pairs and
+//!   then looks who sits. It waits for initiators that make progress. A slab in which one does not is copied elsewhere
+//!   before the fence is answered, and its old place is nobody's until the initiator is gone. Where clients know a
+//!   slab's place it stays, and expelling is refused until the initiator is gone.
+//! - **Several clients.** A service with clients of its own (such as a file system's) fences a volume at the donors.
+//!   Its clients are *admitted* beside it, each under a number that the service gave it, until they are *expelled* or a
+//!   later epoch fences. A donor keeps 1,024 expelled numbers; the lowest of more is a floor, below which nobody new
+//!   comes in. So what it keeps is bounded, and nobody comes back.
+//! - **A donor that wants its memory back** says so when it is asked how much it has, which a volume does every second.
+//!   Copies are made elsewhere first. A slab is given back when the record that does not name it is kept and no
+//!   operation that was sent to it before is in flight, since its donor gives it to others.
+//! - **Strangers.** A donor beyond this host asks for a key (an answer to its nonce), or was started with `--open`.
 
 mod clients;
 mod lendings;

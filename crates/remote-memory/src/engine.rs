@@ -1,26 +1,62 @@
 //! Reads and writes of one donor's memory by many threads: merged, chained and admitted (rdmabox IV-A).
 //!
-//! - [`Shared`]: what all threads that use a donor have in common: the merge queue, the order of requests that overlap, and how many bytes may be in
-//!   flight. An [`Arc`](std::sync::Arc) of it goes to each thread.
-//! - [`Engine`]: a thread's own. [`Engine::submit`] puts a request into the queue; [`Engine::turn`] takes what has gathered there, whoever asked for it,
-//!   makes as few operations of it as it can, and posts them with one doorbell (Algorithms 1 and 2, Figure 4). It never waits for company: whoever turns first
-//!   takes all, and the others find nothing and go on. What it finishes for others goes to their inboxes, and wakes them.
-//! - [`Path`]: a thread's way to the donor: [`VerbsPath`], over any [verbs](sinew_fabric::verbs), or [`RpcPath`], by calls to a donor that answers for its [`Ranges`].
-//! - [`Registering`]: what becomes of requests whose memory is none that the path registered: copied, or registered and kept so in a cache of the path's, by their size (preMR and dynMR). [`Crossing`]
-//!   measures from which size on.
-//! - [`Admission`]: how many bytes may be in flight: [`Unlimited`], [`StaticWindow`] (the paper's) or [`FindingWindow`].
+//! - [`Shared`]: state common to all threads that use a donor: the merge queue, the order of overlapping requests, and
+//!   the limit on bytes in flight. Each thread gets an [`Arc`](std::sync::Arc) of it.
+//! - [`Engine`]: one per thread. [`Engine::submit`] puts a request into the queue. [`Engine::turn`] takes what has
+//!   gathered there, from any thread, turns it into as few operations as it can, and posts them with one doorbell
+//!   (Algorithms 1 and 2, Figure 4). It never waits for more requests: the thread that turns first takes all of them,
+//!   and the others find nothing and go on. Requests that it finishes for other threads go to their inboxes, and those
+//!   threads are woken.
+//! - [`Path`]: a thread's path to the donor: [`VerbsPath`], over any [verbs](sinew_fabric::verbs), or [`RpcPath`], by
+//!   calls to a donor that answers for its [`Ranges`].
+//! - [`Registering`]: the treatment of requests whose memory the path has not registered: depending on their size it is
+//!   copied (preMR), or registered and kept in a cache of the path (dynMR). [`Crossing`] measures the size at which
+//!   registering becomes cheaper.
+//! - [`Admission`]: the limit on bytes in flight: [`Unlimited`], [`StaticWindow`] (the paper's) or [`FindingWindow`].
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - A read sees all that was written by requests that were submitted before it, by whichever thread, and of overlapping writes the one that was submitted last stays: a request that overlaps an
-//!   earlier one (one of them a write) waits in the queue until that is over. Others pass it.
-//! - A request alone is posted in its engine's next turn, as an operation of its own. One that finds no other on its way to the donor passes by the queue.
-//! - Every request is finished once. One that fails leaves what it wrote undefined: it may be written, in part or as a whole, and on a network may still be
-//!   so a while after it failed. The donor is lost to the engine then ([`Engine::error`]), and whoever goes on with another writes elsewhere.
-//! - An engine that has operations in flight may have those of others among them, and what it has submitted others may wait for: it is turned until it is [idle](Engine::is_idle), or dropped. What a dropped engine has not
-//!   posted goes back to the queue, and what it has in flight ends with an error for whoever asked.
+//! - A read sees every write submitted before it, by any thread, and of overlapping writes the one submitted last
+//!   prevails: a request that overlaps an earlier one, where at least one of the two is a write, waits in the queue
+//!   until the earlier one is over. Other requests pass it.
+//! - A lone request is posted in its engine's next turn, as an operation of its own. A request that finds no other
+//!   unfinished one bypasses the queue.
+//! - Every request is finished once. A write that fails leaves its bytes undefined: they may be written, in part or as
+//!   a whole, and on a network even some time after the failure. The engine has then lost its donor
+//!   ([`Engine::error`]); a caller that goes on with another donor must write elsewhere.
+//! - An engine with operations in flight may hold requests of other engines, and others may wait for what it has
+//!   submitted. So it must be turned until it is [idle](Engine::is_idle), or dropped. What a dropped engine has not
+//!   posted goes back to the queue, and what it has in flight ends with an error for its submitter.
 //!
-//! Nothing here has a thread, does I/O of its own or reads a clock: [`Engine::turn`] is handed the time.
+//! Nothing here starts a thread, does I/O of its own or reads a clock: [`Engine::turn`] is given the time.
+//!
+//! # Design
+//!
+//! Queues of verbs belong to a thread, so the merge queue is shared and the paths are not.
+//!
+//! - **[`Shared`] is behind one lock**, which is held for some tens of instructions. Each thread's [`Engine`] posts by
+//!   its own [`Path`], for itself and for others.
+//! - **Ranges are looked up by stripes**, so the check for overlaps takes the same time however much is in flight.
+//! - **A lone request bypasses the queue.** It is its own engine's to post, which must be turned or dropped. A turn
+//!   that finds nothing else posts and ends it in code of its own.
+//! - **Callers' memory is copied, or from a size on registered** (rdmabox IV-A: preMR and dynMR). Each path keeps
+//!   registrations for their next use, by where they begin, since arenas hand out the same places again and again.
+//!   Registrations that are in flight, or were asked for since the last doorbell, are not evicted. What cannot be
+//!   registered is copied. Pools and volumes never face this choice: a [`Store`](crate::Store) has its requests'
+//!   buffers from its own arena, which is registered when it is opened, so they go as they are, and a threshold
+//!   measured at start would decide nothing.
+//! - **One failed operation breaks its engine's path.** What was queued goes to other engines. What was in flight ends
+//!   with an error, and a write among it may still land later.
+//! - **[`VerbsPath`] has four queue pairs**, and gives one chain to each in turn; [`RpcPath`] makes a chain one call.
+//!   Both pass one suite of facts (feature `facts`), on modelled NICs, on loopback and over shared memory.
+//! - **A window is fixed** (7 MB in rdmabox V-A) **or found**: [`FindingWindow`] tries windows up and down, and keeps
+//!   the one with the highest throughput. On modelled NICs it finds the right one for pages, and one that is too small
+//!   for short messages of many threads (`rdmabox-fig8`): the thread that turns first takes all of a small window, and
+//!   a little more of it brings nothing.
+//! - **Four queue pairs for each thread are too many** for more than eight threads on a ConnectX-3 (`rdmabox-fig8`):
+//!   the NIC keeps the state of 35, and the misses make the rate fall to a quarter. A window keeps the rate.
+//! - **An engine is turned until it is idle**, even by an owner that has no requests of its own left, since it may have
+//!   taken others' requests. (`sinew_harness::load::memory` is over only then.)
 
 mod admission;
 mod batch;

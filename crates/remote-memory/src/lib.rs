@@ -1,10 +1,12 @@
 //! Memory of other hosts, for programs that need more than their own host has (rdmabox).
 //!
-//! - [`engine`]: reads and writes of one donor's memory by many threads, as few operations and no more in flight than the NIC can take.
-//! - [`store`]: the seam. A [`Store`] is a range of bytes that lies elsewhere; file systems, block devices and paged memory are written against it.
-//! - [`donor`]: whoever gives memory, and [`volume`]: a store over donors, some of which may die.
-//! - [`pool`]: donors together, and who has what.
-//! - [`ram`]: a store in this process' own memory: what others are compared with.
+//! - [`engine`]: reads and writes of one donor's memory by many threads, in as few operations, and with no more in
+//!   flight, than the NIC handles well.
+//! - [`store`]: the interface for file systems, block devices and paged memory. A [`Store`] is a range of bytes that
+//!   lies elsewhere.
+//! - [`donor`]: a process that lends memory, and [`volume`]: a store over donors, some of which may die.
+//! - [`pool`]: a set of donors, and the placement of data on them.
+//! - [`ram`]: a store in this process's own memory, as a baseline.
 #![forbid(unsafe_code)]
 
 pub mod donor;

@@ -1,10 +1,17 @@
-//! Donors together: where a volume's segments lie, and how they are reached.
+//! A set of donors: where a volume's segments lie, and how they are reached.
 //!
 //! - [`Reach`]: one donor within reach, by calls over `rpc` and an [engine](crate::engine).
-//! - [`Approach`]: how its memory is reached: by one-sided [`Verbs`], or, where a fabric has none, by [`Calls`].
-//! - [`Pool`]: donors within reach as a [volume](crate::volume) wants them: [`VerbsDonors`], [`CallDonors`].
+//! - [`Approach`]: how a donor's memory is accessed: by one-sided [`Verbs`], or by [`Calls`] on a fabric that has none.
+//! - [`Pool`]: donors within reach, in the form that a [volume](crate::volume) uses: [`VerbsDonors`], [`CallDonors`].
 //! - [`Survey`]: which donors answer, and how much memory they have free.
-//! - [`place`]: which donors have which segments, by the memory that they have free.
+//! - [`place`]: chooses the donors of each segment by their free memory.
+//!
+//! # Design
+//!
+//! - **One descriptor for a pool's sleep** covers its sessions (an endpoint that several share is armed once) and the
+//!   queues of its engines. A turn that found something is followed by another before anybody sleeps.
+//! - **A [`Reach`] is one donor from one thread's side.** A volume's donors ([`Pool`]) are made of these, and so are the
+//!   lanes of file systems and their clients.
 
 mod approach;
 mod config;

@@ -1,4 +1,4 @@
-//! A store in this process' own memory: it is what others are compared with, and what a test of a door needs.
+//! A store in this process's own memory: a baseline for other stores, and a store for tests of what is built on one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,9 +9,9 @@ use sinew_mem::{Arena, SharedMemory};
 
 use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, check};
 
-/// Requests that can wait for a turn.
+/// Requests that can be held at once, waiting for a turn or for a poll.
 const WAITING_MAX: usize = 4096;
-/// Bytes after which a turn is over: whoever is to be told of them has something to do while the next are copied.
+/// Bytes after which a turn ends, so that the completions can be handled before more is copied.
 const BYTES_PER_TURN: u64 = 32 << 10;
 
 /// A store in this process' own memory.
@@ -25,11 +25,12 @@ pub struct RamStore {
 }
 
 impl RamStore {
-    /// A store of `len` bytes, all zero, with an arena of `arena_bytes` for buffers. Memory is taken as it is written.
+    /// Makes a store of `len` bytes, all zero, with an arena of `arena_bytes` for buffers. The system supplies memory
+    /// as it is first written.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error, if it supplies no memory or no alarm.
     pub fn new(len: usize, arena_bytes: usize) -> io::Result<Self> {
         Ok(Self {
             memory: SharedMemory::private(len)?,
@@ -40,14 +41,14 @@ impl RamStore {
         })
     }
 
-    /// Ends a sleep on the store.
+    /// Returns a waker that ends a sleep on the store.
     pub fn waker(&self) -> Waker {
         self.alarm.waker()
     }
 
     fn run(&self, Request { tag, job }: Request) -> Finished {
         const ZEROS: [u8; BLOCK] = [0; BLOCK];
-        const CHECKED: &str = "it was checked when it was submitted";
+        const CHECKED: &str = "the range was checked when the request was submitted";
         let mut target = None;
         match job {
             Job::Read { at, target: mut buffer } => {
@@ -187,7 +188,7 @@ mod tests {
         assert!(store.turn() && !store.turn());
         assert_eq!(store.poll(&mut finished, usize::MAX), pages);
         assert!(finished.iter().map(|one| one.tag).is_sorted());
-        // What is longer is done at once.
+        // A longer request is done in one turn.
         store.submit(write(&store, 0, &[7; 3 * BYTES_PER_TURN as usize])).unwrap();
         assert!(store.turn() && !store.turn());
     }

@@ -1,54 +1,60 @@
-//! A range of bytes that lies elsewhere.
+//! The interface of remote stores: a range of bytes that lies elsewhere.
 //!
-//! A store belongs to one thread, which submits requests, turns the store, and polls for what is finished. Requests move their buffers in, and get
-//! them back when they are finished; those that have nothing to do with each other come in any order.
+//! A store belongs to one thread, which submits requests, turns the store, and polls for finished requests. A request
+//! moves its buffers in, and they come back when it is finished. Unrelated requests finish in any order.
 //!
-//! What holds:
+//! Guarantees:
 //!
-//! - Requests that overlap, one of which changes something, are finished in the order in which they were submitted.
-//! - A request sees all that was submitted before it: a read that overlaps earlier writes finds what they wrote, whether they are finished or not, and
-//!   of overlapping writes the last stays.
-//! - A write that is finished well is kept as its store promises (by so many donors, for example). One that fails leaves old or new bytes, block by
-//!   block, and never others.
-//! - After a [`Job::Flush`] is finished, so is every write that was submitted before it, and what such writes left has reached all places that it is to.
+//! - Requests that overlap, where at least one changes something, finish in the order in which they were submitted.
+//! - A request sees the effect of every request submitted before it: a read that overlaps earlier writes finds their
+//!   bytes, whether or not they are finished, and of overlapping writes the last one prevails.
+//! - A write that succeeds is kept as its store promises (by a number of donors, for example). A write that fails
+//!   leaves old or new bytes, block by block, and never any others.
+//! - Once a [`Job::Flush`] is finished, so is every write submitted before it, and the writes have reached every place
+//!   that is to hold them.
+//!
+//! A store around a store can add to it: `sinew_remote_block::LastCopy` keeps a file of the host as one more copy.
+//! [`crate::RamStore`] is the store that others are compared with.
 
 use sinew_fabric::Readiness;
 use sinew_fabric::verbs::Slice;
 use sinew_mem::{Arena, MessageBuffer};
 
-/// Bytes of a block: what is written as a whole or not at all. Requests may begin and end anywhere; those that cover whole blocks cost less.
+/// Bytes of a block, which is written as a whole or not at all. Requests may begin and end anywhere; those that cover
+/// whole blocks cost less.
 pub const BLOCK: usize = 4096;
 
-/// What a store is asked to do.
+/// What a request does.
 #[derive(Debug)]
 pub enum Job {
-    /// Bytes from `at` on, as many as the target holds.
+    /// Reads the bytes from `at` on, as many as the target holds.
     Read {
         /// First byte.
         at: u64,
-        /// Where they go: a buffer of the store's [arena](Store::arena).
+        /// Destination of the bytes: a buffer of the store's [arena](Store::arena).
         target: MessageBuffer,
     },
-    /// Bytes to `at` and on.
+    /// Writes bytes from `at` on.
     Write {
         /// First byte.
         at: u64,
-        /// The bytes: of a buffer of the store's [arena](Store::arena). The store gives its share up when the write is finished.
+        /// The bytes, from a buffer of the store's [arena](Store::arena). The store drops its share when the write is
+        /// finished.
         source: Slice,
     },
-    /// The bytes are not needed any more: they read as zeros, and their memory may be given to others.
+    /// Discards bytes that are no longer needed: they read as zeros, and their memory may be given to others.
     Discard {
         /// First byte.
         at: u64,
         /// Bytes.
         len: u64,
     },
-    /// Waits for what was submitted before.
+    /// Waits for every request submitted before it.
     Flush,
 }
 
 impl Job {
-    /// Bytes that it is about: none of a flush.
+    /// Bytes that the job covers; 0 for a flush.
     #[expect(clippy::len_without_is_empty, reason = "bytes of a job, which is no collection")]
     pub fn len(&self) -> u64 {
         match self {
@@ -60,78 +66,78 @@ impl Job {
     }
 }
 
-/// A job with its caller's name for it.
+/// A job, with a tag of its caller's.
 #[derive(Debug)]
 pub struct Request {
-    /// The caller's own.
+    /// Chosen by the caller; comes back with the finished request.
     pub tag: u64,
-    /// What to do.
+    /// What the request does.
     pub job: Job,
 }
 
-/// A request that is over.
+/// A finished request.
 #[derive(Debug)]
 pub struct Finished {
-    /// The request's.
+    /// Tag of the request.
     pub tag: u64,
-    /// How it ended. After an error, what a read's target holds means nothing.
+    /// How it ended. After an error, the contents of a read's target mean nothing.
     pub result: Result<(), StoreError>,
     /// The target of a read.
     pub target: Option<MessageBuffer>,
 }
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It does not lie in the store.
-    #[error("bytes {at} to {end} are asked for of a store of {len} bytes", end = at.saturating_add(*asked))]
+    /// The request reaches beyond the store.
+    #[error("the request covers bytes {at} to {end}, but the store has {len} bytes", end = at.saturating_add(*asked))]
     OutOfRange {
-        /// First byte.
+        /// First byte asked for.
         at: u64,
-        /// Bytes.
+        /// Bytes asked for.
         asked: u64,
         /// Bytes of the store.
         len: u64,
     },
-    /// No donor has the bytes any more.
+    /// No donor holds the bytes any more.
     #[error("the bytes from {at} on are lost: {why}")]
     Lost {
-        /// First byte that is.
+        /// First lost byte.
         at: u64,
         /// What became of the copies.
         why: String,
     },
-    /// There is no memory left where it has to lie.
+    /// No memory is left where the bytes would have to lie.
     #[error("no room for the bytes from {at} on: {why}")]
     Full {
-        /// First byte that has none.
+        /// First byte without memory.
         at: u64,
-        /// Whom was asked.
+        /// The donors asked.
         why: String,
     },
-    /// Somebody else writes to the store now.
+    /// Another writer has taken over the store.
     #[error("another writer has taken the store over: {0}")]
     Fenced(String),
-    /// Too few donors answer for a write to be kept as it should.
+    /// Too few donors answer for a write to be kept as promised.
     #[error("{0}")]
     Unavailable(String),
-    /// Too few donors answer to say whose the store is: another writer may have it, or nobody.
+    /// Too few donors answer to tell who owns the store: another writer, or nobody.
     #[error("{0}")]
     Silent(String),
 }
 
-/// Why a request was not taken.
+/// Reason why a request was not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// As many as the store holds are on their way: turn it, and poll.
-    #[error("the store has as many requests as it can have: turn it, and poll for what is finished")]
+    /// The store holds as many requests as it can: turn it, and poll.
+    #[error("the store holds as many requests as it can: turn it, and poll for what is finished")]
     Busy(Request),
-    /// It can never be done.
+    /// The request can never be done.
     #[error("{error}")]
     Never {
-        /// Why.
+        /// The reason.
         #[source]
         error: StoreError,
         /// The request, with its buffers.
@@ -139,69 +145,70 @@ pub enum Refused {
     },
 }
 
-/// How well a store is.
+/// Health of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// As it should be.
+    /// Every byte has all its copies.
     Whole,
-    /// All is there, but in fewer copies than it should be.
+    /// All bytes are there, but in fewer copies than there should be.
     Degraded(String),
     /// Some bytes are lost.
     Damaged(String),
 }
 
-/// Bytes in a row of which the same holds.
+/// A run of bytes that are all a hole, or all not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Bytes.
     pub len: u64,
-    /// They take no memory, and read as zeros.
+    /// Whether they take no memory, and read as zeros.
     pub is_hole: bool,
 }
 
 /// A range of bytes that lies elsewhere; see [the module](self).
 pub trait Store: Readiness {
-    /// Bytes of it.
+    /// Bytes of the store.
     fn len(&self) -> u64;
 
-    /// Whether it has none.
+    /// Whether it has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where buffers of requests come from.
+    /// Arena from which the buffers of requests are taken.
     fn arena(&self) -> &Arena;
 
-    /// Takes a request. It may begin with the next [`Self::turn`].
+    /// Accepts a request, which may begin with the next [`Self::turn`].
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the request.
+    /// [`Refused`], which gives the request back.
     fn submit(&mut self, request: Request) -> Result<(), Refused>;
 
-    /// Does what there is to do, and returns whether there was anything. Never blocks.
+    /// Does the work that is due, and returns whether there was any. Never blocks.
     fn turn(&mut self) -> bool;
 
-    /// Takes up to `max` requests that are over, and adds them to `finished`. Returns how many.
+    /// Moves up to `max` finished requests to `finished`, and returns their number.
     fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize;
 
-    /// How many of the `len` bytes from `at` on are a hole, or are none, in a row: as many as the first of them, or fewer, and at least one. What was
-    /// submitted counts. A store that does not know says that none is a hole. The range lies in the store, and `len` is not 0.
+    /// Returns how many bytes from `at` on are all a hole, or all not, and which: at least 1, at most `len`, and
+    /// possibly fewer than there are. Submitted requests count. A store that does not know says that none is a hole.
+    /// The range must lie in the store, and `len` must not be 0.
     fn extent(&self, at: u64, len: u64) -> Extent {
         let _ = at;
         Extent { len, is_hole: false }
     }
 
-    /// How well it is.
+    /// Health of the store.
     fn status(&self) -> Status;
 }
 
-/// Whether a job lies in a store of `len` bytes.
+/// Checks that a job lies within a store of `len` bytes.
 ///
 /// # Errors
 ///
-/// [`StoreError::OutOfRange`].
+/// [`StoreError::OutOfRange`] if it does not.
 pub fn check(job: &Job, len: u64) -> Result<(), StoreError> {
     let (at, asked) = match job {
         Job::Read { at, target } => (*at, target.len() as u64),

@@ -1,17 +1,41 @@
-//! A store over donors, some of which may die, and whose writer may.
+//! A store over donors, some of which may die, and whose writer may die too.
 //!
-//! A volume has one writer, which a majority of its *voters* knows by its epoch. Its memory is *segments*: as many *slots* on several donors, each slot a page with a
-//! header. A page is written beside what it replaces: to a free slot, on all copies of a segment, then the writer's map is switched and the request is finished, and
-//! then the old slot's header is cleared, on all copies, before the slot is used again. So a writer or a donor that dies at any time leaves old pages and new ones, and
-//! none that is both: of several slots with the same page, the highest version that is there as a whole counts.
+//! A volume has one writer, which a majority of its *voters* knows by its epoch. Its memory is divided into *segments*.
+//! A segment is a number of *slots*, with copies on several donors; each slot holds a page and has a header. A page is
+//! written beside the one that it replaces: to a free slot, on all copies of its segment. Then the writer's map is
+//! switched and the request is finished, and then the old slot's header is cleared, on all copies, before the slot is
+//! used again. So a writer or a donor that dies at any time leaves old pages and new ones, and none that is a mixture:
+//! of several slots with the same page, the one with the highest version that is complete counts.
 //!
-//! - A copy that missed a write is taken out of the volume's [`Record`] at a majority of the voters before that write is acknowledged.
-//! - A new writer takes an epoch at a majority of the voters, has the donors take the old writer's access away, and then looks at headers ([`Opening`]).
-//! - What a read finds is compared with the checksum that the map has. A copy that is bad is passed over, and the page is written anew.
+//! - A copy that missed a write is removed from the volume's [`Record`], at a majority of the voters, before that write
+//!   is acknowledged.
+//! - A new writer takes an epoch at a majority of the voters, has the donors take the old writer's access away, and
+//!   then reads the headers ([`Opening`]).
+//! - A page that is read is compared with its checksum in the map. A bad copy is passed over, and the page is written
+//!   anew.
 //! - Segments that lack copies get new ones in the background.
-//! - [`Check`] looks at all slots of all copies, and says what is wrong.
+//! - [`Check`] inspects all slots of all copies, and reports what is wrong.
 //!
-//! The donors are whatever is [`Donors`]; nothing here has a thread, a clock or I/O of its own.
+//! The donors are anything that implements [`Donors`]; nothing here has a thread, a clock or I/O of its own.
+//!
+//! # Design
+//!
+//! - **Segments** are as many slabs as there are copies, on different donors, with the same slots in each. All headers
+//!   of a slab lie before its pages, so runs of pages are one operation, straight to and from the caller's buffer, and
+//!   recovery reads headers alone. In return a lone write is two operations for each copy.
+//! - **A header says how much is settled**: up to which version everything is complete on all copies. So recovery
+//!   checks only pages that may have been in flight.
+//! - **A page stays in its home segment.** Otherwise a segment that cannot be reached could hide a page's newer
+//!   version, and an older one would be read.
+//! - **A majority of voters agrees on the members of segments** before a write that a copy missed is acknowledged. A
+//!   voter is a donor in one run: one that restarted has forgotten its votes, and is replaced. Two donors have one
+//!   voter; to survive the death of any one takes three.
+//! - **A new writer** takes a higher epoch at the voters, has donors reset the old writer's queue pairs, and only then
+//!   looks at what is there.
+//! - **Leases.** Donors count heartbeats of the writer that fenced a volume, and tell anybody who looks. A program that
+//!   opens a volume watches for a lease's time whether the count grows. There is no common clock, and nothing depends
+//!   on the lease except that a live writer keeps its volume: it is the fence that keeps a replaced writer from
+//!   writing.
 
 mod check;
 mod clear;

@@ -1,4 +1,4 @@
-//! Several clients of one volume at a donor on modelled hosts: who is admitted, and who is not any more.
+//! Several clients of one volume at a donor on modelled hosts: admitted, expelled, and admitted again.
 #![cfg(not(miri))]
 
 mod common;
@@ -15,7 +15,7 @@ use sinew_rpc::SharedEndpoint;
 const VOLUME: u64 = 9;
 const LEN: usize = 4096;
 
-/// Somebody on a host who reaches the first donor.
+/// A program on a host that reaches the first donor.
 struct Somebody<M: Means> {
     reach: Reach<SharedEndpoint<Endpoint>, M::Approach>,
     approach: Arc<M::Approach>,
@@ -52,7 +52,7 @@ impl<M: Means> Somebody<M> {
             }
             world.pass();
         }
-        panic!("nothing happens");
+        panic!("no event arrives");
     }
 
     fn ask(&mut self, world: &mut World<M>, call: Call) -> Result<Answer, CallFailed> {
@@ -93,7 +93,7 @@ impl<M: Means> Somebody<M> {
     }
 }
 
-/// A writer that has fenced the volume, with a slab, and where it begins.
+/// Makes a writer that has fenced the volume and taken a slab. Returns the writer, and the base of the slab.
 fn writer<M: Means>(world: &mut World<M>, epoch: u32) -> (Somebody<M>, u64) {
     let mut writer = Somebody::new(world, DONORS);
     writer.ask(world, Call::Fence { volume: VOLUME, epoch }).unwrap();
@@ -130,7 +130,7 @@ fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_ans
         let (mut client, mut other) = (Somebody::new(&world, DONORS + 1), Somebody::new(&world, DONORS + 2));
         client.admit(&mut world, 1, 5).unwrap();
         other.admit(&mut world, 1, 6).unwrap();
-        // Some of its WRITEs are at the donor, some on the way, and some with its NIC, when it is expelled.
+        // When it is expelled, some of its WRITEs are at the donor, some on the network, and some still in its NIC.
         (0..64).for_each(|page| client.begin_write(base + page * LEN as u64, 1));
         client.turn();
         world.network.run_until(world.network.now_ns() + 900 * seed);
@@ -139,7 +139,7 @@ fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_ans
             other.write(&mut world, base + page * LEN as u64, 2).unwrap();
         }
         let failed = (0..64).filter(|_| client.over(&mut world).is_err()).count();
-        assert!(failed > 0, "seed {seed}: it was stopped in the middle");
+        assert!(failed > 0, "seed {seed}: some writes must fail");
         for page in 0..64 {
             assert_eq!(writer.read(&mut world, base + page * LEN as u64), Ok(2), "seed {seed}, page {page}");
         }
@@ -155,7 +155,7 @@ fn a_later_epoch_ends_all_clients_of_the_one_before<M: Means>() {
     let (mut old, base) = writer(&mut world, 1);
     let mut client = Somebody::new(&world, DONORS + 1);
     client.admit(&mut world, 1, 5).unwrap();
-    // Fencing again under the same epoch is the writer's own affair.
+    // A writer that fences again under the same epoch leaves its clients alone.
     old.ask(&mut world, Call::Fence { volume: VOLUME, epoch: 1 }).unwrap();
     client.write(&mut world, base, 1).unwrap();
     (0..16).for_each(|page| client.begin_write(base + page * LEN as u64, 2));
@@ -194,7 +194,8 @@ fn a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way<M: 
     assert_eq!(client.read(&mut world, base), Ok(2));
 }
 
-/// By verbs, members of a pool reach each other's slabs: the key that a device checks is one for all of a donor's memory.
+/// With verbs, members of a pool can reach each other's slabs, because a device checks one key for all of a donor's
+/// memory. With calls they cannot.
 #[test]
 fn by_calls_nobody_reaches_what_is_not_the_volumes() {
     let mut world = World::<ByCalls>::new(5);

@@ -1,4 +1,4 @@
-//! Engines by calls to a donor that answers, on the loopback network.
+//! Engines that use calls to a donor, on the loopback network.
 
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{Clock, ManualClock, SeededGenerator};
@@ -12,7 +12,7 @@ use sinew_rpc::{Config, Nexus, Rpc};
 
 const LEN: usize = 4 << 20;
 
-/// A donor and those who call it.
+/// A donor and its callers.
 struct Calls {
     network: Network,
     clock: ManualClock,
@@ -97,7 +97,7 @@ fn calls_that_find_no_memory_wait_for_those_under_way() {
         for number in 0..64 {
             let mut buffer = calls.arena.alloc(EACH, EACH).unwrap();
             buffer[..].fill(number as u8 ^ round);
-            // With gaps, so that none are one operation.
+            // Gaps keep the requests from being merged.
             let at = number * 60_000;
             let op = if round == 1 {
                 Op::Write { at, source: buffer.freeze().into() }

@@ -64,7 +64,7 @@ impl Ground for Nics {
     }
 
     fn pass(&mut self) {
-        // Where nothing is under way, a timer is waited for.
+        // When nothing is in flight, a timer is due next.
         let step_ns = if self.network.in_flight() > 0 { 700 } else { 20_000 };
         self.network.run_until(self.network.now_ns() + step_ns);
     }
@@ -81,7 +81,7 @@ impl Ground for Nics {
 engine_tests!(Nics::new(1));
 
 #[test]
-// Of few packets only: a READ begins anew with each that is lost.
+// Few packets are faulty, since a READ starts over with each that is lost.
 fn links_that_lose_double_and_damage_packets_change_nothing() {
     for seed in 100..108 {
         let mut nics = Nics::new(seed);

@@ -1,4 +1,4 @@
-//! Whoever calls a donor and means no good, and bytes that are no message.
+//! Property tests of a donor against hostile callers, and of messages against arbitrary bytes.
 
 mod hostile;
 

@@ -1,5 +1,6 @@
-//! The merge queue under every interleaving that loom finds: `RUSTFLAGS="--cfg loom" cargo test -p sinew-remote-memory --release --test
-//! queue_loom`. Engines, queue, inboxes and window are those of programs; the way to the donor is an array behind a lock.
+//! The merge queue under every interleaving that loom finds:
+//! `RUSTFLAGS="--cfg loom" cargo test -p sinew-remote-memory --release --test queue_loom`. Engines, queue, inboxes and
+//! window are the real ones; the path to the donor is an array behind a lock.
 #![cfg(loom)]
 
 use std::sync::Mutex;
@@ -22,7 +23,7 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
     model.check(test);
 }
 
-/// The donor's memory, and which of it is being written or read. No lock of it is held while another thread runs.
+/// The donor's memory, and the ranges of it in flight. Its lock is never held while another thread runs.
 #[derive(Default)]
 struct Donor {
     memory: [u8; LEN],
@@ -35,7 +36,7 @@ impl WakeTarget for Awake {
     fn wake(&self) {}
 }
 
-/// Operations are carried out when they are polled for: until then they are in flight.
+/// A path whose operations are in flight until they are polled for, and are carried out then.
 struct Way {
     donor: std::sync::Arc<Mutex<Donor>>,
     arena: Arena,
@@ -91,11 +92,7 @@ impl Path for Way {
         let overlaps = |(other, writes): &&(std::ops::Range<usize>, bool)| {
             other.start < range.end && range.start < other.end && (is_write || *writes)
         };
-        assert!(
-            donor.in_flight.iter().find(overlaps).is_none(),
-            "{range:?} is on its way twice: {:?}",
-            donor.in_flight
-        );
+        assert!(donor.in_flight.iter().find(overlaps).is_none(), "{range:?} is in flight twice: {:?}", donor.in_flight);
         donor.in_flight.push((range, is_write));
         self.pushed.push((id, job));
     }
@@ -188,7 +185,7 @@ impl User {
         self.engine.submit(Request { tag, op: Op::Read { at, target } }).unwrap();
     }
 
-    /// Turns until so many of its own are over, and nobody's are in its hands.
+    /// Turns until `count` of its own requests are finished, and it holds none of others.
     fn finish(&mut self, count: usize) {
         while self.finished.len() < count || !self.engine.is_idle() {
             let busy = self.engine.turn(1);
@@ -199,7 +196,7 @@ impl User {
         }
         self.finished.sort_by_key(|one| one.tag);
         let tags: Vec<u64> = self.finished.iter().map(|one| one.tag).collect();
-        assert_eq!(tags, (0..count as u64).collect::<Vec<_>>(), "each is over once");
+        assert_eq!(tags, (0..count as u64).collect::<Vec<_>>(), "each request is finished once");
         assert!(self.finished.iter().all(|one| one.result.is_ok()));
     }
 
@@ -222,7 +219,7 @@ fn a_read_sees_the_write_before_it_whichever_thread_carries_them_out() {
         first.finish(2);
         other.join().unwrap();
         let last = world.has()[1];
-        // The other's came before both of ours, between them, or after them.
+        // The other's write came before both of ours, between them, or after them.
         assert!(first.bytes(1) == [1] || (first.bytes(1), last) == (&[2][..], 2), "{:?}, {last}", first.bytes(1));
     });
 }
@@ -251,7 +248,7 @@ fn an_engine_that_is_dropped_loses_nobodys_requests() {
         let (mut first, mut second) = (world.user(), world.user());
         let other = thread::spawn(move || {
             second.write(0, 0, 7);
-            // It may have taken the other's, posted it, or have left its own in the queue.
+            // It may have taken the other's request, or posted it, or left its own in the queue.
             second.engine.turn(1);
         });
         first.write(0, 1, 1);

@@ -1,4 +1,5 @@
-//! Requests whose memory is none of the path's: copied, or registered, by their size (rdmabox IV-A), on modelled NICs.
+//! Requests whose memory the path has not registered: copied or registered, depending on their size (rdmabox IV-A), on
+//! modelled NICs.
 
 use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
 use sinew_mem::atomic::Arc;
@@ -20,7 +21,7 @@ struct Ground {
     memory: SimExposed,
     domain: SimDomain,
     _lending: Lending<SimVerbs>,
-    /// Where the caller's buffers are from.
+    /// Arena of the caller's buffers.
     callers: Arena,
 }
 
@@ -60,7 +61,7 @@ impl Ground {
         self.engine.submit(Request { tag, op }).unwrap();
     }
 
-    /// Until so many are over.
+    /// Runs until `count` requests are finished.
     fn finish(&mut self, count: usize) -> Vec<Finished> {
         let mut finished = Vec::new();
         for _ in 0..100_000 {
@@ -104,7 +105,7 @@ fn requests_of_as_many_bytes_as_the_threshold_are_registered_and_shorter_ones_co
         ground.memory.read(4096, &mut seen).unwrap();
         assert!(seen.iter().all(|byte| *byte == 7));
         let (stats, engine) = (ground.stats(), ground.shared.stats());
-        // A write's buffer goes back to its arena, and may be the read's.
+        // A write's buffer returns to its arena, and may become the read's.
         assert_eq!((stats.misses + stats.hits, engine.copied), (misses, copied), "{len} bytes");
     }
 }
@@ -133,7 +134,7 @@ fn a_buffer_is_registered_once_and_found_afterwards() {
     let RegistrationStats { hits, misses, .. } = ground.stats();
     assert_eq!((hits, misses), (3, 1));
     assert!(first_ns > 0);
-    // A longer buffer needs a registration of its own, wherever it lies.
+    // A longer buffer needs a registration of its own, even at the same address.
     drop(target);
     let longer = ground.buffer(64 * KB, 0);
     ground.read(0, longer);
@@ -153,7 +154,7 @@ fn what_has_not_been_asked_for_the_longest_is_evicted() {
     for index in [0, 1, 0, 2, 0, 1] {
         read(&mut ground, index);
     }
-    // 2 evicted 1, and 1 evicted 2.
+    // Reading 2 evicts 1, and reading 1 evicts 2.
     let stats = ground.stats();
     assert_eq!((stats.hits, stats.misses, stats.evictions, stats.refused), (2, 4, 2, 0));
     assert_eq!(ground.engine.path().registered(), (2, 8192));
@@ -192,7 +193,7 @@ fn what_is_in_flight_is_never_evicted_and_others_are_copied_meanwhile() {
     assert!(finished.iter().all(|one| one.target.as_ref().is_some_and(|target| **target == [5; 4096])));
     let stats = ground.stats();
     assert_eq!((stats.misses, stats.evictions, ground.shared.stats().copied), (1, 0, 1), "{stats:?}");
-    // Then it is idle, and makes room.
+    // Now it is idle, and can be evicted.
     let target = ground.buffer(64 * KB, 0);
     ground.read(0, target);
     assert_eq!(ground.stats().evictions, 1);
@@ -232,7 +233,7 @@ fn a_write_that_is_cut_is_registered_once() {
 fn what_the_profile_charges_crosses_where_the_paper_says() {
     let ground = Ground::with(Registering::Never);
     let registration = Profile::built_in("cx3").unwrap().registration;
-    // A core's own time is charged by clusters; here nothing passes but what is asked for.
+    // Clusters charge a core's own time; here the clock advances only as told.
     let clock = sinew_fabric::ManualClock::new();
     let register = |len: usize| -> Result<(), sinew_fabric::verbs::VerbsError> {
         ground.domain.register(ground.callers.alloc(len, len)?.place())?;

@@ -1,4 +1,4 @@
-//! Volumes at donors on modelled hosts: memory by RDMA, and by calls where there is none, in virtual time.
+//! Volumes at donors on modelled hosts, in virtual time: memory by RDMA, and by calls where there is no RDMA.
 #![cfg(not(miri))]
 
 mod common;
@@ -40,7 +40,7 @@ impl<M: Means> World<M> {
             }
             self.pass();
         }
-        panic!("it is not open at {} ns", self.network.now_ns());
+        panic!("the volume did not open by {} ns", self.network.now_ns());
     }
 
     fn create(&mut self, host: usize) -> Volume<Donors<M>> {
@@ -71,7 +71,7 @@ impl<M: Means> World<M> {
             }
             self.pass();
         }
-        panic!("nothing is over");
+        panic!("no request finished");
     }
 
     fn write(&mut self, volume: &mut Volume<Donors<M>>, page: u64, byte: u8) -> Result<(), StoreError> {
@@ -133,7 +133,7 @@ fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing<M: Means>
         for page in 0..16 {
             world.write(&mut old, page, 1).unwrap();
         }
-        // Its NIC has WRITEs to send, or has sent some, when it is stopped.
+        // Its NIC has WRITEs to send, or has sent some, when the writer is stopped.
         for page in 0..16 {
             let job = write::<M>(&old, page, 2);
             old.submit(Request { tag: page, job }).unwrap();
@@ -169,23 +169,23 @@ fn a_writer_that_lives_keeps_its_volume_and_one_that_is_silent_past_its_lease_lo
     assert_eq!(refused, Some(OpenError::InUse));
     drop(opening);
     world.write(&mut old, 1, 2).unwrap();
-    // It is stopped.
+    // The old writer is stopped.
     let since_ns = world.network.now_ns();
     let opening = Opening::new(world.donors(DONORS + 1, world.key.clone()), ID, patient());
     let mut new = world.finish(opening).unwrap();
     assert!(world.network.now_ns() - since_ns >= 4 * BEAT_NS);
     assert_eq!(world.read(&mut new, 1), Ok(2));
-    // It goes on, and hears without a write that it has lost the volume.
+    // The old writer goes on, and learns even without a write that it has lost the volume.
     let ended = (0..100_000).any(|_| {
         old.turn();
         world.pass();
         old.status() != Status::Whole
     });
-    let Err(error) = world.write(&mut old, 1, 3) else { panic!("{ended}: it has lost access") };
+    let Err(error) = world.write(&mut old, 1, 3) else { panic!("{ended}: a write without access succeeded") };
     assert!(ended && matches!(error, StoreError::Fenced(_)), "{error}");
     assert_eq!(world.read(&mut new, 1), Ok(2));
     drop(old);
-    // One that ends in order is not waited for.
+    // A writer that leaves is not waited for.
     new.leave();
     while !new.has_left() {
         new.turn();

@@ -1,4 +1,4 @@
-//! A client of a cluster: it finds the leader, repeats what was not answered, and has each command run once.
+//! A client of a cluster: it finds the leader, repeats requests without an answer, and has each command run once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,23 +10,23 @@ use crate::client_wire::{Answer, Ask, Freshness, Status};
 use crate::sessions::IN_FLIGHT_MAX;
 use crate::wire::{self, CLIENT, GREET, MemberInfo};
 
-/// A try that has not been answered in this time is given up for another.
+/// Time after which an attempt without an answer is given up for another, in ns.
 const TRY_NS: u64 = 20_000_000;
-/// A member that did not answer a try counts as gone for so long, whoever says that it leads.
+/// Time for which a member that did not answer an attempt counts as gone, even if others say that it leads, in ns.
 const SUSPECT_NS: u64 = 60_000_000;
-/// As [`TRY_NS`], for what takes longer: watches, and changes of the members.
+/// As [`TRY_NS`], for requests that take longer: watches, and changes of the members.
 const LONG_TRY_NS: u64 = 35_000_000_000;
-/// Time before the next try.
+/// Time before the next attempt, in ns.
 const AGAIN_NS: u64 = 1_000_000;
-/// A way that was lost is opened again after this time.
+/// Time after which a lost connection is opened again, in ns.
 const REOPEN_NS: u64 = 5_000_000;
 const ANSWER_LEN: usize = 256;
 
-/// Why a request has no answer.
+/// Reason why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Nobody who leads was reached in time.
+    /// No leader answered in time.
     #[error(
         "no answer in time from {}{}: {}{}",
         if .reached.is_empty() { "any member" } else { "a leader; reached: " }, .reached.join(", "),
@@ -36,50 +36,50 @@ pub enum ClientError {
     NoAnswer {
         /// Addresses of members that answered that they do not lead.
         reached: Vec<String>,
-        /// Names of members that those have not heard of.
+        /// Names of members that these have not heard of.
         silent: Vec<String>,
         /// Whether a command may have run.
         may_have_run: bool,
     },
-    /// The session is gone: the client was silent for long, or there are very many.
-    #[error("the client's session has expired: whether the command ran is not known any more; begin anew")]
+    /// The session has expired: the client was silent for long, or there are very many sessions.
+    #[error("the client's session has expired: it is no longer known whether the command ran; begin anew")]
     Expired,
-    /// All disks, or the leader's, are full.
-    #[error("the leader's disk is full: nothing is written, and reads go on; make room there")]
+    /// The leader's disk is full.
+    #[error("the leader's disk is full: writes are refused, but reads go on; make room there")]
     DiskFull,
-    /// No member of those that were reached lets the client in.
+    /// Every member that was reached refuses the client.
     #[error("{address}: {why}; give the cluster's key with --key-file")]
     Stranger {
-        /// Where the last of them is.
+        /// Address of the last of them.
         address: String,
-        /// What it has against it.
+        /// Reason for its refusal.
         why: &'static str,
     },
-    /// It was not wanted.
+    /// The request was refused.
     #[error("{0}")]
     Refused(String),
-    /// What came is no answer.
-    #[error("an answer of {0} bytes makes no sense: look at the addresses, and use the same release everywhere")]
+    /// The answer cannot be parsed.
+    #[error("an answer of {0} bytes cannot be parsed: check the addresses, and use the same release everywhere")]
     BadAnswer(usize),
-    /// As many requests as can be are in flight.
+    /// The limit on requests in flight is reached.
     #[error("{IN_FLIGHT_MAX} requests are in flight: take their answers first")]
     WindowFull,
 }
 
-/// What was answered.
+/// A successful answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answered {
-    /// A command ran, and the state machine said so.
+    /// The command ran, with this answer of the state machine.
     Ran(Vec<u8>),
-    /// A query found this.
+    /// The query found this.
     Found(Vec<u8>),
-    /// How things stand at a member.
+    /// Status of a member.
     Status(Box<Status>),
-    /// It was done.
+    /// The change was made.
     Done,
 }
 
-/// A request, as its client holds it.
+/// A request, as the client holds it.
 enum Request {
     Open,
     Run { number: u64, command: Vec<u8> },
@@ -103,22 +103,22 @@ struct Pending {
     tag: u64,
     request: Request,
     end_ns: u64,
-    /// It waits to be sent until then; under way otherwise.
+    /// When it is to be sent; `None` while it is in flight.
     next_ns: Option<u64>,
-    /// An address that alone may answer.
+    /// The only address that may answer, if given.
     at: Option<String>,
     may_have_run: bool,
 }
 
-/// The way to an address.
+/// The connection to an address.
 struct Way {
     session: Option<SessionId>,
-    /// Calls can be sent: where there is a key, both sides have proved that they have it.
+    /// Whether calls can be sent: if there is a key, both sides have proved that they have it.
     is_open: bool,
     knock: Option<Knock>,
     /// When the session was begun.
     since_ns: u64,
-    /// No other is begun before.
+    /// No other session is begun before this time.
     until_ns: u64,
 }
 
@@ -128,15 +128,15 @@ impl Way {
     }
 }
 
-/// See [the module](self).
+/// A client; see [the module](self).
 pub struct Client<E> {
     rpc: E,
     random: Box<dyn Generator>,
     addresses: Vec<String>,
-    /// Where the next try goes, in [`Self::addresses`].
+    /// Index in `addresses` of the member that gets the next attempt.
     at: usize,
     ways: BTreeMap<String, Way>,
-    /// Until when places of [`Self::addresses`] count as gone.
+    /// Times until which members count as gone, by index in `addresses`.
     suspects: BTreeMap<usize, u64>,
     nonce: u64,
     session: Option<u64>,
@@ -144,13 +144,13 @@ pub struct Client<E> {
     next_number: u64,
     pending: BTreeMap<u64, Pending>,
     next_id: u64,
-    /// Calls: of which request, where.
+    /// Calls in flight: the request, and the index of the member.
     calls: BTreeMap<u64, (u64, usize)>,
     next_call: u64,
     key: Option<Key>,
-    /// Messages of a [`Knock`] that are under way: to which address.
+    /// Messages of a [`Knock`] in flight, with the address that they went to.
     knocks: BTreeMap<u64, String>,
-    /// Places of [`Self::addresses`] whose members do not let the client in.
+    /// Indices in `addresses` of members that refuse the client.
     refused: BTreeSet<usize>,
     done: VecDeque<(u64, Result<Answered, ClientError>)>,
     reached: Vec<String>,
@@ -159,7 +159,7 @@ pub struct Client<E> {
 }
 
 impl<E: Endpoint> Client<E> {
-    /// A client of the cluster that has a member at one of these addresses.
+    /// Makes a client of the cluster that has members at some of these addresses.
     pub fn new(rpc: E, addresses: Vec<String>, mut random: Box<dyn Generator>) -> Self {
         let nonce = random.next_u64();
         Self {
@@ -199,14 +199,14 @@ impl<E: Endpoint> Client<E> {
         &mut self.rpc
     }
 
-    /// Adds an address that a member may be at.
+    /// Adds the address of a possible member.
     pub fn learn_address(&mut self, address: &str) {
         if !self.addresses.iter().any(|known| known == address) {
             self.addresses.push(address.to_owned());
         }
     }
 
-    /// Requests that are not over.
+    /// Unfinished requests, and finished ones that were not polled.
     pub fn in_flight(&self) -> usize {
         self.pending.values().filter(|pending| !matches!(pending.request, Request::Open)).count() + self.done.len()
     }
@@ -223,11 +223,11 @@ impl<E: Endpoint> Client<E> {
         Ok(())
     }
 
-    /// Has a command run, once. `tag` comes back with the answer.
+    /// Runs a command once. `tag` comes back with the answer.
     ///
     /// # Errors
     ///
-    /// [`ClientError::WindowFull`].
+    /// [`ClientError::WindowFull`] if too many requests are in flight.
     pub fn run(&mut self, tag: u64, command: &[u8], timeout_ns: u64) -> Result<(), ClientError> {
         if self.session.is_none() && !self.is_opening {
             self.begin(0, Request::Open, None, u64::MAX >> 1)?;
@@ -239,47 +239,48 @@ impl<E: Endpoint> Client<E> {
         Ok(())
     }
 
-    /// Reads.
+    /// Reads. `tag` comes back with the answer.
     ///
     /// # Errors
     ///
-    /// [`ClientError::WindowFull`].
+    /// [`ClientError::WindowFull`] if too many requests are in flight.
     pub fn read(&mut self, tag: u64, freshness: Freshness, query: &[u8], timeout_ns: u64) -> Result<(), ClientError> {
         self.begin(tag, Request::Read { freshness, query: query.to_vec() }, None, timeout_ns)
     }
 
-    /// Waits until a query finds something, at any member.
+    /// Waits until a query finds something, at any member. `tag` comes back with the answer.
     ///
     /// # Errors
     ///
-    /// [`ClientError::WindowFull`].
+    /// [`ClientError::WindowFull`] if too many requests are in flight.
     pub fn watch(&mut self, tag: u64, query: &[u8], timeout_ns: u64) -> Result<(), ClientError> {
         self.begin(tag, Request::Watch { query: query.to_vec() }, None, timeout_ns)
     }
 
-    /// Asks the leader for something else: a change of the members. With an address, asks whoever is there.
+    /// Sends another request to the leader, such as a change of the members, or to the member at the address `at`, if
+    /// given.
     ///
     /// # Errors
     ///
-    /// [`ClientError::WindowFull`].
+    /// [`ClientError::WindowFull`] if too many requests are in flight.
     pub fn ask(&mut self, tag: u64, ask: &Ask<'_>, at: Option<&str>, timeout_ns: u64) -> Result<(), ClientError> {
         let mut bytes = Vec::new();
         wire::encode(ask, &mut bytes);
         self.begin(tag, Request::Other { bytes }, at.map(str::to_owned), timeout_ns)
     }
 
-    /// The next request that is over.
+    /// Takes the next finished request.
     pub fn poll(&mut self) -> Option<(u64, Result<Answered, ClientError>)> {
         self.done.pop_front()
     }
 
-    /// When it wants its next turn, if nothing comes before.
+    /// When the client needs its next turn, if nothing arrives earlier.
     pub fn next_turn_ns(&self) -> Option<u64> {
         let wait = |pending: &Pending| pending.next_ns.map_or(pending.end_ns, |next| next.min(pending.end_ns));
         self.pending.values().map(wait).min()
     }
 
-    /// Turns the endpoint's loop once, and goes on with what is under way. Says whether anything happened.
+    /// Turns the endpoint once, and makes progress with all requests. Returns whether anything happened.
     pub fn turn(&mut self) -> bool {
         let mut busy = self.rpc.turn();
         let now_ns = self.rpc.now_ns();
@@ -338,7 +339,7 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    /// Takes the answer to a message of a [`Knock`].
+    /// Handles the answer to a message of a [`Knock`].
     fn take_knock(&mut self, address: &str, completion: &Completion, now_ns: u64) {
         let Some(way) = self.ways.get_mut(address) else { return };
         let (Some(session), Some(knock)) = (way.session, &way.knock) else { return };
@@ -369,7 +370,7 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    /// A member does not let us in. Another may, unless all have refused.
+    /// Handles a member that refuses the client. Another may accept it, unless all have refused.
     fn refused_by(&mut self, at: usize, why: &'static str, now_ns: u64) {
         self.refused.insert(at);
         self.suspects.insert(at, now_ns + SUSPECT_NS);
@@ -384,7 +385,7 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    /// Sends what waits, and ends what has waited too long.
+    /// Sends the requests that are due, and fails those that have waited too long.
     fn send_due(&mut self, now_ns: u64) -> bool {
         let due = |pending: &Pending| pending.next_ns.is_some_and(|next| next <= now_ns) || pending.end_ns <= now_ns;
         let ids: Vec<u64> = self.pending.iter().filter(|(_, pending)| due(pending)).map(|(id, _)| *id).collect();
@@ -443,7 +444,7 @@ impl<E: Endpoint> Client<E> {
                     pending.next_ns = None;
                 }
             }
-            // Somebody else may be there.
+            // Another member may be reachable.
             Some(at) if !only_there && self.is_gone(at) => self.look_elsewhere(at, now_ns),
             _ => {}
         }
@@ -466,7 +467,7 @@ impl<E: Endpoint> Client<E> {
         self.at = next.unwrap_or((from + 1) % count);
     }
 
-    /// Commands below this are over.
+    /// Bound below which all commands are over.
     fn done_below(&self) -> u64 {
         let numbers = self.pending.values().filter_map(|pending| match pending.request {
             Request::Run { number, .. } => Some(number),
@@ -486,8 +487,8 @@ impl<E: Endpoint> Client<E> {
             }
         }
         let Some(session) = way.session else { return false };
-        // Without a key, calls travel as soon as the session is there. With one, they wait here for the proofs, as long as
-        // for an answer.
+        // Without a key, calls are sent as soon as the session is there. With one, they wait here for the proofs, for
+        // as long as they would wait for an answer.
         if self.key.is_some() && !way.is_open {
             if now_ns - way.since_ns > TRY_NS {
                 self.suspects.insert(at, now_ns + SUSPECT_NS);
@@ -502,7 +503,7 @@ impl<E: Endpoint> Client<E> {
         request.fill(bytes).is_ok() && self.rpc.enqueue_request(session, CLIENT, request, response, options).is_ok()
     }
 
-    /// A try came to nothing.
+    /// Handles a failed attempt.
     fn failed(&mut self, id: u64, at: usize, may_have_run: bool, now_ns: u64) {
         self.suspects.insert(at, now_ns + SUSPECT_NS);
         self.look_elsewhere(at, now_ns);
@@ -519,7 +520,7 @@ impl<E: Endpoint> Client<E> {
     }
 
     fn take_answer(&mut self, id: u64, at: usize, bytes: &[u8], now_ns: u64) {
-        // What is over already says nothing about the session that there is now.
+        // A request that is already over tells nothing about the session that there is now.
         if !self.pending.contains_key(&id) {
             return;
         }
@@ -547,7 +548,7 @@ impl<E: Endpoint> Client<E> {
             Answer::DiskFull => self.finish(id, Err(ClientError::DiskFull)),
             Answer::Refused(why) => self.finish(id, Err(ClientError::Refused(why))),
             Answer::Stranger => {
-                // It may have been started anew, behind our back: the next try begins with the proofs.
+                // The member may have restarted: the next attempt begins with the proofs.
                 if self.key.is_some()
                     && let Some(address) = self.addresses.get(at).cloned()
                 {
@@ -560,7 +561,8 @@ impl<E: Endpoint> Client<E> {
                 let mut is_of_any = false;
                 if let Some(pending) = self.pending.get_mut(&id) {
                     is_of_any = pending.request.is_of_any();
-                    // A leader that took it and lost its office says so, too, and the command may still be decided.
+                    // A leader that accepted it and then lost its office answers like this, too, and the command may
+                    // still be committed.
                     pending.may_have_run |= matches!(pending.request, Request::Run { .. });
                 }
                 self.learn(at, leader.filter(|_| !is_of_any), &members, silent, now_ns);
@@ -570,7 +572,7 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    /// What a member that does not lead said.
+    /// Learns from the answer of a member that does not lead.
     fn learn(
         &mut self,
         at: usize,
@@ -590,7 +592,7 @@ impl<E: Endpoint> Client<E> {
             }
         }
         match leader.and_then(|leader| self.addresses.iter().position(|address| *address == leader.address)) {
-            // It is gone; whoever told does not know yet.
+            // That leader is gone, but the member that named it does not know yet.
             Some(leader) if self.suspects.get(&leader).is_some_and(|until_ns| now_ns < *until_ns) => {
                 self.look_elsewhere(at, now_ns);
             }
@@ -601,7 +603,7 @@ impl<E: Endpoint> Client<E> {
 
     fn begin_session_anew(&mut self) {
         (self.session, self.is_opening, self.nonce) = (None, false, self.random.next_u64());
-        // One that is being opened would be a second session, under which commands could run again.
+        // A session that is being opened would be a second one, under which commands could run again.
         self.pending.retain(|_, pending| !matches!(pending.request, Request::Open));
         let commands = self.pending.iter().filter(|(_, pending)| matches!(pending.request, Request::Run { .. }));
         let ids: Vec<u64> = commands.map(|(id, _)| *id).collect();

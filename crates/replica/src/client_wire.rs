@@ -1,133 +1,134 @@
-//! What clients ask members, and what these answer.
+//! Requests of clients, and the members' answers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::wire::MemberInfo;
 
-/// How fresh a read has to be.
+/// Freshness of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Freshness {
-    /// It sees all that was answered before it began: the leader asks a majority whether it still leads.
+    /// The read sees everything answered before it began: the leader asks a majority whether it still leads.
     Linear,
-    /// As [`Self::Linear`], as long as clocks keep to the bound that members were started with: a leader that was confirmed a moment ago answers by itself.
+    /// As [`Self::Linear`], as long as clocks keep to the bound with which members were started: a leader that was
+    /// confirmed a moment ago answers by itself.
     Lease,
-    /// Any member answers, with what it has.
+    /// Any member answers with the state that it has.
     Stale,
 }
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask<'a> {
-    /// A session.
+    /// Opens a session.
     Open {
-        /// By lot: asked for again, it is the same session.
+        /// Drawn at random. Repeating it returns the same session.
         nonce: u64,
     },
-    /// To end a session.
+    /// Ends a session.
     Close {
-        /// Which.
+        /// The session.
         session: u64,
     },
-    /// To run a command once.
+    /// Runs a command once.
     Run {
         /// The session.
         session: u64,
-        /// The command's number in it.
+        /// Number of the command in the session.
         number: u64,
-        /// Answers to all commands below have arrived.
+        /// The client has the answers to all commands below this number.
         done_below: u64,
-        /// The state machine's.
+        /// The command, for the state machine.
         #[serde(borrow, with = "serde_bytes")]
         command: &'a [u8],
     },
-    /// To read.
+    /// Reads.
     Read {
-        /// How fresh.
+        /// Freshness of the read.
         freshness: Freshness,
-        /// The state machine's.
+        /// The query, for the state machine.
         #[serde(borrow, with = "serde_bytes")]
         query: &'a [u8],
     },
-    /// To hear what a query finds, of any member, once it finds something.
+    /// Waits, at any member, until a query finds something.
     Watch {
-        /// The state machine's.
+        /// The query, for the state machine.
         #[serde(borrow, with = "serde_bytes")]
         query: &'a [u8],
     },
-    /// How things stand.
+    /// Asks for a member's status.
     Status,
-    /// To take a member in: as a learner, and, once it is up to date, as one that votes, in the place of one with its name.
+    /// Adds a member: as a learner, and, once it is up to date, as a voter in the place of a member with its name.
     Add {
-        /// Its name.
+        /// Name of the member.
         name: String,
-        /// Where it is.
+        /// Address of the member.
         address: String,
         /// Whether it stays a learner.
         learner: bool,
     },
-    /// To let a learner vote.
+    /// Makes a learner a voter.
     Promote {
-        /// Its name.
+        /// Name of the member.
         name: String,
     },
-    /// To let a member go.
+    /// Removes a member.
     Remove {
-        /// Its name.
+        /// Name of the member.
         name: String,
     },
-    /// To have another member lead.
+    /// Transfers leadership.
     Transfer {
-        /// Which; none for the one that is the least behind.
+        /// Name of the new leader; `None` for the voter that is least behind.
         name: Option<String>,
     },
 }
 
-/// What a member plays.
+/// Role of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// It waits for the others to be new, too.
+    /// It waits until the others are there, too, to found a cluster.
     Founding,
-    /// It has no state, and nobody has added it.
+    /// It has no state and has not been added, or is no longer a member.
     Outside,
-    /// It follows, or looks for a leader.
+    /// It is a voter that follows, or looks for a leader.
     Follower,
     /// It asks to be elected.
     Candidate,
     /// It leads.
     Leader,
-    /// It follows, and does not vote.
+    /// It follows, without a vote.
     Learner,
 }
 
 /// One member, as another sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// Who.
+    /// The member.
     pub info: MemberInfo,
-    /// Whether it votes.
+    /// Whether it is a voter.
     pub votes: bool,
-    /// The last entry that it is known to have; only a leader knows.
+    /// Last entry that it is known to have; only a leader knows this.
     pub matched: Option<u64>,
-    /// Nanoseconds since anything was heard of it.
+    /// Time since it was last heard of, in ns.
     pub silent_ns: Option<u64>,
 }
 
-/// How things stand at a member.
+/// Status of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Who says so.
+    /// The member itself.
     pub me: MemberInfo,
-    /// The cluster, once known.
+    /// The cluster, once it is known.
     pub cluster: Option<u64>,
-    /// What it plays.
+    /// Role of the member.
     pub role: Role,
-    /// Who leads.
+    /// The leader, if one is known.
     pub leader: Option<MemberInfo>,
-    /// The term.
+    /// Term of the member.
     pub term: u64,
-    /// The last entry that is decided, as far as it knows.
+    /// Last entry that is committed, as far as the member knows.
     pub committed: u64,
-    /// The last entry that its state has.
+    /// Last entry that is applied to its state.
     pub applied: u64,
     /// The last entry of its log.
     pub last: u64,
@@ -139,16 +140,16 @@ pub struct Status {
     pub is_durable: bool,
     /// Whether that disk is full.
     pub is_full: bool,
-    /// All members, with itself.
+    /// All members, including itself.
     pub members: Vec<MemberStatus>,
-    /// What it dropped: messages that made no sense, were for somebody else, of another cluster, or did not fit on the disk.
+    /// Messages dropped, by reason.
     pub dropped: Dropped,
 }
 
 /// Messages that a member dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
-    /// They made no sense.
+    /// They could not be parsed.
     pub nonsense: u64,
     /// They were of another version.
     pub version: u64,
@@ -156,52 +157,53 @@ pub struct Dropped {
     pub cluster: u64,
     /// They were for another member, or another life of this one.
     pub member: u64,
-    /// They contradict what is decided.
+    /// They contradicted committed entries.
     pub contradiction: u64,
-    /// The disk is full.
+    /// The disk had no room for them.
     pub disk_full: u64,
-    /// They had nowhere to go.
+    /// They could not be sent.
     pub no_way: u64,
     /// Their senders had not proved that they have the cluster's key.
     pub stranger: u64,
 }
 
-/// What a member answers.
+/// An answer of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer<'a> {
-    /// The session.
+    /// The session is open.
     Opened {
-        /// Its name.
+        /// Name of the session.
         session: u64,
     },
-    /// What the state machine answered.
+    /// The command ran, with this answer of the state machine.
     Ran(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
-    /// What the state machine found.
+    /// The query found this.
     Found(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
-    /// A watch found nothing for a while: ask again.
+    /// A watch found nothing for a while; repeat it.
     NothingYet,
-    /// How things stand.
+    /// Status of the member.
     Status(Box<Status>),
     /// It was done.
     Done,
-    /// Not here, or not any more: ask the leader, or, where none is known, somebody else in a moment. A command may have run, and is safe to repeat in its session.
+    /// This member cannot do it, or not any more: ask the leader, or, if none is known, another member in a moment. A
+    /// command may have run, and is safe to repeat in its session.
     Elsewhere {
-        /// Who leads, if known.
+        /// The leader, if known.
         leader: Option<MemberInfo>,
-        /// All members that it knows of.
+        /// All members that it knows.
         members: Vec<MemberInfo>,
-        /// Names of those that it has not heard of for a while.
+        /// Names of members that it has not heard of for a while.
         silent: Vec<String>,
     },
-    /// The session is gone; whether the command ran, nobody knows any more.
+    /// The session has expired, and it is no longer known whether the command ran.
     Expired,
-    /// The client said that it has the answer to this one.
+    /// The client has said that it has the answer to this command.
     Forgotten,
-    /// There are too many commands in flight, here or in the session: once more in a moment.
+    /// Too many commands are in flight, here or in the session; repeat it in a moment.
     Busy,
-    /// The disk is full: nothing is taken, reads go on.
+    /// The disk is full. No command is accepted, but reads go on.
     DiskFull,
-    /// It was not understood, or not wanted. Nothing was done.
+    /// It was not understood, or not allowed. Nothing was done.
     Refused(String),
     /// The client has not proved that it has the cluster's key. Nothing was done.
     Stranger,

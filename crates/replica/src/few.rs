@@ -1,4 +1,4 @@
-//! Lists that have one element most of the time, which then takes no memory of its own.
+//! Lists that usually have one element, which then needs no allocation.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,15 +7,15 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
-/// See the module.
+/// A list that stores one element inline.
 pub type Few<T> = SmallVec<[T; 1]>;
 
-/// As a sequence.
+/// Serialises the list as a sequence.
 pub fn serialize<T: Serialize, S: Serializer>(few: &Few<T>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(few)
 }
 
-/// From a sequence. Room is made for elements that are there, not for as many as the bytes claim.
+/// Deserialises a sequence. Reserves room only for elements that are there, not for as many as the bytes claim.
 pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Few<T>, D::Error> {
     struct Elements<T>(PhantomData<T>);
 

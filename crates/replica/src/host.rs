@@ -1,7 +1,7 @@
-//! A member on an endpoint: its messages are calls, its time is the endpoint's.
+//! A member on an endpoint: its messages are calls, and its time is the endpoint's.
 //!
-//! What a member has for another goes with the answer to a call of that other's, where there is one, and else as a call. So an append and its
-//! acknowledgement are one call, as in nsdi19 7.1.
+//! Messages for another member go with the answer to one of that member's calls, if there is one, and otherwise as a
+//! call. So an append and its acknowledgement are one call, as in nsdi19 7.1.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -17,22 +17,22 @@ use crate::machine::StateMachine;
 use crate::member::{Member, MemberError, PeerAnswer, Receiver, Taken, Transport};
 use crate::wire::{self, CLIENT, GREET, MemberId, PEER, Say};
 
-/// A message that is not answered in this time is lost.
+/// Time after which a message without an answer counts as lost, in ns.
 const ANSWER_NS: u64 = 500_000_000;
-/// A way that was lost is opened again after this time.
+/// Time after which a lost connection is opened again, in ns.
 const AGAIN_NS: u64 = 10_000_000;
-/// Messages that may be on their way to one member.
+/// Messages in flight to one member, at most.
 const IN_FLIGHT_MAX: usize = 128;
-/// Bytes of an answer that fit without another buffer.
+/// Longest answer, in bytes, that needs no further buffer.
 const ANSWER_LEN: usize = 1024;
-/// Time between two looks for requests whose clients have gone, and for members to which there is no way.
+/// Interval between checks for requests whose clients have gone, and for members without a connection, in ns.
 const LOOK_NS: u64 = 20_000_000;
-/// A member that refused us, or that we refused, is not asked again for this time.
+/// Time for which a member that refused us, or that we refused, is not asked again, in ns.
 const REFUSED_NS: u64 = 500_000_000;
-/// Callers that may have greeted and not yet proved that they have the key.
+/// Callers at a time that have greeted but not yet proved that they have the key.
 const STRANGERS_MAX: usize = 1024;
 
-/// By numbers that are this program's own. The order of iteration is the same in every run.
+/// A map by numbers that this program chose. The order of iteration is the same in every run.
 type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<SipHasher13>>;
 
 enum State {
@@ -40,12 +40,12 @@ enum State {
         until_ns: u64,
     },
     Opening(SessionId),
-    /// Both sides prove that they have the key.
+    /// Both sides are proving that they have the key.
     Knocking(SessionId, Knock),
     Open(SessionId),
 }
 
-/// The way to an address.
+/// The connection to an address.
 struct Way {
     address: String,
     state: State,
@@ -61,35 +61,36 @@ impl Way {
     }
 }
 
-/// A message that is on its way.
+/// A message in flight.
 struct Sent {
     to: Option<MemberId>,
-    /// Its place among the ways.
+    /// Index of its connection.
     way: usize,
     is_piece: bool,
 }
 
 #[derive(Default)]
 struct Ways {
-    /// One for each address that a message was ever for. Addresses come from the cluster's configurations, and are few.
+    /// One for each address that a message was ever sent to. Addresses come from the cluster's configurations, so there
+    /// are few.
     ways: Vec<Way>,
     sent: ByNumber<Sent>,
-    /// Messages of a [`Knock`] that are under way: on which way.
+    /// Messages of a [`Knock`] in flight, with the index of their connection.
     knocks: ByNumber<usize>,
     next_tag: u64,
-    /// Calls of members that wait for the turn's end.
+    /// Calls of members that are answered at the end of the turn.
     waiting: VecDeque<(MemberId, DeferredCall)>,
     scratch: Vec<u8>,
-    /// Messages that could not be sent: to whom, and whether they were parts of a snapshot.
+    /// Messages that could not be sent: the receiver, and whether each was a piece of a snapshot.
     failed: Vec<(Option<MemberId>, bool)>,
     no_way: u64,
-    /// The last refusal for want of a key: where, and why.
+    /// Last refusal because of the key: the address and the reason.
     refusal: Option<(String, &'static str)>,
     /// [`Say::Stranger`] as bytes.
     stranger: Vec<u8>,
 }
 
-/// See [the module](self).
+/// A member on an endpoint; see [the module](self).
 pub struct Host<E, S, D> {
     rpc: E,
     member: Member<S, D>,
@@ -100,7 +101,7 @@ pub struct Host<E, S, D> {
     key: Option<Key>,
 }
 
-/// The endpoint and the ways, as the member sees them.
+/// The endpoint and the connections, as the member's transport.
 struct Sender<'a, E> {
     rpc: &'a mut E,
     ways: &'a mut Ways,
@@ -109,7 +110,7 @@ struct Sender<'a, E> {
 }
 
 impl<E: Endpoint> Sender<'_, E> {
-    /// The way to an address, and its session if that is open.
+    /// Returns the index of the connection to an address, and its session if that is open. Opens it if it is closed.
     fn session(&mut self, address: &str) -> Option<(usize, SessionId)> {
         let ways = &mut self.ways.ways;
         let at = ways.iter().position(|way| way.address == address).unwrap_or_else(|| {
@@ -181,23 +182,23 @@ impl<E: Endpoint> Transport for Sender<'_, E> {
 }
 
 impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
-    /// A member on an endpoint, which serves at its address.
+    /// Puts a member on an endpoint, at whose address it serves.
     ///
     /// # Errors
     ///
-    /// [`NexusError`] when the endpoint handles calls of these types already.
+    /// [`NexusError`] if the endpoint already handles calls of these types.
     pub fn new(mut rpc: E, member: Member<S, D>) -> Result<Self, NexusError> {
         rpc.handle_polled(PEER)?;
         rpc.handle_polled(CLIENT)?;
         rpc.handle_polled(GREET)?;
         let (held, mut ways): (_, Ways) = Default::default();
         wire::to_bytes(&Say::Stranger, &mut ways.stranger);
-        // It draws nothing where there is no key.
+        // Without a key it draws no random numbers.
         let gate = Gate::new(None, STRANGERS_MAX, Box::new(SeededGenerator::new(0)));
         Ok(Self { rpc, member, ways, held, look_ns: 0, gate, key: None })
     }
 
-    /// Lets only those in that have the cluster's key, members and clients; proves to other members that this one has it.
+    /// Admits only members and clients that have the cluster's key, and proves to other members that this one has it.
     /// `random` must be unpredictable to strangers.
     #[must_use]
     pub fn keyed(mut self, key: Key, random: Box<dyn Generator>) -> Self {
@@ -206,7 +207,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         self
     }
 
-    /// The last refusal for want of a key, by another member or of one: its address, and the reason.
+    /// Last refusal because of the key, by another member or of one: its address, and the reason.
     pub fn refusal(&self) -> Option<(&str, &'static str)> {
         self.ways.refusal.as_ref().map(|(address, why)| (address.as_str(), *why))
     }
@@ -216,7 +217,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         &self.member
     }
 
-    /// The member, to have it hand over its leadership ([`Member::begin_stop`]).
+    /// The member, for example to hand over its leadership ([`Member::begin_stop`]).
     pub fn member_mut(&mut self) -> &mut Member<S, D> {
         &mut self.member
     }
@@ -226,21 +227,21 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         &mut self.rpc
     }
 
-    /// Messages that had no way to go.
+    /// Messages that could not be sent.
     pub fn no_way(&self) -> u64 {
         self.ways.no_way
     }
 
-    /// How long it may sleep when nothing happens, in nanoseconds.
+    /// Time for which it may sleep if nothing happens, in ns.
     pub fn rest_ns(&self) -> u64 {
         self.member.next_turn_ns().saturating_sub(self.rpc.now_ns())
     }
 
-    /// Turns the endpoint's loop and the member's once. Says whether anything happened.
+    /// Turns the endpoint and the member once. Returns whether anything happened.
     ///
     /// # Errors
     ///
-    /// [`MemberError`], after which it can do no more.
+    /// [`MemberError`], after which the member can do no more.
     pub fn turn(&mut self) -> Result<bool, MemberError> {
         let mut busy = self.rpc.turn();
         let now_ns = self.rpc.now_ns();
@@ -384,7 +385,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         self.ways.knocks.insert(tag, way);
     }
 
-    /// Takes the answer to a message of a [`Knock`]; `None` where there was none.
+    /// Handles the answer to a message of a [`Knock`]; `None` if there was no answer.
     fn take_knock(&mut self, way: usize, answer: Option<&[u8]>, now_ns: u64) {
         let State::Knocking(session, knock) = &self.ways.ways[way].state else { return };
         let session = *session;

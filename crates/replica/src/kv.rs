@@ -1,7 +1,7 @@
-//! A key-value store, as what is replicated.
+//! A key-value store, as a replicated state machine.
 //!
-//! Keys are bytes, in order. Each change has a revision, one more than the change before; a value has that of the change which made it, so
-//! compare-and-swap can name it. The last changes are kept for watches.
+//! Keys are bytes, and are kept in order. Each change has a revision, one more than the change before. A value has the
+//! revision of the change that made it, so that compare-and-swap can name it. The latest changes are kept for watches.
 
 mod history;
 mod messages;
@@ -17,23 +17,23 @@ use crate::wire;
 use history::History;
 pub use messages::{Change, Command, Done, Expect, Found, Item, Query};
 
-/// The longest key, in bytes.
+/// Longest key, in bytes.
 pub const KEY_LEN_MAX: usize = 64 << 10;
-/// The longest value, in bytes.
+/// Longest value, in bytes.
 pub const VALUE_LEN_MAX: usize = 1 << 20;
-/// The most bytes of keys and values that one answer has, beside the first item.
+/// Bytes of keys and values in one answer, at most, apart from the first item.
 pub const ANSWER_LEN_MAX: usize = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Value {
     bytes: Arc<[u8]>,
-    /// Of the change that made it.
+    /// Revision of the change that made the value.
     revision: u64,
-    /// Of the change that made the key.
+    /// Revision of the change that made the key.
     created: u64,
 }
 
-/// The store; see the module.
+/// The store; see [the module](self).
 #[derive(Clone, Debug, Default)]
 pub struct KvStore {
     revision: u64,
@@ -63,8 +63,8 @@ const KIND: u32 = u32::from_le_bytes(*b"kv-1");
 
 fn check_key(key: &[u8]) -> Result<(), Malformed> {
     match key.len() {
-        0 => Err(Malformed("a key has one byte at least".into())),
-        len if len > KEY_LEN_MAX => Err(Malformed(format!("a key of {len} bytes: {KEY_LEN_MAX} are the most"))),
+        0 => Err(Malformed("a key must have at least one byte".into())),
+        len if len > KEY_LEN_MAX => Err(Malformed(format!("a key of {len} bytes: at most {KEY_LEN_MAX} are allowed"))),
         _ => Ok(()),
     }
 }
@@ -72,7 +72,7 @@ fn check_key(key: &[u8]) -> Result<(), Malformed> {
 fn check_value(value: &[u8]) -> Result<(), Malformed> {
     let len = value.len();
     if len > VALUE_LEN_MAX {
-        return Err(Malformed(format!("a value of {len} bytes: {VALUE_LEN_MAX} are the most")));
+        return Err(Malformed(format!("a value of {len} bytes: at most {VALUE_LEN_MAX} are allowed")));
     }
     Ok(())
 }
@@ -95,17 +95,17 @@ impl KvStore {
         Self::default()
     }
 
-    /// Of the last change.
+    /// Revision of the last change; 0 before the first.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -186,14 +186,14 @@ impl StateMachine for KvStore {
             Query::Range { from, to, .. }
                 if from.len() > KEY_LEN_MAX || to.is_some_and(|to| to.len() > KEY_LEN_MAX) =>
             {
-                Err(Malformed(format!("a bound over {KEY_LEN_MAX} bytes")))
+                Err(Malformed(format!("a bound of the range has more than {KEY_LEN_MAX} bytes")))
             }
             Query::Range { limit: 0, .. } | Query::Watch { limit: 0, .. } => {
-                Err(Malformed("a limit of 0 items: ask for 1 at least".into()))
+                Err(Malformed("the limit is 0 items; ask for at least 1".into()))
             }
             Query::Range { .. } => Ok(()),
             Query::Watch { prefix, .. } if prefix.len() > KEY_LEN_MAX => {
-                Err(Malformed(format!("a prefix over {KEY_LEN_MAX} bytes")))
+                Err(Malformed(format!("the prefix has more than {KEY_LEN_MAX} bytes")))
             }
             Query::Watch { .. } => Ok(()),
         }

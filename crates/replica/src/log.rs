@@ -1,4 +1,4 @@
-//! The engine's log, as it lies in memory.
+//! The engine's log, in memory.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -6,21 +6,21 @@ use std::collections::VecDeque;
 use raft::eraftpb::{Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Result, Storage, StorageError};
 
-/// Bytes of an entry beside its data, when appends are bounded.
+/// Bytes counted for an entry besides its data, when the size of appends is limited.
 const ENTRY_OVERHEAD: u64 = 32;
 
-/// What the engine remembers: entries behind the last snapshot, and what it has promised.
+/// The engine's memory: the entries behind the last snapshot, and its promises.
 #[derive(Debug, Default)]
 pub struct Log {
     hard_state: HardState,
-    /// The latest. Entries begin at or before the one behind it.
+    /// The latest snapshot. The entries begin at, or before, the one that follows it.
     snapshot: Snapshot,
-    /// Index and term of the entry before the first.
+    /// Index and term of the entry before the first one kept.
     before: (u64, u64),
     entries: VecDeque<Entry>,
-    /// Bytes of entries behind the snapshot.
+    /// Bytes of the entries behind the snapshot.
     len: u64,
-    /// Somebody needs a snapshot that is newer than the latest.
+    /// Whether a member needs a newer snapshot than the latest.
     wants_snapshot: Cell<bool>,
 }
 
@@ -29,7 +29,7 @@ fn len_of(entry: &Entry) -> u64 {
 }
 
 impl Log {
-    /// A log behind a snapshot.
+    /// Makes a log that begins behind a snapshot.
     pub fn new(snapshot: Snapshot, hard_state: HardState) -> Self {
         let meta = snapshot.get_metadata();
         Self { hard_state, before: (meta.index, meta.term), snapshot, ..Self::default() }
@@ -40,27 +40,27 @@ impl Log {
         &self.snapshot
     }
 
-    /// What it has promised.
+    /// The engine's promises: its term, its vote and its commit index.
     pub fn hard_state(&self) -> &HardState {
         &self.hard_state
     }
 
-    /// Notes a promise.
+    /// Records a promise.
     pub fn set_hard_state(&mut self, hard_state: HardState) {
         self.hard_state = hard_state;
     }
 
-    /// Notes how far the log is decided.
+    /// Advances the commit index.
     pub fn set_commit(&mut self, commit: u64) {
         self.hard_state.commit = self.hard_state.commit.max(commit);
     }
 
-    /// Bytes behind the latest snapshot, roughly.
+    /// Approximate bytes of the entries behind the latest snapshot.
     pub fn len_bytes(&self) -> u64 {
         self.len
     }
 
-    /// Whether a newer snapshot is asked for; it is then asked for no more.
+    /// Whether a newer snapshot was asked for. Clears the request.
     pub fn take_wants_snapshot(&self) -> bool {
         self.wants_snapshot.take()
     }
@@ -69,7 +69,7 @@ impl Log {
         self.before.0 + self.entries.len() as u64
     }
 
-    /// Puts entries in their places. Those that were there are gone, and those behind them.
+    /// Appends entries at their indices. Replaces any that were there, and drops those behind them.
     pub fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         let keep = first.index.saturating_sub(self.before.0 + 1) as usize;
@@ -80,7 +80,7 @@ impl Log {
         self.entries.extend(entries.iter().cloned());
     }
 
-    /// Takes a snapshot that others made: the log begins behind it.
+    /// Installs a snapshot made by another member: the log then begins behind it.
     pub fn install(&mut self, snapshot: Snapshot) {
         let meta = snapshot.get_metadata();
         self.before = (meta.index, meta.term);
@@ -91,7 +91,8 @@ impl Log {
         self.snapshot = snapshot;
     }
 
-    /// Takes a snapshot of what the log says up to its place. `keep` entries before it stay, for members that are a little behind.
+    /// Replaces the log up to a snapshot's index by that snapshot. Keeps `keep` entries before it, for members that are
+    /// a little behind.
     pub fn compact(&mut self, snapshot: Snapshot, keep: u64) {
         let index = snapshot.get_metadata().index;
         self.snapshot = snapshot;
@@ -131,7 +132,7 @@ impl Storage for Log {
         let mut room = max_size.into().unwrap_or(u64::MAX);
         let mut taken = Vec::new();
         for entry in self.entries.range(from..to) {
-            // One at least, or nothing would ever go on.
+            // At least one entry, or there would be no progress.
             if !taken.is_empty() && len_of(entry) > room {
                 break;
             }
@@ -169,7 +170,8 @@ impl Storage for Log {
     fn snapshot(&self, request_index: u64, to: u64) -> Result<Snapshot> {
         let meta = self.snapshot.get_metadata();
         let (index, roles) = (meta.index, meta.get_conf_state());
-        // Its receiver has to be among its members, and entries from the one behind it on have to be there.
+        // Its receiver must be among the snapshot's members, and the entries that follow the snapshot must still be
+        // there.
         let knows = roles.voters.contains(&to) || roles.learners.contains(&to) || roles.learners_next.contains(&to);
         if index == 0 || index < request_index || index < self.before.0 || !knows {
             self.wants_snapshot.set(true);

@@ -1,7 +1,24 @@
-//! One member of a cluster, without I/O, clock or thread: it is handed messages, requests and the time, and hands messages and answers back.
+//! One member of a cluster, without I/O, clock or thread: it is given messages, requests and the time, and returns
+//! messages and answers.
 //!
-//! Whoever drives it gives it what has come ([`Member::take_peer`], [`Member::take_answer`], [`Member::take_client`]) and then lets it have a turn
-//! ([`Member::turn`]), in which all that has gathered goes to the log with one write, and to each other member in one message.
+//! The caller passes it what has arrived ([`Member::take_peer`], [`Member::take_answer`], [`Member::take_client`]), and
+//! then gives it a turn ([`Member::turn`]). In a turn, everything gathered goes to the log with one write, and to each
+//! other member in one message.
+//!
+//! # Design
+//!
+//! - **Writes overlap.** The journal gets one write and one sync in a turn. The leader's appends leave before its own
+//!   sync, so the disks write at the same time.
+//! - **Lives.** The engine's name of a member is drawn at random when it starts empty, and lies in its journal from
+//!   then on. So a member that lost its memory is another one to everybody: it is in no configuration, has promised
+//!   nothing, and nobody asks it to vote. `add` puts it in the place of its name's earlier life, in one joint change.
+//! - **Founding.** A cluster is founded when all of `--peers` say within 200 ms that they are new. The one whose name
+//!   comes first draws the cluster's name and lists all lives; the others take the list with their next hello.
+//! - **Tests** (`member/tests`): members, a network, clocks that drift and disks that crash, all moved by hand. There
+//!   are the classic hard cases, a crash at each of the first 59 writes, hostile messages, and a hunt whose histories
+//!   `stateright`'s tester judges, after it has been shown wrong ones. The same runs over the RPC layer on the
+//!   simulated cluster (`tests/virtual_time.rs`), and with processes that are killed (`tests/tests/replica.rs` and
+//!   `killing/` of the workspace).
 
 mod applying;
 mod clients;
@@ -37,33 +54,35 @@ use membership::Wishes;
 use pieces::{Incoming, Outgoing};
 use reads::Reads;
 
-/// Entries of a new cluster's log begin behind this one, so that whoever is added later needs a snapshot, which has the first members in it.
+/// Index and term before the first entry of a new cluster's log. They are not 0, so that a member added later needs a
+/// snapshot, which names the first members.
 const FIRST: (u64, u64) = (1, 1);
 
-/// Where a member's messages go.
+/// Sender of a member's messages.
 pub trait Transport {
-    /// Takes a message to a member. It may be lost.
+    /// Sends a message to a member. It may be lost.
     fn send(&mut self, to: Receiver<'_>, say: &Say<'_>);
 
-    /// What was taken leaves: the member is about to write to its disk.
+    /// Sends out everything accepted so far, because the member is about to write to its disk.
     fn flush(&mut self);
 }
 
-/// Whom a message is for.
+/// Receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receiver<'a> {
-    /// A member, and where it is, if known. Without that, the message can only be an answer to what came from it.
+    /// A member, and its address if known. Without an address, the message can only be sent as an answer to one of its
+    /// calls.
     Member(MemberId, Option<&'a str>),
     /// Whoever is at an address.
     Address(&'a str),
 }
 
-/// How a message of another member's is answered.
+/// Answer to a message of another member.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PeerAnswer<'a> {
-    /// So.
+    /// This message.
     Now(Say<'a>),
-    /// With the next message to this member, if there is one in the turn that follows; else with nothing.
+    /// The next message to this member, if the turn that follows produces one; otherwise [`Say::Nothing`].
     AfterTurn(MemberId),
 }
 
@@ -71,11 +90,11 @@ pub enum PeerAnswer<'a> {
 pub struct Member<S, D> {
     config: MemberConfig,
     me: MemberInfo,
-    /// Names and addresses that it was started with.
+    /// Names and addresses with which it was started.
     peers: Vec<(String, String)>,
     random: Box<dyn Generator>,
     founding_state: FoundingState,
-    /// Of its cluster, once it knows one.
+    /// Its cluster, once it knows one.
     cluster: Option<ClusterId>,
     founding: Option<Founding>,
     node: RawNode<Log>,
@@ -84,10 +103,10 @@ pub struct Member<S, D> {
     members: BTreeMap<MemberId, MemberInfo>,
     applied: u64,
     journal: Option<Journal<D>>,
-    /// Its journal has a beginning, if there is one.
+    /// Whether its journal begins with a base; always true if there is no journal.
     has_base: bool,
     is_full: bool,
-    /// Entries, and bytes of theirs, that the engine was given since it was last asked what to write.
+    /// Entries given to the engine since the last write, and their bytes.
     let_in: (usize, usize),
     clients: Clients,
     reads: Reads,
@@ -97,21 +116,21 @@ pub struct Member<S, D> {
     /// Messages of this turn.
     outbox: BTreeMap<MemberId, Vec<Message>>,
     heard_ns: BTreeMap<MemberId, u64>,
-    /// Others have said that it is no member.
+    /// Whether others have said that it is no member.
     is_unwanted: bool,
     next_tick_ns: u64,
     /// Ticks of silence after which it asks for votes.
     patience: usize,
-    /// Before this it votes for nobody: an earlier life may have confirmed a leader's lease.
+    /// Until this time it votes for nobody, because an earlier life may have confirmed a leader's lease.
     quiet_until_ns: u64,
-    /// The term that it led as its last turn ended.
+    /// Term that it led at the end of its last turn.
     led: Option<u64>,
     dropped: Dropped,
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
-    /// A member, which goes on with what its disk has. `peers` are the names and addresses of all that are to found a cluster together, itself
-    /// among them; they mean nothing to one that has a cluster.
+    /// Opens a member, which continues with the contents of its disk. `peers` are the names and addresses of all
+    /// members that are to found a cluster together, including itself; they do not matter once it has a cluster.
     ///
     /// # Errors
     ///
@@ -172,15 +191,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(member)
     }
 
-    /// Goes on with what the disk has.
+    /// Restores its state from the contents of the disk.
     fn recover(&mut self, base: &[u8], records: &[Vec<u8>]) -> Result<(), MemberError> {
         let base = kept::read_base(base)?;
         if base.me.name != self.me.name {
             return Err(MemberError::OtherMember { found: base.me.name, asked: self.me.name.clone() });
         }
-        let damaged = || MemberError::OtherRelease("its snapshot makes no sense".into());
+        let damaged = || MemberError::OtherRelease("its snapshot is malformed".into());
         let snapshot = if base.place.index == 0 {
-            // It had been added, and had got nothing yet.
+            // It had been added, but had received nothing yet.
             Snapshot::default()
         } else {
             let snapshot = base.place.to_snapshot(Bytes::copy_from_slice(base.data)).ok_or_else(damaged)?;
@@ -205,7 +224,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(())
     }
 
-    /// Takes the replicated state from a snapshot.
+    /// Restores the replicated state from a snapshot.
     fn restore(&mut self, snapshot: &Snapshot) -> Result<(), MemberError> {
         let replicated: Replicated<'_> = kept::read(&snapshot.data)?;
         self.machine.restore(replicated.machine)?;
@@ -216,12 +235,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(())
     }
 
-    /// Who it is.
+    /// Id, name and address of this member.
     pub fn me(&self) -> &MemberInfo {
         &self.me
     }
 
-    /// The state, as far as it is applied here.
+    /// The state machine, as far as commands are applied here.
     pub fn machine(&self) -> &S {
         &self.machine
     }
@@ -241,17 +260,17 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.node.raft.term
     }
 
-    /// The last entry that its state has.
+    /// Index of the last entry applied.
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// What it dropped, by reason.
+    /// Messages dropped, by reason.
     pub fn dropped(&self) -> Dropped {
         self.dropped
     }
 
-    /// When it wants its next turn, if nothing comes before.
+    /// When it needs its next turn, if nothing arrives earlier.
     pub fn next_turn_ns(&self) -> u64 {
         self.next_tick_ns
     }
@@ -277,7 +296,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.members.get(&MemberId(self.node.raft.leader_id))
     }
 
-    /// Does what is due: ticks, and what follows from all that was taken since the last turn. Says whether anything happened.
+    /// Does what is due: ticks, and everything that follows from the input since the last turn. Returns whether
+    /// anything happened.
     ///
     /// # Errors
     ///
@@ -297,7 +317,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if now_ns < self.next_tick_ns {
             return Ok(false);
         }
-        // One that stood still has not waited for the others: it hears what they said meanwhile first.
+        // A member that was stopped has not heard the others; it must first process what they sent meanwhile.
         self.next_tick_ns = (self.next_tick_ns + self.config.tick_ns).max(now_ns + self.config.tick_ns / 2);
         if self.cluster.is_none() {
             self.look_for_peers(now_ns, transport)?;
@@ -308,7 +328,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if raft.state != StateRole::Leader && raft.election_elapsed >= self.patience && now_ns >= self.quiet_until_ns {
             if raft.promotable() {
                 raft.election_elapsed = 0;
-                // What it says when it cannot is that it leads, or has a change to apply first.
+                // It fails only if this member already leads, or has a change still to apply.
                 let _ = self.node.campaign();
                 self.draw_pause();
             } else {
@@ -319,7 +339,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(true)
     }
 
-    /// Lets the engine do what it can, and carries it out.
+    /// Lets the engine do what it can, and carries out the results.
     fn pump(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
         let mut busy = false;
         while self.node.has_ready() {
@@ -332,13 +352,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             if !ready.snapshot().is_empty() {
                 self.install(ready.snapshot().clone())?;
             }
-            // How far the log is decided is found out anew; a promise is not.
+            // The commit index can be found out again; a promise cannot.
             self.keep(ready.entries(), ready.hs().filter(|_| ready.must_sync()).map(Promise::of));
             if let Some(state) = ready.hs() {
                 self.node.mut_store().set_hard_state(state.clone());
             }
             if ready.must_sync() && self.journal.is_some() {
-                // The others write while we do.
+                // The others can write while this member does.
                 self.send(transport);
                 transport.flush();
                 if let Some(journal) = &mut self.journal {
@@ -374,7 +394,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Writes entries and promises to the journal's buffer and the log.
+    /// Adds entries and promises to the journal's buffer, and entries to the log.
     fn keep(&mut self, entries: &[Entry], promise: Option<Promise>) {
         if let Some(journal) = &mut self.journal {
             let mut bytes = Vec::new();
@@ -391,7 +411,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.node.mut_store().append(entries);
     }
 
-    /// Sends what has gathered, to each member in one message.
+    /// Sends everything gathered, to each member in one message.
     fn send(&mut self, transport: &mut impl Transport) {
         let Some(cluster) = self.cluster else { return self.outbox.clear() };
         for (to, messages) in &mut self.outbox {
@@ -409,17 +429,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.outbox.retain(|to, _| members.contains_key(to));
     }
 
-    /// A snapshot of the leader's takes the place of the state and the log.
+    /// Replaces the state and the log by a snapshot of the leader's.
     fn install(&mut self, snapshot: Snapshot) -> Result<(), MemberError> {
         self.restore(&snapshot)?;
         self.node.mut_store().install(snapshot);
         self.replace_journal()?;
-        // What is told the leader next is that the snapshot is kept. A member that has no room for it must not say so, and its old journal has a gap.
+        // The next message tells the leader that the snapshot is stored. A member without room for it must not say so,
+        // and its old journal has a gap.
         let is_kept = self.journal.is_none() || self.has_base && !self.is_full;
         if is_kept { Ok(()) } else { Err(MemberError::Disk(sinew_journal::disk::DiskError::Full)) }
     }
 
-    /// The journal begins anew, with the log's latest snapshot.
+    /// Starts the journal anew, with the log's latest snapshot.
     fn replace_journal(&mut self) -> Result<(), MemberError> {
         let (Some(journal), Some(cluster)) = (&mut self.journal, self.cluster) else { return Ok(()) };
         let log = self.node.store();
@@ -438,7 +459,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Turns away what waits for a term that is over. A term may begin and end within one turn.
+    /// Turns away requests that wait for a term that is over. A term may begin and end within one turn.
     fn note_leadership(&mut self) {
         let leads = self.is_leader().then_some(self.node.raft.term);
         if leads.is_none() || self.led.is_some_and(|led| leads != Some(led)) {
@@ -453,7 +474,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.led = leads;
     }
 
-    /// Names of members that it has not heard of for a while.
+    /// Names of members not heard of for a while.
     fn silent(&self, now_ns: u64) -> BTreeSet<&str> {
         let since = now_ns.saturating_sub(2 * self.election_ns());
         let is_silent = |id: &MemberId| *id != self.me.id && self.heard_ns.get(id).is_none_or(|heard| *heard < since);
@@ -461,7 +482,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 }
 
-/// Entries that a disk had go to the log.
+/// Appends entries from a disk to the log.
 fn append(log: &mut Log, entries: &[WireEntry<'_>]) -> Result<(), MemberError> {
     let mut taken = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -476,12 +497,12 @@ fn append(log: &mut Log, entries: &[WireEntry<'_>]) -> Result<(), MemberError> {
     Ok(())
 }
 
-/// Whether a member can be started with these, and its own address.
+/// Checks the names and addresses with which a member is started. Returns its own address.
 fn check_peers(name: &str, peers: &[(String, String)]) -> Result<String, MemberError> {
     let names: BTreeSet<_> = peers.iter().map(|(name, _)| name).collect();
     let wrong = |what: String| Err(MemberError::Arguments(what));
     if names.len() != peers.len() {
-        return wrong("two peers have one name: give each its own".into());
+        return wrong("two peers have one name: give each a name of its own".into());
     }
     if peers.len() > crate::wire::MEMBERS_MAX / 2 {
         return wrong(format!("{} peers: {} are the most; three, five or seven make sense", peers.len(), 7));
@@ -494,7 +515,7 @@ fn check_peers(name: &str, peers: &[(String, String)]) -> Result<String, MemberE
     }
     match peers.iter().find(|(peer, _)| peer == name) {
         Some((_, address)) => Ok(address.clone()),
-        None => wrong(format!("{name} is not among the peers: say where it is, too ({name}=ADDRESS)")),
+        None => wrong(format!("{name} is not among the peers: give its own address, too ({name}=ADDRESS)")),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Clients' sessions: each command runs once, whatever is repeated and whoever leads.
 //!
-//! A session is part of the replicated state. It keeps the answers to commands that its client may ask for again. Sessions expire by the log: when there
-//! are too many, that which was used longest ago, in the log's order, is gone. So all members agree on what has expired.
+//! A session is part of the replicated state. It keeps the answers to commands that its client may repeat. Sessions
+//! expire by the log: when there are too many, the one least recently used, in the log's order, is dropped. So all
+//! members agree on which have expired.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,40 +10,40 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::ClusterId;
 
-/// Sessions that there can be. Opening one more ends the one that was used longest ago.
+/// Sessions at a time, at most. Opening one more ends the one least recently used.
 pub const SESSIONS_MAX: usize = 4096;
-/// Answers that a session keeps: commands that a client may have in flight.
+/// Answers that a session keeps, and so commands that a client may have in flight.
 pub const IN_FLIGHT_MAX: usize = 256;
 
-/// What a session says to a command.
+/// What to do with a command of a session.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
     /// It has not run: run it, and keep the answer with [`Sessions::keep`].
     Run,
     /// It has run, with this answer.
     Ran(&'a [u8]),
-    /// It has run, and its client has said that it has the answer.
+    /// It has run, and its client has confirmed the answer.
     Forgotten,
-    /// There is no such session (any more).
+    /// The session does not exist, or not any more.
     Expired,
-    /// It is [`IN_FLIGHT_MAX`] or more behind the first whose answer the client has not got.
+    /// Its number is [`IN_FLIGHT_MAX`] or more above the first whose answer the client does not have.
     TooMany,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Session {
-    /// Of the last use.
+    /// Log index of the last use.
     used: u64,
-    /// What opened it: asked for twice, it is opened once.
+    /// Nonce that opened it, so that a repeated request opens only one session.
     nonce: u64,
-    /// Commands below this have run, and their answers have arrived.
+    /// Commands below this number have run, and their answers have arrived.
     done_below: u64,
-    /// By the commands' numbers, in order.
+    /// Answers, in order of the commands' numbers.
     answers: VecDeque<(u64, Vec<u8>)>,
 }
 
 impl Session {
-    /// Where the answer to a command is, or is to be put.
+    /// Position of a command's answer (`Ok`), or the position at which to insert it (`Err`).
     fn place(&self, number: u64) -> Result<usize, usize> {
         self.answers.binary_search_by_key(&number, |(number, _)| *number)
     }
@@ -53,7 +54,7 @@ impl Session {
 pub struct Sessions {
     sessions: BTreeMap<u64, Session>,
     by_use: BTreeMap<u64, u64>,
-    /// Answers' buffers that can be used again.
+    /// Buffers of answers, for reuse.
     #[serde(skip)]
     spare: Spare,
 }
@@ -70,18 +71,19 @@ impl PartialEq for Spare {
 impl Eq for Spare {}
 
 impl Sessions {
-    /// How many there are.
+    /// Number of sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// Opens a session, by the log entry `index`. A nonce that opened one gives the same one again. Its name is that of no other session, of this cluster or another:
-    /// a client may outlive a cluster that was in memory, and what opened a session long ago may come once more.
+    /// Opens a session, by the log entry `index`. A nonce that has opened one returns the same session. No other
+    /// session of this or another cluster has its name, because a client may outlive a cluster without disks, and an
+    /// old request to open a session may arrive again.
     pub fn open(&mut self, cluster: ClusterId, index: u64, nonce: u64) -> u64 {
         if let Some((name, _)) = self.sessions.iter().find(|(_, session)| session.nonce == nonce) {
             let name = *name;
@@ -114,7 +116,8 @@ impl Sessions {
         }
     }
 
-    /// What becomes of command `number` of a session, by the log entry `index`. Its client has the answers to all commands below `done_below`.
+    /// Decides on command `number` of a session, by the log entry `index`. The client has the answers to all commands
+    /// below `done_below`.
     pub fn begin(&mut self, index: u64, name: u64, number: u64, done_below: u64) -> Verdict<'_> {
         self.touch(name, index);
         let Some(session) = self.sessions.get_mut(&name) else { return Verdict::Expired };
@@ -129,7 +132,8 @@ impl Sessions {
         if number < session.done_below {
             return Verdict::Forgotten;
         }
-        // By numbers, not by answers that are kept: the first of those in flight can always run, and with it the others.
+        // The limit counts numbers, not answers kept, so the first command in flight can always run, and the others
+        // after it.
         if number - session.done_below >= IN_FLIGHT_MAX as u64 {
             return Verdict::TooMany;
         }
@@ -139,14 +143,14 @@ impl Sessions {
         }
     }
 
-    /// An empty buffer for an answer.
+    /// Returns an empty buffer for an answer.
     pub fn buffer(&mut self) -> Vec<u8> {
         let mut buffer = self.spare.0.pop_front().unwrap_or_default();
         buffer.clear();
         buffer
     }
 
-    /// Keeps the answer of a command that [`Self::begin`] said to run.
+    /// Keeps the answer of a command for which [`Self::begin`] returned [`Verdict::Run`].
     pub fn keep(&mut self, name: u64, number: u64, answer: Vec<u8>) -> &[u8] {
         let Some(session) = self.sessions.get_mut(&name) else { return &[] };
         let place = session.place(number).unwrap_or_else(|place| {
@@ -248,7 +252,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Against a map that never forgets.
+        /// Compares with a map that never forgets.
         #[test]
         fn each_command_runs_once(tries in proptest::collection::vec((0_u64..3, 0_u64..20, 0_u64..20), 0..200)) {
             let mut sessions = Sessions::default();

@@ -1,7 +1,8 @@
-//! What members say to each other, as values and as bytes.
+//! Messages between members, as values and as bytes.
 //!
-//! A call between members carries what gathered for its receiver in a turn; the answer carries what the receiver has for the caller. Bytes are postcard's,
-//! behind a version. The engine's own encoding is never read: what it is made of comes from here, field by field, checked.
+//! A call between members carries everything gathered for its receiver in a turn; the answer carries everything that
+//! the receiver has for the caller. The bytes are postcard's, preceded by a version. The engine's own encoding is never
+//! parsed: its messages are built from these values, field by field, after checks.
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType, Snapshot};
@@ -10,28 +11,29 @@ use sinew_rpc::RequestType;
 
 use crate::few::{self, Few};
 
-/// Calls between members.
+/// Request type of calls between members.
 pub const PEER: RequestType = RequestType::new(64);
-/// Calls of clients.
+/// Request type of clients' calls.
 pub const CLIENT: RequestType = RequestType::new(65);
-/// Messages of the exchange in which both sides [prove](sinew_rpc::gate) that they have the cluster's key.
+/// Request type of the exchange in which both sides [prove](sinew_rpc::gate) that they have the cluster's key.
 pub const GREET: RequestType = RequestType::new(66);
-/// Of both protocols.
+/// Version of both protocols.
 pub const VERSION: u8 = 1;
-/// Terms and indices stay below this, so that adding to them cannot overflow.
+/// Bound below which terms and indices stay, so that adding to them cannot overflow.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
-/// Members that a configuration can have, learners and those that are leaving included.
+/// Members of a configuration, at most, including learners and those that are leaving.
 pub const MEMBERS_MAX: usize = 16;
-/// The longest name of a member, and address, in bytes.
+/// Longest name of a member, in bytes.
 pub const NAME_LEN_MAX: usize = 64;
-/// See [`NAME_LEN_MAX`].
+/// Longest address of a member, in bytes.
 pub const ADDRESS_LEN_MAX: usize = 256;
 
-/// One life of a member. A member that starts without what it knew has another one, so what an older life promised is never asked of it.
+/// One life of a member. A member that starts without its data has another one, so that it is not held to the promises
+/// of an older life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MemberId(pub u64);
 
-/// A cluster, drawn by lot as it is founded.
+/// A cluster, by a number drawn at random when it was founded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClusterId(pub u64);
 
@@ -40,14 +42,14 @@ pub struct ClusterId(pub u64);
 pub struct MemberInfo {
     /// Its life.
     pub id: MemberId,
-    /// As people call it.
+    /// Its name for people.
     pub name: String,
-    /// Where others reach it.
+    /// Address at which others reach it.
     pub address: String,
 }
 
 impl MemberInfo {
-    /// Whether its strings have lengths that can be.
+    /// Whether its id is not 0, and its strings have valid lengths.
     pub fn is_sane(&self) -> bool {
         self.id.0 != 0
             && (1..=NAME_LEN_MAX).contains(&self.name.len())
@@ -55,17 +57,17 @@ impl MemberInfo {
     }
 }
 
-/// How a cluster was founded: with which members.
+/// The founding of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Founding {
-    /// Its name.
+    /// The cluster.
     pub cluster: ClusterId,
     /// The first members.
     pub members: Vec<MemberInfo>,
 }
 
 impl Founding {
-    /// Whether it can be one.
+    /// Whether it has a valid number of valid members, with different ids.
     pub fn is_sane(&self) -> bool {
         let ids: std::collections::BTreeSet<_> = self.members.iter().map(|member| member.id).collect();
         (1..=MEMBERS_MAX).contains(&self.members.len())
@@ -74,62 +76,62 @@ impl Founding {
     }
 }
 
-/// How far a member is in life.
+/// A member's phase of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
-    /// It knows of no cluster.
+    /// It knows no cluster.
     New,
-    /// It is, or was, of this one.
+    /// It is, or was, in this cluster.
     Of(ClusterId),
 }
 
-/// Who says it.
+/// A member's introduction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The member.
     pub me: MemberInfo,
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
-    /// A hash of the names that it was started with.
+    /// Hash of the names with which it was started.
     pub peers_hash: u64,
-    /// For a member that is new and was there at the founding.
+    /// The founding, sent to a new member that was part of it.
     pub founding: Option<Founding>,
 }
 
 /// A log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireEntry<'a> {
-    /// Which kind: 0 a command, 2 a change of the configuration.
+    /// Kind: 0 is a command, 2 a change of the configuration.
     pub kind: u8,
     /// Its term.
     pub term: u64,
-    /// Its place.
+    /// Its index.
     pub index: u64,
-    /// What it says.
+    /// Its contents.
     #[serde(borrow, with = "serde_bytes")]
     pub data: &'a [u8],
-    /// Of a change of the configuration: what we made of it.
+    /// For a change of the configuration, our own encoding of it.
     #[serde(borrow, with = "serde_bytes")]
     pub context: &'a [u8],
 }
 
-/// Members by their roles, as a snapshot has them.
+/// Members by their roles, as in a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roles {
-    /// Who votes.
+    /// Voters.
     pub voters: Vec<u64>,
-    /// Who does not.
+    /// Learners, which do not vote.
     pub learners: Vec<u64>,
-    /// Who votes, too, until a change is over.
+    /// Members that also vote until a change is over.
     pub voters_outgoing: Vec<u64>,
-    /// Who will be a learner when it is over.
+    /// Members that become learners when the change is over.
     pub learners_next: Vec<u64>,
-    /// Whether it ends by itself.
+    /// Whether the change ends by itself.
     pub auto_leave: bool,
 }
 
 impl Roles {
-    /// Of the engine's form.
+    /// Converts from the engine's form.
     pub fn of(state: &ConfState) -> Self {
         Self {
             voters: state.voters.clone(),
@@ -140,7 +142,7 @@ impl Roles {
         }
     }
 
-    /// In the engine's form; none when it cannot be.
+    /// Converts to the engine's form; `None` if it contradicts itself.
     pub fn to_state(&self) -> Option<ConfState> {
         let mut seen = std::collections::BTreeSet::new();
         let is_distinct = [&self.voters, &self.learners].into_iter().flatten().all(|id| *id != 0 && seen.insert(*id));
@@ -167,25 +169,25 @@ impl Roles {
     }
 }
 
-/// Where a snapshot is in the log.
+/// Place of a snapshot in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotPlace {
-    /// Of the last entry that is in it.
+    /// Index of the last entry that is in it.
     pub index: u64,
-    /// That entry's term.
+    /// Term of that entry.
     pub term: u64,
-    /// The configuration there.
+    /// Configuration at that entry.
     pub roles: Roles,
 }
 
 impl SnapshotPlace {
-    /// Of the engine's form.
+    /// Converts from the engine's form.
     pub fn of(snapshot: &Snapshot) -> Self {
         let meta = snapshot.get_metadata();
         Self { index: meta.index, term: meta.term, roles: Roles::of(meta.get_conf_state()) }
     }
 
-    /// In the engine's form; none when it cannot be.
+    /// Converts to the engine's form; `None` if it is invalid.
     pub fn to_snapshot(&self, data: Bytes) -> Option<Snapshot> {
         if self.index == 0 || self.index >= NUMBER_MAX || self.term == 0 || self.term >= NUMBER_MAX {
             return None;
@@ -198,7 +200,7 @@ impl SnapshotPlace {
     }
 }
 
-/// A message of the engine's.
+/// A message of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireMessage<'a> {
     kind: u8,
@@ -216,91 +218,91 @@ pub struct WireMessage<'a> {
     entries: Few<WireEntry<'a>>,
 }
 
-/// A part of a snapshot that is on its way.
+/// A piece of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece<'a> {
-    /// The leader's term.
+    /// Term of the leader.
     pub term: u64,
-    /// Which snapshot.
+    /// The snapshot.
     pub place: SnapshotPlace,
-    /// Bytes of all of it.
+    /// Bytes of the whole snapshot.
     pub len: u64,
-    /// Where this part begins.
+    /// Offset of this piece.
     pub at: u64,
-    /// The part.
+    /// Bytes of this piece.
     #[serde(borrow, with = "serde_bytes")]
     pub bytes: &'a [u8],
 }
 
-/// What a member tells another.
+/// A message to another member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Say<'a> {
-    /// Who it is.
+    /// An introduction.
     Hello(Hello),
-    /// What the engine says.
+    /// Messages of the engine.
     Messages {
         /// The cluster.
         cluster: ClusterId,
-        /// Who says it.
+        /// The sender.
         from: MemberId,
-        /// To which life.
+        /// The life of the receiver.
         to: MemberId,
-        /// In order.
+        /// The messages, in order.
         #[serde(borrow, with = "few")]
         messages: Few<WireMessage<'a>>,
     },
-    /// A part of a snapshot.
+    /// A piece of a snapshot.
     Piece {
         /// The cluster.
         cluster: ClusterId,
-        /// Who says it.
+        /// The sender.
         from: MemberId,
-        /// To which life.
+        /// The life of the receiver.
         to: MemberId,
-        /// The part.
+        /// The piece.
         #[serde(borrow)]
         piece: Piece<'a>,
     },
-    /// Nothing, or that a part has arrived.
+    /// Nothing to say, or the acknowledgement of a piece.
     Nothing,
     /// The message was for another life, cluster or member.
     Wrong {
-        /// Who is here.
+        /// The member that is here.
         here: MemberInfo,
     },
-    /// The sender is no member (any more).
+    /// The sender is no member, or not any more.
     NoMember,
     /// The sender has not proved that it has the cluster's key.
     Stranger,
 }
 
-/// As bytes.
+/// Serialises a message, and appends it to `buffer`.
 pub fn to_bytes(say: &Say<'_>, buffer: &mut Vec<u8>) {
     encode(say, buffer);
 }
 
-/// Appends a value behind the version.
+/// Appends the version and a value.
 pub fn encode(value: &impl Serialize, buffer: &mut Vec<u8>) {
     buffer.push(VERSION);
     let taken = std::mem::take(buffer);
-    // A vector takes everything.
+    // This cannot fail: a vector takes any number of bytes.
     *buffer = postcard::to_extend(value, taken).unwrap_or_default();
 }
 
-/// Bytes that are no message.
+/// Error for bytes that are no valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nonsense {
-    /// Of another version.
+    /// They are of this other version.
     Version(u8),
-    /// Something else.
+    /// They cannot be parsed.
     Other,
 }
 
-/// A value from its bytes, all of them.
+/// Parses a value, which must take up all the bytes.
 ///
 /// # Errors
 ///
-/// [`Nonsense`].
+/// [`Nonsense`], with the version if that is the reason.
 pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Nonsense> {
     match bytes.split_first() {
         Some((&VERSION, rest)) => match postcard::take_from_bytes(rest) {
@@ -312,7 +314,8 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Nonsense> {
     }
 }
 
-/// Which messages travel, by their numbers. Proposals and requests to lead or to read are for the member's own program to make.
+/// The kinds of engine messages that are sent, by number. Proposals, and requests to lead or to read, are made only by
+/// the member's own program.
 fn kind_of(number: u8) -> Option<MessageType> {
     Some(match number {
         0 => MessageType::MsgAppend,
@@ -333,7 +336,7 @@ fn number_of(kind: MessageType) -> Option<u8> {
 }
 
 impl<'a> WireEntry<'a> {
-    /// Of the engine's form.
+    /// Converts from the engine's form.
     pub fn of(entry: &'a Entry) -> Self {
         Self {
             kind: if entry.get_entry_type() == EntryType::EntryNormal { 0 } else { 2 },
@@ -344,7 +347,7 @@ impl<'a> WireEntry<'a> {
         }
     }
 
-    /// In the engine's form; none when it cannot be.
+    /// Converts to the engine's form; `None` if it is invalid.
     pub fn to_entry(self) -> Option<Entry> {
         let entry_type = match self.kind {
             0 => EntryType::EntryNormal,
@@ -366,7 +369,7 @@ impl<'a> WireEntry<'a> {
 }
 
 impl<'a> WireMessage<'a> {
-    /// Of the engine's form; none for those that do not travel this way.
+    /// Converts from the engine's form; `None` for kinds that are not sent this way.
     pub fn of(message: &'a Message) -> Option<Self> {
         Some(Self {
             kind: number_of(message.get_msg_type())?,
@@ -383,7 +386,7 @@ impl<'a> WireMessage<'a> {
         })
     }
 
-    /// In the engine's form; none when no engine can have said so.
+    /// Converts to the engine's form; `None` if no engine can have sent it.
     pub fn to_message(&self, from: MemberId, to: MemberId) -> Option<Message> {
         let kind = kind_of(self.kind)?;
         let numbers = [self.term, self.log_term, self.index, self.commit, self.commit_term, self.reject_hint];
@@ -393,7 +396,7 @@ impl<'a> WireMessage<'a> {
         if kind != MessageType::MsgAppend && !self.entries.is_empty() {
             return None;
         }
-        // The engine takes term 0 for that of any entry past its log's end.
+        // The engine takes 0 for the term of any entry past the end of its log.
         if kind == MessageType::MsgAppend && self.index > 0 && self.log_term == 0 {
             return None;
         }
@@ -469,7 +472,7 @@ mod tests {
     #[test]
     fn a_list_shorter_than_it_says_is_no_message() {
         let mut bytes = vec![VERSION, 1, 9, 1, 2];
-        // So many messages, and none of them.
+        // It claims many messages, and has none of them.
         bytes.extend([0xFF, 0xFF, 0xFF, 0xFF, 0x0F]);
         assert_eq!(decode::<Say<'_>>(&bytes), Err(Nonsense::Other));
     }

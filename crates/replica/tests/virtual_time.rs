@@ -46,13 +46,13 @@ fn rest(busy: bool, next_ns: u64, rpc: &mut SimRpc) -> Doing {
     }
 }
 
-/// Puts the same key again and again, and reads it now and then.
+/// A client that puts the same key again and again, and reads it now and then.
 struct Writer {
     client: Client<SimRpc>,
     log: Rc<RefCell<Vec<Event>>>,
     next: u64,
     end: u64,
-    /// Between two requests.
+    /// Pause between two requests, in ns.
     pause_ns: u64,
     begin_ns: u64,
 }
@@ -201,7 +201,8 @@ impl Sim {
     }
 }
 
-/// One client alone: each read sees the last put, and each put has a revision of its own, one more than the last.
+/// Checks the log of a single client: each read sees the last put, and each put has a revision one higher than the one
+/// before.
 fn check(log: &[Event]) {
     let (mut last, mut revisions) = (None, 0);
     for event in log {
@@ -255,7 +256,7 @@ fn the_leader_is_killed_again_and_again_and_nothing_is_lost_or_runs_twice() {
             sim.pass_ms(150);
             let answered_ns =
                 log.borrow()[before..].iter().filter_map(Event::at_ns).find(|at_ns| at_ns - killed_ns > MS);
-            let Some(answered_ns) = answered_ns else { panic!("seed {seed}: writes do not go on") };
+            let Some(answered_ns) = answered_ns else { panic!("seed {seed}: writes have stopped") };
             gaps_ms.push((answered_ns - killed_ns) / MS);
             sim.actors[leader] = sim.start(leader);
             sim.pass_ms(150);

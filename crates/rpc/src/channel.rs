@@ -1,4 +1,9 @@
 //! Channels: several sessions with one server, for many calls in flight.
+//!
+//! A channel is a list of sessions, and knows of them only what the endpoint says of their names: how many slots each
+//! has, and whether it is there. It keeps no state that could be wrong, so anybody may end, lose or open sessions
+//! meanwhile. Calls go to the sessions in turn, past those without room. While a channel opens, it takes the events of
+//! its own sessions out of their order (`take_session_event`), and so nobody else's.
 
 use sinew_fabric::Address;
 use sinew_mem::MessageBuffer;

@@ -3,6 +3,22 @@
 //! All of it is at clients (nsdi19 5.2.1), since a server sends one packet for each of a client's. A session without
 //! limits is uncongested: its packets leave at once, and its short round trips change nothing (nsdi19 5.2.2), unless
 //! [`Tuning`](crate::Tuning) switches these bypasses off.
+//!
+//! # Design
+//!
+//! A packet's round trip, without the time for which the server kept the request, goes into its session's algorithm.
+//! This says how fast the session may send (Timely, DCQCN), or how much it may have in flight (Swift, and below one
+//! packet how fast). Marks of switches come with a received burst (`RxBurst::marked`), and a server passes them on in a
+//! notice, at most once in 50 us for each session. An uncongested session bypasses both; the experiment `nsdi19-table3`
+//! measures the cost that remains.
+//!
+//! Packets of a slowed session stay with the session, in order, and the wheel only knows when to look at it again. In
+//! the first form, packets were on the wheel, as in Carousel. Those of one session then overtook each other when its
+//! rate rose or a turn was late, which go-back-N takes for losses, and packets of finished calls kept their places and
+//! their session's time.
+//!
+//! The round trip of a call is measured by one packet at a time, not by each. So rates follow more slowly than
+//! nsdi19's, and Timely's parameters are calibrated to that.
 
 mod dcqcn;
 mod swift;

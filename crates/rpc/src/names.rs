@@ -1,4 +1,10 @@
 //! Names of sessions and calls, and the completion of a call.
+//!
+//! A call has a name, a `CallId`: its session, and its number on that session. A call that waits for a slot goes by its
+//! place in a pool of such calls instead, until it is over. So cancelling takes constant time wherever the call is, and
+//! a name is never another call's. The server is told of a cancellation as a hint: one that overtakes its request is
+//! ignored, and a handler that runs is not stopped. A handler that keeps a call can ask whether anybody still waits for
+//! it (`DeferredCall::is_abandoned`), and workers do not begin requests for which nobody waits.
 
 use sinew_mem::MessageBuffer;
 use sinew_wire::SessionKey;

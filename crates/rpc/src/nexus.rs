@@ -1,4 +1,7 @@
 //! The handlers of a process, by request type: each endpoint of the process gets its own.
+//!
+//! An endpoint's own handlers, and the program that turns the endpoint, live on its thread and share state by `Rc`. So
+//! makers of handlers and of programs run on that thread, and are told which endpoint it is (`EndpointInfo`).
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -1,4 +1,7 @@
 //! Requests that wait until the program that turns the endpoint polls them.
+//!
+//! They are copies, which count for their client's share of the arena; their number is bounded, for each client and in
+//! all.
 
 use crate::answer::{Arrived, ErrorCode};
 use crate::call::{DeferredCall, keep};

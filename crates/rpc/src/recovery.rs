@@ -1,4 +1,37 @@
 //! Retransmission: the choice of packets and time-outs, and the state that both sides need for it.
+//!
+//! # Which packets
+//!
+//! Credit returns and requests-for-response are cumulative (nsdi19 5.1 suggests it where small packets are expensive);
+//! `Tuning` turns that off. With go-back-N, reordered packets count as lost. With `Recovery::Selective` they are kept,
+//! in their place in the message: a window of 64 bits for each slot says which are there, a credit return tells 32 of
+//! them in its length field, and the client retransmits packets that later ones have overtaken, with the credits that
+//! it still has for them. A side that goes back ignores those bits, and answers nothing to what it drops, so either
+//! side can choose.
+//!
+//! # When
+//!
+//! A duplicate of a running request is answered `in progress`, and the client doubles its time-out. The time-out is
+//! nsdi19's 5 ms where round trips are short, follows the session's round trips where they are not (RFC 6298), and
+//! doubles each time it passes without an answer.
+//!
+//! With 5 ms for all sessions, as in the paper, one pause of a receiver whose answers take longer was enough for a call
+//! never to end: copies filled its queue, no answer to them was new, and each batch of them made the next. So a header
+//! says whether its packet is a retransmission, and an answer whether it answers one, which is what time stamps do in
+//! RFC 3522 (Eifel). An answer to a first copy measures its round trip, however often the packet was retransmitted
+//! since, so a time-out that was too short is corrected as soon as the timed packet is answered. An answer to a later
+//! copy says that packets were lost. Without that bit, either the first round trips that are longer than the time-out
+//! are never learnt (Karn's rule), or losses pass for long round trips.
+//!
+//! If copies are late too, one packet at a time follows, and answers that are known already hold the time-out up, since
+//! the queues are then being emptied. Until a round trip was measured, answers to copies bound it: first by the time
+//! since the packet first left, then by the time since it last left. Such a bound raises time-outs eightfold at most. A
+//! round trip enters a session's time-out once in 50 us at most, which is often for a timer that is looked at every
+//! millisecond.
+//!
+//! Two variants were tried and given up. When an answer ended only part of the back-off, networks that lose every
+//! fourth packet waited eight times their time-out for most lost ones. When the bound did not shrink, it was as long as
+//! the longest silence had been.
 
 /// Choice of the packets that are retransmitted after a loss. Each side chooses for itself, and works with either
 /// choice of the other.

@@ -7,6 +7,34 @@
 //!
 //! A silent peer is probed, and given up if it stays silent ([`watching`]). Each side has an *incarnation token* for
 //! each peer, new whenever it starts to know that peer; a peer whose token has changed no longer knows our sessions.
+//!
+//! # Opening
+//!
+//! A server keeps nothing for a client that has not shown that it receives at the address that it sends from, and no
+//! answer to a stranger is longer than the stranger's packet. Both sides offer credits, slots, and lengths of packets
+//! and messages, and the smaller values hold. A session that would exceed the receive capacity is refused with the
+//! numbers.
+//!
+//! # Watching
+//!
+//! Any valid packet of a peer is a sign of life. A silent peer is pinged, once for all its sessions, fifty times in the
+//! second half of `peer_timeout_ns`, and then given up; ports report deaths that they see. A peer that was given up, or
+//! that has restarted, answers a ping with another token, and its sessions end with `PeerForgot`, except those that are
+//! opening: these go on with the new peer. The end of one session among several is repeated until the other side
+//! confirms it, since tokens tell nothing of it.
+//!
+//! Time during which our own loop did not turn counts against nobody, except for a sleep until something is due, since
+//! a sleeper hears. A loop that turns checks every few milliseconds whether anything is due, and each check works out
+//! until when the endpoint can sleep.
+//!
+//! Anybody on the network can report that a peer is unreachable (ICMP). Such a peer is pinged at once, and given up
+//! after four pings if nothing valid came for 100 ms.
+//!
+//! # Names of clients
+//!
+//! Servers know clients by `ClientId`, which is one session. `Config::client_events` reports clients that come and go.
+//! A client that left before its arrival was reported is never reported, so at most two events for each session can
+//! wait, and no limit is needed.
 
 mod back;
 mod ending;

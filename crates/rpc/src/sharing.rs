@@ -1,5 +1,10 @@
 //! One endpoint for several users on its thread: client libraries, each of which was written for an endpoint of its
 //! own.
+//!
+//! Client libraries are written for an endpoint of their own, and share one through `SharedEndpoint`: an `Endpoint`
+//! that is one of several faces of another, each with its lane. If each library opened a lane for itself, all would pay
+//! for sharing, even one that is alone: a call on a lane costs 190 instructions more, a fifth of a GET of the cache,
+//! since only the main lane's code is inlined into its callers.
 
 use std::cell::{RefCell, RefMut};
 use std::io;

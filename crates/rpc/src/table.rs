@@ -1,4 +1,7 @@
 //! Table of sessions, found by the key in a packet's header.
+//!
+//! A session key is a 24-bit index and a 40-bit random token in one word, so one comparison checks both. A packet must
+//! also come from the session's peer.
 
 use sinew_fabric::Peer;
 use sinew_wire::SessionKey;

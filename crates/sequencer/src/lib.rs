@@ -38,6 +38,11 @@
 //! taken for the next ones. A server need not begin at 0, either: with [`Notes`] it hands out no number before a
 //! ceiling above it has been noted in a place that survives it, and the next start begins at that ceiling. A server
 //! that is shut down cleanly can note the next number itself, and leaves no gap.
+//!
+//! # Speed
+//!
+//! All requests at hand take their numbers with one access to the shared word (atc16 4.2), in every design except
+//! [`atomics`].
 #![forbid(unsafe_code)]
 
 pub mod atomics;

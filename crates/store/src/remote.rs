@@ -4,6 +4,16 @@
 //! which guarantee nothing about the order in which bytes are read. Everything is therefore *self-verifying*: it
 //! carries a checksum, and data that is torn, or was reused since it was found, is read again and never taken for a
 //! value. A search is a state machine that says what to READ next.
+//!
+//! # Design
+//!
+//! - **A search does no I/O**: it takes bytes and says what to READ next. So the same code is tested on plain memory
+//!   beside a writer, and runs over any verbs.
+//! - **Nothing relies on an order of bytes.** Buckets, slots, items and values all carry checksums.
+//! - **A miss is checked.** An item that moves is written to its new place before its old one goes, yet a reader can
+//!   look at the new place too early and at the old one too late. So a search that found nothing checks whether any
+//!   version has changed; one that found its item pays nothing for this.
+//! - **The owner keeps what it must know in memory of its own**, and only ever publishes to the table.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 

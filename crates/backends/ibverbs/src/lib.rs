@@ -47,6 +47,9 @@
 //! one. The handle for answering a stranger, whom nobody here asked for, is made with the first answer. On Ethernet the
 //! kernel may wait a second for a host that does not exist, so at most a tenth of the thread's time goes there, and a
 //! host that was not found is not looked for again for 30 seconds. Answers are refused meanwhile.
+//!
+//! The data path calls through the operations that the library keeps in the device's context. Their layouts are
+//! compared with the system's header where there is one.
 
 mod abi;
 mod address;

@@ -36,6 +36,13 @@
 //!
 //! The end of an exposure waits for initiators that are inside the region. One that was stopped there keeps the memory
 //! from being reused for as long as it stays stopped ([`ShmDevice::quarantined`]), and delays nobody else.
+//!
+//! # Why operations are cheap
+//!
+//! The initiator enters and leaves a *seat* that the owner can see, once for up to 64 WRITEs of a list
+//! ([`post_list`](sinew_fabric::verbs::QueuePair::post_list)). An end of an exposure waits for the seats, and keeps
+//! aside what a stopped process sits on. Memory whose owner died is refused like memory that is not exposed, where a
+//! NIC would hear nothing. Messages go over the packet rings of [`crate::ShmPort`]s.
 
 mod address;
 mod clock;

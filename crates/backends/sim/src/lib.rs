@@ -35,6 +35,35 @@
 //! later](sinew_fabric::Waker::take_effect), as results of handles do. Nothing can block in a turn: whatever a turn
 //! waits for happens only after the turn. Blocking calls work only on networks without actors, where time passes while
 //! they sleep.
+//!
+//! # Calibration
+//!
+//! What a simulated core pays for is one table, [`Costs`], for all experiments; what a cluster is like is its topology
+//! file. Both name a source for each figure, or call it a calibration. The cost of a packet is calibrated to the rate
+//! of one thread with batches of three (nsdi19 6.2), then the latency of CX4's hosts to the latency of one call (Table
+//! 2), and the cost of copying to the 75 Gbps of one thread on CX5 (nsdi19 6.4). The experiments `nsdi19-fig4` and
+//! `nsdi19-table4` show these figures, which therefore prove nothing; the rates and latencies of a hundred nodes
+//! (`nsdi19-fig5`), and what losses make of large requests, follow. A million sessions, which are two million ends,
+//! take some 5 GB there. Once they are open, their memory is gathered on huge pages
+//! (`sinew_host::gather_on_huge_pages`), which gives a tenth to a third more packets per second with 40 nodes of ten
+//! threads.
+//!
+//! # Order in virtual time
+//!
+//! A wake carries the time that its core has reached, because code may run before code that is earlier in virtual time.
+//! What must not be early goes with the wake. What others than the woken look for takes effect then without a wake.
+//! Wakes are heard by time, then by actor; among other events of the same nanosecond they have the place that was
+//! foreseen. Where code would wait for ever (at a port of no actor, in an actor's turn, in a worker's job) it is told
+//! so instead. A pool's job runs when it begins, and its core is charged for what it spends.
+//!
+//! # Speed
+//!
+//! Events take most of a simulation's time. A packet behind others on a link is given its time at once, so queues need
+//! no events unless switches pause their neighbours, and only a link's first packet has an event. At a host whose
+//! program is an actor, a packet has arrived when the actor looks. What a switch must know of a packet is a flight,
+//! which has one place in memory on its whole way; the packet itself is touched only at its ends. What goes wrong on a
+//! lane, and a capture of its packets, are behind one flag that is usually false. A core that polls in vain has no
+//! turns, and is charged all the same: it polled whenever it did not work ([`Cluster::core_time`]).
 
 #![forbid(unsafe_code)]
 

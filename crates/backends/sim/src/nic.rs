@@ -12,6 +12,25 @@
 //!   bus; a unit that needs a lock which is held waits for it.
 //! - **Transports**: RC has acknowledgements, limits on READs in flight, receivers that are not ready, and go-back-N;
 //!   UC and UD drop what does not fit.
+//!
+//! # Design
+//!
+//! - **Two kinds of units**: requesters and responders. Published rates of inbound and outbound verbs, and echoes that
+//!   do nearly both at once (sigcomm14 3.2.2), leave no other split. A queue pair is bound to one of each, in turn, by
+//!   its first work.
+//! - **Little is calibrated.** A unit's times follow from a few published rates, each named in the NIC's file
+//!   (`nics/*.toml`), and every other row of the papers is predicted.
+//! - **What is in order passes in order.** Stages are events, since a resource that is reserved ahead of time holds up
+//!   what comes before. A core's long turn writes to the NIC when its time comes, and waits for what is under way by
+//!   then.
+//! - **Handles are numbers.** The traits want devices and domains that can be sent, and a simulation has one thread. A
+//!   handle has its network's number, which another thread does not find, and says so.
+//! - **A device is opened once for each actor.** Its completions, and WRITEs into memory that it exposes, wake that
+//!   actor.
+//! - **An acknowledged WRITE is in memory** by the time that its sender hears of it: the acknowledgement leaves when
+//!   the write is on the bus.
+//! - **Cores sleep and are shared.** An actor that says that it sleeps is woken by an interrupt, and a program that
+//!   computes may have every other slice of its core.
 
 pub(crate) mod buffers;
 pub(crate) mod bus;

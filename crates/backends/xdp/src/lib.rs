@@ -56,6 +56,33 @@
 //! Other bad packets are also counted by reason: [`Malformed`](sinew_fabric::Dropped::Malformed),
 //! [`BadChecksum`](sinew_fabric::Dropped::BadChecksum), [`Fragment`](sinew_fabric::Dropped::Fragment),
 //! [`NotOurs`](sinew_fabric::Dropped::NotOurs).
+//!
+//! # Design
+//!
+//! - **The program is data and a few instructions.** It is assembled without a compiler, and tested, byte by byte, in a
+//!   small interpreter that checks every access. A map says whose frames are whose, by places (an address and a UDP
+//!   port) and by whole addresses. The program of a port that takes everything only redirects.
+//! - **It is attached by a link**, so that a killed process leaves nothing behind. The link is the interface's only
+//!   one: ports of a process share an interface, and an opener in another process is told who has it.
+//! - **A chunk of memory is a token.** [`Memory`] gives out a `Chunk` for each, without a copy, and bytes are
+//!   borrowed through it. The owner of a chunk that the kernel names is looked up, so rings that lie, or an error of
+//!   ours, cannot give one chunk two owners.
+//! - **One lock per burst.** Sockets on one queue have one ring of chunks for the kernel and one of sent chunks. Ports
+//!   on several threads take a lock for these, for which a port that is alone never waits.
+//! - **No list of chunks is kept at a port.** A received chunk goes back to the queue at the next receive, a forwarded
+//!   one is replaced by a free one, and a sent one is free again. The number of chunks that a port and a queue may hold
+//!   at a time is promised to them when they are opened, so that a port which nobody turns cannot starve another.
+//! - **Sockets are watched only while a thread sleeps.** Each frame for a watched socket also wakes the epoll set; on a
+//!   virtual pair that is a quarter of the sender's cost for a frame.
+//! - **Where the kernel has the address, neighbours are the kernel's.** The port asks by netlink, and up to 64 frames
+//!   of packets wait for the answer. Senders of packets are remembered by the Ethernet address that they came from,
+//!   except for neighbours that the port had asked for: those are asked for again. A neighbour unconfirmed for five
+//!   seconds is probed again while traffic goes to it, and dropped after three unanswered probes. Since the kernel sees
+//!   none of the packets, it is told each time that the neighbour is in use.
+//! - **A router reads no checksums**, so it looks at the first packet of each burst for signs of unfinished ones.
+//!   `sinew forward run` asks the driver of a pair's other end at the start, if that is in the same namespace.
+//! - **Tests and benchmarks make their pairs in namespaces without names**, which end with their last user. The host's
+//!   own interfaces are never touched.
 
 mod bpf;
 mod core;

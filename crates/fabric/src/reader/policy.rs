@@ -38,6 +38,26 @@
 //! cannot see: its belief in slices fades within 16 of them, then it polls, and learns. A thread that is told how long
 //! its processor was idle while it slept ([`Reader::slept`](super::Reader::slept)) knows both at once:
 //! [`Policy::ours_is_shared`].
+//!
+//! # Why losses and shares are kept this way
+//!
+//! - **Losses to slices are averaged apart** (`reader::stalls`). One get in a thousand meets a slice, so an average of
+//!   the last ten gets shows either nothing of it or nothing else. Stalls are averaged over several slices and over all
+//!   classes, and charged to the choices that poll.
+//! - **The first sleep after polling is no measurement**, because it pays back the time that polling took in excess. A
+//!   reader that sleeps for a try, and pays back meanwhile, sleeps for a few gets more: these are measurements, and it
+//!   is not charged for what it owed. The time that a slice takes ages no measurement.
+//! - **A thread that sleeps cannot see who computes beside it.** But the system counts how long a processor is idle
+//!   (`sinew_host::IdleTime`), and a thread that is told so after its sleep knows at once: if the processor was idle
+//!   for a quarter of the sleep, the thread is alone on it; if it was never idle (2 % at most), it is not. Until the
+//!   first slice is lost the guess is an even share, for a tenth of a second at most, since programs of a lower
+//!   priority take none.
+//! - **A server says the same of its own processor** in its answers, in a field that only refusals used before.
+//! - **Exploring is paid from a budget of cost**, not of tries: a choice that costs ten times as much is tried a tenth
+//!   as often.
+//! - **One thread cannot poll for one get and sleep for another.** A get by events that began or went on while another
+//!   get polled is no measurement, and a try of the other kind of notice takes as many gets in a row as it needs for
+//!   those in flight to end.
 
 use super::choice::{Choice, Class, Notice, Way};
 use super::estimate::Estimate;

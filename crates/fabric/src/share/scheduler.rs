@@ -16,6 +16,13 @@
 //! So classes that always have something to send share bytes by their weights, whatever the order in which the NIC
 //! serves its queue pairs, as long as a class's own bound is not below its share of the bound over all. A class that
 //! sends less leaves the rest to others (the scheduler is work-conserving), and none waits for more than a round.
+//!
+//! # Why the order is decided here
+//!
+//! The order in which a NIC serves its queue pairs is the NIC's own (apnet19 4.3), so the only way to choose an order
+//! is to have few bytes outstanding. A class that waits for room in its turn is not overtaken by smaller chunks,
+//! because these would take every byte that comes free, and it would starve. A chunk that passes by a class's reserve
+//! is paid from the class's deficit.
 
 use std::collections::VecDeque;
 

@@ -3,6 +3,16 @@
 //! A server has one thread for each partition of the keys, which alone uses that partition's `store::cache::Cache`;
 //! clients call the endpoint that owns a key ([`Partitions`](crate::Partitions)). Requests and responses are those of
 //! [`protocol`].
+//!
+//! # Design
+//!
+//! - **There is one request type**, so gets and puts that arrive together are one burst. The buckets of all its keys
+//!   are prefetched, then their items; then each request is answered in turn, into the buffer from which the answer is
+//!   sent.
+//! - **An endpoint owns a partition**, and refuses keys of others. A public hash says which partition a key belongs to;
+//!   which partition an endpoint has, it says itself (`info`), so a client can be given the addresses in any order.
+//! - **A lost session is opened again** by the next request that needs it.
+//! - **Time is handed in**: `Partition::set_now_s`.
 
 mod answer;
 mod client;

@@ -9,6 +9,9 @@
 //! - An [`Owner`] exposes the table and admits clients; its worker serves a [`ChangeService`] that holds the table.
 //! - A [`OneSidedClient`] GETs, PUTs and DELETEs.
 //! - An [`Emulation`] is a search of fixed READs without a table, for measurements as in sigcomm14 5.1.
+//!
+//! [`crate::drtm`] has a client of its own, which remembers records, locks, stores and unlocks, and calls the owner to
+//! insert and to remove.
 
 mod client;
 mod emulation;

@@ -3,6 +3,9 @@
 //! All threads of a server share one `store::ordered::OrderedIndex`. GETs, PUTs and DELETEs run in the endpoints'
 //! threads; scans, which may take a thousand times as long, run in workers, so that they do not delay GETs. Requests
 //! and responses are those of [`protocol`].
+//!
+//! GETs, PUTs and DELETEs are one request type, and scans and sums another. A scan is answered with at most 256 KB of
+//! entries, or with one entry that is longer; the client continues behind the last key.
 
 mod client;
 mod error;

@@ -5,6 +5,9 @@
 //! sequencers ([`sequencer`]), an ordered [`index`], a replicated store ([`replica`]), stores that clients READ
 //! ([`store`]), and remote procedure calls over datagrams ([`rpc`]). Verbs charge their cores themselves; [`charges`]
 //! holds the other costs of a worker's core.
+//!
+//! An endpoint on such a NIC pays `Costs::beside` for the protocol alone. What a core writes late in a turn crosses the
+//! bus at its own time.
 
 pub mod cache;
 pub mod charges;

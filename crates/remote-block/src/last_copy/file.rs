@@ -1,4 +1,4 @@
-//! The file: the store's bytes, and a trailer. Which files become a last copy, and which are refused.
+//! The file of a last copy: the store's bytes, and a trailer. Decides which files are used, and which are refused.
 
 use std::fs;
 use std::io;
@@ -11,33 +11,33 @@ use rustix::fs::OFlags;
 use super::medium::Medium;
 use super::trailer::{TRAILER, Trailer, Whose};
 
-/// Why a file does not become a last copy.
+/// Reason why a file is refused as a last copy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LastCopyError {
-    /// What the system says.
+    /// The system failed.
     #[error("{}: {source}", path.display())]
     System {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The system's error.
         source: io::Error,
     },
     /// It is a device, a directory or the like.
     #[error("{} is {what}, and a last copy is a regular file: name one, or a path where nothing is yet", path.display())]
     NotAFile {
-        /// What was named.
+        /// The path that was named.
         path: PathBuf,
-        /// What it is.
+        /// Kind of the thing there.
         what: &'static str,
     },
-    /// Another process has it open as its last copy.
-    #[error("{} is the last copy of a server that runs: name another file, or stop that one", path.display())]
+    /// Another server has it open as its last copy.
+    #[error("{} is the last copy of a running server: name another file, or stop that one", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// It has contents, and does not say that they are a volume's.
+    /// It has contents, and no valid trailer.
     #[error(
         "{} has contents, and is no volume's last copy, or a damaged one: name another file, or move it away",
         path.display()
@@ -46,7 +46,7 @@ pub enum LastCopyError {
         /// The file.
         path: PathBuf,
     },
-    /// It is the copy of a volume of another name.
+    /// It is the copy of a volume with another name.
     #[error("{} is the last copy of another volume ({}): name another file, or move it away", path.display(), told(*len, *is_complete))]
     Another {
         /// The file.
@@ -72,7 +72,7 @@ pub enum LastCopyError {
     },
 }
 
-/// What can be had of the copy of another volume.
+/// Describes what the copy of another volume contains.
 fn told(len: u64, is_complete: bool) -> String {
     let how = if is_complete {
         "as it was when it was flushed last, or later"
@@ -82,7 +82,7 @@ fn told(len: u64, is_complete: bool) -> String {
     format!("its first {len} bytes are that volume's, {how}")
 }
 
-/// What something is that is no regular file.
+/// Kind of a thing that is no regular file; `None` for a regular file.
 fn kind(metadata: &fs::Metadata) -> Option<&'static str> {
     let kind = metadata.file_type();
     match () {
@@ -96,7 +96,7 @@ fn kind(metadata: &fs::Metadata) -> Option<&'static str> {
     }
 }
 
-/// The file of a [`LastCopy`](super::LastCopy), which no other process has open as such.
+/// The file of a [`LastCopy`](super::LastCopy), locked so that no other server uses it as one.
 #[derive(Debug)]
 pub struct LastCopyFile {
     medium: Arc<dyn Medium>,
@@ -105,24 +105,26 @@ pub struct LastCopyFile {
 }
 
 impl LastCopyFile {
-    /// Opens or makes the file at `path`, for a volume of `len` bytes. From now on it says that it is not complete.
+    /// Opens or makes the file at `path`, for a volume of `len` bytes, and marks it as incomplete.
     ///
     /// # Errors
     ///
-    /// [`LastCopyError`]: the file is another's, or none, or what the system says. It is as it was then.
+    /// [`LastCopyError`] if the file belongs to another volume, is no last copy, or the system fails. The file is then
+    /// unchanged.
     pub fn open(path: &Path, whose: Whose, len: u64) -> Result<Self, LastCopyError> {
         let path = path.to_owned();
         let failed = |source| LastCopyError::System { path: path.clone(), source };
         let not_a_file = |metadata: &fs::Metadata| {
             kind(metadata).map_or(Ok(()), |what| Err(LastCopyError::NotAFile { path: path.clone(), what }))
         };
-        // To open a device may do something already, so the path is looked at first.
+        // Opening a device may already have effects, so the path is checked first.
         if let Ok(metadata) = fs::metadata(&path) {
             not_a_file(&metadata)?;
         }
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        // What took the file's place since is not waited for, and becomes no terminal of this process.
+        // If something else takes the file's place meanwhile, opening it must not block, nor give this process a
+        // terminal.
         options.custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32);
         let file = options.open(&path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
@@ -132,7 +134,7 @@ impl LastCopyFile {
             Err(fs::TryLockError::WouldBlock) => return Err(LastCopyError::InUse { path }),
             Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
         }
-        // Whoever had it may have made it longer meanwhile.
+        // Its former server may have made it longer meanwhile.
         let found = file.metadata().map_err(failed)?.len();
         if found > 0 {
             let trailer = read_trailer(&file, found).map_err(failed)?;
@@ -154,16 +156,17 @@ impl LastCopyFile {
         Ok(file)
     }
 
-    /// On a medium that is empty, or has a copy of the same volume.
+    /// Uses a medium that is empty, or has a copy of the same volume.
     pub(super) fn on(medium: Arc<dyn Medium>, path: PathBuf, whose: Whose, len: u64) -> io::Result<Self> {
         let file = Self { medium, trailer: Trailer { whose, len, is_complete: false }, path };
         file.write_trailer()?;
-        // Before the first byte is changed: else a loss of power could leave old bytes and new ones, and say that all is there.
+        // The mark must be durable before the first byte changes: otherwise a loss of power could leave a mixture of
+        // old and new bytes in a file that claims to be complete.
         file.medium.sync()?;
         Ok(file)
     }
 
-    /// Bytes of the store that it is a copy of.
+    /// Bytes of the store.
     pub(super) fn len(&self) -> u64 {
         self.trailer.len
     }
@@ -176,12 +179,12 @@ impl LastCopyFile {
         &self.medium
     }
 
-    /// Whether it says that all is there.
+    /// Whether the trailer says that the copy is complete.
     pub(super) fn is_marked(&self) -> bool {
         self.trailer.is_complete
     }
 
-    /// Has it say whether all is there. That lasts when it is synced.
+    /// Marks the file as complete or incomplete. The mark is durable after the next sync.
     pub(super) fn mark(&mut self, is_complete: bool) -> io::Result<()> {
         self.trailer.is_complete = is_complete;
         self.write_trailer()
@@ -192,7 +195,7 @@ impl LastCopyFile {
     }
 }
 
-/// The trailer at the end of a file of `found` bytes; none where it has none that fits.
+/// Reads the trailer at the end of a file of `found` bytes; `None` if there is none that fits.
 fn read_trailer(file: &fs::File, found: u64) -> io::Result<Option<Trailer>> {
     let Some(start) = found.checked_sub(TRAILER as u64) else { return Ok(None) };
     let mut bytes = [0; TRAILER];
@@ -200,14 +203,14 @@ fn read_trailer(file: &fs::File, found: u64) -> io::Result<Option<Trailer>> {
     Ok(Trailer::read(&bytes).filter(|trailer| trailer.len == start))
 }
 
-/// Has the name of a new file last.
+/// Makes the name of a new file durable.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     match fs::File::open(folder).and_then(|folder| folder.sync_all()) {
-        // A file system that cannot do that needs none, and a folder may be one that this user cannot read.
+        // A file system that cannot sync folders needs no sync, and this user may not be allowed to read the folder.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied) => Ok(()),
         done => done,
     }

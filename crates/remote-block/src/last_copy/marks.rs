@@ -1,45 +1,46 @@
-//! What of a store its last copy has, block by block, and what is still to be copied.
+//! Marks: which blocks of a store its last copy has, and what is still to be copied.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use sinew_remote_memory::store::BLOCK;
 
-/// Bytes that are copied at once.
+/// Bytes copied at a time.
 pub const CHUNK: u64 = 256 << 10;
 const BLOCK_LEN: u64 = BLOCK as u64;
 // A chunk's blocks are the bits of a word.
 const _: () = assert!(CHUNK == 64 * BLOCK_LEN);
 
-/// A chunk's blocks, a bit each.
+/// The blocks of a chunk, one bit each.
 type Blocks = u64;
 
 /// A chunk of the store.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chunk {
-    /// Blocks whose bytes in the file count.
+    /// Blocks whose bytes in the file are valid.
     has: Blocks,
-    /// Of those, the ones that a change which failed may have changed in the store. The file has what was there before, which counts until the store answers for them again.
+    /// Those valid blocks that a failed change may have changed in the store. The file has their earlier bytes, which
+    /// are valid until the store has answered for the blocks again.
     doubt: Blocks,
-    /// Whether it is to be copied, or on its way.
+    /// Whether it is queued to be copied, or being copied.
     is_queued: bool,
 }
 
-/// What the last copy has of a store.
+/// State of the last copy of a store, block by block.
 #[derive(Debug)]
 pub struct Marks {
     len: u64,
     chunks: Vec<Chunk>,
     missing: VecDeque<usize>,
-    /// Chunks that could not be read. One is tried now and then, and the others when it could be read.
+    /// Chunks that could not be read. One is tried now and then; once it can be read, the others are tried too.
     aside: VecDeque<usize>,
-    /// Chunks of which the file does not have all.
+    /// Chunks of which the file lacks something.
     lacking: usize,
-    /// Chunks of which the file does not have all for certain.
+    /// Chunks of which the file lacks something, or has something in doubt.
     unsure: usize,
 }
 
-/// Bits from one to another.
+/// A word with these bits set.
 fn bits(range: Range<u64>) -> Blocks {
     match range.end.saturating_sub(range.start) {
         0 => 0,
@@ -48,7 +49,7 @@ fn bits(range: Range<u64>) -> Blocks {
 }
 
 impl Marks {
-    /// Of a store of so many bytes, of which the file has nothing.
+    /// Marks for a store of `len` bytes, of which the file has nothing.
     pub fn new(len: u64) -> Self {
         let count = len.div_ceil(CHUNK) as usize;
         let chunk = Chunk { is_queued: true, ..Chunk::default() };
@@ -62,7 +63,7 @@ impl Marks {
         }
     }
 
-    /// Bytes of the store that a chunk has.
+    /// Bytes of the store that a chunk covers.
     pub fn range(&self, chunk: usize) -> Range<u64> {
         let start = chunk as u64 * CHUNK;
         start..(start + CHUNK).min(self.len)
@@ -73,7 +74,7 @@ impl Marks {
         bits(0..(range.end - range.start).div_ceil(BLOCK_LEN))
     }
 
-    /// Of each chunk that a range lies in, the blocks that it touches, and those that it covers.
+    /// Returns, for each chunk that a range overlaps, the blocks that it touches, and those that it covers.
     fn parts(&self, at: u64, len: u64) -> impl Iterator<Item = (usize, Blocks, Blocks)> + use<> {
         let (end, all) = (at + len, self.len);
         let chunks = if len == 0 { 0..0 } else { at / CHUNK..end.div_ceil(CHUNK) };
@@ -87,7 +88,7 @@ impl Marks {
         })
     }
 
-    /// Whether the file has all of a chunk, and whether that is certain.
+    /// Whether the file has all of a chunk, and whether it has it without doubt.
     fn state(&self, chunk: usize) -> (bool, bool) {
         let Chunk { has, doubt, .. } = self.chunks[chunk];
         let is_whole = has == self.all(chunk);
@@ -105,7 +106,7 @@ impl Marks {
         }
     }
 
-    /// A chunk that is to be copied, which is on its way from now on.
+    /// Takes a chunk to be copied.
     pub fn next_missing(&mut self) -> Option<usize> {
         while let Some(chunk) = self.missing.pop_front() {
             if !self.state(chunk).1 {
@@ -116,12 +117,12 @@ impl Marks {
         None
     }
 
-    /// It is not on its way after all.
+    /// Puts a chunk back that was taken, but is not being copied after all.
     pub fn put_back(&mut self, chunk: usize) {
         self.missing.push_front(chunk);
     }
 
-    /// It could not be read. What the file has of it stays as it is.
+    /// Puts a chunk aside that could not be read. What the file has of it stays valid.
     pub fn put_aside(&mut self, chunk: usize) {
         self.aside.push_back(chunk);
     }
@@ -131,23 +132,23 @@ impl Marks {
         !self.aside.is_empty()
     }
 
-    /// One of them, which is on its way from now on.
+    /// Takes one of the chunks put aside, to try it again.
     pub fn next_aside(&mut self) -> Option<usize> {
         self.aside.pop_front()
     }
 
-    /// All of them are to be copied again.
+    /// Queues all chunks put aside to be copied again.
     pub fn take_back_aside(&mut self) {
         self.missing.append(&mut self.aside);
     }
 
-    /// All of it was copied.
+    /// Notes that a chunk was copied.
     pub fn copied(&mut self, chunk: usize) {
         let all = self.all(chunk);
         self.change(chunk, |chunk| *chunk = Chunk { has: all, doubt: 0, is_queued: false });
     }
 
-    /// Whether the file has everything. What is in doubt counts: it is as it was before a change of which nobody heard that it was done.
+    /// Whether the file has everything. Blocks in doubt count: they are as before a change that was never confirmed.
     pub fn is_complete(&self) -> bool {
         self.lacking == 0
     }
@@ -157,21 +158,23 @@ impl Marks {
         self.parts(at, len).all(|(chunk, touched, _)| touched & !self.chunks[chunk].has == 0)
     }
 
-    /// A range was changed, in the store and in the file. Of a block that was changed in part, the rest is as certain as it was.
+    /// Notes that a range was changed, in the store and in the file. The rest of a partly changed block is as valid as
+    /// before.
     pub fn changed(&mut self, at: u64, len: u64) {
         for (chunk, _, covered) in self.parts(at, len) {
             self.change(chunk, |chunk| (chunk.has, chunk.doubt) = (chunk.has | covered, chunk.doubt & !covered));
         }
     }
 
-    /// A change of a range failed: the store may have done it, block by block, or not.
+    /// Notes that a change of a range failed: the store may have done it in some blocks, and not in others.
     pub fn doubt(&mut self, at: u64, len: u64) {
         for (chunk, touched, _) in self.parts(at, len) {
             self.change(chunk, |chunk| chunk.doubt |= touched & chunk.has);
         }
     }
 
-    /// The store has answered for a range. Blocks of it that were in doubt are not read from the file before they are copied anew: that could take back what the store said.
+    /// Notes that the store has answered for a range. Its blocks that were in doubt are not read from the file until
+    /// they are copied anew, because that could contradict the answer.
     pub fn answers(&mut self, at: u64, len: u64) {
         if self.unsure == 0 {
             return;
@@ -212,7 +215,7 @@ mod tests {
         assert_eq!((marks.next_missing(), marks.next_missing(), marks.next_missing()), (Some(0), Some(1), None));
         marks.copied(1);
         assert!(marks.has(0, 2 * CHUNK + 1) && marks.is_complete());
-        // The last block of the first is in doubt still.
+        // The last block of the first chunk is still in doubt.
         marks.copied(0);
         marks.answers(0, 2 * CHUNK + 1);
         assert!(marks.is_complete());
@@ -223,7 +226,7 @@ mod tests {
         let mut marks = Marks::new(CHUNK + 5);
         marks.changed(BLOCK_LEN - 1, BLOCK_LEN + 2);
         assert!(marks.has(BLOCK_LEN, BLOCK_LEN) && !marks.has(BLOCK_LEN - 1, 1) && !marks.has(2 * BLOCK_LEN, 1));
-        // The short block at the end.
+        // The last block of the store is short.
         marks.changed(CHUNK, 4);
         assert!(!marks.has(CHUNK, 1));
         marks.changed(CHUNK, 5);
@@ -231,7 +234,7 @@ mod tests {
         assert_eq!((marks.next_missing(), marks.next_missing()), (Some(0), None), "the other is there");
         marks.copied(0);
         assert!(marks.is_complete());
-        // A change of all of it ends a doubt.
+        // A change of the whole block ends the doubt.
         marks.doubt(CHUNK, 1);
         marks.changed(CHUNK, 5);
         marks.answers(CHUNK, 5);

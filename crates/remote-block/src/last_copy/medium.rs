@@ -1,4 +1,4 @@
-//! What the copy lies on: a file, or, in tests, a disk that loses what was not synced.
+//! The medium that the copy lies on: a file, or, in tests, a disk that loses what was not synced.
 
 use std::fs;
 use std::io;
@@ -8,16 +8,16 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Bytes that last when they were synced. What was written and not synced, a loss of power may take, in any part.
+/// Bytes that are durable once they are synced. A loss of power may take any part of what was written and not synced.
 pub trait Medium: std::fmt::Debug + Send + Sync {
     fn read(&self, at: u64, target: &mut [u8]) -> io::Result<()>;
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Has a range be zeros, and take no room where that can be had.
+    /// Makes a range read as zeros, and take no room if possible.
     fn clear(&self, at: u64, len: u64) -> io::Result<()>;
 
-    /// Has all last that was written before.
+    /// Makes everything written before durable.
     fn sync(&self) -> io::Result<()>;
 }
 

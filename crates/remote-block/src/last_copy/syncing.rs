@@ -1,4 +1,4 @@
-//! A sync of the file, which another thread does: it may take seconds, in which the volume has to give signs of life.
+//! Syncs of the file, done by another thread: they may take seconds, in which the volume must send heartbeats.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,20 +7,20 @@ use sinew_remote_memory::Finished;
 
 use super::medium::Medium;
 
-/// How a sync ended. What the system says is told as text, since it is told to several.
+/// Result of a sync. The system's error is kept as text, since it is reported several times.
 type Outcome = Result<(), String>;
 
-/// A sync that is under way.
+/// A sync in progress.
 #[derive(Debug)]
 pub struct Syncing {
     outcome: Arc<OnceLock<Outcome>>,
-    /// Flushes that are over with it.
+    /// Flushes that end with it.
     pub flushes: Vec<Finished>,
-    /// Whether the file had everything when it began.
+    /// Whether the file had everything when the sync began.
     pub was_complete: bool,
 }
 
-/// What tells how it ended, also where the thread did not come to it.
+/// Reports the result, even if the thread never ran the sync.
 struct Report {
     outcome: Arc<OnceLock<Outcome>>,
     waker: Waker,
@@ -28,14 +28,14 @@ struct Report {
 
 impl Drop for Report {
     fn drop(&mut self) {
-        // It has been told how it ended, unless nobody did it.
-        let _ = self.outcome.set(Err("the thread that was to sync it has ended".to_owned()));
+        // Fails if the result is already set, as it is unless the sync never ran.
+        let _ = self.outcome.set(Err("the thread that was to sync the file has ended".to_owned()));
         self.waker.wake();
     }
 }
 
 impl Syncing {
-    /// Begins one, for all that was written before.
+    /// Begins a sync of everything written before.
     pub fn begin(
         medium: &Arc<dyn Medium>,
         pool: &dyn WorkerPool,
@@ -50,13 +50,13 @@ impl Syncing {
             let _ = report.outcome.set(medium.sync().map_err(|error| error.to_string()));
         };
         if let Err(job) = pool.submit(Box::new(job)) {
-            // The pool has no room: late is better than never.
+            // The pool has no room. Syncing here is slow, but better than not at all.
             job();
         }
         Self { outcome, flushes, was_complete }
     }
 
-    /// How it ended, if it did.
+    /// Result of the sync, once it is over.
     pub fn result(&self) -> Option<Outcome> {
         self.outcome.get().cloned()
     }

@@ -1,3 +1,5 @@
+//! Tests of the last copy.
+
 mod facts;
 mod files;
 mod model;

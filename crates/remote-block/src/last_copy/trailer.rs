@@ -1,31 +1,32 @@
-//! What stands behind the store's bytes in the file: whose they are, and whether all are there.
+//! The trailer behind the store's bytes in the file: it says which volume they are from, and whether all are there.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
-/// Bytes of the trailer: a page, so that the file is a whole number of them.
+/// Bytes of the trailer. It is a page, so that the file is a whole number of pages.
 pub const TRAILER: usize = 4096;
 const MAGIC: [u8; 16] = *b"sinew last copy\n";
 const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(u64::from_le_bytes(*b"SinewLCp"));
 /// Bytes before the checksum.
 const BODY: usize = 48;
-/// Bytes that are not zero. All lie in a sector, which a disk writes as a whole or not at all.
+/// Bytes that are not zero. They all lie in one sector, which a disk writes as a whole or not at all.
 const USED: usize = BODY + 8;
 
-/// Which volume a last copy is of.
+/// The volume of which a last copy is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whose {
-    /// The volume's [name](sinew_remote_memory::volume::Volume::id).
+    /// The volume's [id](sinew_remote_memory::volume::Volume::id), derived from its name.
     pub id: u64,
-    /// The volume's [number](sinew_remote_memory::volume::Volume::number), which an older or newer one of the same name does not have.
+    /// The volume's [number](sinew_remote_memory::volume::Volume::number), which no older or newer volume of the same
+    /// name has.
     pub number: u64,
 }
 
-/// Whose the bytes are, how many, and whether all are there.
+/// Contents of a trailer: the volume, its length, and whether the copy is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
     pub whose: Whose,
     pub len: u64,
-    /// Whether the file has, for all of the volume, what was there at the last flush, or something later.
+    /// Whether the file has, for every byte of the volume, its value at the last flush or a later one.
     pub is_complete: bool,
 }
 
@@ -42,7 +43,7 @@ impl Trailer {
         bytes
     }
 
-    /// None: these bytes are no trailer, or a damaged one.
+    /// Parses a trailer; `None` if the bytes are no trailer, or a damaged one.
     pub fn read(bytes: &[u8; TRAILER]) -> Option<Self> {
         let word = |at: usize| bytes[at..].first_chunk().copied().map(u64::from_le_bytes);
         let is_whole =

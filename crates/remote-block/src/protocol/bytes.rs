@@ -1,6 +1,6 @@
-//! Numbers in network byte order, read from the front of what came.
+//! A reader of numbers in network byte order.
 
-/// Bytes that are read from their front. Nothing is read past their end.
+/// Bytes that are read from the front. Nothing is read past their end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
@@ -23,14 +23,14 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// The next `len` bytes.
+    /// Takes the next `len` bytes.
     pub fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (first, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(first)
     }
 
-    /// Bytes with their length before them.
+    /// Takes bytes that are preceded by their length.
     pub fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()?;
         self.bytes(usize::try_from(len).ok()?)

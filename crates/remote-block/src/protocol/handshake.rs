@@ -1,4 +1,4 @@
-//! What client and server agree on before the first request.
+//! The handshake: what client and server agree on before the first request.
 
 use super::bytes::Reader;
 use super::constants::{
@@ -11,27 +11,27 @@ use super::constants::{
 };
 use super::{BLOCK_MAX, BLOCK_MIN, BLOCK_PREFERRED, NAME_LEN_MAX};
 
-/// Bytes of an option's data that are read. Longer ones are read off, and refused.
+/// Longest data of an option that is read, in bytes. Longer data is skipped, and the option refused.
 pub const OPTION_LEN_MAX: usize = 16 << 10;
-/// Bytes of an option's data that are read off. A client that announces more is sent away.
+/// Longest data of an option that is skipped, in bytes. A client that announces more is turned away.
 const OPTION_LEN_ENDURED: u32 = 1 << 20;
-/// Options that a client may say before it comes to the point.
+/// Options that a client may send before it chooses an export.
 pub const OPTIONS_MAX: u32 = 256;
 /// Bytes of an option before its data.
 const OPTION_HEADER_LEN: usize = 16;
-/// What we know of blocks: whether they are holes.
+/// The metadata context that we offer: it tells which blocks are holes.
 const ALLOCATION: &str = "base:allocation";
-/// The number that replies have for it.
+/// Id of that context in replies.
 pub(super) const ALLOCATION_ID: u32 = 1;
 
-/// What clients are offered. It has a name, and is also what they get who say none.
+/// The export that clients are offered. A client that names no export gets it, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// Its name, of up to [`NAME_LEN_MAX`] bytes.
+    /// Name of the export, at most [`NAME_LEN_MAX`] bytes long.
     pub name: String,
-    /// What it is, for people.
+    /// Description of the export, shown to people.
     pub description: String,
-    /// Bytes of it.
+    /// Bytes of the export.
     pub len: u64,
 }
 
@@ -41,12 +41,12 @@ impl Export {
     }
 }
 
-/// What was agreed on.
+/// Result of the handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// Replies to reads, and errors, are structured.
+    /// Whether replies to reads, and errors, are structured.
     pub is_structured: bool,
-    /// The client may ask for the status of blocks.
+    /// Whether the client may ask for the status of blocks.
     pub has_status: bool,
 }
 
@@ -54,48 +54,48 @@ impl Session {
     fn flags(self) -> u16 {
         let df = if self.is_structured { FLAG_SEND_DF } else { 0 };
         let writes = FLAG_SEND_FLUSH | FLAG_SEND_FUA | FLAG_SEND_TRIM | FLAG_SEND_WRITE_ZEROES | FLAG_SEND_FAST_ZERO;
-        // There is one store, whose flush covers what came over any connection.
+        // There is one store, whose flush covers the writes of all connections.
         FLAG_HAS_FLAGS | writes | FLAG_CAN_MULTI_CONN | FLAG_SEND_CACHE | df
     }
 }
 
-/// Why a client is sent away.
+/// Reason why a client is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unwelcome {
-    /// It speaks something else.
+    /// It speaks another protocol.
     NoNbd,
-    /// It sets flags that nobody offered.
+    /// It sets flags that were not offered.
     UnknownFlags,
-    /// It announces an option of so much data that it is not read off.
+    /// It announces an option with more data than is skipped.
     OptionTooLong,
-    /// It goes on saying options.
+    /// It sends more options than allowed.
     TooManyOptions,
-    /// It wants an export that there is not, and cannot be told otherwise.
+    /// It wants an unknown export, with an option that allows no error reply.
     UnknownExport,
 }
 
-/// What comes next.
+/// Next step of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// Nothing, until there are so many bytes of input.
+    /// Wait until there are this many bytes of input.
     Input(usize),
-    /// What was said is to be sent before more is read.
+    /// Send the output before more input is handled.
     Output,
-    /// Requests.
+    /// Serve requests.
     Serve(Session),
-    /// The client has said that it goes: what was said is sent, and that was all.
+    /// The client disconnects: send the output, and end.
     Leave,
-    /// The connection is to be closed.
+    /// Close the connection.
     Close(Unwelcome),
 }
 
-/// How far a handshake came.
+/// Progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// Bytes of input that are done with.
+    /// Bytes of input that were handled.
     pub consumed: usize,
-    /// What comes next.
+    /// The next step.
     pub then: Then,
 }
 
@@ -103,7 +103,7 @@ pub struct Ran {
 enum State {
     Flags,
     Option,
-    /// So many bytes of an option that is refused are to come.
+    /// An option is refused, and this many bytes of its data are still to be skipped.
     Skip(u32, usize),
 }
 
@@ -117,7 +117,7 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Begins one: `out` gets what the server says first.
+    /// Begins a handshake. The server's greeting is appended to `out`.
     pub fn begin(out: &mut Vec<u8>) -> Self {
         out.extend(NBDMAGIC.to_be_bytes());
         out.extend(IHAVEOPT.to_be_bytes());
@@ -125,8 +125,8 @@ impl Handshake {
         Self { state: State::Flags, session: Session::default(), has_no_zeroes: false, options: 0 }
     }
 
-    /// Takes what came, and adds to `out` what is to be said. What is not consumed is to be given again, with more behind it. `is_ending`: the server is
-    /// about to end, and takes no new clients.
+    /// Handles input, and appends replies to `out`. Input that was not consumed must be passed again, with more behind
+    /// it. While `is_ending`, the server accepts no new clients.
     pub fn run(&mut self, export: &Export, is_ending: bool, input: &[u8], out: &mut Vec<u8>) -> Ran {
         let mut consumed = 0;
         loop {
@@ -221,12 +221,12 @@ impl Handshake {
         Then::Output
     }
 
-    /// Returns whether there is such an export.
+    /// Describes the export to the client. Returns whether there is such an export.
     fn tell_export(&self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) -> bool {
         let mut reader = Reader(data);
         let parts = (reader.string(), reader.u16());
         let (Some(name), Some(count)) = parts else {
-            say_error(out, option, REP_ERR_INVALID, "the option's data are cut");
+            say_error(out, option, REP_ERR_INVALID, "the option's data are incomplete");
             return false;
         };
         if reader.0.len() != 2 * usize::from(count) || name.len() > NAME_LEN_MAX {
@@ -261,11 +261,11 @@ impl Handshake {
     fn tell_contexts(&mut self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) {
         let sets = option == OPT_SET_META_CONTEXT;
         if sets {
-            // Whatever comes of it, what was set before is no more.
+            // Whatever comes of it, the earlier setting is gone.
             self.session.has_status = false;
         }
         if !self.session.is_structured {
-            return say_error(out, option, REP_ERR_INVALID, "structured replies have to be asked for first");
+            return say_error(out, option, REP_ERR_INVALID, "structured replies must be negotiated first");
         }
         let found = match contexts(data, sets) {
             Some((name, _)) if !export.is(name) => {
@@ -283,7 +283,8 @@ impl Handshake {
     }
 }
 
-/// The export's name, and whether one of the queries is for what we know of blocks.
+/// Parses the queries for contexts. Returns the export's name, and whether one of the queries matches the context that
+/// we offer.
 fn contexts(data: &[u8], sets: bool) -> Option<(&[u8], bool)> {
     let mut reader = Reader(data);
     let name = reader.string().filter(|name| name.len() <= NAME_LEN_MAX)?;

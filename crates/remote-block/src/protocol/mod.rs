@@ -1,6 +1,7 @@
-//! The NBD protocol, as far as a server has to do with it: fixed newstyle handshake, simple and structured replies.
+//! The server's side of the NBD protocol: fixed newstyle handshake, simple and structured replies.
 //!
-//! Without I/O: bytes come in, and bytes go out. See `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; the constants bear its names.
+//! There is no I/O here: bytes come in, and bytes go out. See `doc/proto.md` of
+//! <https://github.com/NetworkBlockDevice/nbd>; the constants bear its names.
 //!
 //! ```
 //! use sinew_remote_block::protocol::{Command, Export, Handshake, Request, Then};
@@ -30,13 +31,13 @@ pub use handshake::{Export, Handshake, OPTION_LEN_MAX, OPTIONS_MAX, Ran, Session
 pub use reply::{DATA_FRONT_MAX, Extent, data_front, put_done, put_error, put_hole, put_status};
 pub use request::{Command, ErrorCode, Request};
 
-/// The least number of bytes that may be asked for, and the unit of offsets.
+/// Shortest request, in bytes; also the unit of offsets.
 pub const BLOCK_MIN: u32 = 1;
-/// What requests are best a multiple of.
+/// Requests are fastest when their offset and length are multiples of this many bytes.
 pub const BLOCK_PREFERRED: u32 = 4096;
-/// Bytes that may be read or written at once.
+/// Longest read or write, in bytes.
 pub const BLOCK_MAX: u32 = 32 << 20;
-/// Bytes that an export's name may have.
+/// Longest name of an export, in bytes.
 pub const NAME_LEN_MAX: usize = 4096;
 
 mod constants {

@@ -1,4 +1,4 @@
-//! Replies: simple ones, and chunks of structured ones.
+//! Replies: simple ones, and the chunks of structured ones.
 
 use super::ErrorCode;
 use super::constants::{
@@ -12,12 +12,12 @@ const CHUNK_LEN: usize = 20;
 /// Bytes before the data of a read, at most.
 pub const DATA_FRONT_MAX: usize = CHUNK_LEN + 8;
 
-/// Bytes in a row of which the same holds.
+/// A run of bytes that are all a hole, or all not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Bytes.
     pub len: u32,
-    /// They take no memory, and read as zeros.
+    /// Whether they take no memory, and read as zeros.
     pub is_hole: bool,
 }
 
@@ -41,12 +41,13 @@ fn chunk(is_last: bool, kind: u16, cookie: u64, len: usize) -> [u8; CHUNK_LEN] {
     bytes
 }
 
-/// Says that a request was done that has nothing to answer: by a simple reply, which structured sessions may have, too.
+/// Appends the reply to a request that succeeded and returns no data. It is a simple reply, which structured sessions
+/// allow too.
 pub fn put_done(out: &mut Vec<u8>, cookie: u64) {
     out.extend_from_slice(&simple(0, cookie));
 }
 
-/// Says that a request failed, or was refused.
+/// Appends the reply to a request that failed, or was refused.
 pub fn put_error(out: &mut Vec<u8>, is_structured: bool, cookie: u64, error: ErrorCode) {
     if !is_structured {
         return out.extend_from_slice(&simple(error as u32, cookie));
@@ -58,14 +59,14 @@ pub fn put_error(out: &mut Vec<u8>, is_structured: bool, cookie: u64, error: Err
     out.extend_from_slice(text);
 }
 
-/// Answers a structured read of a hole.
+/// Appends the structured reply to a read of a hole.
 pub fn put_hole(out: &mut Vec<u8>, cookie: u64, at: u64, len: u32) {
     out.extend_from_slice(&chunk(true, REPLY_TYPE_OFFSET_HOLE, cookie, 12));
     out.extend_from_slice(&at.to_be_bytes());
     out.extend_from_slice(&len.to_be_bytes());
 }
 
-/// Answers what the status of blocks is, of which there is one extent at least.
+/// Appends the reply to a request for the status of blocks. There must be at least one extent.
 pub fn put_status(out: &mut Vec<u8>, cookie: u64, extents: &[Extent]) {
     out.extend_from_slice(&chunk(true, REPLY_TYPE_BLOCK_STATUS, cookie, 4 + 8 * extents.len()));
     out.extend_from_slice(&ALLOCATION_ID.to_be_bytes());
@@ -76,8 +77,8 @@ pub fn put_status(out: &mut Vec<u8>, cookie: u64, extents: &[Extent]) {
     }
 }
 
-/// Writes what stands before `len` bytes of data of a read to the end of `front`, and returns how long it is. A simple reply has all data behind it; of a
-/// structured one, this chunk has those from `at` on, and is the last or not.
+/// Writes what precedes `len` bytes of a read's data to the end of `front`, and returns its length. A simple reply is
+/// followed by all the data. A chunk of a structured one has the data from `at` on, and is the last one or not.
 #[inline]
 pub fn data_front(front: &mut [u8], is_structured: bool, cookie: u64, (at, len): (u64, usize), is_last: bool) -> usize {
     let end = front.len();

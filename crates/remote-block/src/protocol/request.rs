@@ -1,4 +1,4 @@
-//! Requests: what is asked, and whether it may be.
+//! Requests: their layout and their validity.
 
 use super::bytes::Reader;
 use super::constants::{
@@ -7,7 +7,7 @@ use super::constants::{
 };
 use super::{BLOCK_MAX, Session};
 
-/// Why a request is refused, or failed.
+/// Reason why a request was refused, or failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ErrorCode {
@@ -28,7 +28,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// What it is, for people.
+    /// Text for people.
     pub fn text(self) -> &'static str {
         match self {
             Self::Io => "the bytes cannot be reached",
@@ -49,7 +49,7 @@ pub struct Request {
     pub flags: u16,
     /// `NBD_CMD_...`.
     pub kind: u16,
-    /// The client's own.
+    /// Chosen by the client; comes back with the reply.
     pub cookie: u64,
     /// First byte.
     pub at: u64,
@@ -57,59 +57,59 @@ pub struct Request {
     pub len: u32,
 }
 
-/// What a request asks for, once it was found to be in order.
+/// A valid request, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// To read.
+    /// Read bytes.
     Read {
         /// First byte.
         at: u64,
         /// Bytes.
         len: u32,
-        /// In one chunk.
+        /// Whether all must come in one chunk.
         in_one: bool,
     },
-    /// To write the payload that follows.
+    /// Write the payload that follows.
     Write {
         /// First byte.
         at: u64,
         /// Bytes.
         len: u32,
-        /// The reply waits until it is kept.
+        /// Whether the reply waits until the change is durable (FUA).
         is_kept: bool,
     },
-    /// That all that was answered is kept.
+    /// Make everything answered so far durable.
     Flush,
-    /// To forget bytes; `NBD_CMD_TRIM`, and `NBD_CMD_WRITE_ZEROES` where holes may be left.
+    /// Discard bytes: `NBD_CMD_TRIM`, or `NBD_CMD_WRITE_ZEROES` where holes may be left.
     Discard {
         /// First byte.
         at: u64,
         /// Bytes.
         len: u32,
-        /// The reply waits until it is kept.
+        /// Whether the reply waits until the change is durable (FUA).
         is_kept: bool,
     },
-    /// To write zeros that take memory.
+    /// Write zeros that take memory.
     Zeros {
         /// First byte.
         at: u64,
         /// Bytes.
         len: u32,
-        /// The reply waits until it is kept.
+        /// Whether the reply waits until the change is durable (FUA).
         is_kept: bool,
     },
-    /// Which bytes are holes.
+    /// Tell which bytes are holes.
     Status {
         /// First byte.
         at: u64,
         /// Bytes.
         len: u32,
-        /// One extent is enough.
+        /// Whether one extent is enough.
         one: bool,
     },
-    /// To have the bytes near. Nothing is done.
+    /// Prefetch bytes. Nothing is done.
     Cache,
-    /// The client goes.
+    /// Disconnect.
     Disconnect,
 }
 
@@ -117,7 +117,7 @@ impl Request {
     /// Bytes of a request before its payload.
     pub const LEN: usize = 28;
 
-    /// Reads one; `None` when it is none.
+    /// Parses a request; `None` if the magic is wrong.
     #[inline]
     pub fn read(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let mut reader = Reader(bytes);
@@ -133,7 +133,7 @@ impl Request {
         })
     }
 
-    /// Its bytes, as a client sends them.
+    /// The request as bytes, as a client sends it.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -145,13 +145,13 @@ impl Request {
         bytes
     }
 
-    /// Bytes that follow it, whether it is in order or not.
+    /// Bytes of payload that follow the request, whether it is valid or not.
     #[inline]
     pub fn payload_len(&self) -> u32 {
         if self.kind == CMD_WRITE { self.len } else { 0 }
     }
 
-    /// Flags that it may have.
+    /// Flags that the request may carry.
     fn flags_allowed(&self, session: Session) -> u16 {
         // Clients are known to set FUA on anything.
         CMD_FLAG_FUA
@@ -163,11 +163,11 @@ impl Request {
             }
     }
 
-    /// What it asks of an export of `export_len` bytes.
+    /// Decodes the request, for an export of `export_len` bytes.
     ///
     /// # Errors
     ///
-    /// What the protocol has for requests that are not in order. Their payload is to be read off.
+    /// The error that the protocol has for the fault. The request's payload must then be skipped.
     #[inline]
     pub fn command(&self, session: Session, export_len: u64) -> Result<Command, ErrorCode> {
         let Self { flags, kind, at, len, .. } = *self;

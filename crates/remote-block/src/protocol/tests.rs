@@ -1,4 +1,4 @@
-//! Both sides of every limit, and input that nobody expects.
+//! Tests of the protocol: both sides of every limit, and arbitrary input.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// Hands a handshake input in parts that end at `cuts`. Returns what it said, and how it ended.
+/// Passes input to a handshake in parts that end at `cuts`. Returns its output, its last step, and the bytes consumed.
 fn shake(input: &[u8], cuts: &[usize]) -> (Vec<u8>, Then, usize) {
     let mut out = Vec::new();
     let mut handshake = Handshake::begin(&mut out);
@@ -49,7 +49,7 @@ fn shake(input: &[u8], cuts: &[usize]) -> (Vec<u8>, Then, usize) {
             match last {
                 Then::Output => {}
                 Then::Input(wants) => {
-                    assert!(wants > end.saturating_sub(consumed), "it has as much as it wants");
+                    assert!(wants > end.saturating_sub(consumed), "it wants input that it has");
                     break;
                 }
                 _ => return (out, last, consumed),
@@ -59,7 +59,7 @@ fn shake(input: &[u8], cuts: &[usize]) -> (Vec<u8>, Then, usize) {
     (out, last, consumed)
 }
 
-/// The kinds and the data of replies to options.
+/// Options, kinds and data of the replies to options.
 fn replies(said: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
     let mut reader = super::bytes::Reader(&said[18..]);
     let mut replies = Vec::new();
@@ -270,7 +270,7 @@ fn some_option() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// Where what comes is cut is not seen in what is said.
+    /// Cutting the input at other places does not change the output.
     #[test]
     fn a_handshake_is_the_same_however_it_is_cut(
         flags in 0..4u32,
@@ -302,7 +302,7 @@ proptest! {
         }
     }
 
-    /// What passes lies in the export, and is no longer than it may be.
+    /// A valid request lies within the export, and is no longer than allowed.
     #[test]
     fn a_request_that_passes_is_in_order(kind in 0..10u16, flags in 0..40u16, at in any::<u64>(), len in any::<u32>(), size in any::<u64>()) {
         let session = Session { is_structured: true, has_status: true };

@@ -1,4 +1,4 @@
-//! What the store has finished becomes replies, and they are sent.
+//! Replies: made from the requests that the store has finished, and sent.
 
 use sinew_mem::FRONT_ROOM;
 use sinew_remote_memory::Store;
@@ -10,11 +10,11 @@ use super::jobs::{News, What};
 use super::{FINISHED_PER_TURN, Server};
 use crate::protocol::{ErrorCode, data_front, put_done, put_error};
 
-/// Bytes that are sent to one client before the others have their turn.
+/// Bytes sent to one client before the others get a turn.
 const SEND_PER_TURN: usize = 1 << 20;
 
 impl<S: Store> Server<S> {
-    /// Answers what the store has finished. Returns whether there was anything.
+    /// Replies to what the store has finished. Returns whether there was anything.
     pub(super) fn take_finished(&mut self) -> bool {
         if !self.jobs.poll(&mut self.store, FINISHED_PER_TURN) {
             return false;
@@ -28,7 +28,7 @@ impl<S: Store> Server<S> {
         true
     }
 
-    /// The connection of that name, if it is there still.
+    /// The connection with this name, if it still exists.
     fn owner(&mut self, name: Name) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(name.index)?.as_deref_mut()?;
         (connection.name == name).then_some(connection)
@@ -45,7 +45,7 @@ impl<S: Store> Server<S> {
         let over = self.jobs.is_over(index);
         let job = self.jobs.job(index);
         let (owner, cookie, what, structured) = (job.owner, job.cookie, job.what, job.is_structured);
-        // A chunk of data is the last one when all went well.
+        // If all went well, the last chunk of data ends the reply.
         let mut is_answered = false;
         match news {
             News::Nothing => {}
@@ -71,7 +71,7 @@ impl<S: Store> Server<S> {
             self.jobs.end(index);
             if let Some(connection) = self.owner(owner) {
                 connection.under_way -= 1;
-                // It may have had to wait for that.
+                // It may have waited for that.
                 if connection.input_len() > 0 || connection.readable || connection.ending {
                     self.enqueue(owner.index);
                 }
@@ -92,7 +92,7 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// Answers a read whose pieces waited for each other.
+    /// Replies to a read whose pieces waited for each other.
     fn answer_in_one(&mut self, index: usize, result: Result<(), ErrorCode>, (at, len): (u64, u32)) {
         let job = self.jobs.job(index);
         let (owner, cookie, structured) = (job.owner, job.cookie, job.is_structured);
@@ -117,14 +117,14 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// Has a connection be sent to, if it is to be told anything.
+    /// Marks a connection to be sent to, if it has output.
     pub(super) fn note_output(&mut self, connection: &mut Connection) {
         if !connection.out.is_empty() && !std::mem::replace(&mut connection.dirty, true) {
             self.dirty.push(connection.name.index);
         }
     }
 
-    /// Sends what there is to say. Returns whether anything was sent.
+    /// Sends the output of marked connections. Returns whether anything was sent.
     pub(super) fn send_dirty(&mut self) -> bool {
         let mut dirty = std::mem::take(&mut self.dirty);
         let mut some = false;
@@ -145,7 +145,7 @@ impl<S: Store> Server<S> {
                 Err(why) => self.close(connection, why),
             }
         }
-        // What is still to be sent of those who had their turn.
+        // Connections marked meanwhile keep their place for the next turn.
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
         some
@@ -162,7 +162,7 @@ impl<S: Store> Server<S> {
             connection.note_moved(sent.len, self.now_ns);
         }
         connection.blocked = sent.is_blocked;
-        // A client that is sent much is blocked again and again: it is watched until it has all.
+        // A client with much to receive is blocked again and again, so it is watched until its output is empty.
         let watch = sent.is_blocked || connection.is_watched && !connection.out.is_empty();
         if watch != connection.is_watched {
             connection.is_watched = watch;

@@ -1,30 +1,30 @@
-//! Bytes that requests have under way, of all connections together.
+//! Memory budget of all connections: bytes in use by their requests.
 
 use std::collections::VecDeque;
 
 use sinew_remote_memory::store::BLOCK;
 
-/// A connection's name: its place, and the number of who has it now.
+/// Name of a connection: its place, and the generation of the connection in that place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     pub index: usize,
     pub generation: u64,
 }
 
-/// Bytes that data of such a length are counted as.
+/// Bytes that data of this length count as.
 #[inline]
 pub(super) const fn claim_of(len: usize) -> usize {
     len.next_multiple_of(BLOCK)
 }
 
-/// Somebody who waits for room.
+/// A connection that waits for room.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Want {
     pub who: Name,
     pub len: usize,
 }
 
-/// What is under way, and who waits for it to be over, in the order in which they came.
+/// Bytes in use, and the connections that wait for some, in order of arrival.
 #[derive(Debug)]
 pub(super) struct Budget {
     max: usize,
@@ -45,7 +45,7 @@ impl Budget {
         !self.waiting.is_empty()
     }
 
-    /// Takes `len` bytes if there are as many, and nobody waits.
+    /// Takes `len` bytes if they are free and no connection waits. Returns whether it did.
     #[inline]
     pub fn try_take(&mut self, len: usize) -> bool {
         let fits = self.waiting.is_empty() && self.used + len <= self.max;
@@ -64,12 +64,12 @@ impl Budget {
         self.waiting.push_back(want);
     }
 
-    /// As [`Self::wait`], before all others.
+    /// As [`Self::wait`], but at the head of the queue.
     pub fn wait_first(&mut self, want: Want) {
         self.waiting.push_front(want);
     }
 
-    /// Takes for the first who waits, if there is enough.
+    /// Takes the bytes of the first connection that waits, if there are enough.
     pub fn next(&mut self) -> Option<Want> {
         let want = *self.waiting.front()?;
         if self.used + want.len > self.max {
@@ -79,7 +79,7 @@ impl Budget {
         self.waiting.pop_front()
     }
 
-    /// Forgets somebody who waited.
+    /// Removes a connection that waits.
     pub fn forget(&mut self, who: Name) {
         self.waiting.retain(|want| want.who != who);
     }

@@ -1,4 +1,4 @@
-//! Connections that come and go, and those that hold others up.
+//! Connections: their beginning and end, and the closing of those that hold others up.
 
 use sinew_remote_memory::Store;
 
@@ -7,17 +7,17 @@ use super::budget::{Name, claim_of};
 use super::connection::{Connection, Payload, Phase};
 use super::counters::Closed;
 
-/// Connections that are accepted in one turn.
+/// Connections accepted in one turn, at most.
 const ACCEPTS_PER_TURN: usize = 64;
-/// A handshake takes so long at most.
+/// Longest handshake, in ns.
 const HANDSHAKE_NS: u64 = 10_000_000_000;
-/// Who holds memory that others wait for, and has not moved for so long, is closed.
+/// A connection that holds memory for which others wait, and makes no progress for so many ns, is closed.
 const STILL_NS: u64 = 1_000_000_000;
-/// How often it is looked for such.
+/// Interval between searches for such connections, in ns.
 const TICK_NS: u64 = 100_000_000;
 
 impl<S: Store> Server<S> {
-    /// Lets in who waits. Returns whether anybody did.
+    /// Accepts waiting clients. Returns whether there were any.
     pub(super) fn accept(&mut self) -> bool {
         for count in 0..ACCEPTS_PER_TURN {
             let Some(mut stream) = self.sockets.accept() else { return count > 0 };
@@ -44,7 +44,7 @@ impl<S: Store> Server<S> {
         true
     }
 
-    /// Ends a connection. What the store has of it is finished, and told to nobody.
+    /// Closes a connection. The store finishes its requests, but nobody is told.
     pub(super) fn close(&mut self, connection: Box<Connection>, why: Closed) {
         self.counters.count_closed(why);
         if matches!(connection.phase, Phase::Handshake(_)) {
@@ -63,7 +63,7 @@ impl<S: Store> Server<S> {
         self.hot.retain(|hot| *hot != index);
         drop(connection);
         self.free.push(index);
-        // There is a descriptor again.
+        // A descriptor is free again.
         self.sockets.accept_later();
     }
 
@@ -75,7 +75,7 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// Gives memory to those who wait for it, in their order.
+    /// Gives free memory to the connections that wait for it, in order.
     pub(super) fn grant(&mut self) {
         while let Some(want) = self.budget.next() {
             match self.connections.get_mut(want.who.index) {
@@ -89,12 +89,12 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// When something has to be looked after, if nothing comes.
+    /// When the next tick is due, if one is needed.
     pub(super) fn next_tick_ns(&self) -> Option<u64> {
         (self.shaking > 0 || self.budget.has_waiting()).then(|| self.ticked_ns.saturating_add(TICK_NS))
     }
 
-    /// Looks after those who hold others up.
+    /// Closes connections that hold others up.
     pub(super) fn tick(&mut self) {
         if self.now_ns < self.ticked_ns.saturating_add(TICK_NS) {
             return;

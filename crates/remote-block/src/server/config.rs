@@ -1,4 +1,4 @@
-//! What a server allows, and why it does not begin.
+//! Configuration of a server, and errors of starting one.
 
 use std::io;
 
@@ -6,27 +6,30 @@ use sinew_fabric::PollerConfig;
 
 use crate::protocol::{BLOCK_MAX, NAME_LEN_MAX};
 
-/// A client that has one request under way asks again after its own wake-up and two calls of the system, 30 to 55 us where processors idle deeply. Who gives up before that sleeps each time, and
-/// never finds out that the next request would have come sooner.
+/// Longest spin, in ns. A client with one request in progress sends the next after its own wake-up and two system
+/// calls: 30 to 55 us where processors idle deeply. A thread that gives up spinning before that sleeps each time, and
+/// never learns that the next request would have come sooner.
 const SPIN_MAX_NS: u64 = 100_000;
 
-/// What a server allows.
+/// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What the store is called. Clients that ask for nothing by name get it, too.
+    /// Name of the export. Clients that ask for the default export get it, too.
     pub name: String,
-    /// What it is, for people.
+    /// Description of the export, shown to people.
     pub description: String,
-    /// Connections. Further ones are closed.
+    /// Connections at a time; further ones are closed at once.
     pub connections_max: usize,
-    /// Requests that a connection may have under way. Further ones wait in its socket.
+    /// Requests in progress per connection; further ones wait in its socket.
     pub requests_max: usize,
-    /// Bytes that all connections may have under way, written or read. The store's arena has twice as many at least. Further requests wait, and who does
-    /// not read or send for a second meanwhile is closed.
+    /// Bytes that the requests in progress of all connections may use, read or written. The store's arena needs at
+    /// least twice as many. Further requests wait, and a client that holds them up for a second by not reading or
+    /// sending is closed.
     pub memory: usize,
-    /// Bytes that one connection may have under way.
+    /// Bytes that the requests in progress of one connection may use.
     pub connection_memory: usize,
-    /// When the thread spins: by default up to 0.1 ms, in which a client that waits for each answer asks again.
+    /// How the thread spins: by default up to 0.1 ms, within which a client that waits for each answer sends its next
+    /// request.
     pub poller: PollerConfig,
 }
 
@@ -44,48 +47,51 @@ impl Default for Config {
     }
 }
 
-/// Why a server does not begin.
+/// Reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The name of the export is none.
-    #[error("an export's name has up to {} bytes, and this has {len}", NAME_LEN_MAX)]
+    /// The name of the export is too long.
+    #[error("the export's name has {len} bytes, but may have only {}", NAME_LEN_MAX)]
     Name {
-        /// Bytes of it.
+        /// Bytes of the name.
         len: usize,
     },
-    /// The longest requests do not fit.
-    #[error("{memory} bytes for requests under way are too few: each connection needs {} for the longest", BLOCK_MAX)]
+    /// There is too little memory for the longest requests.
+    #[error(
+        "{memory} bytes for requests in progress are too few: each connection needs {} for the longest request",
+        BLOCK_MAX
+    )]
     TooLittleMemory {
-        /// What there is.
+        /// Bytes allowed.
         memory: usize,
     },
-    /// The arena does not hold what may be under way.
+    /// The arena is smaller than what requests in progress may use.
     #[error(
-        "the store's arena has {has} bytes, and {needed} are needed for requests under way; open it larger or allow fewer"
+        "the store's arena has {has} bytes, but requests in progress need {needed}; make it larger, or allow fewer bytes"
     )]
     ArenaTooSmall {
-        /// Bytes of it.
+        /// Bytes of the arena.
         has: usize,
-        /// Bytes that it should have.
+        /// Bytes that it needs.
         needed: usize,
     },
-    /// There are to be no connections or no requests.
-    #[error("one connection and one request have to be allowed")]
+    /// No connections or no requests are allowed.
+    #[error("at least one connection and one request must be allowed")]
     Nobody,
-    /// The store has nothing to offer.
+    /// The store has no bytes.
     #[error("the store is empty")]
     Empty,
-    /// What the system says.
+    /// The system failed.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
-/// Arena bytes for each byte under way: blocks are up to one and a half times as long as what they hold.
+/// Arena bytes per byte in use, since blocks are up to one and a half times as long as their contents.
 const ARENA_FACTOR: usize = 2;
 
 impl Config {
-    /// Bytes that the store's arena needs for such a server.
+    /// Bytes that the store's arena needs for this configuration.
     pub fn arena_bytes(&self) -> usize {
         self.memory.saturating_mul(ARENA_FACTOR)
     }

@@ -1,4 +1,4 @@
-//! One client's connection.
+//! The connection of one client.
 
 use std::io::{self, ErrorKind, IoSliceMut};
 
@@ -9,36 +9,38 @@ use super::budget::Name;
 use super::output::Output;
 use crate::protocol::{ErrorCode, Handshake, OPTION_LEN_MAX, Session};
 
-/// Bytes of input that a connection keeps: many requests, or the longest option.
+/// Bytes of input that a connection can hold: many requests, or the longest option.
 pub(super) const INPUT_LEN: usize = 32 << 10;
 const _: () = assert!(INPUT_LEN > OPTION_LEN_MAX + 64);
-/// Payloads from this length on are received where they are to lie. Of shorter ones, it is cheaper to have several with one call of the system, and to copy.
+/// Payloads of this length or more, in bytes, are received straight into their buffer. For shorter ones it is cheaper
+/// to receive several with one system call, and copy.
 const LONG: usize = 16 << 10;
-/// Bytes that are received at once behind a long payload: what comes then is likely to be the next one's request, and its payload is to go where it belongs.
+/// Bytes received together with the end of a long payload. They are probably the next request, whose payload is again
+/// to go straight into its buffer.
 const BEHIND_LONG: usize = crate::protocol::Request::LEN;
-/// Bytes that a client has to move to count as one that moves, unless it is done before.
+/// Bytes that count as progress of a client, unless it has nothing left to move earlier.
 const PROGRESS: u64 = 64 << 10;
 
-/// How far a connection is.
+/// Phase of a connection.
 #[derive(Debug)]
 pub(super) enum Phase {
     Handshake(Handshake),
     Requests(Session),
 }
 
-/// What belongs to a request that was read, and is not here yet.
+/// Payload of a request that was read, still to arrive.
 #[derive(Debug)]
 pub(super) enum Payload {
     None,
-    /// Bytes to write, for a job.
+    /// Bytes to be written, for a job.
     Write {
         job: usize,
-        /// The number of the piece that is filled now.
+        /// Number of the piece being filled.
         number: u32,
-        /// Bytes of it that are there.
+        /// Bytes of that piece that have arrived.
         filled: usize,
     },
-    /// Bytes that nobody wants, of a request that is refused.
+    /// Payload of a refused request, to be skipped.
     Skip {
         left: usize,
         cookie: u64,
@@ -51,41 +53,41 @@ pub(super) struct Connection {
     pub stream: Stream,
     pub phase: Phase,
     pub payload: Payload,
-    /// Buffers that wait to be filled, those of the last bytes first.
+    /// Buffers still to be filled, the last piece first.
     pub pieces: Vec<MessageBuffer>,
     pub out: Output,
     input: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Bytes of input without which there is nothing to do.
+    /// Bytes of input needed before there is anything to do.
     pub wants: usize,
-    /// There may be something to read.
+    /// Whether there may be something to read.
     pub readable: bool,
-    /// The client was told to have ended.
+    /// Whether the client is known to have closed its side.
     pub hung_up: bool,
-    /// Nothing can be sent any more.
+    /// Whether nothing can be sent any more.
     pub is_gone: bool,
-    /// Nothing more is read: it ends when all is answered and sent.
+    /// Whether input has ended; the connection ends when everything is answered and sent.
     pub ending: bool,
-    /// It stands in the queue of those to be served.
+    /// Whether it is in the queue of connections to be served.
     pub queued: bool,
-    /// It stands in the list of those to be sent to.
+    /// Whether it is in the list of connections to be sent to.
     pub dirty: bool,
-    /// The system takes no more for it.
+    /// Whether the system accepts no more output for now.
     pub blocked: bool,
-    /// It is told when it can be written to.
+    /// Whether it is watched for becoming writable.
     pub is_watched: bool,
-    /// It waits for memory.
+    /// Whether it waits for memory.
     pub is_waiting: bool,
-    /// Requests under way.
+    /// Requests in progress.
     pub under_way: usize,
-    /// Bytes that they claim, those that are to be sent included.
+    /// Bytes claimed by them, including replies still to be sent.
     pub claimed: usize,
-    /// Bytes that were claimed for the next request.
+    /// Bytes already claimed for its next request.
     pub granted: usize,
-    /// The last payload was a long one.
+    /// Whether the last payload was a long one.
     after_long: bool,
-    /// When it began, or last moved what it has to move.
+    /// When it began, or last made progress.
     pub moved_ns: u64,
     progress: u64,
 }
@@ -98,7 +100,7 @@ impl Connection {
         Self {
             name,
             stream,
-            phase: Phase::Handshake(handshake.expect("it was begun")),
+            phase: Phase::Handshake(handshake.expect("`put` runs its closure")),
             payload: Payload::None,
             pieces: Vec::new(),
             out,
@@ -124,7 +126,7 @@ impl Connection {
         }
     }
 
-    /// What came and is not done with.
+    /// Input that has not been handled yet.
     pub fn input(&self) -> &[u8] {
         &self.input[self.start..self.end]
     }
@@ -140,7 +142,7 @@ impl Connection {
         }
     }
 
-    /// Notes that the client moved so many bytes. A handshake counts from its beginning.
+    /// Notes that `len` bytes moved. The time of a handshake counts from its beginning.
     pub fn note_moved(&mut self, len: usize, now_ns: u64) {
         if matches!(self.phase, Phase::Handshake(_)) {
             return;
@@ -152,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// From now on it is looked at whether the client moves: it has been given memory.
+    /// Claims memory for a request. From the first claim on, the client must make progress.
     pub fn begin_to_owe(&mut self, claim: usize, now_ns: u64) {
         if self.claimed == 0 {
             (self.moved_ns, self.progress) = (now_ns, 0);
@@ -164,18 +166,18 @@ impl Connection {
         !matches!(self.payload, Payload::None)
     }
 
-    /// Whether it is the client's turn to move, and the server has memory in use for it meanwhile.
+    /// Whether the client must move next, while the server has memory in use for it.
     pub fn is_owing(&self) -> bool {
         self.blocked && self.out.claimed() > 0
             || matches!(self.payload, Payload::Write { .. }) && self.input_len() == 0 && !self.readable
     }
 
-    /// Whether all that was asked is answered and sent.
+    /// Whether everything asked for is answered and sent.
     pub fn is_done(&self) -> bool {
         self.under_way == 0 && self.out.is_empty() && !self.has_payload()
     }
 
-    /// Copies what is there of a payload to write to its piece. Returns whether the piece is full.
+    /// Copies the arrived bytes of a write's payload to its piece. Returns whether the piece is full.
     pub fn fill(&mut self) -> bool {
         let Payload::Write { filled, .. } = &mut self.payload else { return false };
         let Some(piece) = self.pieces.last_mut() else { return false };
@@ -187,11 +189,12 @@ impl Connection {
         is_full
     }
 
-    /// Reads once: to where a payload is to lie, as far as one is missing, and to the input. Returns how many bytes came.
+    /// Reads once, first into the payload's buffer, as far as it is incomplete, and then into the input. Returns the
+    /// bytes received.
     ///
     /// # Errors
     ///
-    /// What the system says: the client is gone.
+    /// The system's error; the client is gone then.
     pub fn read(&mut self) -> io::Result<usize> {
         if self.start > 0 && self.input.len() - self.end < self.wants {
             self.input.copy_within(self.start..self.end, 0);
@@ -231,7 +234,8 @@ impl Connection {
                 Ok(0)
             }
             Ok(len) => {
-                // Less than there was room for is all there is: more would be told. That there will be no more was told.
+                // A short read took everything; an event will announce more. After a hang-up no event comes, so reading
+                // goes on.
                 self.readable = len == room || self.hung_up;
                 Ok(len)
             }
@@ -244,7 +248,7 @@ impl Connection {
         }
     }
 
-    /// The next request is likely to have no long payload.
+    /// Notes that the next request probably has no long payload.
     pub fn expect_short(&mut self) {
         self.after_long = false;
     }

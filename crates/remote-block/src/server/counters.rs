@@ -1,83 +1,83 @@
-//! What a server counts.
+//! Counters of a server.
 
 use crate::protocol::{ErrorCode, Unwelcome};
 
-/// Why a connection was closed.
+/// Reason why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Closed {
-    /// The client said that it goes, or closed its side with nothing half said.
+    /// The client disconnected, or closed its side between messages.
     Left,
-    /// The client was gone in the midst of something.
+    /// The client was gone in the middle of a message, or before everything was answered.
     Vanished,
-    /// The handshake came to nothing.
+    /// The handshake failed.
     Unwelcome(Unwelcome),
-    /// What should be a request is none.
+    /// Something other than a request arrived.
     Nonsense,
     /// The handshake took too long.
     Late,
-    /// It held memory that others wait for, and did not move.
+    /// The client held memory that others waited for, and made no progress.
     Stalled,
-    /// The server ends.
+    /// The server ended.
     Ended,
 }
 
-/// What a server did since it began.
+/// Counters of a server since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Connections that were accepted.
+    /// Connections accepted.
     pub connections: u64,
-    /// Connections that were closed at once, since there were too many.
+    /// Connections closed at once, because there were too many or the server was ending.
     pub refused_connections: u64,
-    /// Requests, by what they ask.
+    /// Reads requested.
     pub reads: u64,
-    /// Writes.
+    /// Writes requested.
     pub writes: u64,
-    /// Flushes.
+    /// Flushes requested.
     pub flushes: u64,
-    /// Requests to forget bytes, or to zero them.
+    /// Requests to discard or to zero bytes.
     pub discards: u64,
     /// Requests for the status of blocks.
     pub statuses: u64,
-    /// Requests to have bytes near.
+    /// Requests to cache bytes, which are answered without doing anything.
     pub caches: u64,
-    /// Requests that were refused.
+    /// Requests refused.
     pub refused: u64,
-    /// Bytes that were read, holes left out.
+    /// Bytes read, without holes.
     pub bytes_read: u64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub bytes_written: u64,
-    /// Errors that were answered, by their kind.
+    /// Replies with an I/O error, or because memory was short.
     pub io_errors: u64,
-    /// Requests that were not in order.
+    /// Replies to invalid requests.
     pub invalid: u64,
-    /// Requests past the end, and stores that are full.
+    /// Replies to requests past the end, or because the store was full.
     pub no_space: u64,
-    /// Reads that are too long for one chunk.
+    /// Replies to reads too long for one chunk.
     pub too_long: u64,
-    /// Zeros that cannot be had faster than by writing.
+    /// Replies to requests for fast zeros, where zeroing would be no faster than writing.
     pub unsupported: u64,
-    /// Requests that came while the server ended.
+    /// Replies to requests that came while the server was ending.
     pub ending: u64,
-    /// Connections that were closed, by why.
+    /// Connections closed because the client left or the server ended.
     pub left: u64,
-    /// Clients that were gone in the midst of something.
+    /// Clients that were gone in the middle of something.
     pub vanished: u64,
-    /// Handshakes that came to nothing.
+    /// Handshakes that failed.
     pub unwelcome: u64,
-    /// Clients that sent something else than requests.
+    /// Clients that sent something other than requests.
     pub nonsense: u64,
     /// Handshakes that took too long.
     pub late: u64,
-    /// Clients that held memory that others waited for, and did not move.
+    /// Clients that held memory that others waited for, and made no progress.
     pub stalled: u64,
     /// Times that a request had to wait for memory.
     pub waits: u64,
 }
 
 impl Counters {
-    /// All of them with their names.
+    /// All counters, with their names.
     pub fn all(&self) -> [(&'static str, u64); 24] {
         [
             ("connections", self.connections),

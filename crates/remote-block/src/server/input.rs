@@ -1,4 +1,4 @@
-//! What a client says: it is read, and handed to the store.
+//! Input of connections: requests are read, and handed to the store.
 
 use sinew_remote_memory::Store;
 
@@ -9,27 +9,27 @@ use super::counters::Closed;
 use super::jobs;
 use crate::protocol::{Command, ErrorCode, Extent, Request, Session, Then, put_done, put_error, put_hole, put_status};
 
-/// Reads before the others have their turn.
+/// Reads of one connection before the others get a turn.
 const READS_PER_TURN: usize = 4;
-/// Bytes of short replies that may wait to be sent. A client that reads none is not read from.
+/// Bytes of short replies that may wait to be sent. A client that reads no replies is not read from.
 const SHORT_REPLIES_MAX: usize = 64 << 10;
-/// Extents of a reply.
+/// Extents of one reply, at most.
 const EXTENTS_MAX: usize = 64;
-/// Times that the store is asked for the next piece of a range: what lies behind, clients ask for again.
+/// Times that the store is asked for the next part of a range. A reply may end early; the client then asks again.
 const LOOKS_MAX: usize = 1 << 14;
 
-/// What a connection waits for when nothing more can be done of what it said.
+/// What a connection waits for once its input is handled as far as possible.
 enum Parsed {
     /// More input.
     Input,
-    /// Something else, which will have it be served again.
+    /// Something else, which will queue it to be served again.
     Other,
     /// Nothing: it is to be closed.
     Close(Closed),
 }
 
 impl<S: Store> Server<S> {
-    /// Serves a connection for a while. Returns whether anything came.
+    /// Serves a connection for a while. Returns whether any bytes arrived.
     pub(super) fn serve(&mut self, index: usize) -> bool {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return false };
         connection.queued = false;
@@ -47,7 +47,7 @@ impl<S: Store> Server<S> {
         came > 0
     }
 
-    /// Returns whether there is more to do at once.
+    /// Reads and handles input. Returns whether there is more to do at once.
     fn serve_one(&mut self, connection: &mut Connection, came: &mut usize) -> Result<bool, Closed> {
         if connection.is_gone {
             return Err(self.vanished(connection));
@@ -71,7 +71,7 @@ impl<S: Store> Server<S> {
             *came += read;
         }
         if connection.ending {
-            // What was half said will not be said to the end.
+            // An unfinished message will not be completed.
             let is_cut = connection.has_payload() || connection.input_len() > 0;
             return match is_cut {
                 true => Err(Closed::Vanished),
@@ -87,7 +87,7 @@ impl<S: Store> Server<S> {
         if is_idle { Closed::Left } else { Closed::Vanished }
     }
 
-    /// Does what can be done of what came.
+    /// Handles input as far as possible.
     fn parse(&mut self, connection: &mut Connection) -> Parsed {
         loop {
             if connection.ending && !connection.readable && connection.input_len() < connection.wants {
@@ -108,7 +108,7 @@ impl<S: Store> Server<S> {
     }
 
     fn shake_hands(&mut self, connection: &mut Connection) -> Option<Parsed> {
-        // A client that does not read what it is told is told no more.
+        // A client that does not read its replies gets no more of them.
         if connection.blocked {
             return Some(Parsed::Other);
         }
@@ -121,7 +121,7 @@ impl<S: Store> Server<S> {
             return None;
         };
         let mut ran = None;
-        // The output is written to beside the input.
+        // Taken out, because `run` also borrows the input.
         let mut out = std::mem::take(&mut connection.out);
         out.put(|bytes| ran = Some(handshake.run(&self.export, self.is_ending, connection.input(), bytes)));
         connection.out = out;
@@ -135,7 +135,7 @@ impl<S: Store> Server<S> {
                 return Some(Parsed::Input);
             }
             Then::Output => {
-                // What it said last is sent before it is heard again.
+                // The replies so far are sent before more input is handled.
                 if connection.out.short_len() > SHORT_REPLIES_MAX {
                     return Some(Parsed::Other);
                 }
@@ -248,7 +248,7 @@ impl<S: Store> Server<S> {
         None
     }
 
-    /// Refuses a request, once its payload is read off.
+    /// Refuses a request, after its payload has been skipped.
     fn refuse(
         &mut self,
         connection: &mut Connection,
@@ -273,7 +273,8 @@ impl<S: Store> Server<S> {
         first.first().is_some_and(|first| first.is_hole && first.len >= len)
     }
 
-    /// What the range is like, from its beginning on: a run of the same in one extent, however many pieces the store tells it in.
+    /// Describes a range from its beginning on. A run of one kind becomes one extent, even if the store reports it in
+    /// several parts.
     fn extents(&self, mut at: u64, len: u32, one: bool) -> arrayvec::ArrayVec<Extent, EXTENTS_MAX> {
         let mut extents = arrayvec::ArrayVec::new();
         let extents_max = if one { 1 } else { EXTENTS_MAX };
@@ -295,11 +296,11 @@ impl<S: Store> Server<S> {
         extents
     }
 
-    /// Takes room for `len` bytes and the buffers for them; or, when there is none now, has the connection wait.
+    /// Claims room for `len` bytes, and allocates their buffers. If there is none now, the connection waits.
     fn claim(&mut self, connection: &mut Connection, len: u32) -> Option<Result<(), ErrorCode>> {
         let claim = claim_of(len as usize);
         if connection.claimed > 0 && connection.claimed + claim > self.config.connection_memory {
-            // It is served again when it has some back.
+            // It is served again when some of its room is free.
             self.counters.waits += 1;
             return None;
         }
@@ -317,7 +318,7 @@ impl<S: Store> Server<S> {
             connection.begin_to_owe(claim, self.now_ns);
             return Some(Ok(()));
         }
-        // The arena is in pieces, or others use it.
+        // The arena is fragmented, or others use it.
         self.budget.give_back(claim);
         if self.budget.used() == 0 {
             return Some(Err(ErrorCode::NoMemory));
@@ -328,7 +329,7 @@ impl<S: Store> Server<S> {
         None
     }
 
-    /// Takes what is there of a payload; a piece that is full goes to the store.
+    /// Takes the bytes of a payload that have arrived. A full piece goes to the store.
     fn take_payload(&mut self, connection: &mut Connection) -> Option<Parsed> {
         let is_full = connection.fill();
         let Payload::Write { job, number, filled } = &mut connection.payload else { return None };
@@ -348,7 +349,7 @@ impl<S: Store> Server<S> {
     }
 }
 
-/// Reads bytes off that nobody wants, and then says why.
+/// Skips the payload of a refused request, and then replies with the error.
 fn skip_payload(connection: &mut Connection, counters: &mut super::Counters) -> Option<Parsed> {
     let len = connection.input_len();
     let Payload::Skip { left, cookie, error } = &mut connection.payload else { return None };

@@ -1,4 +1,4 @@
-//! Requests that the store works on: what they are cut into, and what becomes of them.
+//! Requests that the store works on: how they are cut into parts, and how the parts are completed.
 
 use std::collections::VecDeque;
 
@@ -9,27 +9,27 @@ use sinew_remote_memory::{Finished, Job as StoreJob, Refused, Request, Store, St
 use super::budget::Name;
 use crate::protocol::ErrorCode;
 
-/// Bytes of a piece: longer reads and writes are cut into such, so that they go through a processor's cache rather than past it.
+/// Bytes of a piece. Longer reads and writes are cut into pieces, so that their data stays in a processor's cache.
 pub(super) const PIECE: usize = 256 << 10;
-/// Bytes that are forgotten at once: the store has other things to do between.
+/// Bytes discarded at a time, so that the store can do other work in between.
 const DISCARD_STEP: u64 = 16 << 20;
-/// The number of a flush, which is no piece of its request.
+/// Part number of a flush that follows a request's pieces.
 const FLUSH: u32 = u32::MAX;
 
-/// What a request is to the store.
+/// The work that a request is for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// To be read from `at` on. `in_one`: it is answered when all of it is there.
+    /// Reads from `at` on. With `in_one`, the reply is sent once all of it is there.
     Read { at: u64, len: u32, in_one: bool },
-    /// To be written to `at` and on.
+    /// Writes from `at` on.
     Write { at: u64, len: u32 },
-    /// To be zeroed up to `end`, of which what lies before `next` is begun; by writing zeros, or by forgetting.
+    /// Zeroes the bytes up to `end`, by writing zeros or by discarding. Those before `next` are begun.
     Stretch { next: u64, end: u64, is_written: bool },
-    /// To wait.
+    /// Waits for earlier writes.
     Flush,
 }
 
-/// A request under way.
+/// A request in progress.
 #[derive(Debug)]
 pub(super) struct Job {
     pub owner: Name,
@@ -37,38 +37,38 @@ pub(super) struct Job {
     pub what: What,
     pub is_structured: bool,
     is_kept: bool,
-    /// Parts that the store has.
+    /// Parts that the store has not finished.
     left: u32,
-    /// More parts are to come.
+    /// Whether more parts are to come.
     is_open: bool,
     error: Option<ErrorCode>,
     /// Pieces of a read that wait for the others.
     parts: Vec<Option<MessageBuffer>>,
 }
 
-/// What became of a part.
+/// Result of a part.
 #[derive(Debug)]
 pub(super) enum News {
-    /// Data of a read. The buffer counts as claimed.
+    /// Data of a read. The buffer still counts as claimed.
     Data {
         buffer: MessageBuffer,
         at: u64,
     },
-    /// So many bytes of a read or a write are claimed no more.
+    /// Claimed bytes of a read or a write that are free now.
     Freed(usize),
     Nothing,
 }
 
-/// All requests under way.
+/// All requests in progress.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     jobs: Vec<Job>,
     free: Vec<usize>,
-    /// What the store has not taken yet.
+    /// Parts that the store has not accepted yet.
     held: VecDeque<Request>,
-    /// What it never will.
+    /// Parts that the store refused for good.
     failed: Vec<Finished>,
-    /// What it has finished.
+    /// Parts that the store has finished.
     pub finished: Vec<Finished>,
 }
 
@@ -76,12 +76,12 @@ fn name(job: usize, part: u32) -> u64 {
     job as u64 | u64::from(part) << 32
 }
 
-/// Bytes of a piece of a request of `len` bytes.
+/// Bytes of piece `number` of a request of `len` bytes.
 fn piece_len(len: u32, number: u32) -> usize {
     (len as usize - number as usize * PIECE).min(PIECE)
 }
 
-/// Makes `pieces`, which is empty, buffers for `len` bytes, those of the last bytes first.
+/// Fills `pieces`, which must be empty, with buffers for `len` bytes, the last piece first.
 pub(super) fn fill_pieces(store: &impl Store, len: u32, pieces: &mut Vec<MessageBuffer>) -> Result<(), AllocError> {
     for number in (0..len.div_ceil(PIECE as u32)).rev() {
         let len = piece_len(len, number);
@@ -99,7 +99,7 @@ fn code(error: &StoreError) -> ErrorCode {
 }
 
 impl Jobs {
-    /// Requests under way.
+    /// Requests in progress.
     pub fn count(&self) -> usize {
         self.jobs.len() - self.free.len()
     }
@@ -152,7 +152,7 @@ impl Jobs {
         self.failed.push(Finished { tag, result: Err(error), target });
     }
 
-    /// Hands over what the store had no room for. Returns whether there was any.
+    /// Submits parts for which the store had no room. Returns whether it accepted any.
     pub fn retry(&mut self, store: &mut impl Store) -> bool {
         let mut any = false;
         while let Some(request) = self.held.pop_front() {
@@ -169,14 +169,14 @@ impl Jobs {
         any
     }
 
-    /// Takes what the store has finished into `finished`. Returns whether there is any.
+    /// Moves finished parts to `finished`. Returns whether there are any.
     pub fn poll(&mut self, store: &mut impl Store, max: usize) -> bool {
         store.poll(&mut self.finished, max);
         self.finished.append(&mut self.failed);
         !self.finished.is_empty()
     }
 
-    /// Begins to read into `pieces`, and takes them.
+    /// Begins a read into `pieces`, which it empties.
     pub fn read(
         &mut self,
         store: &mut impl Store,
@@ -198,14 +198,14 @@ impl Jobs {
         }
     }
 
-    /// Begins a write, whose pieces are to come.
+    /// Begins a write, whose pieces follow.
     pub fn write(&mut self, owner: Name, cookie: u64, at: u64, len: u32, is_kept: bool, is_structured: bool) -> usize {
         let job = self.begin(owner, cookie, What::Write { at, len }, is_structured, is_kept);
         self.jobs[job].is_open = true;
         job
     }
 
-    /// Writes a piece, which may be the last.
+    /// Writes one piece, perhaps the last.
     pub fn write_piece(
         &mut self,
         store: &mut impl Store,
@@ -223,7 +223,7 @@ impl Jobs {
         }
     }
 
-    /// Has what the job did be kept, if that was asked.
+    /// Flushes the store behind the job, if the client asked for that.
     fn keep(&mut self, store: &mut impl Store, job: usize) {
         if self.jobs[job].is_kept {
             self.submit(store, job, FLUSH, StoreJob::Flush);
@@ -245,7 +245,7 @@ impl Jobs {
         self.submit(store, job, 0, StoreJob::Flush);
     }
 
-    /// Begins to zero bytes, a step after the other.
+    /// Begins to zero bytes, one step after the other.
     pub fn stretch(
         &mut self,
         (store, zeros): (&mut impl Store, &Frozen),
@@ -276,7 +276,7 @@ impl Jobs {
         }
     }
 
-    /// Takes a finished part. Returns its job, and what became of it.
+    /// Takes a finished part. Returns its job and its result.
     pub fn take(&mut self, store: &mut impl Store, zeros: &Frozen, finished: Finished) -> (usize, News) {
         let (index, part) = ((finished.tag & u64::from(u32::MAX)) as usize, (finished.tag >> 32) as u32);
         let job = &mut self.jobs[index];
@@ -308,18 +308,18 @@ impl Jobs {
         (index, news)
     }
 
-    /// Whether a job is over, and then what of it failed.
+    /// Result of a job, once it is over.
     pub fn is_over(&self, job: usize) -> Option<Result<(), ErrorCode>> {
         let job = &self.jobs[job];
         (job.left == 0 && !job.is_open).then(|| job.error.map_or(Ok(()), Err))
     }
 
-    /// The pieces of a read that had to wait for each other, in their order, which leaves none.
+    /// Takes the pieces of a read that waited for each other, in order.
     pub fn parts(&mut self, job: usize) -> impl Iterator<Item = MessageBuffer> + '_ {
         self.jobs[job].parts.drain(..).flatten()
     }
 
-    /// Forgets a job that is over.
+    /// Frees the place of a finished job.
     pub fn end(&mut self, job: usize) {
         self.jobs[job].parts.clear();
         self.free.push(job);

@@ -1,4 +1,4 @@
-//! An NBD server: sockets and a store, and one thread that sleeps on both.
+//! An NBD server: sockets, a store, and one thread that sleeps on both.
 //!
 //! ```no_run
 //! use sinew_remote_block::{Config, Listener, Server};
@@ -11,6 +11,19 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Design
+//!
+//! - **Data is copied once on each side of the store.** A read's reply is its buffer, with the reply's header in the
+//!   room before the data, and leaves with one system call for all that a turn finished. Long payloads are received
+//!   where they are to lie.
+//! - **Long requests are pieces** of 256 KB. The pieces of a structured read are chunks, sent as they come; a simple
+//!   read, which must be whole, waits for all of them.
+//! - **Bytes in flight are claimed first**, for each connection and for all. A later request does not pass one that
+//!   waits. A connection that holds what others wait for, and has not moved for a second, is closed. Nothing is
+//!   allocated once buffers have been made.
+//! - **Sockets that had something a moment ago are read without polling** which have, so a client with one request at a
+//!   time costs two system calls.
 
 mod answers;
 mod budget;
@@ -42,15 +55,15 @@ use connection::Connection;
 use jobs::Jobs;
 use sockets::{Event, Sockets};
 
-/// Connections whose sockets are read without asking the system which of them have something, since they had a moment ago.
+/// Connections whose sockets are read without asking the system, because they had input a moment ago.
 const HOT_MAX: usize = 4;
-/// Turns between two questions to the system, while there are such connections.
+/// Turns between two calls of the system while there are such connections.
 const TURNS_BETWEEN_LOOKS: u32 = 16;
-/// A server that is to end answers what is under way, for so long at most.
+/// Longest time for which an ending server still answers requests in progress, in ns.
 const GRACE_NS: u64 = 2_000_000_000;
-/// Time between two looks at the store.
+/// Interval between two looks at the store, in ns.
 const LOOK_NS: u64 = 200_000_000;
-/// Requests that are taken of the store in one turn.
+/// Finished parts taken from the store in one turn, at most.
 const FINISHED_PER_TURN: usize = 1024;
 
 /// An NBD server. It belongs to one thread, which [runs](Server::run) it.
@@ -68,10 +81,10 @@ pub struct Server<S> {
     queue: VecDeque<usize>,
     /// Connections with something to send.
     dirty: Vec<usize>,
-    /// Connections that had something a moment ago.
+    /// Connections that had input a moment ago.
     hot: ArrayVec<usize, HOT_MAX>,
     turns: u32,
-    /// Connections that are in their handshake.
+    /// Connections in their handshake.
     shaking: usize,
     jobs: Jobs,
     budget: Budget,
@@ -83,11 +96,11 @@ pub struct Server<S> {
 }
 
 impl<S: Store> Server<S> {
-    /// A server of `store` for those who come in at `listener`.
+    /// Makes a server of `store`, for clients that connect to `listener`.
     ///
     /// # Errors
     ///
-    /// [`OpenError`].
+    /// [`OpenError`] if the configuration does not fit the store, or the system fails.
     pub fn open(listener: Listener, store: S, config: Config) -> Result<Self, OpenError> {
         config.check(store.len(), store.arena().capacity())?;
         let mut zeros =
@@ -119,7 +132,7 @@ impl<S: Store> Server<S> {
         })
     }
 
-    /// Where clients come in.
+    /// Address to which clients connect.
     pub fn address(&self) -> &str {
         self.sockets.address()
     }
@@ -129,41 +142,42 @@ impl<S: Store> Server<S> {
         &self.store
     }
 
-    /// The store, when the server has ended.
+    /// Ends the server, and returns the store.
     pub fn into_store(self) -> S {
         self.store
     }
 
-    /// What it did so far.
+    /// Counters of the server.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Connections there are now.
+    /// Open connections.
     pub fn connections(&self) -> usize {
         self.connections.len() - self.free.len()
     }
 
-    /// Bytes of requests under way, and of replies that were not sent yet.
+    /// Bytes of requests in progress, and of replies not sent yet.
     pub fn memory_used(&self) -> usize {
         self.budget.used()
     }
 
-    /// Ends a sleep, so that [`Self::run`] looks whether it is to end.
+    /// Returns a waker that ends a sleep, so that [`Self::run`] checks whether it is to end.
     pub fn waker(&self) -> Waker {
         self.alarm.waker()
     }
 
-    /// Serves until `is_over` says so, and then answers what is under way, refuses what still comes, and closes all connections.
+    /// Serves until `is_over` returns true. Then it answers requests in progress, refuses new ones, and closes all
+    /// connections.
     ///
     /// # Errors
     ///
-    /// What the system says when it cannot sleep.
+    /// The system's error, if it cannot sleep.
     pub fn run(&mut self, clock: &impl Clock, is_over: impl Fn() -> bool) -> io::Result<()> {
         self.run_and_look(clock, is_over, |_| {})
     }
 
-    /// The same; `look` is shown the store a few times a second, as long as there is anything to do, and once after that.
+    /// As [`Self::run`], and shows the store to `look` a few times a second while there is work, and once afterwards.
     ///
     /// # Errors
     ///
@@ -176,12 +190,12 @@ impl<S: Store> Server<S> {
     ) -> io::Result<()> {
         let mut ends_ns = None;
         let mut look_ns = 0;
-        // Whether there was anything since the last look.
+        // Whether there was work since the last look.
         let mut is_news = true;
         let mut now_ns = clock.now_ns();
         loop {
             let found = self.turn(now_ns);
-            // A turn may take longer than the thread spins: the silence begins when it is over.
+            // A turn may last longer than the thread spins, so idle time starts when it is over.
             now_ns = clock.now_ns();
             is_news |= found;
             if now_ns >= look_ns {
@@ -205,7 +219,7 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// Sleeps until there is something to do, or until a time.
+    /// Sleeps until there is something to do, or until `ends_ns`.
     fn sleep(&mut self, now_ns: u64, ends_ns: Option<u64>) -> io::Result<()> {
         self.hot.clear();
         if !self.queue.is_empty() {
@@ -216,7 +230,7 @@ impl<S: Store> Server<S> {
         wait_on(sources, now_ns, until_ns).map(|_| ())
     }
 
-    /// Does what there is to do, without waiting for more. Returns whether there was anything.
+    /// Does the work that is due, without waiting for more. Returns whether there was any.
     pub fn turn(&mut self, now_ns: u64) -> bool {
         self.now_ns = now_ns;
         let mut found = self.look();
@@ -236,7 +250,7 @@ impl<S: Store> Server<S> {
         found
     }
 
-    /// Finds out which sockets have something.
+    /// Finds the sockets that have events.
     fn look(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
         if !self.hot.is_empty() && !self.turns.is_multiple_of(TURNS_BETWEEN_LOOKS) {
@@ -275,7 +289,7 @@ impl<S: Store> Server<S> {
             return;
         }
         if self.hot.is_full() {
-            // Too many to ask each: the system is asked.
+            // There are too many to try each, so the system is asked instead.
             self.hot.clear();
         } else {
             self.hot.push(index);

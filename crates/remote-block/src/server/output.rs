@@ -1,4 +1,5 @@
-//! What is to be sent over a connection: short replies, which lie together, and data of the store's buffers, with what stands before them.
+//! Output of a connection: short replies, which are kept together, and buffers of the store's data, each with its reply
+//! header in front.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
@@ -12,16 +13,16 @@ use crate::protocol::DATA_FRONT_MAX;
 
 const _: () = assert!(DATA_FRONT_MAX <= FRONT_ROOM);
 
-/// Pieces that are handed to the system at once.
+/// Pieces handed to the system at once, at most.
 const PIECES: usize = 64;
-/// Bytes of short replies that are kept room for.
+/// Capacity kept for short replies, in bytes.
 const BYTES_KEPT: usize = 16 << 10;
 
 #[derive(Debug)]
 enum Item {
-    /// So many of the short replies.
+    /// This many bytes of the short replies.
     Bytes(usize),
-    /// A buffer, with so many bytes of its front.
+    /// A buffer, and the length of the part in front of its data that is sent too.
     Data(MessageBuffer, usize),
 }
 
@@ -34,27 +35,27 @@ impl Item {
     }
 }
 
-/// What is to be sent.
+/// Output waiting to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     items: VecDeque<Item>,
     bytes: Vec<u8>,
-    /// Bytes of the short replies that were sent as a whole.
+    /// Bytes of the short replies that belong to items already sent.
     bytes_sent: usize,
     /// Bytes of the first item that were sent.
     sent: usize,
-    /// Bytes that buffers in it claim.
+    /// Bytes claimed by the buffers in it.
     claimed: usize,
 }
 
-/// How far a sending came.
+/// Result of sending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sent {
-    /// Bytes.
+    /// Bytes sent.
     pub len: usize,
-    /// Bytes that the buffers claimed which are free now.
+    /// Claimed bytes that are free now, because their buffers were sent.
     pub freed: usize,
-    /// The system took no more.
+    /// Whether the system accepts no more for now.
     pub is_blocked: bool,
 }
 
@@ -63,17 +64,17 @@ impl Output {
         self.items.is_empty()
     }
 
-    /// Bytes of short replies that wait.
+    /// Bytes of short replies waiting.
     pub fn short_len(&self) -> usize {
         self.bytes.len() - self.bytes_sent
     }
 
-    /// Bytes that buffers in it claim.
+    /// Bytes claimed by the buffers in it.
     pub fn claimed(&self) -> usize {
         self.claimed
     }
 
-    /// Adds what `put` writes.
+    /// Appends what `put` writes to the short replies.
     pub fn put(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         let before = self.bytes.len();
         put(&mut self.bytes);
@@ -85,17 +86,17 @@ impl Output {
         }
     }
 
-    /// Adds a buffer, with so many bytes of its front.
+    /// Appends a buffer, to be sent with `front` bytes in front of its data.
     pub fn put_data(&mut self, buffer: MessageBuffer, front: usize) {
         self.claimed += claim_of(buffer.len());
         self.items.push_back(Item::Data(buffer, front));
     }
 
-    /// Sends what the system takes, up to about `len` bytes.
+    /// Sends what the system accepts, up to about `len` bytes.
     ///
     /// # Errors
     ///
-    /// What the system says: then the client is gone.
+    /// The system's error; the client is gone then.
     pub fn send(&mut self, stream: &mut Stream, len: usize) -> io::Result<Sent> {
         let mut sent = Sent::default();
         while sent.len < len && !self.is_empty() {
@@ -105,7 +106,7 @@ impl Output {
                 Ok(len) => {
                     sent.len += len;
                     sent.freed += self.advance(len);
-                    // What was not taken is taken no sooner for being offered again.
+                    // Offering the rest again at once would not help.
                     if len < room {
                         sent.is_blocked = true;
                         break;
@@ -122,7 +123,7 @@ impl Output {
         Ok(sent)
     }
 
-    /// Offers the first pieces to the system. Returns how long they are, and what the system says.
+    /// Offers the first pieces to the system. Returns their length, and the system's result.
     fn send_once(&self, stream: &mut Stream) -> (usize, io::Result<usize>) {
         let mut pieces = ArrayVec::<IoSlice<'_>, PIECES>::new();
         let (mut start, mut bytes, mut room) = (self.sent, self.bytes_sent, 0);
@@ -146,7 +147,7 @@ impl Output {
         (room, result)
     }
 
-    /// Forgets `len` bytes that were sent. Returns what buffers claimed that are free now.
+    /// Removes `len` sent bytes. Returns the claimed bytes that are free now.
     fn advance(&mut self, len: usize) -> usize {
         let mut freed = 0;
         self.sent += len;

@@ -1,4 +1,4 @@
-//! The sockets together, and which of them have something.
+//! All sockets of a server, and their events.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -8,29 +8,29 @@ use mio::{Events, Poll, Token};
 use sinew_door::{Listener, Stream};
 use sinew_fabric::{Armed, Descriptor, Readiness};
 
-/// Events that are taken from the system at once.
+/// Events taken from the system at once.
 const EVENTS: usize = 256;
 const LISTENER: Token = Token(0);
-/// Tokens of connections begin here.
+/// Token of the first connection.
 const CONNECTIONS: usize = 1;
 
-/// What a socket has.
+/// Event of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
-    /// Somebody comes.
+    /// A client wants to connect.
     Listener,
-    /// Something came, or can be sent, or the client ended.
+    /// Data arrived or can be sent, or the client closed its side.
     Connection { index: usize, readable: bool, hung_up: bool, gone: bool },
 }
 
 pub(super) struct Sockets {
     poll: Poll,
     events: Events,
-    /// Events that were looked at.
+    /// Events already handled.
     taken: usize,
     listener: Listener,
     descriptor: Descriptor,
-    /// Somebody may wait to be let in.
+    /// Whether clients may be waiting to be accepted.
     accepting: bool,
 }
 
@@ -52,16 +52,16 @@ impl Sockets {
         self.listener.address()
     }
 
-    /// Asks the system.
+    /// Asks the system for events.
     pub fn look(&mut self) {
         self.taken = 0;
-        // It fails when a signal comes, and then there are no events.
+        // A signal makes it fail, and then there are no events.
         if self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_err() {
             self.events.clear();
         }
     }
 
-    /// The next thing that the last look found.
+    /// Takes the next event that the last look found.
     pub fn next(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.accepting) {
             return Some(Event::Listener);
@@ -79,7 +79,7 @@ impl Sockets {
         })
     }
 
-    /// Lets the next one in, if there is one.
+    /// Accepts the next client, if there is one.
     pub fn accept(&mut self) -> Option<Stream> {
         loop {
             match self.listener.accept() {
@@ -90,7 +90,7 @@ impl Sockets {
         }
     }
 
-    /// There may be somebody whom the system had no descriptor for.
+    /// Has the listener tried again: clients may wait for whom the system had no descriptor.
     pub fn accept_later(&mut self) {
         self.accepting = true;
     }
@@ -104,7 +104,7 @@ impl Sockets {
     }
 }
 
-/// The sockets tell by themselves.
+/// The sockets need no arming, because their descriptor is always ready when they have events.
 impl Readiness for Sockets {
     fn descriptor(&self) -> Option<Descriptor> {
         Some(self.descriptor.clone())

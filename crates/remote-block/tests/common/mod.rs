@@ -1,4 +1,4 @@
-//! A server on a thread, and a client that says what it likes.
+//! A server on a thread, and a client that can send anything.
 #![allow(dead_code)] // Each test program uses some of it.
 
 use std::io::{Read, Write};
@@ -41,7 +41,7 @@ pub struct Running {
     thread: Option<JoinHandle<Counters>>,
 }
 
-/// Serves a store of so many bytes.
+/// Serves a store of `len` bytes.
 pub fn serve(len: usize, config: Config) -> Running {
     serve_store(RamStore::new(len, config.arena_bytes()).unwrap(), config)
 }
@@ -50,12 +50,12 @@ pub fn serve_store<S: Store + Send + 'static>(store: S, config: Config) -> Runni
     serve_by(Time(Instant::now()), store, config)
 }
 
-/// Serves a store, by a clock of the test's own.
+/// Serves a store, with a clock of the test's own.
 pub fn serve_by<S: Store + Send + 'static>(clock: impl Clock + Send + 'static, store: S, config: Config) -> Running {
     serve_and_look(clock, store, config, |_| {})
 }
 
-/// The same, and has `look` see the store.
+/// As [`serve_by`], and passes the store to `look`.
 pub fn serve_and_look<S: Store + Send + 'static>(
     clock: impl Clock + Send + 'static,
     store: S,
@@ -79,7 +79,7 @@ pub fn serve_and_look<S: Store + Send + 'static>(
 }
 
 impl Running {
-    /// Asks it to end.
+    /// Asks the server to end.
     pub fn ask_to_end(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -96,7 +96,7 @@ impl Running {
         socket
     }
 
-    /// A client past its handshake.
+    /// A client that has done its handshake.
     pub fn client(&self, structured: bool) -> Client {
         let mut socket = self.socket();
         take::<18>(&mut socket);
@@ -133,7 +133,7 @@ pub fn answer(socket: &mut UnixStream) -> (u32, u32, Vec<u8>) {
     (word(8), word(12), data)
 }
 
-/// What a request came to: an error's number, or data, and where they lie.
+/// Result of a request: an error code, or data and their place.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
     Done,
@@ -153,12 +153,13 @@ impl Client {
         self.socket.write_all(&Request { flags, kind, cookie, at, len }.to_bytes()).unwrap();
     }
 
-    /// The next reply, or chunk of one: its cookie, whether it is the last, and what it says. `len`: of data in a simple one.
+    /// The next reply, or chunk of one: its cookie, whether it is the last, and its contents. `len` is the length of
+    /// the data in a simple reply.
     pub fn reply(&mut self, len: u32) -> (u64, bool, Reply) {
         self.reply_to(|_| len)
     }
 
-    /// As [`Self::reply`], where the bytes of data depend on the cookie.
+    /// As [`Self::reply`], with a data length that depends on the cookie.
     pub fn reply_to(&mut self, len_of: impl Fn(u64) -> u32) -> (u64, bool, Reply) {
         let head = take::<16>(&mut self.socket);
         let word = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
@@ -168,7 +169,7 @@ impl Client {
             if error != 0 {
                 return (cookie, true, Reply::Error(error));
             }
-            // In a structured session, it has no data.
+            // In a structured session, a simple reply has no data.
             let len = if self.structured { 0 } else { len_of(cookie) };
             let mut data = vec![0; len as usize];
             self.socket.read_exact(&mut data).unwrap();
@@ -193,7 +194,7 @@ impl Client {
         self.reply(0).2
     }
 
-    /// Reads, whatever chunks there are.
+    /// Reads, and joins the chunks of the reply.
     pub fn read(&mut self, flags: u16, at: u64, len: u32) -> Result<Vec<u8>, u32> {
         self.ask(READ, flags, 2, at, len);
         let mut bytes = vec![0xee; len as usize];

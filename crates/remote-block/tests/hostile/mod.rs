@@ -1,4 +1,4 @@
-//! What must hold of a server whatever a client sends. A fuzz target and property tests share this.
+//! Properties that a server must keep whatever a client sends. Shared by a fuzz target and property tests.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -12,10 +12,10 @@ use super::common::{Client, Reply, Running, serve};
 
 /// Bytes of the device.
 const LEN: usize = 64 << 10;
-/// Requests of a history, so that all their replies fit into a socket's buffers.
+/// Requests of a history, few enough that all their replies fit into a socket's buffers.
 const REQUESTS_MAX: usize = 40;
 
-/// A device that lasts as long as this process, and what it holds.
+/// A device that lasts as long as this process, and its expected contents.
 struct Device {
     running: Running,
     holds: Vec<u8>,
@@ -26,7 +26,8 @@ fn device() -> &'static Mutex<Device> {
     DEVICE.get_or_init(|| Mutex::new(Device { running: serve(LEN, Config::default()), holds: vec![0; LEN] }))
 }
 
-/// A client says `bytes`: as they are, or as requests behind a handshake in order, whose answers are held against a plain array. Then another client is served.
+/// Sends a server `bytes`, either as they are or as requests after a valid handshake, whose replies are compared with a
+/// plain array. Then another client must be served.
 pub fn client(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     handshake(rest);
@@ -34,7 +35,7 @@ pub fn client(bytes: &[u8]) {
     let Device { running, holds } = &mut *device;
     match first % 4 {
         0 => say(running, rest),
-        // Behind the flags.
+        // After valid flags.
         1 => say(running, &[&[0, 0, 0, 3], rest].concat()),
         kind => ask(running.client(kind == 3), holds, rest),
     }
@@ -42,14 +43,14 @@ pub fn client(bytes: &[u8]) {
     if first % 4 < 2 {
         *holds = read;
     } else {
-        assert!(read == *holds, "what a device holds");
+        assert!(read == *holds, "the device holds other bytes");
     }
 }
 
-/// Everything is said, and heard until the server closes.
+/// Sends everything, and reads until the server closes.
 fn say(running: &Running, bytes: &[u8]) {
     let mut socket = running.socket();
-    // A server that has heard enough closes at once.
+    // A server that has received enough closes at once, so this may fail.
     let _ = socket.write_all(bytes).and_then(|()| socket.shutdown(Shutdown::Write));
     let mut said = Vec::new();
     if let Err(error) = socket.read_to_end(&mut said) {
@@ -57,7 +58,7 @@ fn say(running: &Running, bytes: &[u8]) {
     }
 }
 
-/// The handshake of these bytes is the same however they are cut.
+/// Asserts that a handshake of these bytes is the same however they are cut.
 fn handshake(bytes: &[u8]) {
     let export = Export { name: "memory".to_owned(), description: "a test".to_owned(), len: LEN as u64 };
     let shake = |step: usize| {
@@ -70,7 +71,7 @@ fn handshake(bytes: &[u8]) {
             match ran.then {
                 Then::Output => {}
                 Then::Input(wants) => {
-                    assert!(wants > end - consumed, "it has as much as it wants");
+                    assert!(wants > end - consumed, "it wants input that it has");
                     if end == bytes.len() {
                         return (out, None, consumed);
                     }
@@ -83,7 +84,7 @@ fn handshake(bytes: &[u8]) {
     assert_eq!(shake(1), shake(bytes.len().max(1)));
 }
 
-/// What a reply is to be.
+/// Expected reply.
 enum Expected {
     Done,
     Error(u32),
@@ -136,7 +137,7 @@ fn ask(mut client: Client, holds: &mut [u8], bytes: &[u8]) {
     hear(&mut client, expected);
 }
 
-/// Replies come in any order, and each request has one.
+/// Checks the replies, which come in any order: each request has exactly one.
 fn hear(client: &mut Client, mut expected: HashMap<u64, Expected>) {
     while !expected.is_empty() {
         let (cookie, is_last, reply) = client.reply_to(|cookie| match expected.get(&cookie) {
@@ -165,7 +166,7 @@ fn hear(client: &mut Client, mut expected: HashMap<u64, Expected>) {
     }
 }
 
-/// What is left of a history's bytes.
+/// The rest of a history's bytes.
 struct Steps<'a>(&'a [u8]);
 
 impl Steps<'_> {
@@ -179,7 +180,7 @@ impl Steps<'_> {
         self.byte().unwrap_or(0)
     }
 
-    /// Where a request begins: mostly in the device, or near an end.
+    /// Offset of a request: mostly within the device, or near an end.
     fn at(&mut self) -> u64 {
         let (form, byte) = (self.small(), u64::from(self.small()));
         match form {

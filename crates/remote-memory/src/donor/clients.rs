@@ -1,25 +1,26 @@
-//! Clients of a volume beside its writer: which are admitted, and which are not any more.
+//! Clients of a volume besides its writer: which are admitted, and which were expelled.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::protocol::Refusal;
 
-/// Numbers of expelled clients that are kept for one volume, one by one. The lowest of more become a floor below which nobody new is admitted.
+/// Expelled clients remembered per volume, each by its number. When there are more, the lowest number becomes a floor,
+/// below which no new client is admitted.
 const EXPELLED_MAX: usize = 1024;
 
 /// The clients of one volume in one epoch of its writer.
 #[derive(Default)]
 pub(super) struct Clients {
-    /// Their sessions, by client and lane.
+    /// Sessions, by client and lane.
     admitted: BTreeMap<(u64, u8), u64>,
-    /// From the floor on.
+    /// Expelled clients with numbers at or above the floor.
     expelled: BTreeSet<u64>,
-    /// Numbers below are admitted only if they are already.
+    /// Clients with lower numbers stay if they are admitted, and otherwise stay out.
     floor: u64,
 }
 
 impl Clients {
-    /// Ways that they have.
+    /// Admitted lanes of all clients.
     pub fn ways(&self) -> usize {
         self.admitted.len()
     }
@@ -32,12 +33,12 @@ impl Clients {
         self.admitted.contains_key(&(client, lane))
     }
 
-    /// Whether one of them has this session.
+    /// Whether a client has this session.
     pub fn has_session(&self, session: u64) -> bool {
         self.admitted.values().any(|of_client| *of_client == session)
     }
 
-    /// Whether a client can be admitted.
+    /// Checks that a client may be admitted.
     pub fn check(&self, client: u64) -> Result<(), Refusal> {
         let is_out = client < self.floor || self.expelled.contains(&client);
         if is_out && !self.is_admitted(client) { Err(Refusal::Expelled { client }) } else { Ok(()) }
@@ -47,7 +48,7 @@ impl Clients {
         self.admitted.insert((client, lane), session);
     }
 
-    /// Returns how many ways the client had.
+    /// Expels a client, and returns how many lanes it had.
     pub fn expel(&mut self, client: u64) -> usize {
         let before = self.admitted.len();
         self.admitted.retain(|(of, _), _| *of != client);
@@ -59,7 +60,7 @@ impl Clients {
         if self.expelled.len() > EXPELLED_MAX
             && let Some(lowest) = self.expelled.pop_first()
         {
-            // A client below that was slow to come has to join again; one that was expelled never comes back.
+            // A slow client below the floor must join again under a new number; an expelled one never comes back.
             self.floor = lowest + 1;
         }
         gone
@@ -75,7 +76,7 @@ mod tests {
         let mut clients = Clients::default();
         for client in 0..10 * EXPELLED_MAX as u64 {
             assert_eq!(clients.check(client), Ok(()));
-            // Some never came before they were expelled.
+            // Some are expelled before they were ever admitted.
             if client % 3 > 0 {
                 clients.admit(client, 0, client + 1);
             }

@@ -1,23 +1,23 @@
-//! Who has a way to a donor's memory now.
+//! Access that callers have to a donor's memory now.
 
 use std::collections::HashMap;
 
 use sinew_fabric::Generator;
 
-/// Whose: a volume, and the client and its lane that have it; none for its writer.
+/// Holder of an access: a volume, and the client and lane; `None` stands for the volume's writer.
 pub(super) type Whose = (u64, Option<(u64, u8)>);
 
 enum Held<L> {
-    /// It is used past the donor, until it is dropped.
+    /// Used without the donor's help, until it is dropped.
     Verbs(#[allow(dead_code, reason = "dropping it ends it")] L),
     /// Calls with this token are answered.
     Calls(u64),
 }
 
-/// The ways that there are.
+/// All access given out and not yet ended.
 pub(super) struct Lendings<L> {
     held: HashMap<Whose, Held<L>>,
-    /// The volume that calls with a token are for.
+    /// The volume that calls with a token may access.
     tokens: HashMap<u64, u64>,
 }
 
@@ -31,7 +31,7 @@ impl<L> Lendings<L> {
         self.held.insert(to, Held::Verbs(lending));
     }
 
-    /// A token that nobody can guess.
+    /// Gives access by calls, and returns its token, which nobody can guess and which is never 0.
     pub fn give_token(&mut self, to: Whose, random: &mut dyn Generator) -> u64 {
         self.end(to);
         let mut token = random.next_u64();
@@ -49,13 +49,13 @@ impl<L> Lendings<L> {
         }
     }
 
-    /// Ends those that are not to stay.
+    /// Ends every access for which `stays` is false.
     pub fn retain(&mut self, stays: impl Fn(Whose) -> bool) {
         let ended: Vec<Whose> = self.held.keys().copied().filter(|whose| !stays(*whose)).collect();
         ended.into_iter().for_each(|whose| self.end(whose));
     }
 
-    /// The volume whose slabs calls with this token may read and write.
+    /// Returns the volume whose slabs calls with this token may read and write.
     pub fn volume_of(&self, token: u64) -> Option<u64> {
         self.tokens.get(&token).copied()
     }

@@ -1,4 +1,4 @@
-//! How a donor's memory is reached: by one-sided verbs of a device, or by calls alone.
+//! The two ways to reach a donor's memory: one-sided verbs of a device, or calls alone.
 
 use std::ops::Deref;
 
@@ -9,42 +9,42 @@ use super::protocol::Refusal;
 use super::wire::Way;
 use crate::engine::Lending;
 
-/// What gives memory to those who may have it: any verbs [device](Device), whose owners may be reached by calls as well, or [`CallsAlone`].
+/// Provider of a donor's memory: any verbs [device](Device), whose callers may also use calls, or [`CallsAlone`].
 pub trait Lends {
-    /// The memory, and what it takes to give it.
+    /// The memory, with whatever is needed to lend it.
     type Ground: Deref<Target = SharedMemory>;
-    /// One caller's way to it, which ends when this is dropped: when it has been, nothing that was sent by that way changes the memory, but for
-    /// [stragglers](Self::stragglers).
+    /// One caller's access to the memory, which ends when this is dropped. From then on nothing sent over it changes
+    /// the memory, except for [stragglers](Self::stragglers).
     type Lending;
 
-    /// Memory of `len` bytes, all zeros.
+    /// Reserves memory of `len` bytes, all zeros.
     ///
     /// # Errors
     ///
-    /// What the device or the system says.
+    /// The error of the device or the system.
     fn ground(&self, len: usize) -> Result<Self::Ground, VerbsError>;
 
-    /// A way for a caller with these queue pairs.
+    /// Gives access to a caller with these queue pairs.
     ///
     /// # Errors
     ///
-    /// [`Refusal::OtherFabric`].
+    /// [`Refusal::OtherFabric`] if these queue pairs cannot reach the memory.
     fn lend(&self, ground: &Self::Ground, to: &[QpAddress]) -> Result<(Self::Lending, Way), Refusal>;
 
-    /// What may still change the memory although its way has ended: see [`Exposed::stragglers`].
+    /// Writes that may still land although their access has ended; see [`Exposed::stragglers`].
     fn stragglers(&self, ground: &Self::Ground) -> Option<Vec<Straggler>> {
         let _ = ground;
         Some(Vec::new())
     }
 
-    /// Whether one of them changes nothing any more.
+    /// Whether a straggler can change nothing any more.
     fn is_over(&self, ground: &Self::Ground, straggler: &Straggler) -> bool {
         let _ = (ground, straggler);
         true
     }
 }
 
-/// A device's memory.
+/// Memory exposed by a device.
 pub struct Grounds<D: Device> {
     domain: D::Domain,
     memory: <D::Domain as ProtectionDomain>::Exposed,
@@ -87,7 +87,7 @@ impl<D: Device> Lends for D {
 #[derive(Clone, Copy, Debug)]
 pub struct CallsAlone;
 
-/// Memory that nobody but this process reaches.
+/// Memory that only this process can reach.
 #[derive(Debug)]
 pub struct OwnMemory(SharedMemory);
 
@@ -99,7 +99,7 @@ impl Deref for OwnMemory {
     }
 }
 
-/// There is none.
+/// Access over verbs where there are no verbs: it cannot exist.
 #[derive(Debug)]
 pub enum NoLending {}
 

@@ -1,111 +1,117 @@
-//! What a donor is asked for, and what it says.
+//! Calls to a donor, and its answers.
 
 use std::sync::Arc;
 
-/// What a writer asks of a donor, beside reads and writes of its memory.
+/// A call to a donor; reads and writes of its memory go another way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// What it knows of a volume, which it changes in nothing.
+    /// Asks what the donor knows of a volume. Changes nothing.
     Look {
-        /// Which volume.
+        /// The volume.
         volume: u64,
     },
-    /// Its vote for a writer: it takes no record of an earlier one any more.
+    /// Asks for the donor's vote. From then on it accepts no record of an earlier writer.
     Claim {
-        /// Which volume.
+        /// The volume.
         volume: u64,
-        /// The writer's epoch: higher than any that it has voted for.
+        /// Epoch of the writer, higher than any that the donor has voted for.
         epoch: u32,
     },
-    /// A volume's record, to keep.
+    /// Stores a volume's record.
     Record {
-        /// Which volume.
+        /// The volume.
         volume: u64,
-        /// The writer's.
+        /// Epoch of the writer.
         epoch: u32,
-        /// Of the record: a writer's later ones have higher numbers.
+        /// Generation of the record; it grows with each record of the same writer.
         generation: u64,
-        /// The record, which means nothing to a donor.
+        /// The record, which the donor does not interpret.
         record: Arc<[u8]>,
     },
-    /// Takes access to the volume's slabs away from all who had it, and gives it to the caller: when it is answered, nothing that was sent before changes a slab any more. Clients that
-    /// were [admitted](Self::Admit) under the same epoch keep theirs: a writer that fences again has lost its way, and not its clients. A slab in which somebody was stopped in the midst of
-    /// a write is moved by the first fence of an epoch alone, since its writer and its clients go by where slabs were as it began; later ones are refused as [stopped](Refusal::Stopped).
+    /// Takes access to the volume's slabs away from everyone who had it, and gives it to the caller. Once it is
+    /// answered, nothing that was sent before changes a slab any more. Clients [admitted](Self::Admit) under the same
+    /// epoch keep their access: a writer that fences again has lost its own access, but not its clients.
+    ///
+    /// If someone was stopped in the middle of a write to a slab, the slab is moved, but only by the first fence of an
+    /// epoch, since the writer and its clients rely on the places that they learned as the epoch began. Later fences
+    /// are refused as [stopped](Refusal::Stopped).
     Fence {
-        /// Which volume.
+        /// The volume.
         volume: u64,
-        /// The writer's.
+        /// Epoch of the writer.
         epoch: u32,
     },
-    /// Gives the caller access to the volume's slabs beside the writer who fenced it, until it is [expelled](Self::Expel) or a later epoch fences the volume. Whoever asks again
-    /// under the same number and lane has a new way, and loses the old one.
+    /// Gives the caller access to the volume's slabs, beside the writer that fenced it, until the client is
+    /// [expelled](Self::Expel) or a later epoch fences the volume. Asking again with the same number and lane replaces
+    /// the old access by a new one.
     Admit {
-        /// Which volume.
+        /// The volume.
         volume: u64,
-        /// The writer's.
+        /// Epoch of the writer.
         epoch: u32,
-        /// The caller's number, which the writer gave it and gives nobody else in this epoch; later clients have higher numbers.
+        /// Number of the client. The writer gave it out, and gives it to nobody else in this epoch; later clients have
+        /// higher numbers.
         client: u64,
-        /// Which of its ways, below [`LANES_MAX`](super::LANES_MAX): one for each thread that reads and writes.
+        /// Lane of the client, below [`LANES_MAX`](super::LANES_MAX): one for each thread that reads and writes.
         lane: u8,
     },
-    /// Takes access away from a client: when it is answered, nothing that it sent before changes a slab any more, and its number is not admitted again in this epoch, whether it was
-    /// before or not.
+    /// Takes access away from a client. Once it is answered, nothing that the client sent before changes a slab any
+    /// more, and its number is not admitted again in this epoch, even if it had never been admitted.
     Expel {
-        /// Which volume.
+        /// The volume.
         volume: u64,
-        /// The writer's.
+        /// Epoch of the writer.
         epoch: u32,
-        /// The client.
+        /// Number of the client.
         client: u64,
     },
-    /// Its writer lives. Answered as [`Self::Stat`] is.
+    /// Heartbeat of the writer. Answered as [`Self::Stat`] is.
     Beat {
-        /// Which volume.
+        /// The volume.
         volume: u64,
-        /// The writer's.
+        /// Epoch of the writer.
         epoch: u32,
     },
-    /// Its writer has ended, and whoever comes next need not wait for it.
+    /// Ends the writer's work, so that the next one need not wait for it.
     Leave {
-        /// Which volume.
+        /// The volume.
         volume: u64,
-        /// The writer's.
+        /// Epoch of the writer.
         epoch: u32,
     },
-    /// A slab for a volume, all zeros.
+    /// Takes a slab for a volume, all zeros.
     Take {
-        /// Which volume.
+        /// The volume.
         volume: u64,
-        /// The writer's.
+        /// Epoch of the writer.
         epoch: u32,
-        /// Bytes.
+        /// Bytes of the slab.
         len: u64,
     },
     /// Gives a slab back.
     Free {
-        /// Which volume.
+        /// The volume.
         volume: u64,
-        /// The writer's.
+        /// Epoch of the writer.
         epoch: u32,
-        /// The slab.
+        /// Number of the slab.
         slab: u64,
     },
-    /// How much memory there is.
+    /// Asks how much memory there is.
     Stat,
 }
 
 impl Call {
-    /// Whether its answer has a way to the memory with it, for which the caller sends its queue pairs.
+    /// Whether the answer carries access to the memory, for which the caller sends its queue pairs.
     pub fn asks_for_way(&self) -> bool {
         matches!(self, Self::Fence { .. } | Self::Admit { .. })
     }
 }
 
-/// A slab that a volume has.
+/// A slab lent to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lent {
-    /// Its number, which no other slab of this run of the donor has or had.
+    /// Number of the slab, unique within this run of the donor and never used again.
     pub slab: u64,
     /// First byte of it in the donor's memory.
     pub base: u64,
@@ -116,38 +122,39 @@ pub struct Lent {
 /// A record that a donor keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Whose.
+    /// Epoch of the writer that stored it.
     pub epoch: u32,
-    /// Which of that writer's.
+    /// Its place among that writer's records.
     pub generation: u64,
     /// The record.
     pub record: Arc<[u8]>,
 }
 
-/// What a donor says.
+/// A donor's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// To [`Call::Look`] and [`Call::Claim`].
+    /// Answer to [`Call::Look`] and [`Call::Claim`].
     Known {
-        /// Of this run of the donor: what an earlier run knew is gone.
+        /// Number of this run of the donor; what an earlier run knew is lost.
         incarnation: u64,
-        /// The highest epoch that it has voted for; 0 when there is none.
+        /// Highest epoch that the donor has voted for; 0 if there is none.
         promised: u32,
-        /// The volume's record.
+        /// The volume's record, if there is one.
         stored: Option<Stored>,
-        /// Signs of life of the writer who fenced the volume here last: as long as it lives, there are more of them at each look. 0: there has been no writer, or it [left](Call::Leave).
+        /// Heartbeats of the writer that fenced the volume here last; the number grows for as long as it lives. 0 if
+        /// there has been no writer, or if it has [left](Call::Leave).
         beats: u64,
     },
-    /// The record is kept.
+    /// The record is stored.
     Recorded {
         /// As in [`Answer::Known`].
         incarnation: u64,
     },
-    /// Nobody earlier has access any more.
+    /// Nobody who had access before has it any more, except for the clients of the same epoch.
     Fenced {
         /// As in [`Answer::Known`].
         incarnation: u64,
-        /// What reads and writes go with from now on: those of earlier fences are refused, the same writer's as well.
+        /// Session of this fence. Those of earlier fences, of the same writer too, no longer give access.
         session: u64,
         /// The slabs that the volume has here.
         slabs: Vec<Lent>,
@@ -156,84 +163,84 @@ pub enum Answer {
     Admitted {
         /// As in [`Answer::Known`].
         incarnation: u64,
-        /// What its reads and writes go with.
+        /// Session of the client's lane.
         session: u64,
     },
-    /// The client has none, and gets none.
+    /// The client has no access, and gets none again.
     Expelled {
         /// As in [`Answer::Known`].
         incarnation: u64,
     },
-    /// The slab.
+    /// The slab was lent.
     Taken {
         /// As in [`Answer::Known`].
         incarnation: u64,
-        /// It.
+        /// The slab.
         lent: Lent,
     },
-    /// It is nobody's now.
+    /// The slab is free again.
     Freed,
     /// The writer has left.
     Left,
-    /// Bytes. To [`Call::Beat`] as well.
+    /// Memory of the donor, in bytes. Also the answer to [`Call::Beat`].
     Stat {
         /// As in [`Answer::Known`].
         incarnation: u64,
-        /// That are nobody's.
+        /// Bytes that can be lent.
         free: u64,
-        /// All.
+        /// All bytes of the donor.
         len: u64,
-        /// It wants its memory back: volumes move what they have there elsewhere.
+        /// The donor wants its memory back: volumes move their data elsewhere.
         wants_back: bool,
     },
 }
 
-/// Why a donor does not do what it is asked for.
+/// Reason why a donor refuses a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A later writer has been here.
+    /// A later writer has taken the volume over.
     #[error("a writer of epoch {held} has taken the volume over")]
     Older {
-        /// Its epoch.
+        /// Epoch of that writer.
         held: u32,
     },
-    /// It has a later record of the same writer.
-    #[error("it has the record's generation {held}, which is later")]
+    /// The donor holds a later record of the same writer.
+    #[error("it already holds generation {held} of the record, which is later")]
     OldRecord {
-        /// That one's generation.
+        /// Generation of the record that it holds.
         held: u64,
     },
-    /// No room for a slab.
+    /// There is no room for a slab.
     #[error("it has no room for a slab of {asked} bytes: {free} bytes are free")]
     Full {
         /// Bytes asked for.
         asked: u64,
-        /// Bytes that are nobody's.
+        /// Bytes that can be lent.
         free: u64,
     },
-    /// There is no such slab.
+    /// The volume has no such slab.
     #[error("it has no slab {slab} of this volume")]
     NoSlab {
-        /// The number.
+        /// Number of the slab.
         slab: u64,
     },
-    /// The client was expelled, or is so old that nobody knows any more whether it was.
+    /// The client was expelled, or its number is so low that the donor no longer knows whether it was.
     #[error("it admits client {client} no more: join the volume again, under a new number")]
     Expelled {
-        /// Its number.
+        /// Number of the client.
         client: u64,
     },
-    /// Its memory is not reached by the caller's queue pairs.
+    /// The caller's queue pairs cannot reach the memory.
     #[error("its memory is not reached this way: use the fabric that it is served on")]
     OtherFabric,
-    /// Somebody who has lost access may still write.
+    /// Someone who has lost access may still write.
     #[error(
         "a program that lost its access was stopped in the midst of a write to this memory, and there is no other place for what lies there: \
          end that program, or let it go on"
     )]
     Stopped,
-    /// The call makes no sense, or asks for more than anybody gets.
+    /// The call makes no sense, or asks for more than any caller may have.
     #[error("{0}")]
     Never(&'static str),
 }

@@ -1,4 +1,4 @@
-//! A donor that others call, with memory that they reach by verbs or by calls.
+//! A donor as a service: it answers calls, and its memory is reached by verbs or by calls.
 
 use std::ops::Range;
 
@@ -16,52 +16,52 @@ use super::stragglers::Asides;
 use super::wire::{CONTROL, Request, Response, Way};
 use crate::engine::{ACCESS, Parsed, Refusal as AccessRefusal, answer};
 
-/// What a donor is made of.
+/// Configuration of a donor.
 pub struct ServiceConfig {
-    /// Bytes that it gives.
+    /// Bytes that it lends.
     pub len: usize,
-    /// What callers may make it keep.
+    /// Limits on what callers can make it keep.
     pub limits: DonorLimits,
-    /// Who may call; `None`: anybody.
+    /// Key that callers must have; `None` admits anyone.
     pub key: Option<Key>,
-    /// Callers at a time that have greeted and not yet proved that they have the key.
+    /// Callers at a time that have greeted but not yet proved that they have the key.
     pub strangers_max: usize,
-    /// Queue pairs that one writer, or one client, has at most.
+    /// Queue pairs of one writer or one client, at most.
     pub queue_pairs_max: usize,
 }
 
 impl ServiceConfig {
-    /// For so many bytes.
+    /// Defaults for a donor of `len` bytes.
     pub fn new(len: usize, key: Option<Key>) -> Self {
         Self { len, limits: DonorLimits::default(), key, strangers_max: 256, queue_pairs_max: 16 }
     }
 }
 
-/// What a donor counted.
+/// Counters of a donor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServiceStats {
-    /// Calls that were answered.
+    /// Calls answered.
     pub answered: u64,
-    /// Calls that were refused.
+    /// Calls refused.
     pub refused: u64,
-    /// Calls of strangers.
+    /// Calls of strangers, and proofs that failed.
     pub strangers: u64,
-    /// Requests that made no sense.
+    /// Requests that could not be parsed.
     pub nonsense: u64,
     /// Calls that read or wrote memory.
     pub accesses: u64,
-    /// Such calls that were refused: of writers that others have fenced, among them.
+    /// Calls among these that were refused, for example because their writer has been fenced off.
     pub accesses_refused: u64,
 }
 
-/// A donor that others call. It belongs to one thread, which turns its endpoint. Reads and writes of its memory go past it by verbs; those who ask for a way
-/// without queue pairs read and write by calls, which it answers.
+/// A donor as a service. It belongs to one thread, which turns its endpoint. Reads and writes by verbs bypass it;
+/// callers that have no queue pairs read and write by calls, which it answers.
 pub struct Service<L: Lends> {
     lends: L,
     ground: L::Ground,
     donor: Donor,
-    /// Whoever fences a volume, or expels a client, ends these.
+    /// Ended when a volume is fenced or a client is expelled.
     lendings: Lendings<L::Lending>,
     asides: Asides,
     gate: Gate<ClientId>,
@@ -70,11 +70,11 @@ pub struct Service<L: Lends> {
 }
 
 impl<L: Lends + Clone> Service<L> {
-    /// A donor with fresh memory: of a device's, or [of this process](super::CallsAlone).
+    /// Makes a donor with fresh memory, of a device or [of this process](super::CallsAlone).
     ///
     /// # Errors
     ///
-    /// What the device or the system says.
+    /// The error of the device or the system.
     pub fn new(lends: &L, config: ServiceConfig, mut random: Box<dyn Generator>) -> Result<Self, VerbsError> {
         Ok(Self {
             lends: lends.clone(),
@@ -90,27 +90,27 @@ impl<L: Lends + Clone> Service<L> {
 }
 
 impl<L: Lends> Service<L> {
-    /// Its state.
+    /// State of the donor.
     pub fn donor(&self) -> &Donor {
         &self.donor
     }
 
-    /// From now on it [wants its memory back](Donor::want_back).
+    /// Makes the donor [want its memory back](Donor::want_back) from now on.
     pub fn want_back(&mut self) {
         self.donor.want_back();
     }
 
-    /// Its memory.
+    /// Memory of the donor.
     pub fn memory(&self) -> &SharedMemory {
         &self.ground
     }
 
-    /// What it counted.
+    /// Counters of the donor.
     pub fn stats(&self) -> ServiceStats {
         self.stats
     }
 
-    /// Answers a request of an endpoint's, for [`sinew_rpc::Rpc::turn_with`].
+    /// Answers a request that an endpoint received, for [`sinew_rpc::Rpc::turn_with`].
     pub fn take(&mut self, call: Incoming<'_>) {
         match call.request_type() {
             CONTROL => {
@@ -126,7 +126,7 @@ impl<L: Lends> Service<L> {
         }
     }
 
-    /// Whether a call may read and write what it asks for: whoever made it has a way now, and to these slabs.
+    /// Parses a call that reads or writes, and checks that its token is valid now and gives access to these slabs.
     fn check_access<'a>(&self, request: &'a [u8]) -> Result<(SharedMemory, Parsed<'a>), AccessRefusal> {
         let (token, parsed) = Parsed::read(request).ok_or(AccessRefusal::Malformed)?;
         let volume = self.lendings.volume_of(token).ok_or(AccessRefusal::NoRange)?;
@@ -134,14 +134,14 @@ impl<L: Lends> Service<L> {
         Ok((self.memory().clone(), parsed))
     }
 
-    /// A client came or went.
+    /// Handles the arrival or departure of a client.
     pub fn hear(&mut self, event: ClientEvent) {
         if let ClientEvent::Left { client, .. } = event {
             self.gate.forget(client);
         }
     }
 
-    /// What a client gets for these bytes.
+    /// Returns the answer to these bytes of a client.
     pub fn answer(&mut self, client: ClientId, request: &[u8]) -> Vec<u8> {
         let response = match Request::read(request) {
             None => {
@@ -189,15 +189,16 @@ impl<L: Lends> Service<L> {
         self.donor.handle(call, &mut zero)
     }
 
-    /// Whoever loses access has no way any more when this returns, and nothing that was sent by one changes a slab of the volume.
+    /// Handles a call. When this returns, whoever has lost access has no way to the memory, and nothing sent over one
+    /// changes a slab of the volume any more.
     pub(super) fn call(&mut self, call: &Call, addresses: &[QpAddress]) -> Result<(Answer, Option<Way>), Refusal> {
         if addresses.len() > self.queue_pairs_max {
-            return Err(Refusal::Never("whoever reads and writes has not so many queue pairs"));
+            return Err(Refusal::Never("the caller sends too many queue pairs"));
         }
         if matches!(call, Call::Take { .. } | Call::Stat) {
             self.asides.release(&self.lends, &self.ground, &mut self.donor);
         }
-        // Within an epoch, its writer and its clients go by places that they were told before.
+        // Within an epoch, the writer and its clients rely on the places that they were told before.
         let begins_epoch = matches!(*call, Call::Fence { volume, epoch } if epoch > self.donor.fence_of(volume));
         let mut answer = self.handle(call)?;
         let way = match *call {
@@ -208,7 +209,7 @@ impl<L: Lends> Service<L> {
                 });
                 self.asides.settle(&self.lends, &self.ground, &mut self.donor, volume, begins_epoch)?;
                 if let Answer::Fenced { slabs, .. } = &mut answer {
-                    // Some of them may have been moved.
+                    // Some slabs may have moved.
                     *slabs = self.donor.slabs_of(volume).collect();
                 }
                 Some(self.lend((volume, None), addresses)?)
@@ -224,7 +225,7 @@ impl<L: Lends> Service<L> {
         Ok((answer, way))
     }
 
-    /// A way for these queue pairs, or, where there are none, by calls, in place of the one that was lent before.
+    /// Gives access to these queue pairs, or by calls if there are none, in place of what the holder had before.
     fn lend(&mut self, to: Whose, addresses: &[QpAddress]) -> Result<Way, Refusal> {
         self.lendings.end(to);
         if addresses.is_empty() {

@@ -1,4 +1,4 @@
-//! Which part of a donor's memory is whose.
+//! Division of a donor's memory into slabs, and their owners.
 
 use std::ops::Range;
 
@@ -9,17 +9,17 @@ const ALIGN: u64 = 4096;
 
 struct Owned {
     lent: Lent,
-    /// None: it is set aside, since somebody may still write there who should not.
+    /// `None` once the slab is set aside, because someone who has lost access may still write there.
     volume: Option<u64>,
 }
 
-/// The slabs of one memory, by where they lie.
+/// Slabs of one memory, in the order of their addresses.
 pub(super) struct Slabs {
     len: u64,
     free: u64,
     owned: Vec<Owned>,
     next: u64,
-    /// Bytes from here on were never anybody's.
+    /// No byte from here on has ever belonged to a slab.
     fresh: u64,
 }
 
@@ -32,7 +32,7 @@ impl Slabs {
         self.len
     }
 
-    /// Bytes that are nobody's.
+    /// Bytes in no slab, lent or set aside.
     pub fn free_bytes(&self) -> u64 {
         self.free
     }
@@ -41,18 +41,19 @@ impl Slabs {
         self.owned.iter().filter(move |owned| owned.volume == Some(volume)).map(|owned| owned.lent)
     }
 
-    /// Slabs that these bytes touch, with their volumes.
+    /// Slabs that overlap these bytes, with their volumes.
     pub fn under(&self, range: Range<u64>) -> impl Iterator<Item = (Option<u64>, Lent)> {
         let touches = move |lent: &Lent| lent.base < range.end && range.start < lent.base + lent.len;
         self.owned.iter().filter(move |owned| touches(&owned.lent)).map(|owned| (owned.volume, owned.lent))
     }
 
-    /// Bytes that are set aside.
+    /// Bytes set aside.
     pub fn aside_bytes(&self) -> u64 {
         self.owned.iter().filter(|owned| owned.volume.is_none()).map(|owned| owned.lent.len).sum()
     }
 
-    /// Gives a slab another place, under its number. The old one, which is returned first, is set aside under a number of its own.
+    /// Moves a slab to another place, under the same number. Returns the old place, which is set aside under a number
+    /// of its own, and then the new one.
     pub fn relocate(&mut self, volume: u64, slab: u64) -> Option<(Lent, Lent)> {
         let old = self.of(volume).find(|lent| lent.slab == slab)?;
         let (taken, _) = self.take(volume, old.len)?;
@@ -69,21 +70,22 @@ impl Slabs {
         Some((aside, moved))
     }
 
-    /// What was set aside is nobody's.
+    /// Frees a place that was set aside.
     pub fn release(&mut self, slab: u64) {
         if let Some(index) = self.owned.iter().position(|owned| owned.lent.slab == slab && owned.volume.is_none()) {
             self.free += self.owned.remove(index).lent.len;
         }
     }
 
-    /// Whether these bytes lie in one slab of the volume.
+    /// Whether these bytes lie in a single slab of the volume.
     pub fn has(&self, volume: u64, range: &Range<u64>) -> bool {
         let behind = self.owned.partition_point(|owned| owned.lent.base <= range.start);
         let owned = behind.checked_sub(1).and_then(|index| self.owned.get(index));
         owned.is_some_and(|Owned { lent, volume: of }| *of == Some(volume) && range.end <= lent.base + lent.len)
     }
 
-    /// The first gap that has room. Returns the slab, and how many of its bytes may be other than zero.
+    /// Takes the first gap with room. Returns the slab, and the length of the prefix that may hold bytes other than
+    /// zero.
     pub fn take(&mut self, volume: u64, len: u64) -> Option<(Lent, u64)> {
         let mut base = 0u64;
         let mut place = self.owned.len();

@@ -7,17 +7,17 @@ use super::clients::Clients;
 use super::protocol::{Answer, Call, Lent, Refusal, Stored};
 use super::slabs::Slabs;
 
-/// Ways that a client has at once, at most.
+/// Lanes that one client can have at once.
 pub const LANES_MAX: u8 = 16;
 
-/// What callers may make a donor keep.
+/// Limits on what callers can make a donor keep.
 #[derive(Clone, Copy, Debug)]
 pub struct DonorLimits {
-    /// Volumes that it knows at once.
+    /// Volumes known at once.
     pub volumes_max: usize,
-    /// Bytes of a record.
+    /// Longest record, in bytes.
     pub record_len_max: usize,
-    /// Ways of clients that are admitted at once, of all volumes.
+    /// Lanes admitted at once, over the clients of all volumes.
     pub clients_max: usize,
 }
 
@@ -29,25 +29,25 @@ impl Default for DonorLimits {
 
 #[derive(Default)]
 struct Held {
-    /// The highest epoch that it voted for.
+    /// Highest epoch that got this donor's vote.
     promised: u32,
-    /// The epoch that has access.
+    /// Epoch that has access.
     fence: u32,
-    /// Of the last fence: earlier ones give no access any more.
+    /// Session of the last fence: those of earlier fences give no access any more.
     session: u64,
-    /// Signs of life of who has access; 0 when it has left.
+    /// Heartbeats of the writer that has access; 0 once it has left.
     beats: u64,
     stored: Option<Stored>,
     clients: Clients,
 }
 
-/// Which slabs are whose, who may use them, and the votes.
+/// A donor's state: which slabs belong to which volume, who may use them, and the votes.
 pub struct Donor {
     incarnation: u64,
     slabs: Slabs,
     volumes: HashMap<u64, Held>,
     sessions: u64,
-    /// Clients of all volumes.
+    /// Lanes of clients admitted now, over all volumes.
     admitted: usize,
     wants_back: bool,
     limits: DonorLimits,
@@ -60,7 +60,8 @@ impl std::fmt::Debug for Donor {
 }
 
 impl Donor {
-    /// A donor of `len` bytes. `incarnation` is drawn by lot, so that nobody takes it for an earlier run of the same donor.
+    /// Makes a donor of `len` bytes. `incarnation` is drawn at random, so that this run of the donor is not taken for
+    /// an earlier one.
     pub fn new(incarnation: u64, len: u64, limits: DonorLimits) -> Self {
         Self {
             incarnation,
@@ -73,22 +74,22 @@ impl Donor {
         }
     }
 
-    /// This run's number.
+    /// Number of this run.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// From now on it wants its memory back: it lends no more, and tells the volumes that have some.
+    /// Makes the donor want its memory back: from now on it lends no more, and tells the volumes that hold some.
     pub fn want_back(&mut self) {
         self.wants_back = true;
     }
 
-    /// Bytes that volumes have.
+    /// Bytes lent to volumes.
     pub fn lent_bytes(&self) -> u64 {
         self.slabs.len() - self.slabs.free_bytes() - self.slabs.aside_bytes()
     }
 
-    /// Slabs that these bytes touch, and whose they are; none where they are [set aside](Self::relocate).
+    /// Slabs that overlap these bytes, each with its volume, or `None` where it is [set aside](Self::relocate).
     pub fn slabs_under(&self, range: Range<u64>) -> impl Iterator<Item = (Option<u64>, Lent)> {
         self.slabs.under(range)
     }
@@ -98,51 +99,54 @@ impl Donor {
         self.slabs.of(volume)
     }
 
-    /// Gives a slab another place in the memory, to which its bytes are to be copied: from the first to the second of those that are returned. The old place is set aside,
-    /// under a number of its own, until it is [released](Self::release).
+    /// Moves a slab to another place in the memory. Returns the old place and the new one; the caller copies the bytes
+    /// from the first to the second. The old place is set aside, under a number of its own, until it is
+    /// [released](Self::release).
     ///
     /// # Errors
     ///
-    /// [`Refusal::Stopped`]: there is no room, or clients know where it is.
+    /// [`Refusal::Stopped`] if there is no room, or if the volume has clients, which know the old place.
     pub fn relocate(&mut self, volume: u64, slab: u64) -> Result<(Lent, Lent), Refusal> {
         let has_clients = self.volumes.get(&volume).is_some_and(|held| held.clients.ways() > 0);
         let moved = if has_clients { None } else { self.slabs.relocate(volume, slab) };
         moved.ok_or(Refusal::Stopped)
     }
 
-    /// Nobody writes any more to what was set aside under this number.
+    /// Frees the place that was set aside under this number, once nobody can write to it any more.
     pub fn release(&mut self, slab: u64) {
         self.slabs.release(slab);
     }
 
-    /// Bytes that are nobody's.
+    /// Bytes in no slab, lent or set aside.
     pub fn free_bytes(&self) -> u64 {
         self.slabs.free_bytes()
     }
 
-    /// Whether whoever [fenced](Answer::Fenced) the volume with this session, or was [admitted](Answer::Admitted) with it, may use its slabs.
+    /// Whether this session gives access to the volume's slabs: that of the last [fence](Answer::Fenced), or of a
+    /// client that is still [admitted](Answer::Admitted).
     pub fn allows(&self, volume: u64, session: u64) -> bool {
         let held = self.volumes.get(&volume).filter(|_| session > 0);
         held.is_some_and(|held| held.session == session || held.clients.has_session(session))
     }
 
-    /// The epoch that has access to a volume; 0: none had so far.
+    /// Epoch that has access to a volume; 0 if none has had it yet.
     pub fn fence_of(&self, volume: u64) -> u32 {
         self.volumes.get(&volume).map_or(0, |held| held.fence)
     }
 
-    /// Whether the volume has this client.
+    /// Whether the client is admitted to the volume.
     pub fn is_admitted(&self, volume: u64, client: u64) -> bool {
         self.volumes.get(&volume).is_some_and(|held| held.clients.is_admitted(client))
     }
 
-    /// Whether the bytes lie in one slab of the volume.
+    /// Whether the bytes lie in a single slab of the volume.
     pub fn is_in_slab(&self, volume: u64, range: Range<u64>) -> bool {
         self.slabs.has(volume, &range)
     }
 
-    /// Does what it is asked for. After [`Answer::Fenced`], [`Answer::Admitted`] and [`Answer::Expelled`], and before they are sent, whoever [is not allowed](Self::allows) any more is cut off. `zero` makes
-    /// these bytes of the memory zero.
+    /// Handles a call. After [`Answer::Fenced`], [`Answer::Admitted`] and [`Answer::Expelled`], the caller must cut off
+    /// everyone who [is no longer allowed](Self::allows) before it sends the answer. `zero` fills these bytes of the
+    /// memory with zeros.
     ///
     /// # Errors
     ///
@@ -169,7 +173,7 @@ impl Donor {
             }
             Call::Record { volume, epoch, generation, record } => {
                 if record.len() > self.limits.record_len_max {
-                    return Err(Refusal::Never("the record is longer than a donor keeps"));
+                    return Err(Refusal::Never("the record is longer than this donor keeps"));
                 }
                 let held = self.held(*volume)?;
                 if *epoch < held.promised {
@@ -200,14 +204,14 @@ impl Donor {
             Call::Admit { volume, epoch, client, lane } => {
                 self.check(*volume, *epoch)?;
                 if *lane >= LANES_MAX {
-                    return Err(Refusal::Never("a client has no more lanes than this"));
+                    return Err(Refusal::Never("the lane's number is too high"));
                 }
                 let session = self.sessions + 1;
                 let clients = &mut self.held(*volume)?.clients;
                 clients.check(*client)?;
                 let is_new = !clients.has_way(*client, *lane);
                 if is_new && self.admitted >= self.limits.clients_max {
-                    return Err(Refusal::Never("it has as many clients as it can"));
+                    return Err(Refusal::Never("the donor has as many clients as it can take"));
                 }
                 self.held(*volume)?.clients.admit(*client, *lane, session);
                 self.sessions = session;
@@ -220,7 +224,7 @@ impl Donor {
                 Ok(Answer::Expelled { incarnation })
             }
             Call::Beat { volume, epoch } => {
-                // A donor that has started again says that it is another one.
+                // A donor that has restarted does not know the volume; its answer shows the new incarnation.
                 if let Some(held) = self.volumes.get_mut(volume) {
                     if held.fence > *epoch {
                         return Err(Refusal::Older { held: held.fence });
@@ -273,12 +277,13 @@ impl Donor {
 
     fn held(&mut self, volume: u64) -> Result<&mut Held, Refusal> {
         if !self.volumes.contains_key(&volume) && self.volumes.len() >= self.limits.volumes_max {
-            return Err(Refusal::Never("it knows as many volumes as it can"));
+            return Err(Refusal::Never("the donor has as many volumes as it can take"));
         }
         Ok(self.volumes.entry(volume).or_default())
     }
 
-    /// Only whoever fenced all others takes and gives back slabs.
+    /// Checks that the epoch is the one that fenced the volume last: only that writer admits clients and takes or frees
+    /// slabs.
     fn check(&self, volume: u64, epoch: u32) -> Result<(), Refusal> {
         let held = self.fence_of(volume);
         if held == epoch && held > 0 {
@@ -394,7 +399,7 @@ mod tests {
         assert_eq!(admit(&mut donor, VOLUME, 4, 2), Err(Refusal::Expelled { client: 2 }));
         ask(&mut donor, expel(4, 9)).unwrap();
         assert_eq!(admit(&mut donor, VOLUME, 4, 9), Err(Refusal::Expelled { client: 9 }), "it had not come yet");
-        // The same writer has lost its way, and not its clients.
+        // A writer that fences again has lost its way to the memory, but keeps its clients.
         ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 4 }).unwrap();
         assert!(donor.allows(VOLUME, again) && donor.is_admitted(VOLUME, 1));
         assert!(admit(&mut donor, VOLUME, 4, 2).is_err());

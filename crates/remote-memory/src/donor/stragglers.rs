@@ -1,4 +1,4 @@
-//! What may still be written by those who have lost access, where a device cannot stop it: no slab lies there any more.
+//! Stragglers: writes of those who have lost access that a device cannot stop. Slabs are moved out of their reach.
 
 use sinew_fabric::verbs::Straggler;
 use sinew_mem::SharedMemory;
@@ -7,17 +7,17 @@ use super::lends::Lends;
 use super::protocol::{Lent, Refusal};
 use super::state::Donor;
 
-/// Stragglers, each with the number under which the place that it may write to is set aside.
+/// Stragglers, each with the number of the place set aside to which it may write.
 #[derive(Debug, Default)]
 pub(super) struct Asides(Vec<(Straggler, u64)>);
 
 impl Asides {
-    /// After ways of a volume were ended: has its slabs lie where nobody writes by one of those any more. They move if they `may`: only as an epoch begins, when nobody has been told yet where
-    /// they are.
+    /// Moves a volume's slabs out of reach of stragglers, after some access to the volume was ended. They move only if
+    /// they `may`: as an epoch begins, when nobody has yet been told where they are.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Stopped`]: somebody may, and the slab cannot be moved.
+    /// [`Refusal::Stopped`] if a straggler may write to a slab that cannot be moved.
     pub fn settle<L: Lends>(
         &mut self,
         lends: &L,
@@ -47,7 +47,7 @@ impl Asides {
         Ok(())
     }
 
-    /// Gives up what nobody can write to any more.
+    /// Frees the places that no straggler can write to any more.
     pub fn release<L: Lends>(&mut self, lends: &L, ground: &L::Ground, donor: &mut Donor) {
         let over: Vec<u64> = {
             let is_over = |(straggler, aside): &(Straggler, u64)| lends.is_over(ground, straggler).then_some(*aside);
@@ -60,7 +60,7 @@ impl Asides {
     }
 }
 
-/// What is half written in the old place is so in the new one, too.
+/// Copies a slab, half-finished writes included.
 fn copy(memory: &SharedMemory, from: Lent, to: Lent) {
     let mut bytes = vec![0; 256 << 10];
     let mut at = 0;
@@ -91,7 +91,7 @@ mod tests {
 
     const SLAB: u64 = 300 << 10;
 
-    /// A device whose initiators can be stopped.
+    /// A device whose initiators can be stopped in the middle of a write.
     #[derive(Clone, Default)]
     struct Stopping(Rc<RefCell<Vec<Straggler>>>);
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     impl World {
-        /// Two volumes with a slab each, of their numbers' bytes, and room for so many more.
+        /// Two volumes with one slab each, filled with the volume's number, and room for `more` further slabs.
         fn new(more: u64) -> Self {
             let lends = Stopping::default();
             let len = (2 + more) * SLAB;
@@ -173,7 +173,7 @@ mod tests {
         assert!(world.holds(1) && world.holds(2));
         let (lent, free) = (world.donor.lent_bytes(), world.donor.free_bytes());
         assert_eq!((lent, free), (2 * SLAB, 0));
-        // The next writer finds it in place, and the old place free when both are over.
+        // The next writer finds the slab in its new place; the old place is free once both stragglers are over.
         let moved = world.slab(1);
         assert_eq!((world.settle(1, true), world.slab(1)), (Ok(()), moved));
         for left in (0..2).rev() {
@@ -211,7 +211,8 @@ mod tests {
             panic!("it has room")
         };
         ask(Call::Admit { volume: 1, epoch: 1, client: 1, lane: 0 }).unwrap();
-        // Its only client is stopped in the midst of a write, and expelled. Nobody has a way any more, and the writer still goes by the place that it was told.
+        // The only client is stopped in the middle of a write, and expelled. Nobody has access any more, but the writer
+        // still relies on the place that it was told.
         lends.0.borrow_mut().push(Straggler { range: lent.base..lent.base + 4096, words: [1; 5] });
         for call in [Call::Expel { volume: 1, epoch: 1, client: 1 }, Call::Fence { volume: 1, epoch: 1 }] {
             assert_eq!(ask(call), Err(Refusal::Stopped));

@@ -1,6 +1,7 @@
-//! What a donor and its callers send each other, as bytes.
+//! The wire format of a donor's requests and responses.
 //!
-//! A request is a greeting, the proof that its sender has the key, or a [`Call`] with, behind a [`Call::Fence`] and a [`Call::Admit`], the sender's queue pairs. Little-endian.
+//! A request is a greeting, the proof that its sender has the key, or a [`Call`]. The sender's queue pairs follow a
+//! [`Call::Fence`] or a [`Call::Admit`]. Numbers are little-endian.
 
 use sinew_fabric::verbs::{QpAddress, RemoteMemory};
 use sinew_rpc::RequestType;
@@ -8,51 +9,51 @@ use sinew_rpc::gate::PROOF_LEN;
 
 use super::protocol::{Answer, Call, Lent, Refusal, Stored};
 
-/// The type of a donor's requests.
+/// Request type of the calls that control a donor.
 pub const CONTROL: RequestType = RequestType::new(48);
 
-/// What a donor is sent.
+/// A request to a donor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Asks for a nonce.
     Greet,
-    /// The nonce's proof.
+    /// Proves possession of the key, by the nonce.
     Prove([u8; PROOF_LEN]),
-    /// A call, with the sender's queue pairs behind those that [ask for a way](Call::asks_for_way).
+    /// A call. The sender's queue pairs follow those that [ask for a way](Call::asks_for_way).
     Call(Call, Vec<QpAddress>),
 }
 
-/// Where a volume's memory is reached.
+/// How a volume's memory is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By verbs, for who sent queue pairs.
+    /// By verbs, for a caller that sent queue pairs.
     Verbs {
         /// The donor's queue pairs.
         queue_pairs: Vec<QpAddress>,
-        /// Its memory.
+        /// The donor's memory.
         memory: RemoteMemory,
     },
-    /// By calls of type [`ACCESS`](crate::engine::ACCESS), for who sent none.
+    /// By calls of type [`ACCESS`](crate::engine::ACCESS), for a caller that sent no queue pairs.
     Calls {
-        /// What the calls go with.
+        /// Token that each such call must carry.
         token: u64,
-        /// Bytes of its memory.
+        /// Bytes of the donor's memory.
         len: u64,
     },
 }
 
-/// What a donor sends.
+/// A donor's response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// Prove that you have the key, with this.
+    /// Nonce with which the caller is to prove that it has the key.
     Nonce([u8; PROOF_LEN]),
-    /// Calls are answered.
+    /// The caller is known: its calls are answered.
     Welcome,
-    /// Who are you?
+    /// The caller is not known: it must greet and prove first.
     Stranger,
-    /// It is done; what [asks for a way](Call::asks_for_way) has the way to the memory with it.
+    /// The call succeeded. If it [asks for a way](Call::asks_for_way), the way to the memory is included.
     Answer(Answer, Option<Way>),
-    /// It is not.
+    /// The call was refused.
     Refused(Refusal),
 }
 
@@ -119,7 +120,8 @@ impl<'a> Reader<'a> {
         self.bytes()?.try_into().ok()
     }
 
-    /// Items that take a byte each at least, so that nobody has us make room for more than was sent.
+    /// Reads a list of items. Each takes at least one byte, so a hostile count cannot make us reserve more items than
+    /// bytes were sent.
     fn many<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = usize::try_from(self.word()?).ok().filter(|count| *count <= self.0.len())?;
         (0..count).map(|_| read(self)).collect()
@@ -129,7 +131,7 @@ impl<'a> Reader<'a> {
         self.many(|reader| QpAddress::from_bytes(reader.bytes()?))
     }
 
-    /// A way, or that there is none.
+    /// Reads an optional way to the memory.
     fn way(&mut self) -> Option<Option<Way>> {
         match self.word()? {
             0 => Some(None),
@@ -149,7 +151,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Request {
-    /// As bytes.
+    /// The request as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (call, addresses) = match self {
             Self::Greet => return vec![0],
@@ -176,7 +178,7 @@ impl Request {
         }
     }
 
-    /// From bytes; `None` when they make no sense.
+    /// Parses a request; `None` if it is malformed.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let kind = reader.byte()?;
@@ -215,7 +217,7 @@ impl Request {
 }
 
 impl Response {
-    /// As bytes.
+    /// The response as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Nonce(nonce) => Writer::of(0).bytes(nonce).0,
@@ -268,7 +270,7 @@ impl Response {
         }
     }
 
-    /// From bytes; `None` when they make no sense.
+    /// Parses a response; `None` if it is malformed.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let lent =
@@ -288,8 +290,10 @@ impl Response {
                     16 => Refusal::Expelled { client: first },
                     17 => Refusal::OtherFabric,
                     18 => Refusal::Stopped,
-                    // Its own words are for those who read its log.
-                    _ => Refusal::Never("the donor says that this makes no sense, or is more than anybody gets"),
+                    // The donor's own text is not taken over from the wire.
+                    _ => Refusal::Never(
+                        "the donor says that the call makes no sense, or asks for more than any caller may have",
+                    ),
                 })
             }
             8 => {

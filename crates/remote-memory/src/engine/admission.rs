@@ -1,24 +1,25 @@
-//! How many bytes may be in flight to a donor (rdmabox IV-A, admission control).
+//! Admission control: the limit on bytes in flight to a donor (rdmabox IV-A).
 
-/// A policy: how many bytes of requests may be in flight to one donor, over all threads. Requests that find the window full wait in the merge queue, where they
-/// merge. One request is always admitted, however long it is. It is asked with a lock held, so it is quick.
+/// A policy for the bytes of requests in flight to one donor, over all threads. Requests that find the window full wait
+/// in the merge queue, where they merge. One request is always admitted, however long it is. The methods are called
+/// with a lock held, so they must be quick.
 pub trait Admission: Send {
     /// Bytes that may be in flight now.
     fn window_bytes(&self) -> u64;
 
-    /// Whether the window can change. One that cannot is asked once, and told nothing.
+    /// Whether the window can change. A policy that returns false is asked for its window once, and told nothing.
     fn learns(&self) -> bool {
         true
     }
 
-    /// A request is over that was in flight for `latency_ns`.
+    /// Called when a request of `bytes` bytes has succeeded, after `latency_ns` in flight.
     fn completed(&mut self, bytes: u64, latency_ns: u64, now_ns: u64);
 
-    /// The window was full, and requests had to wait for it.
+    /// Called when the window was full, so that requests had to wait.
     fn held_back(&mut self) {}
 }
 
-/// No window at all.
+/// A policy without any limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unlimited;
 
@@ -34,10 +35,10 @@ impl Admission for Unlimited {
     fn completed(&mut self, _: u64, _: u64, _: u64) {}
 }
 
-/// The paper's: a window that somebody found by measuring where the rate was highest.
+/// The paper's policy: a fixed window, found by measuring where the rate is highest.
 #[derive(Clone, Copy, Debug)]
 pub struct StaticWindow {
-    /// Bytes.
+    /// Bytes that may be in flight.
     pub bytes: u64,
 }
 

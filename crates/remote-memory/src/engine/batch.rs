@@ -1,26 +1,26 @@
-//! What is made of requests that were taken together: which of them become one operation, and how.
+//! Batching: which of the requests taken together become one operation, and how.
 
 use std::collections::VecDeque;
 
 use super::path::{Limits, Path};
 use super::state::{Buffer, Carried};
 
-/// What becomes of requests that gathered (rdmabox IV-A, Figure 6).
+/// How requests that are taken together are turned into operations (rdmabox IV-A, Figure 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Each is an operation with a doorbell of its own.
+    /// Each request is an operation with a doorbell of its own.
     Single,
-    /// Adjacent ones become one operation; each operation has a doorbell of its own.
+    /// Adjacent requests become one operation; each operation has a doorbell of its own.
     Merge,
-    /// Each is an operation; all of them have one doorbell.
+    /// Each request is an operation; all operations share one doorbell.
     Doorbell,
-    /// Adjacent ones become one operation, and all operations have one doorbell.
+    /// Adjacent requests become one operation, and all operations share one doorbell.
     #[default]
     Hybrid,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Self; 4] = [Self::Single, Self::Merge, Self::Doorbell, Self::Hybrid];
 
     /// Whether adjacent requests become one operation.
@@ -29,23 +29,23 @@ impl Mode {
         matches!(self, Self::Merge | Self::Hybrid)
     }
 
-    /// Whether operations have one doorbell.
+    /// Whether all operations share one doorbell.
     #[inline]
     pub fn chains(self) -> bool {
         matches!(self, Self::Doorbell | Self::Hybrid)
     }
 }
 
-/// How an operation has its bytes.
+/// How an operation gets at the requests' buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// Each request's buffer is a piece of it.
+    /// Each request's buffer is one piece of the operation.
     Gather,
-    /// They are copied into one registered buffer, or out of it (preMR).
+    /// The bytes are copied into one registered buffer, or out of it (preMR).
     Copy,
 }
 
-/// The first so many of those that were taken become one operation.
+/// The first `requests` of those taken, which become one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub requests: usize,
@@ -60,7 +60,7 @@ pub(super) struct Merging {
     pub copied_piece_max: usize,
 }
 
-/// Brings adjacent requests together: reads, then writes, each by address.
+/// Sorts requests so that adjacent ones come together: reads before writes, each by address.
 pub(super) fn sort(taken: &mut VecDeque<Carried>) {
     if taken.len() > 1 {
         taken.make_contiguous().sort_unstable_by_key(|request| (request.is_write(), request.start));
@@ -76,7 +76,7 @@ pub(super) fn is_direct(path: &impl Path, request: &Carried) -> bool {
     }
 }
 
-/// What the first operation is made of, where adjacent requests may become one.
+/// Returns the requests that the first operation is made of, where adjacent requests may become one.
 pub(super) fn merge(path: &impl Path, limits: &Limits, merging: Merging, taken: &VecDeque<Carried>) -> Option<Run> {
     let first = taken.front()?;
     let is_write = first.is_write();
@@ -84,7 +84,7 @@ pub(super) fn merge(path: &impl Path, limits: &Limits, merging: Merging, taken: 
     let (mut requests, mut len, mut end) = (1, first.len, first.end());
     let mut can_copy = first.len <= merging.copied_piece_max;
     let first_is_direct = is_direct(path, first);
-    // The run as far as it can be gathered: its requests and bytes.
+    // Requests and bytes up to which the run can be gathered.
     let mut gathered = (1, first.len);
     let mut all_direct = first_is_direct;
     for next in taken.iter().skip(1) {
@@ -105,7 +105,7 @@ pub(super) fn merge(path: &impl Path, limits: &Limits, merging: Merging, taken: 
     let run = if gathered.0 == requests && first_is_direct {
         Run { requests, len, how: How::Gather }
     } else if can_copy || !first_is_direct {
-        // One that must be copied anyway, or so many small ones.
+        // Either the first must be copied anyway, or there are more small requests than an operation has pieces.
         let (requests, len) = if can_copy { (requests, len) } else { (1, first.len) };
         Run { requests, len, how: How::Copy }
     } else {

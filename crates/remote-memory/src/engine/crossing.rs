@@ -1,4 +1,4 @@
-//! From how many bytes on registering is cheaper than copying (rdmabox IV-A, Figure 5).
+//! Measurement of the size from which registering memory is cheaper than copying it (rdmabox IV-A, Figure 5).
 
 use std::hint::black_box;
 
@@ -8,27 +8,27 @@ use sinew_mem::{AllocError, Arena};
 
 use super::registering::Registering;
 
-/// Bytes that are registered, or copied: 4 KB to 4 MB, which processes may lock as a rule.
+/// Shortest and longest buffer measured, in bytes: 4 KB to 4 MB, which processes may usually lock.
 const LEN_MIN: usize = 4 << 10;
 const LEN_MAX: usize = 4 << 20;
-/// The crossing is told in pages.
+/// The result is rounded up to pages of this many bytes.
 const PAGE: usize = 4096;
 
-/// What one length takes.
+/// Cost of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Takes {
-    /// Bytes.
+    /// Length of the buffer, in bytes.
     pub len: usize,
-    /// To register them and to end that, in nanoseconds: the median.
+    /// Median time to register and deregister the buffer, in ns.
     pub register_ns: u64,
-    /// To copy them, in nanoseconds: the median.
+    /// Median time to copy the buffer, in ns.
     pub copy_ns: u64,
 }
 
-/// What registering and copying take, by length.
+/// Cost of registering and of copying, by length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Crossing {
-    /// By length, from 4 KB to 4 MB in powers of two.
+    /// Costs, for lengths from 4 KB to 4 MB in powers of two.
     pub takes: Vec<Takes>,
 }
 
@@ -42,11 +42,11 @@ fn median(times: &mut [u64]) -> u64 {
 }
 
 impl Crossing {
-    /// Measures both by turns, `rounds` times for each length.
+    /// Measures registering and copying alternately, `rounds` times for each length.
     ///
     /// # Errors
     ///
-    /// What `register` says.
+    /// The error of `register`.
     pub fn measure<E>(
         clock: &impl Clock,
         rounds: usize,
@@ -70,11 +70,12 @@ impl Crossing {
         Ok(Self { takes })
     }
 
-    /// Measures them on a domain: of buffers of an arena that it does not know, which are copied to one that it does. All of it is in memory before.
+    /// Measures on a domain: registers buffers of an arena unknown to it, and copies them to an arena of its own. All
+    /// memory is touched beforehand.
     ///
     /// # Errors
     ///
-    /// What the system says: no memory, or too little that may be locked.
+    /// The system's error: no memory, or too little that may be locked.
     pub fn of_domain(domain: &impl ProtectionDomain, clock: &impl Clock, rounds: usize) -> Result<Self, VerbsError> {
         let no_memory =
             |source| VerbsError::System { doing: "mapping memory to measure".to_owned(), source, remedy: None };
@@ -87,7 +88,7 @@ impl Crossing {
             buffer[..].fill(1);
             Ok(buffer)
         };
-        // One for each length, since it is a buffer as a whole that is registered.
+        // One buffer for each length, since a buffer is registered as a whole.
         let sources = lens().map(made).collect::<Result<Vec<_>, AllocError>>()?;
         let of = |len: usize| &sources[(len / LEN_MIN).trailing_zeros() as usize];
         let register = |len: usize| domain.register(of(len).place()).map(drop);
@@ -97,8 +98,9 @@ impl Crossing {
         })
     }
 
-    /// From how many bytes on registering takes no longer than copying, for this length and all longer ones that were measured: between two lengths as if both grew
-    /// evenly, in pages. `None`: it takes longer up to the longest.
+    /// Returns the length, in bytes, from which on registering takes no longer than copying, for every longer length
+    /// measured. Between two measured lengths it interpolates linearly, and rounds up to pages. `None` if registering
+    /// is slower even for the longest.
     pub fn at(&self) -> Option<usize> {
         let is_cheaper = |takes: &&Takes| takes.register_ns <= takes.copy_ns;
         let from = self.takes.len() - self.takes.iter().rev().take_while(is_cheaper).count();
@@ -106,14 +108,14 @@ impl Crossing {
         let Some(before) = from.checked_sub(1).and_then(|before| self.takes.get(before)) else {
             return Some(after.len);
         };
-        // What registering takes longer before, and copying after.
+        // Excess of registering at the shorter length, and of copying at the longer one.
         let over = (before.register_ns - before.copy_ns) as f64;
         let under = (after.copy_ns - after.register_ns) as f64;
         let between = (after.len - before.len) as f64 * over / (over + under);
         Some((before.len + between.ceil() as usize).next_multiple_of(PAGE).min(after.len))
     }
 
-    /// What follows for requests.
+    /// The setting that follows for requests.
     pub fn registering(&self) -> Registering {
         self.at().map_or(Registering::Never, Registering::From)
     }
@@ -138,7 +140,7 @@ mod tests {
 
     #[test]
     fn lines_that_cross_do_so_where_they_do() {
-        // 928 KB: 100 ns a page beside 128 ns a page, and a call.
+        // The costs are equal at 928 KB: 100 ns per page plus a fixed cost, against 128 ns per page.
         let crossing = of(|len| 100 * (len as u64 >> 12) + 28 * 232, |len| 128 * (len as u64 >> 12));
         assert_eq!((crossing.at(), crossing.takes.len()), (Some(928 << 10), 11));
         assert_eq!(crossing.registering(), Registering::PAPER);
@@ -149,7 +151,7 @@ mod tests {
         assert_eq!(of(|_| 1, |_| 1).at(), Some(4 << 10));
         let never = of(|len| len as u64 + 1, |len| len as u64);
         assert_eq!((never.at(), never.registering()), (None, Registering::Never));
-        // Cheaper in the middle counts for nothing.
+        // A length in the middle that is cheaper does not count.
         let middle = of(|len| if len == 64 << 10 { 0 } else { len as u64 + 1 }, |len| len as u64);
         assert_eq!(middle.at(), None);
     }

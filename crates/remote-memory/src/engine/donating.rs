@@ -1,8 +1,11 @@
-//! What a donor answers, where a fabric has no one-sided verbs, and the layout of the calls.
+//! A donor's answers to calls that access its memory, for fabrics without one-sided verbs, and the layout of these
+//! calls.
 //!
-//! A request is the key of a range (8 bytes, little-endian, as all that follows), the number of operations (4), and of each: where it begins in the range (8), its
-//! bytes (4), and 1 for a write or 0 for a read (4); then the bytes of all writes, one after the other. The answer is 0 (4 bytes) and the bytes of all reads, or the number
-//! of a [`Refusal`] (4), and then nothing was done. Operations of one call do not overlap, so their order means nothing.
+//! A request holds the key of a range (8 bytes; all numbers are little-endian), the number of operations (4), and for
+//! each operation: its offset in the range (8), its length in bytes (4), and 1 for a write or 0 for a read (4). The
+//! bytes of all writes follow, one after the other. The answer is 0 (4 bytes) and the bytes of all reads. If it is the
+//! number of a [`Refusal`] (4) instead, nothing was done. Operations of one call must not overlap, so their order does
+//! not matter.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use sinew_mem::SharedMemory;
 use sinew_rpc::{Call, RequestType};
 
-/// The type of the calls.
+/// Request type of the calls that access memory.
 pub const ACCESS: RequestType = RequestType::new(80);
 
 pub(super) const HEAD_LEN: usize = KEY_LEN + 4;
@@ -19,17 +22,17 @@ const KEY_LEN: usize = 8;
 pub(super) const OP_LEN: usize = 16;
 pub(super) const ANSWER_HEAD_LEN: usize = 4;
 
-/// Why a donor did nothing of a call.
+/// Reason why a donor did nothing for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The call is none.
-    #[error("it makes no sense of the call")]
+    /// The call cannot be parsed.
+    #[error("it cannot parse the call")]
     Malformed,
-    /// It has no such range, or not any more.
-    #[error("it gives no such memory, or not any more")]
+    /// There is no such range, or it was taken back.
+    #[error("it does not lend such memory, or not any more")]
     NoRange,
-    /// An operation does not lie in the range.
-    #[error("an operation does not lie in the memory that it gives")]
+    /// An operation reaches beyond the range.
+    #[error("an operation reaches beyond the memory that it lends")]
     OutOfRange,
 }
 
@@ -47,17 +50,17 @@ impl Refusal {
     }
 }
 
-/// Ranges of memory that a donor gives to those who call for it, by their keys.
+/// Ranges of memory that a donor lends to callers, by their keys.
 #[derive(Debug, Default)]
 pub struct Ranges(RwLock<(u64, BTreeMap<u64, SharedMemory>)>);
 
 impl Ranges {
-    /// None.
+    /// Makes an empty table.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Gives a range. Returns its key, which no other range has or had.
+    /// Lends a range, and returns its key, which no other range has or had.
     pub fn give(&self, memory: SharedMemory) -> u64 {
         let mut ranges = self.0.write().unwrap_or_else(PoisonError::into_inner);
         ranges.0 += 1;
@@ -66,12 +69,12 @@ impl Ranges {
         key
     }
 
-    /// Takes a range back: calls that come from now on are refused. None: there is no such range.
+    /// Takes a range back: calls from now on are refused. `None` if there is no such range.
     pub fn take_back(&self, key: u64) -> Option<SharedMemory> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).1.remove(&key)
     }
 
-    /// The handler of calls of type [`ACCESS`], for `handle`: the same for all endpoints of a donor.
+    /// The handler of calls of type [`ACCESS`], to be registered with `handle`. It serves all endpoints of a donor.
     pub fn handler(self: &Arc<Self>) -> impl Fn(Call<'_>) + Send + Sync + 'static {
         let ranges = Arc::clone(self);
         move |call| ranges.answer(call)
@@ -90,7 +93,8 @@ impl Ranges {
     }
 }
 
-/// Answers a call of type [`ACCESS`]: `check` finds the memory that it goes to, and whether the call may.
+/// Answers a call of type [`ACCESS`]. `check` finds the memory that it accesses, and decides whether it may. Returns
+/// the refusal, if any.
 pub(crate) fn answer<'a>(
     call: Call<'a>,
     check: impl FnOnce(&'a [u8]) -> Result<(SharedMemory, Parsed<'a>), Refusal>,
@@ -107,7 +111,7 @@ pub(crate) fn answer<'a>(
     }
 }
 
-/// A call that makes sense.
+/// A well-formed call.
 pub(crate) struct Parsed<'a> {
     operations: &'a [u8],
     written: &'a [u8],
@@ -115,7 +119,7 @@ pub(crate) struct Parsed<'a> {
 }
 
 impl<'a> Parsed<'a> {
-    /// The key, and the rest.
+    /// Parses a call. Returns its key and its operations; `None` if it is malformed.
     pub fn read(request: &'a [u8]) -> Option<(u64, Self)> {
         let (head, rest) = request.split_first_chunk::<HEAD_LEN>()?;
         let key = u64::from_le_bytes(*head.first_chunk()?);
@@ -129,13 +133,13 @@ impl<'a> Parsed<'a> {
             let sum = if is_write { &mut write_len } else { &mut read_len };
             *sum = sum.checked_add(len)?;
         }
-        // More could not be answered.
+        // A longer answer could not be sent.
         let good = kinds_are_known && write_len == written.len() && read_len <= u32::MAX as usize / 2;
         parsed.read_len = read_len;
         good.then_some((key, parsed))
     }
 
-    /// Whether all operations lie where they may.
+    /// Checks that `may` holds for the range of every operation.
     pub fn check(&self, may: impl Fn(Range<u64>) -> bool) -> Result<(), Refusal> {
         let lies_in = |(at, len, _): (u64, usize, bool)| at.checked_add(len as u64).is_some_and(|end| may(at..end));
         if self.operations().all(lies_in) { Ok(()) } else { Err(Refusal::OutOfRange) }
@@ -149,7 +153,7 @@ impl<'a> Parsed<'a> {
         })
     }
 
-    /// All of them lie in the memory.
+    /// Performs the operations. All of them must lie in the memory.
     fn perform(&self, memory: &SharedMemory, answer: &mut [u8]) {
         let (head, mut answer) = answer.split_at_mut(ANSWER_HEAD_LEN);
         head.fill(0);
@@ -164,7 +168,7 @@ impl<'a> Parsed<'a> {
                 answer = rest;
                 memory.read(at as usize, bytes)
             };
-            debug_assert!(done.is_ok(), "it was checked");
+            debug_assert!(done.is_ok(), "the range was checked");
         }
     }
 }

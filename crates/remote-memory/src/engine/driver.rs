@@ -17,18 +17,19 @@ use super::state::{Buffer, Carried, State};
 
 const NONE: u32 = u32::MAX;
 
-/// How an engine makes operations of requests.
+/// How an engine turns requests into operations.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
-    /// What becomes of requests that gathered.
+    /// How requests taken together become operations.
     pub mode: Mode,
-    /// Requests that one turn takes at most, and so operations of one doorbell (MAX_CHAINING_SIZE).
+    /// Requests that one turn takes at most, and so operations per doorbell (MAX_CHAINING_SIZE).
     pub chain_max: usize,
-    /// Bytes of an operation that adjacent requests become, at most.
+    /// Longest operation that adjacent requests are merged into, in bytes.
     pub merged_len_max: usize,
-    /// Adjacent requests of no more bytes than this are copied into one buffer, or out of it, when there are more of them than an operation has pieces.
+    /// Longest request, in bytes, that is copied when there are more adjacent ones than an operation has pieces.
     pub copied_piece_max: usize,
-    /// Bytes of an operation at most, if the path does not say less. A longer request is cut; a read that is cut is copied.
+    /// Longest operation, in bytes, unless the path's limit is lower. A longer request is cut into fragments; a read
+    /// that is cut is copied.
     pub fragment_len: usize,
 }
 
@@ -54,18 +55,19 @@ pub struct Engine<P: Path> {
     chain_max: usize,
     merging: Merging,
     limits: Limits,
-    /// A request of its own that found no other, and is not posted.
+    /// A request of this engine that found no other, and is not posted yet.
     alone: Option<Carried>,
-    /// The operation in flight that such a one became, or [`NONE`].
+    /// The operation in flight for such a request, or [`NONE`].
     lone: u32,
-    /// Nothing was taken, cut, over or broken after the last turn: there can be a lone request, and nothing else.
+    /// Whether nothing was left taken, cut, over or broken after the last turn, so that there is at most a lone
+    /// request.
     is_quiet: bool,
-    /// Taken from the queue and not posted.
+    /// Requests taken from the queue and not posted yet.
     taken: VecDeque<Carried>,
     flight: Flight,
     over: Vec<Over>,
     finished: Vec<Finished>,
-    /// Of others.
+    /// Finished requests of other engines.
     outgoing: Vec<(Arc<Inbox>, Finished)>,
     error: Option<EngineError>,
 }
@@ -78,11 +80,11 @@ impl<P: Path> std::fmt::Debug for Engine<P> {
 }
 
 impl<P: Path> Engine<P> {
-    /// An engine of the calling thread, which goes to the donor by `path`.
+    /// Makes an engine of the calling thread, which reaches the donor by `path`.
     ///
     /// # Panics
     ///
-    /// When a limit of `config` or of the path is 0.
+    /// If a limit of `config` or of the path is 0.
     pub fn new(shared: &Arc<Shared>, path: P, config: EngineConfig) -> Self {
         let EngineConfig { mode, chain_max, merged_len_max, copied_piece_max, fragment_len } = config;
         let limits = path.limits();
@@ -111,27 +113,30 @@ impl<P: Path> Engine<P> {
         }
     }
 
-    /// What it shares with the other engines of the donor.
+    /// State shared with the donor's other engines.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Its way to the donor: the verbs below are within reach. What is posted there by others than the engine is theirs to poll for, on queues of their own.
+    /// The path to the donor, and through it the verbs below. Callers that post there themselves poll for their own
+    /// completions, on queues of their own.
     pub fn path(&mut self) -> &mut P {
         &mut self.path
     }
 
-    /// Why it can do nothing more, if so. Its requests are done by others then, if there are others; else they end with this error.
+    /// The error that stopped this engine, if any. Its requests are then done by other engines; if there are none, they
+    /// end with this error.
     pub fn error(&self) -> Option<&EngineError> {
         self.error.as_ref()
     }
 
-    /// Operations that it has in flight, for whomever.
+    /// Operations in flight, for whichever engine.
     pub fn in_flight(&self) -> usize {
         self.flight.len()
     }
 
-    /// Whether it has nothing that it must be turned for: nothing taken, in flight, or to be polled. Its own requests may still be in the queue or with others.
+    /// Whether nothing is taken, in flight or waiting to be polled, so that the engine need not be turned. Its own
+    /// requests may still be in the queue or with other engines.
     pub fn is_idle(&self) -> bool {
         self.alone.is_none()
             && self.taken.is_empty()
@@ -140,13 +145,13 @@ impl<P: Path> Engine<P> {
             && self.finished.is_empty()
     }
 
-    /// Puts a request into the queue. It is posted by the next [`Self::turn`], or by another engine's. One that finds no other on its way to the donor, of whichever
-    /// engine, is not put there: it is this engine's to post.
+    /// Submits a request to the queue. The next [`Self::turn`] posts it, or another engine's does. A request that finds
+    /// no other unfinished one, of any engine, bypasses the queue: this engine posts it.
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the request.
-    // The error is as large as what it gives back, and boxing it would allocate.
+    /// [`Refused`], which gives the request back.
+    // The error is as large as the request that it gives back, and boxing it would allocate.
     #[allow(clippy::result_large_err)]
     #[inline]
     pub fn submit(&mut self, request: Request) -> Result<(), Refused> {
@@ -185,10 +190,11 @@ impl<P: Path> Engine<P> {
         self.finished.push(Finished { tag, result: Ok(()), target });
     }
 
-    /// Ends what the path has done, and posts what has gathered in the queue, as far as the window and the path have room. Never blocks. Returns whether there was anything to do.
+    /// Completes what the path has done, and posts what has gathered in the queue, as far as the window and the path
+    /// have room. Never blocks. Returns whether there was anything to do.
     #[inline]
     pub fn turn(&mut self, now_ns: u64) -> bool {
-        // A request alone is most of them where there is no load, and that is where each instruction is waited for.
+        // Without load, most requests are lone, and then each instruction adds to the latency.
         if self.is_quiet && !self.shared.has_queued() && !self.inbox.has_any() {
             if self.lone != NONE {
                 return self.land_lone(now_ns);
@@ -200,7 +206,7 @@ impl<P: Path> Engine<P> {
         self.turn_whatever(now_ns)
     }
 
-    /// Posts the lone request. False: that takes more than a look.
+    /// Posts the lone request. Returns false if that takes the full turn.
     #[inline]
     fn post_lone(&mut self, now_ns: u64) -> bool {
         let can_post = self.flight.len() == 0 && self.path.room() > 0 && self.path.error().is_none();
@@ -219,14 +225,14 @@ impl<P: Path> Engine<P> {
         true
     }
 
-    /// Ends the lone request that is in flight, if its operation is over.
+    /// Completes the lone request in flight, if its operation is over.
     #[inline]
     fn land_lone(&mut self, now_ns: u64) -> bool {
         let mut landed = None;
         let busy = self.path.poll(&mut |mut done| {
             landed = Some((done.id, done.error, done.targets.pop()));
             if done.targets.is_empty() {
-                // There is nothing to drop, which the compiler would look for.
+                // It is empty, and forgetting it saves the drop code.
                 std::mem::forget(done.targets);
             }
         });
@@ -264,7 +270,7 @@ impl<P: Path> Engine<P> {
         let mut state: Option<MutexGuard<'_, State>> = None;
         let mut busy = path.poll(&mut |mut done| {
             let Some(One { key, posted_ns }) = flight.land_one(done.id) else {
-                // It may have much to copy, for which nobody should wait.
+                // There may be much to copy, which must not be done under the lock.
                 if let Some(state) = state.take() {
                     shared.publish(&state);
                 }
@@ -335,7 +341,7 @@ impl<P: Path> Engine<P> {
         busy
     }
 
-    /// Takes up to `max` requests of this engine's that are over, and adds them to `finished`. Returns how many.
+    /// Moves up to `max` finished requests of this engine to `finished`, and returns their number.
     #[inline]
     pub fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize {
         let count = self.finished.len().min(max);
@@ -373,11 +379,11 @@ impl<P: Path> Engine<P> {
         } else {
             counts.doorbells.add(pushed);
         }
-        // What could not be posted at all is over.
+        // Requests that could not be posted at all have failed.
         pushed > 0 || !self.over.is_empty()
     }
 
-    /// Posts one operation more. False: there is none, or no memory to copy it to now.
+    /// Posts one more operation. Returns false if there is none, or no memory now to copy it to.
     fn post_next(&mut self, now_ns: u64) -> bool {
         let counts = &self.inbox.counts;
         if self.flight.is_cutting() {
@@ -436,7 +442,7 @@ impl<P: Path> Engine<P> {
         false
     }
 
-    /// The path is broken: others do what it would have done, or nobody.
+    /// Deals with a broken path: other engines take over the requests, or they fail.
     #[inline(never)]
     fn turn_lost(&mut self, now_ns: u64) -> bool {
         let Some(why) = self.path.error().cloned() else { return false };
@@ -462,7 +468,8 @@ impl<P: Path> Engine<P> {
         busy
     }
 
-    /// Has others do what is in the queue. Where nobody can, it ends, which is told.
+    /// Wakes other engines for what is in the queue. If none can reach the donor, ends all requests in it. Returns
+    /// whether any ended.
     fn hand_over(&mut self, state: &mut State, why: &Why) -> bool {
         if !state.is_deserted() {
             if state.able > 0 && state.queued() > 0 {
@@ -484,7 +491,7 @@ impl<P: Path> Engine<P> {
     }
 }
 
-/// Adds what else there is to what was taken, up to so many.
+/// Takes further requests from the queue, until `max` are taken.
 #[inline(never)]
 fn take_more(state: &mut State, first: &mut Option<Carried>, taken: &mut VecDeque<Carried>, max: usize) {
     let before = taken.len();
@@ -510,7 +517,7 @@ fn put_out(state: &State, owner: u32, one: Finished, outgoing: &mut Vec<(Arc<Inb
     }
 }
 
-/// Takes requests that are over out of the order, and says to whom each goes.
+/// Completes requests that are over, and sorts them by owner: into `finished` or `outgoing`.
 #[inline(never)]
 fn settle(
     state: &mut State,
@@ -565,7 +572,7 @@ impl<P: Path> Drop for Engine<P> {
         self.path.close();
         let Self { path, flight, over, .. } = self;
         path.poll(&mut |mut done| {
-            // Whatever the device says of it, that is why.
+            // Whatever the device reports, the reason is the drop.
             done.error = done.error.take().map(|_| Box::new(Why::Dropped));
             let Some(One { key, posted_ns }) = flight.land_one(done.id) else {
                 return flight.land_others(done, over);

@@ -1,31 +1,31 @@
-//! Why requests fail, and whose fault it is.
+//! Errors of requests, and the donor concerned.
 
 use std::sync::Arc;
 
 use sinew_fabric::verbs::{PostError, Status};
 use sinew_mem::AllocError;
 
-/// What went wrong on the way.
+/// Cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Why {
-    /// The operation completed so.
+    /// The operation completed with this status.
     #[error(transparent)]
     Status(#[from] Status),
-    /// A queue pair did not take it.
-    #[error("the queue pair refused it: {0}")]
+    /// A queue pair refused the operation.
+    #[error("the queue pair refused the operation: {0}")]
     Post(#[from] PostError),
-    /// The call to the donor failed, or its answer made no sense.
+    /// The call to the donor failed, or the answer could not be parsed.
     #[error("{0}")]
     Call(String),
-    /// The engine that had it in flight was dropped.
-    #[error("the engine that had it in flight was dropped before it was over")]
+    /// The engine that had the request in flight was dropped.
+    #[error("the engine that had the request in flight was dropped before it finished")]
     Dropped,
-    /// Nobody is left who could do it.
-    #[error("no engine has a way to the donor any more")]
+    /// No engine is left that can reach the donor.
+    #[error("no engine can reach the donor any more")]
     NoWay,
-    /// There was no registered memory to copy it to.
-    #[error("no registered memory to copy it to: {0}")]
+    /// There was no registered memory to copy the bytes to.
+    #[error("no registered memory to copy the bytes to: {0}")]
     Staging(#[from] AllocError),
 }
 
@@ -35,7 +35,7 @@ struct Failure {
     why: Why,
 }
 
-/// A request's failure: which donor, and why. Cheap to clone.
+/// Failure of a request: the donor and the reason. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("donor {}: {}", .0.donor, .0.why)]
 pub struct EngineError(Arc<Failure>);
@@ -45,12 +45,12 @@ impl EngineError {
         Self(Arc::new(Failure { donor: Arc::clone(donor), why }))
     }
 
-    /// Which donor.
+    /// Name of the donor.
     pub fn donor(&self) -> &str {
         &self.0.donor
     }
 
-    /// What went wrong.
+    /// The reason.
     pub fn why(&self) -> &Why {
         &self.0.why
     }

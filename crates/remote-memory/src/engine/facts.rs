@@ -1,4 +1,5 @@
-//! What holds of engines over every path, as one suite that each path's tests instantiate: `engine_tests!(...)` with a [`Ground`].
+//! Facts about engines that hold over every path, as one suite that each path's tests instantiate: `engine_tests!(...)`
+//! with a [`Ground`].
 
 mod ends;
 mod limits;
@@ -19,39 +20,39 @@ pub use order::*;
 pub use random::*;
 pub use sharing::*;
 
-/// A donor, and ways to it, all of the calling thread.
+/// A donor, and paths to it, all of the calling thread.
 pub trait Ground {
-    /// The way that is tested.
+    /// The path under test.
     type Path: Path;
 
     /// Bytes of the donor's memory: at least 4 MB.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Whether the donor's memory has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where buffers come from that paths take as they are.
+    /// Arena whose buffers the paths use as they are.
     fn arena(&self) -> &Arena;
 
-    /// One more way to the donor.
+    /// Makes one more path to the donor.
     fn path(&mut self) -> Self::Path;
 
-    /// The time.
+    /// The time now, in ns.
     fn now_ns(&self) -> u64;
 
-    /// Lets the donor do what it has to, and some time pass.
+    /// Lets the donor do its work, and some time pass.
     fn pass(&mut self);
 
-    /// What the donor's memory has from `at` on.
+    /// Copies the donor's memory from `at` on into `bytes`.
     fn look(&self, at: u64, bytes: &mut [u8]);
 
-    /// The donor dies.
+    /// Kills the donor.
     fn kill(&mut self);
 }
 
-/// Time that everything is over in, in [passes](Ground::pass).
+/// Time within which everything must be over, in [passes](Ground::pass).
 const PATIENCE: usize = 1_000_000;
 
 /// Engines of one donor, on one ground.
@@ -75,11 +76,11 @@ impl<'a, G: Ground> Crew<'a, G> {
     }
 
     pub fn buffer(&self, len: usize) -> MessageBuffer {
-        self.ground.arena().alloc(len, len.max(1)).expect("the ground has memory")
+        self.ground.arena().alloc(len, len.max(1)).expect("the ground's arena has room")
     }
 
     pub fn submit(&mut self, engine: usize, op: Op) -> u64 {
-        self.try_submit(engine, op).expect("it can be done")
+        self.try_submit(engine, op).expect("the request is valid")
     }
 
     #[allow(clippy::result_large_err)]
@@ -101,7 +102,7 @@ impl<'a, G: Ground> Crew<'a, G> {
         self.submit(engine, Op::Read { at, target })
     }
 
-    /// Turns one engine, and takes what is finished.
+    /// Turns one engine, and collects its finished requests.
     pub fn turn(&mut self, engine: usize) -> bool {
         let busy = self.engines[engine].turn(self.ground.now_ns());
         self.collect(engine);
@@ -117,14 +118,14 @@ impl<'a, G: Ground> Crew<'a, G> {
         }
     }
 
-    /// Turns these engines until all requests are over.
+    /// Turns these engines until all requests are finished.
     pub fn finish_with(&mut self, engines: &[usize]) {
         for _ in 0..PATIENCE {
             engines.iter().for_each(|engine| {
                 self.turn(*engine);
             });
             if self.shared.live() == 0 {
-                // What others finished last.
+                // Other engines may have finished their requests last.
                 (0..self.engines.len()).for_each(|engine| {
                     self.turn(engine);
                 });
@@ -132,7 +133,7 @@ impl<'a, G: Ground> Crew<'a, G> {
             }
             self.ground.pass();
         }
-        panic!("{} requests are not over", self.shared.live());
+        panic!("{} requests did not finish", self.shared.live());
     }
 
     pub fn finish(&mut self) {
@@ -140,11 +141,11 @@ impl<'a, G: Ground> Crew<'a, G> {
         self.finish_with(&all);
     }
 
-    /// The bytes of a read that went well.
+    /// Bytes of a read that succeeded.
     pub fn bytes(&self, tag: u64) -> &[u8] {
         let one = &self.finished[&tag];
         assert_eq!(one.result, Ok(()), "request {tag}");
-        one.target.as_deref().expect("it is a read")
+        one.target.as_deref().expect("the request is a read")
     }
 
     pub fn all_good(&self) {
@@ -161,7 +162,7 @@ impl<'a, G: Ground> Crew<'a, G> {
     }
 }
 
-/// Bytes that belong to a number.
+/// Bytes that are determined by a number.
 pub(super) fn pattern(number: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|at| (number.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(at * 0x0101_0301) >> 13) as u8)

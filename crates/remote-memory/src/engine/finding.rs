@@ -1,11 +1,11 @@
-//! A window that finds itself.
+//! An admission window that finds its own size.
 
 use super::admission::Admission;
 
-/// Completions that an epoch has at least, and windows' worth of bytes.
+/// Least length of an epoch, in completions and in multiples of the window's bytes.
 const EPOCH_REQUESTS: u64 = 64;
 const EPOCH_WINDOWS: u64 = 4;
-/// Epochs that a window stays as it is before another is tried.
+/// Epochs that a window rests before another is tried.
 const REST_EPOCHS: u32 = 8;
 
 /// What an epoch tries.
@@ -13,38 +13,42 @@ const REST_EPOCHS: u32 = 8;
 enum Trial {
     /// The window that was found.
     Rest { epochs: u32 },
-    /// A larger one.
+    /// A larger window.
     Larger,
-    /// A smaller one.
+    /// A smaller window.
     Smaller,
 }
 
-/// A window that is found from completion times.
+/// An admission window found from completion times.
 ///
-/// By Little's law, what is in flight is the rate times the time that a request is in flight. So when a window that is always full grows by a quarter, either the
-/// rate grows with it, or requests take a quarter longer, or something between the two. In *epochs* of a few windows' worth of bytes, a larger window is tried now and then, and kept
-/// if the rate gained at least half of what the window gained: it is grown again at once, so that it doubles within a few epochs. If not, a smaller one is tried, and kept if the
-/// rate lost less than a tenth of what the window lost: completion times had grown for nothing. So the window comes to rest about the knee of the curve, where the paper put
-/// its static one by hand (rdmabox V-A), and follows it when it moves. Epochs in which the window held nobody back teach nothing, and change nothing.
+/// By Little's law, the bytes in flight are the rate times the time that a request is in flight. So when a window that
+/// is always full grows by a quarter, either the rate grows with it, or requests take a quarter longer, or something in
+/// between. Time is divided into *epochs* of a few windows' worth of bytes. Now and then a larger window is tried. It
+/// is kept if the rate gained at least half of what the window gained, and grown again at once, so that it doubles
+/// within a few epochs. Otherwise a smaller window is tried. It is kept if the rate lost less than a tenth of what the
+/// window lost, because then the larger window only lengthened completion times. So the window settles near the knee of
+/// the curve, where the paper set its static window by hand (rdmabox V-A), and follows the knee when it moves. Epochs
+/// in which the window held nothing back teach nothing, and change nothing.
 #[derive(Debug)]
 pub struct FindingWindow {
     window_bytes: u64,
     min_bytes: u64,
     max_bytes: u64,
     trial: Trial,
-    /// What was found before the trial: the window, and bytes in a second.
+    /// The window before the trial, and its rate in bytes per second.
     found: Option<(u64, f64)>,
     bytes: u64,
     requests: u64,
     since_ns: Option<u64>,
     was_full: bool,
-    /// Bytes of requests that began under an earlier window and are not over.
+    /// Bytes still to complete before the new window is measured, so that requests admitted under the old one do not
+    /// count.
     draining: u64,
     next_is_smaller: bool,
 }
 
 impl FindingWindow {
-    /// A window that begins with `bytes`, and is never more than `max_bytes` or less than `min_bytes`.
+    /// Makes a window of `bytes`, which always stays between `min_bytes` and `max_bytes`.
     pub fn new(bytes: u64, min_bytes: u64, max_bytes: u64) -> Self {
         Self {
             window_bytes: bytes.clamp(min_bytes, max_bytes),
@@ -62,7 +66,7 @@ impl FindingWindow {
     }
 
     fn set(&mut self, bytes: u64) {
-        // What is in flight now says nothing of the new window.
+        // Requests in flight now tell nothing about the new window.
         self.draining = self.window_bytes.max(bytes);
         self.window_bytes = bytes.clamp(self.min_bytes, self.max_bytes);
     }
@@ -72,7 +76,7 @@ impl FindingWindow {
         self.since_ns = Some(now_ns);
     }
 
-    /// An epoch of a full window is over, in which so many bytes came in a second.
+    /// Evaluates an epoch in which the window was full. `rate` is in bytes per second.
     fn learn(&mut self, rate: f64) {
         let window = self.window_bytes;
         match (self.trial, self.found) {
@@ -124,7 +128,7 @@ impl FindingWindow {
 }
 
 impl Default for FindingWindow {
-    /// From 256 KB on, between 16 KB and 1 GB.
+    /// Starts at 256 KB, and stays between 16 KB and 1 GB.
     fn default() -> Self {
         Self::new(256 << 10, 16 << 10, 1 << 30)
     }
@@ -167,7 +171,8 @@ impl Admission for FindingWindow {
 mod tests {
     use super::*;
 
-    /// A device that takes `base_ns` for a request of 4 KB and does so many at once; with more in flight than `worse_from` it is slower.
+    /// Simulates a device that takes `base_ns` for a request of 4 KB and serves `at_once` at a time; with more than
+    /// `worse_from` in flight it is slower.
     fn run(window: &mut FindingWindow, requests: u64, at_once: f64, base_ns: f64, worse_from: f64) {
         const LEN: u64 = 4096;
         let mut now_ns = 0.0;

@@ -1,4 +1,4 @@
-//! Operations of one engine that are in flight, and what came of them.
+//! Operations of one engine that are in flight, and their completion.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{Scatter, Slice};
@@ -11,14 +11,14 @@ use super::state::{Buffer, Carried};
 
 const NONE: u32 = u32::MAX;
 
-/// A request that is over, alone with its operation.
+/// A finished request that was alone in its operation.
 #[derive(Clone, Copy)]
 pub(super) struct One {
     pub key: u32,
     pub posted_ns: u64,
 }
 
-/// A request that is over.
+/// A finished request.
 pub(super) struct Over {
     pub request: Carried,
     pub posted_ns: u64,
@@ -26,22 +26,22 @@ pub(super) struct Over {
 }
 
 struct Flying {
-    /// The one request of most operations.
+    /// The request, if it is alone in its operation.
     key: u32,
-    /// Those of others.
+    /// The requests of any other operation.
     requests: Vec<Carried>,
     posted_ns: u64,
     part: Part,
     next_free: u32,
 }
 
-/// Which bytes of its requests an operation moves.
+/// Part of its requests' bytes that an operation moves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// All of one request, by its own buffer.
+    /// All bytes of one request, using its own buffer.
     One,
     All(How),
-    /// Those of a request that is cut, from here on.
+    /// Bytes of a fragmented request, from `offset` on.
     Fragment {
         whole: u32,
         offset: usize,
@@ -51,7 +51,7 @@ enum Part {
 /// A request that is longer than an operation.
 struct Whole {
     request: Carried,
-    /// Where the next fragment begins.
+    /// Offset of the next fragment.
     next: usize,
     /// Fragments in flight.
     out: usize,
@@ -59,13 +59,13 @@ struct Whole {
     error: Option<Box<Why>>,
 }
 
-/// Operations in flight, by the numbers that the path knows them by.
+/// Operations in flight, by the ids under which the path knows them.
 pub(super) struct Flight {
     flying: Vec<Flying>,
     free: u32,
     count: usize,
     wholes: Vec<Option<Whole>>,
-    /// The one that is being cut.
+    /// The request that is being cut into fragments.
     cutting: Option<u32>,
 }
 
@@ -80,7 +80,7 @@ impl Flight {
         self.count
     }
 
-    /// Whether there is a request of which fragments are still to be posted.
+    /// Whether a request has fragments still to be posted.
     #[inline]
     pub fn is_cutting(&self) -> bool {
         self.cutting.is_some()
@@ -104,7 +104,7 @@ impl Flight {
         self.flying.len() as u32 - 1
     }
 
-    /// Posts one request's bytes, from its own buffer. Returns the operation's number.
+    /// Posts one request, using its own buffer. Returns the operation's id.
     #[inline]
     pub fn post_one(&mut self, path: &mut impl Path, now_ns: u64, request: Carried) -> u32 {
         let id = self.begin(Part::One, now_ns);
@@ -117,7 +117,7 @@ impl Flight {
         id
     }
 
-    /// Posts adjacent requests of one kind as one operation, each from its own buffer.
+    /// Posts adjacent requests of one kind as one operation, each using its own buffer.
     pub fn post_gathered(&mut self, path: &mut impl Path, now_ns: u64, requests: impl Iterator<Item = Carried>) {
         let id = self.begin(Part::All(How::Gather), now_ns);
         let parts = &mut self.flying[id as usize].requests;
@@ -136,7 +136,8 @@ impl Flight {
         path.push(id, job);
     }
 
-    /// Posts adjacent requests of one kind as one operation from or to `staged`, which is as long as all of them.
+    /// Posts adjacent requests of one kind as one operation from or to `staged`, which must be as long as all of them
+    /// together.
     pub fn post_copied(
         &mut self,
         path: &mut impl Path,
@@ -163,7 +164,7 @@ impl Flight {
         }
     }
 
-    /// Begins to cut a request.
+    /// Begins to cut a request into fragments.
     pub fn cut(&mut self, request: Carried, now_ns: u64) {
         let whole = Whole { request, next: 0, out: 0, posted_ns: now_ns, error: None };
         let free = self.wholes.iter().position(Option::is_none);
@@ -175,11 +176,12 @@ impl Flight {
         self.cutting = Some(place as u32);
     }
 
-    /// Posts the next fragment, of up to `len_max` bytes, of the request that is being cut. Returns whether it is a write.
+    /// Posts the next fragment, of up to `len_max` bytes, of the request that is being cut. Returns whether it is a
+    /// write.
     ///
     /// # Errors
     ///
-    /// [`AllocError`]: nothing was posted.
+    /// [`AllocError`] if there is no buffer to copy to; nothing was posted.
     pub fn post_fragment(&mut self, path: &mut impl Path, now_ns: u64, len_max: usize) -> Result<bool, AllocError> {
         let place = self.cutting.unwrap_or(NONE);
         let Some(whole) = self.wholes.get_mut(place as usize).and_then(Option::as_mut) else { return Ok(false) };
@@ -197,7 +199,7 @@ impl Flight {
                     PathJob::write(at, staged.freeze().into())
                 }
             }
-            // Buffers cannot be read into in part.
+            // A read cannot go into part of a buffer, so it is staged.
             _ => PathJob::read(at, path.stage(len)?),
         };
         whole.next += len;
@@ -210,7 +212,8 @@ impl Flight {
         Ok(is_write)
     }
 
-    /// Ends the request that is being cut, once what is out of it is over. Returns it when that is now.
+    /// Makes the request that is being cut fail, once its fragments in flight are over. Returns it if that is already
+    /// so.
     pub fn stop_cutting(&mut self, why: Why) -> Option<Over> {
         let place = self.cutting.take()?;
         let whole = self.wholes[place as usize].as_mut()?;
@@ -222,7 +225,8 @@ impl Flight {
         self.wholes[place as usize].take().map(Whole::over)
     }
 
-    /// An operation is over. Returns the request that is over with it, if it was that one's alone; of others, [`Self::land_others`] has to be told.
+    /// Completes an operation, and returns its request if it was alone in it. For any other operation returns `None`;
+    /// it must be passed to [`Self::land_others`].
     #[inline]
     pub fn land_one(&mut self, id: u32) -> Option<One> {
         let flying = self.flying.get_mut(id as usize)?;
@@ -235,7 +239,7 @@ impl Flight {
         Some(One { key: flying.key, posted_ns: flying.posted_ns })
     }
 
-    /// An operation is over that was not one request's alone: adds those that are over with it.
+    /// Completes any other operation, and adds the requests that are finished with it to `over`.
     #[inline(never)]
     pub fn land_others(&mut self, done: Done, over: &mut Vec<Over>) {
         let Done { id, error, mut targets } = done;
@@ -298,7 +302,7 @@ impl Flight {
         whole.out -= 1;
         if let Some(error) = error {
             whole.error.get_or_insert(error);
-            // Nothing more of it is posted.
+            // No more of its fragments are posted.
             whole.next = whole.request.len;
             if self.cutting == Some(place) {
                 self.cutting = None;
@@ -309,7 +313,7 @@ impl Flight {
         }
     }
 
-    /// All requests that are in flight. Targets are with the path.
+    /// Gives up everything in flight, and returns its requests. Targets remain with the path.
     pub fn abandon(&mut self, why: &Why) -> Vec<Over> {
         let mut over = Vec::new();
         let mut is_free = vec![false; self.flying.len()];

@@ -1,4 +1,4 @@
-//! What engines have of each other.
+//! Inboxes: where engines leave requests that they finished for each other.
 
 use std::sync::PoisonError;
 
@@ -8,12 +8,12 @@ use sinew_mem::atomic::{Arc, AtomicBool, Mutex, Ordering};
 use super::request::Finished;
 use super::stats::Counts;
 
-/// An engine, as others have it: where they put what they finish for it.
+/// An engine as others see it: the place for requests that they finish for it.
 pub(super) struct Inbox {
     has: AtomicBool,
     finished: Mutex<Vec<Finished>>,
     waker: Waker,
-    /// What the engine has done.
+    /// Counters of the engine.
     pub counts: Counts,
 }
 
@@ -27,7 +27,8 @@ impl Inbox {
         })
     }
 
-    /// Puts one in, and wakes its owner; in virtual time, when its core has come to that of whoever finished it.
+    /// Puts a finished request in, and wakes its owner; in virtual time, once the owner's core has reached the
+    /// finisher's time.
     pub fn put(inbox: &Arc<Self>, finished: Finished) {
         if inbox.waker.is_in_virtual_time() {
             let later = Arc::clone(inbox);
@@ -40,27 +41,27 @@ impl Inbox {
 
     fn add(&self, finished: Finished) {
         self.finished.lock().unwrap_or_else(PoisonError::into_inner).push(finished);
-        // Release: whoever sees it finds the request. Partner: the look in `has_any`.
+        // Release: a thread that sees it finds the request. Partner: the load in `has_any`.
         self.has.store(true, Ordering::Release);
     }
 
-    /// Whether there is something in it.
+    /// Whether the inbox holds anything.
     #[inline]
     pub fn has_any(&self) -> bool {
         // Acquire. Partner: the store in `add`.
         self.has.load(Ordering::Acquire)
     }
 
-    /// Takes out what is in it.
+    /// Takes everything out.
     #[inline(never)]
     pub fn take(&self, finished: &mut Vec<Finished>) {
         let mut inside = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
-        // Relaxed: it changes under the lock, but for the looks.
+        // Relaxed: it changes only under the lock; `has_any` alone reads it without.
         self.has.store(false, Ordering::Relaxed);
         finished.append(&mut inside);
     }
 
-    /// Wakes its owner, since there is something in the queue that others cannot do.
+    /// Wakes its owner, because the queue holds something that the caller cannot do.
     pub fn wake(&self) {
         self.waker.wake();
     }

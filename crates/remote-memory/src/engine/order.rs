@@ -1,15 +1,16 @@
-//! Who overlaps whom: the ranges of all requests that are not over, by stripes of the donor's memory.
+//! Overlaps: the ranges of all unfinished requests, indexed by stripes of the donor's memory.
 //!
-//! A range is listed in each stripe that it touches, so a new one is compared with those of its own stripes alone: with none or a few. What would be listed in too many
-//! is *wide*: it is compared with everybody, and everybody with it.
+//! A range is listed in each stripe that it touches, so a new one is compared only with those of its own stripes:
+//! usually none, or a few. A range that touches too many stripes is *wide*: it is compared with every other range, and
+//! every other range with it.
 
 use std::ops::Range;
 
 /// Bytes of a stripe, as a power of two.
 const STRIPE_BITS: u32 = 16;
-/// Lists that stripes share by hash, as a power of two.
+/// Hash lists that the stripes share, as a power of two.
 const LISTS_BITS: u32 = 10;
-/// Stripes of a range that is not wide, at most.
+/// Most stripes that a range which is not wide can touch.
 const STRIPES_MAX: u64 = 64;
 const NONE: u32 = u32::MAX;
 
@@ -19,7 +20,7 @@ struct Node {
     next: u32,
 }
 
-/// The ranges, by the keys that their owner has for them.
+/// The ranges, by keys that their owner chose.
 pub(crate) struct Stripes {
     lists: Box<[u32]>,
     nodes: Vec<Node>,
@@ -38,7 +39,7 @@ fn list_of(stripe: u64) -> usize {
 }
 
 impl Stripes {
-    /// For keys below `keys`.
+    /// Makes an empty index for keys below `keys`.
     pub fn new(keys: usize) -> Self {
         Self {
             lists: vec![NONE; 1 << LISTS_BITS].into_boxed_slice(),
@@ -48,7 +49,8 @@ impl Stripes {
         }
     }
 
-    /// Lists a range, which is not empty, after `near` was told of each that may overlap it; of some more than once.
+    /// Lists a range, which must not be empty. First calls `near` with each range that may overlap it, for some more
+    /// than once.
     #[inline]
     pub fn insert(&mut self, key: u32, range: &Range<u64>, mut near: impl FnMut(u32)) {
         let stripes = stripes(range);
@@ -58,7 +60,7 @@ impl Stripes {
         self.add(key, key as usize, stripes.start, &mut near);
     }
 
-    /// Lists a key in a stripe by this node.
+    /// Lists a key in a stripe, using this node.
     #[inline]
     fn add(&mut self, key: u32, node: usize, stripe: u64, near: &mut impl FnMut(u32)) {
         let list = list_of(stripe);
@@ -83,7 +85,7 @@ impl Stripes {
         }
         let first = stripes.start;
         for stripe in stripes {
-            // The first is the key's own.
+            // The first stripe uses the node that belongs to the key.
             let node = if stripe == first { key as usize } else { self.spare() };
             self.add(key, node, stripe, near);
         }
@@ -111,7 +113,7 @@ impl Stripes {
         self.wide.push(key);
     }
 
-    /// Takes a range out that was listed.
+    /// Removes a listed range.
     #[inline]
     pub fn remove(&mut self, key: u32, range: &Range<u64>) {
         let stripes = stripes(range);

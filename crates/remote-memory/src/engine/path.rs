@@ -1,4 +1,4 @@
-//! A thread's way to a donor.
+//! A thread's path to a donor.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{GATHER_MAX, Scatter, Slice};
@@ -7,28 +7,28 @@ use sinew_mem::{AllocError, MessageBuffer};
 
 use super::error::Why;
 
-/// What a path can carry.
+/// Limits of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one operation at most.
+    /// Bytes of one operation, at most.
     pub op_len_max: usize,
-    /// Pieces of one operation at most; no more than [`GATHER_MAX`].
+    /// Pieces of one operation, at most; no more than [`GATHER_MAX`].
     pub pieces_max: usize,
-    /// Operations in flight at most.
+    /// Operations in flight, at most.
     pub depth: usize,
 }
 
 /// An operation on the donor's memory.
 #[derive(Debug)]
 pub enum PathJob {
-    /// Bytes from `at` on into these buffers, one after the other, each up to its length.
+    /// Reads the bytes from `at` on into these buffers, one after the other, filling each.
     Read {
         /// First byte.
         at: u64,
-        /// Where they go.
+        /// Destination of the bytes.
         targets: Scatter,
     },
-    /// These bytes, one piece after the other, to `at` and on.
+    /// Writes these pieces, one after the other, from `at` on.
     Write {
         /// First byte.
         at: u64,
@@ -55,68 +55,72 @@ impl PathJob {
     }
 }
 
-/// An operation that is over.
+/// A finished operation.
 #[derive(Debug)]
 pub struct Done {
-    /// As it was pushed.
+    /// The id with which it was pushed.
     pub id: u32,
-    /// What went wrong, if anything did.
+    /// The failure, if any.
     pub error: Option<Box<Why>>,
-    /// The buffers of a read, in their order.
+    /// The buffers of a read, in order.
     pub targets: Scatter,
 }
 
-/// A thread's way to one donor. Operations that overlap (one of them a write) are never on it together, so that it may carry them in any order.
+/// A thread's path to one donor. Overlapping operations of which one is a write are never in flight together, so a path
+/// may carry operations in any order.
 ///
-/// It can be slept on as [`Readiness`] says.
+/// A thread can sleep on it, as described at [`Readiness`].
 pub trait Path: Readiness {
-    /// What it can carry; the same each time.
+    /// Limits of the path, which never change.
     fn limits(&self) -> Limits;
 
-    /// Whether a read can go to this buffer as it is, if it is pushed before the next [`Self::ring`]: others are copied by way of [`Self::stage`]. A path may have to register it for that.
+    /// Whether a read can go to this buffer as it is, if it is pushed before the next [`Self::ring`]. Other reads are
+    /// copied through a buffer of [`Self::stage`]. A path may have to register the buffer for that.
     fn takes_target(&self, target: &MessageBuffer) -> bool;
 
-    /// Whether a write can come from this buffer as it is, likewise.
+    /// Whether a write can come from this buffer as it is, under the same condition.
     fn takes_source(&self, source: &Slice) -> bool;
 
-    /// A buffer that it takes.
+    /// Allocates a buffer that the path can use directly.
     ///
     /// # Errors
     ///
-    /// [`AllocError`].
+    /// [`AllocError`] if there is no memory for it now.
     fn stage(&self, len: usize) -> Result<MessageBuffer, AllocError>;
 
-    /// How many more operations can be pushed.
+    /// Operations that can still be pushed.
     fn room(&self) -> usize;
 
-    /// Takes an operation within its [limits](Self::limits), to start with the next [`Self::ring`]. An operation that fails, now or later, is told by [`Self::poll`].
-    /// There must be room.
+    /// Accepts an operation within the path's [limits](Self::limits), to start with the next [`Self::ring`].
+    /// [`Self::poll`] reports an operation that fails, now or later. There must be [room](Self::room).
     fn push(&mut self, id: u32, job: PathJob);
 
-    /// The same of a read into one buffer, which most are.
+    /// As [`Self::push`], for a read into one buffer, which most are.
     #[inline]
     fn push_read(&mut self, id: u32, at: u64, target: MessageBuffer) {
         self.push(id, PathJob::read(at, target));
     }
 
-    /// The same of a write from one piece.
+    /// As [`Self::push`], for a write from one piece.
     #[inline]
     fn push_write(&mut self, id: u32, at: u64, source: Slice) {
         self.push(id, PathJob::write(at, source));
     }
 
-    /// Starts what was pushed.
+    /// Starts the operations pushed.
     fn ring(&mut self);
 
-    /// Tells what is over. Never blocks. Returns whether there was anything to do.
+    /// Passes each finished operation to `over`. Never blocks. Returns whether there was anything to do.
     fn poll(&mut self, over: &mut impl FnMut(Done)) -> bool;
 
-    /// What broke it, when it is broken. What is in flight then is told to be over soon, and what is pushed fails.
+    /// The error that broke the path, if any. [`Self::poll`] soon reports everything in flight as over, and what is
+    /// pushed from then on fails.
     fn error(&self) -> Option<&Why>;
 
-    /// Breaks it, from this side: what is in flight does nothing more to the donor's memory, as far as the device can have it so, and is told to be over, if it can be, by the next [`Self::poll`].
+    /// Breaks the path from this side. What is in flight does nothing more to the donor's memory, as far as the device
+    /// can ensure it, and is reported by the next [`Self::poll`] where that is possible.
     fn close(&mut self);
 
-    /// Ends a sleep on it, from any thread.
+    /// Returns a waker that ends a sleep on the path, from any thread.
     fn waker(&self) -> Waker;
 }

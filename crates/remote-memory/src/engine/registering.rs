@@ -1,4 +1,5 @@
-//! Registering the caller's memory instead of copying it (rdmabox IV-A: dynMR against preMR), and what was registered and may be used again.
+//! Registration of callers' memory instead of copying (rdmabox IV-A: dynMR against preMR), and the cache of
+//! registrations.
 
 use std::collections::HashMap;
 
@@ -6,14 +7,15 @@ use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{GATHER_MAX, ProtectionDomain, VerbsError};
 use sinew_mem::BufferPlace;
 
-/// What becomes of requests whose memory is none of the path's arenas.
+/// Treatment of requests whose memory is not in the path's arenas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registering {
-    /// They are copied, whatever their size (preMR).
+    /// All are copied (preMR).
     Never,
-    /// Their memory is registered, whatever their size (dynMR).
+    /// The memory of all is registered (dynMR).
     Always,
-    /// Those of so many bytes or more are registered, and shorter ones copied. [`Crossing`](super::Crossing) measures how many.
+    /// The memory of requests of at least this many bytes is registered; shorter ones are copied.
+    /// [`Crossing`](super::Crossing) measures the threshold.
     From(usize),
 }
 
@@ -21,7 +23,7 @@ impl Registering {
     /// The paper's threshold in user space, 928 KB (rdmabox IV-A, Figure 5b).
     pub const PAPER: Self = Self::From(928 << 10);
 
-    /// The least bytes that are registered; `None` where none are.
+    /// Length from which on memory is registered, in bytes; `None` if it never is.
     pub fn least(self) -> Option<usize> {
         match self {
             Self::Never => None,
@@ -37,7 +39,7 @@ impl Default for Registering {
     }
 }
 
-/// What a path's cache of registrations did.
+/// Counters of a path's cache of registrations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RegistrationStats {
@@ -45,9 +47,9 @@ pub struct RegistrationStats {
     pub hits: u64,
     /// Buffers that had to be registered.
     pub misses: u64,
-    /// Registrations that were ended, to make room for others.
+    /// Registrations ended to make room for others.
     pub evictions: u64,
-    /// Buffers that were copied instead, because all there may be were in use, or the system refused.
+    /// Buffers copied instead, because all registrations allowed were in use, or the system refused.
     pub refused: u64,
 }
 
@@ -59,18 +61,18 @@ pub(super) struct Room {
 }
 
 struct Entry<R> {
-    /// Held for as long as the entry is there.
+    /// Held for as long as the entry exists.
     _registration: R,
     len: usize,
-    /// When it was last asked for.
+    /// Clock value of the last use.
     used: u64,
-    /// The [round](Cache::next_round) in which it was last asked for.
+    /// The [round](Cache::next_round) of the last use.
     round: u64,
-    /// Operations that it is in flight for.
+    /// Operations in flight that use it.
     flying: u32,
 }
 
-/// Registrations of one path, by where they begin.
+/// Registrations of one path, by their first address.
 pub(super) struct Cache<D: ProtectionDomain> {
     domain: D,
     room: Room,
@@ -78,9 +80,9 @@ pub(super) struct Cache<D: ProtectionDomain> {
     bytes: usize,
     clock: u64,
     round: u64,
-    /// What was refused last in this round: it is asked for several times.
+    /// Address of the buffer refused last in this round, which may be asked for several times.
     refused: Option<usize>,
-    /// Those that each operation has.
+    /// Registrations held by each operation in flight.
     held: HashMap<u32, ArrayVec<usize, GATHER_MAX>>,
     pub stats: RegistrationStats,
 }
@@ -100,12 +102,13 @@ impl<D: ProtectionDomain> Cache<D> {
         }
     }
 
-    /// Has a buffer registered, at least until the next round. False: it cannot be, and is to be copied.
+    /// Ensures that a buffer is registered, at least until the next round. Returns false if it cannot be, and must be
+    /// copied.
     pub fn has(&mut self, address: usize, len: usize, place: impl FnOnce() -> BufferPlace) -> bool {
         self.clock += 1;
         let (clock, round) = (self.clock, self.round);
         if let Some(entry) = self.entries.get_mut(&address).filter(|entry| entry.len >= len) {
-            // Asked for more than once in a round, it is one buffer all the same.
+            // Several requests for one buffer within a round count once.
             self.stats.hits += u64::from(entry.round != round);
             (entry.used, entry.round) = (clock, round);
             return true;
@@ -118,7 +121,7 @@ impl<D: ProtectionDomain> Cache<D> {
                 self.stats.misses += 1;
                 true
             }
-            // Refused by the system: as a rule because no more may be locked. A copy needs no more.
+            // The system usually refuses because no more memory may be locked, which a copy does not need.
             Ok(false) | Err(_) => {
                 self.stats.refused += 1;
                 self.refused = Some(address);
@@ -129,7 +132,7 @@ impl<D: ProtectionDomain> Cache<D> {
 
     fn register(&mut self, address: usize, place: BufferPlace) -> Result<bool, VerbsError> {
         let len = place.len();
-        // The memory belongs to another buffer than when it was registered, and that one is over.
+        // The address now belongs to another buffer than the one registered, which is gone.
         if let Some(old) = self.entries.get(&address) {
             if old.flying > 0 {
                 return Ok(false);
@@ -157,7 +160,8 @@ impl<D: ProtectionDomain> Cache<D> {
         }
     }
 
-    /// Keeps the registrations of these buffers until the operation has [landed](Self::land). Buffers of arenas have none.
+    /// Keeps the registrations of these buffers until the operation has [landed](Self::land). Buffers of arenas have
+    /// none.
     pub fn fly(&mut self, id: u32, addresses: impl Iterator<Item = usize>) {
         let mut held = ArrayVec::new();
         for address in addresses {
@@ -171,7 +175,7 @@ impl<D: ProtectionDomain> Cache<D> {
         }
     }
 
-    /// The operation is over.
+    /// Releases the registrations of a finished operation.
     pub fn land(&mut self, id: u32) {
         for address in self.held.remove(&id).into_iter().flatten() {
             if let Some(entry) = self.entries.get_mut(&address) {
@@ -180,18 +184,18 @@ impl<D: ProtectionDomain> Cache<D> {
         }
     }
 
-    /// Operations that have some.
+    /// Operations in flight that hold registrations.
     pub fn flying(&self) -> usize {
         self.held.len()
     }
 
-    /// What was asked for before, and is not in flight, may be evicted from now on.
+    /// Begins a round: registrations used before, and not in flight, may be evicted from now on.
     pub fn next_round(&mut self) {
         self.round += 1;
         self.refused = None;
     }
 
-    /// Registrations, and their bytes.
+    /// Number of registrations, and their bytes.
     pub fn len(&self) -> (usize, usize) {
         (self.entries.len(), self.bytes)
     }

@@ -1,4 +1,4 @@
-//! What an engine is asked to do, and what became of it.
+//! Requests to an engine, and their results.
 
 use sinew_fabric::verbs::Slice;
 use sinew_mem::MessageBuffer;
@@ -8,24 +8,24 @@ use super::error::EngineError;
 /// A read or a write of the donor's memory.
 #[derive(Debug)]
 pub enum Op {
-    /// Bytes from `at` on, as many as the target holds.
+    /// Reads the bytes from `at` on, as many as the target holds.
     Read {
         /// First byte.
         at: u64,
-        /// Where they go.
+        /// Destination of the bytes.
         target: MessageBuffer,
     },
-    /// Bytes to `at` and on.
+    /// Writes bytes from `at` on.
     Write {
         /// First byte.
         at: u64,
-        /// The bytes. The engine gives its share up when the write is finished.
+        /// The bytes. The engine drops its share when the write is finished.
         source: Slice,
     },
 }
 
 impl Op {
-    /// First byte of the donor's that it is about.
+    /// First byte of the donor's memory that it covers.
     #[inline]
     pub fn at(&self) -> u64 {
         match self {
@@ -33,7 +33,7 @@ impl Op {
         }
     }
 
-    /// Bytes that it moves.
+    /// Bytes read or written.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -42,56 +42,56 @@ impl Op {
         }
     }
 
-    /// Whether it moves none.
+    /// Whether it moves no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// An operation with its caller's name for it.
+/// An operation, with a tag of its caller's.
 #[derive(Debug)]
 pub struct Request {
-    /// The caller's own.
+    /// Chosen by the caller; comes back with the finished request.
     pub tag: u64,
-    /// What to do.
+    /// What the request does.
     pub op: Op,
 }
 
-/// A request that is over.
+/// A finished request.
 #[derive(Debug)]
 pub struct Finished {
-    /// The request's.
+    /// Tag of the request.
     pub tag: u64,
-    /// How it ended. After an error, what a read's target holds means nothing.
+    /// How it ended. After an error, the contents of a read's target mean nothing.
     pub result: Result<(), EngineError>,
-    /// The target of a read. It is lost with the queue pair that had it when an engine is dropped.
+    /// The target of a read. When an engine is dropped, targets that its queue pair holds are lost with it.
     pub target: Option<MessageBuffer>,
 }
 
-/// Why a request was not taken.
+/// Reason why a request was not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// As many as may be are on their way to this donor.
+    /// As many requests as allowed are unfinished.
     #[error(
-        "{depth} requests are on their way to the donor, as many as may be: turn the engine, and poll for what is finished"
+        "{depth} requests to the donor are unfinished, as many as are allowed: turn the engine, and poll for what is finished"
     )]
     Busy {
-        /// How many.
+        /// The limit on unfinished requests.
         depth: usize,
         /// The request.
         request: Request,
     },
-    /// It does not lie in the donor's memory.
-    #[error("bytes {} to {} are asked for of a donor's memory of {len} bytes", request.op.at(), request.op.at().saturating_add(request.op.len() as u64))]
+    /// The request reaches beyond the donor's memory.
+    #[error("the request covers bytes {} to {}, but the donor's memory has {len} bytes", request.op.at(), request.op.at().saturating_add(request.op.len() as u64))]
     OutOfRange {
-        /// Bytes of the memory.
+        /// Bytes of the donor's memory.
         len: u64,
         /// The request.
         request: Request,
     },
-    /// A write's slice does not lie in its buffer.
-    #[error("the bytes to be written do not lie in their buffer")]
+    /// A write's slice reaches beyond its buffer.
+    #[error("the slice to be written reaches beyond its buffer")]
     BadSlice {
         /// The request.
         request: Request,

@@ -1,4 +1,4 @@
-//! The way by calls, where a fabric has no one-sided verbs: the donor answers, and a chain is one call.
+//! The path by calls, for a fabric without one-sided verbs: the donor answers, and a chain of operations is one call.
 
 use std::io;
 
@@ -11,14 +11,14 @@ use super::donating::{ACCESS, ANSWER_HEAD_LEN, HEAD_LEN, OP_LEN, Refusal};
 use super::error::Why;
 use super::path::{Done, Limits, Path, PathJob};
 
-/// What a path by calls may have.
+/// Limits of a path by calls.
 #[derive(Clone, Copy, Debug)]
 pub struct RpcPathConfig {
-    /// Operations in flight at most.
+    /// Operations in flight, at most.
     pub depth: usize,
-    /// Bytes of an operation at most, and those that operations of one call have together.
+    /// Bytes of an operation, at most; also of all operations of one call together.
     pub call_len_max: usize,
-    /// Times that a call is made again which a donor has no memory for at the moment.
+    /// Times that a call is repeated when the donor has no memory for it at the moment.
     pub busy_tries: u32,
 }
 
@@ -28,57 +28,58 @@ impl Default for RpcPathConfig {
     }
 }
 
-/// An operation of a call.
+/// An operation within a call.
 struct Part {
     id: u32,
     len: usize,
     targets: Scatter,
 }
 
-/// A call, or a place for one.
+/// A call in flight, or a free place for one.
 #[derive(Default)]
 struct Calling {
     parts: Vec<Part>,
     tries: u32,
 }
 
-/// A thread's way to a donor that answers calls of type [`ACCESS`], over a session of any endpoint: one of its own, or a
-/// [share](sinew_rpc::SharedEndpoint). The engine's turns turn the endpoint.
+/// A thread's path to a donor that answers calls of type [`ACCESS`], over a session of any endpoint: one of its own, or
+/// a [share](sinew_rpc::SharedEndpoint). The engine's turns turn the endpoint.
 pub struct RpcPath<E: Endpoint> {
     rpc: E,
     session: SessionId,
     key: u64,
-    /// Whether the session has been made.
+    /// Whether the session is connected.
     is_open: bool,
     limits: Limits,
     busy_tries: u32,
     room: usize,
-    /// The chain that was pushed and not rung.
+    /// Operations pushed, but not rung yet.
     chain: Vec<(u32, PathJob)>,
     request_len: usize,
     answer_len: usize,
-    /// Whether the chain was rung and found no memory: it goes when some is free.
+    /// Whether the chain was rung, but found no memory for its call: it goes out when some is free.
     is_held: bool,
-    /// What was pushed and did not fit into a chain that is held.
+    /// An operation that was pushed, but did not fit into the chain that is held.
     behind: Option<(u32, PathJob)>,
     calls: Vec<Calling>,
     free: Vec<u32>,
-    /// Buffers of calls that are over.
+    /// Buffers of finished calls.
     idle: Vec<(MessageBuffer, MessageBuffer)>,
-    /// To be made again.
+    /// Calls to be repeated.
     again: Vec<(u64, MessageBuffer, MessageBuffer)>,
-    /// Operations that are over, and not told.
+    /// Operations that are over, but not reported yet.
     over: Vec<Done>,
     error: Option<Why>,
 }
 
 impl<E: Endpoint> RpcPath<E> {
-    /// A way by this session to the donor's range of this [key](super::Ranges::give).
+    /// Makes a path over this session, to the donor's range with this [key](super::Ranges::give).
     pub fn new(rpc: E, session: SessionId, key: u64, config: &RpcPathConfig) -> Self {
         Self { is_open: true, ..Self::connecting(rpc, session, key, config) }
     }
 
-    /// The same by a session that is being made, whose event comes to `rpc`. There is no room before it has.
+    /// The same for a session that is still being connected, whose event comes to `rpc`. There is no room until it has
+    /// come.
     pub fn connecting(rpc: E, session: SessionId, key: u64, config: &RpcPathConfig) -> Self {
         let message_len_max = rpc.config().message_len_max as usize;
         let op_len_max = config.call_len_max.min(message_len_max.saturating_sub(HEAD_LEN + OP_LEN)).max(1);
@@ -105,7 +106,8 @@ impl<E: Endpoint> RpcPath<E> {
         }
     }
 
-    /// The endpoint. Calls that are made there are answered there, unless the engine finds them first, which drops them.
+    /// The endpoint. A caller may make calls of its own there and must poll for their completions itself; those that
+    /// the engine polls first are dropped.
     pub fn rpc(&mut self) -> &mut E {
         &mut self.rpc
     }
@@ -121,14 +123,14 @@ impl<E: Endpoint> RpcPath<E> {
         Ok((self.rpc.alloc(request_len)?, self.rpc.alloc(answer_len)?))
     }
 
-    /// Makes a call of the chain.
+    /// Makes one call of the chain.
     fn make_call(&mut self) {
         if self.chain.is_empty() {
             return;
         }
         let mut buffers = self.buffers();
         if buffers.is_err() {
-            // Others may have the wrong size.
+            // The idle buffers may have the wrong size.
             self.idle.clear();
             buffers = self.buffers();
         }
@@ -169,7 +171,7 @@ impl<E: Endpoint> RpcPath<E> {
         }
     }
 
-    /// A call was not made.
+    /// Reports the operations of a call that could not be made as failed.
     fn refuse(&mut self, place: u32, why: &Why) {
         for Part { id, targets, .. } in self.calls[place as usize].parts.drain(..) {
             self.over.push(Done { id, error: Some(Box::new(why.clone())), targets });
@@ -208,7 +210,7 @@ impl<E: Endpoint> RpcPath<E> {
         }
     }
 
-    /// Makes the call that found no memory before. False: there is still none.
+    /// Makes the call that found no memory before. Returns false if there is still none.
     #[inline(never)]
     fn go_on(&mut self) -> bool {
         self.make_call();
@@ -223,7 +225,7 @@ impl<E: Endpoint> RpcPath<E> {
         true
     }
 
-    /// After the session has been made, what becomes of it shows in its calls.
+    /// Handles an event of the session. Once it is connected, its failure also shows in its calls.
     fn hear(&mut self, event: &SessionEvent) {
         if event.session() != self.session {
             return;
@@ -236,7 +238,7 @@ impl<E: Endpoint> RpcPath<E> {
         }
     }
 
-    /// What is in flight completes, once the session is given up.
+    /// Breaks the path. Giving up the session completes what is in flight.
     #[inline(never)]
     fn fail(&mut self, why: Why) {
         if self.error.is_none() {
@@ -280,7 +282,7 @@ fn write_request(request: &mut [u8], key: u64, chain: &mut Vec<(u32, PathJob)>, 
     }
 }
 
-/// What is wrong with an answer, if anything is.
+/// Returns what is wrong with an answer, if anything.
 fn check_answer(answer: &[u8], parts: &[Part]) -> Option<Why> {
     let Some((code, bytes)) = answer.split_first_chunk::<ANSWER_HEAD_LEN>() else {
         return Some(Why::Call(format!("it answered {} bytes, which mean nothing", answer.len())));

@@ -1,4 +1,4 @@
-//! What all engines of one donor have in common.
+//! State that all engines of one donor share.
 
 use std::sync::PoisonError;
 
@@ -11,7 +11,7 @@ use super::stats::EngineStats;
 /// Limits of a [`Shared`].
 #[derive(Clone, Copy, Debug)]
 pub struct SharedConfig {
-    /// Requests that are not over, of all engines together, at most.
+    /// Unfinished requests of all engines together, at most.
     pub depth: usize,
 }
 
@@ -21,12 +21,13 @@ impl Default for SharedConfig {
     }
 }
 
-/// One donor's merge queue, the order of requests that overlap, and the window of bytes in flight. Each thread's [`Engine`](super::Engine) has a handle on it.
+/// The merge queue of one donor, the order of overlapping requests, and the window of bytes in flight. The
+/// [`Engine`](super::Engine) of each thread has a handle on it.
 pub struct Shared {
     pub(super) donor: std::sync::Arc<str>,
     pub(super) len: u64,
     pub(super) depth: usize,
-    /// What is in the queue, for looks without the lock.
+    /// Length of the queue, readable without the lock.
     queued: AtomicUsize,
     state: Mutex<State>,
 }
@@ -38,7 +39,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// For a donor of this name, which errors have, and `len` bytes of its memory.
+    /// Makes the shared state for `len` bytes of a donor's memory. Errors name the donor as `donor`.
     pub fn new(donor: &str, len: u64, admission: impl Admission + 'static, config: SharedConfig) -> Arc<Self> {
         Arc::new(Self {
             donor: donor.into(),
@@ -49,7 +50,7 @@ impl Shared {
         })
     }
 
-    /// The donor's name.
+    /// Name of the donor.
     pub fn donor(&self) -> &str {
         &self.donor
     }
@@ -59,12 +60,12 @@ impl Shared {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the donor's memory has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What the engines did, those that are gone among them.
+    /// Counters of all engines, including those that are gone.
     pub fn stats(&self) -> EngineStats {
         let state = self.lock();
         state.inboxes().fold(state.stats, |stats, inbox| inbox.counts.add_to(stats))
@@ -75,12 +76,12 @@ impl Shared {
         self.lock().in_flight_bytes()
     }
 
-    /// Bytes that may be in flight.
+    /// Bytes that may be in flight now.
     pub fn window_bytes(&self) -> u64 {
         self.lock().window_bytes()
     }
 
-    /// Requests that are not over.
+    /// Unfinished requests.
     pub fn live(&self) -> usize {
         self.lock().live()
     }
@@ -90,17 +91,18 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there may be something in the queue.
+    /// Whether the queue may hold something.
     #[inline]
     pub(super) fn has_queued(&self) -> bool {
-        // Relaxed: whoever is told so looks again with the lock, and whoever is not is not the one who submitted it.
+        // Relaxed: a thread that sees something looks again under the lock, and a thread always sees what it submitted
+        // itself.
         self.queued.load(Ordering::Relaxed) > 0
     }
 
-    /// Has looks see what is in the queue, at the end of each change.
+    /// Makes the length of the queue visible to `has_queued`. Called after each change, under the lock.
     #[inline]
     pub(super) fn publish(&self, state: &State) {
-        // Relaxed: see `has_queued`. It changes under the lock alone.
+        // Relaxed: see `has_queued`. It changes only under the lock.
         self.queued.store(state.queued(), Ordering::Relaxed);
     }
 }

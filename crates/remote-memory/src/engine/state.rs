@@ -13,19 +13,19 @@ use super::request::{Finished, Op, Request};
 use super::stats::EngineStats;
 
 const NONE: u32 = u32::MAX;
-/// The place of a request that finds no other.
+/// Place of a request that found no other.
 const LONE: u32 = 0;
 
 /// The buffer of a request.
 #[derive(Debug)]
 pub(super) enum Buffer {
-    /// Somewhere else.
+    /// The buffer is elsewhere.
     None,
     Target(MessageBuffer),
     Source(Slice),
 }
 
-/// A request in the hands of an engine.
+/// A request that an engine has taken.
 #[derive(Debug)]
 pub(super) struct Carried {
     pub key: u32,
@@ -52,19 +52,19 @@ impl Carried {
     }
 }
 
-/// A request that is not over, or a place for one.
+/// An unfinished request, or a free place.
 struct Entry {
     range: Range<u64>,
     is_write: bool,
     owner: u32,
     tag: u64,
-    /// What it has as long as no engine has taken it.
+    /// The buffer, until an engine takes the request.
     buffer: Buffer,
-    /// Times that it is among the dependents of others.
+    /// Unfinished requests that it must wait for.
     blockers: u32,
-    /// Behind it in the queue, or among the free places.
+    /// The next in the queue, or the next free place.
     next: u32,
-    /// Those that wait for it.
+    /// Requests that wait for this one.
     dependents: Vec<u32>,
 }
 
@@ -73,7 +73,8 @@ pub(super) struct State {
     free: u32,
     live: usize,
     stripes: Stripes,
-    /// The request at the lone place is not among the stripes, since there is nobody to be compared with.
+    /// Whether the request at the lone place is missing from the stripes, as it is while there is none to compare it
+    /// with.
     is_hidden: bool,
     first: u32,
     last: u32,
@@ -83,7 +84,7 @@ pub(super) struct State {
     admission: Box<dyn Admission>,
     learns: bool,
     engines: Vec<Option<Arc<Inbox>>>,
-    /// Engines that have a way to the donor.
+    /// Engines whose path to the donor works.
     pub able: usize,
     pub stats: EngineStats,
 }
@@ -122,12 +123,12 @@ impl State {
         }
     }
 
-    /// Requests that are not over.
+    /// Unfinished requests.
     pub fn live(&self) -> usize {
         self.live
     }
 
-    /// Requests that could be taken, but for the window.
+    /// Requests in the queue, which only the window can hold back.
     pub fn queued(&self) -> usize {
         self.queued
     }
@@ -140,12 +141,12 @@ impl State {
         self.window_bytes
     }
 
-    /// Whether there are requests, and nobody who has a way to the donor.
+    /// Whether there are requests, but no engine whose path works.
     pub fn is_deserted(&self) -> bool {
         self.able == 0 && self.live > 0
     }
 
-    /// Whether an engine would take something.
+    /// Whether an engine could take a request now.
     pub fn has_something(&self) -> bool {
         self.entries.get(self.first as usize).is_some_and(|entry| self.admits(entry.range.end - entry.range.start))
     }
@@ -157,12 +158,12 @@ impl State {
 
     pub fn join(&mut self, inbox: Arc<Inbox>) -> u32 {
         self.able += 1;
-        // Places are not used again: what is in flight for an engine that is gone is for nobody.
+        // Places are not used again, so what is in flight for a former engine goes to nobody.
         self.engines.push(Some(inbox));
         self.engines.len() as u32 - 1
     }
 
-    /// The engine is gone: what it asked for is done, and told to nobody.
+    /// Removes an engine. Its requests are still done, but reported to nobody.
     pub fn leave(&mut self, engine: u32) {
         if let Some(inbox) = self.engines[engine as usize].take() {
             self.stats = inbox.counts.add_to(self.stats);
@@ -177,7 +178,8 @@ impl State {
         self.engines.iter().flatten()
     }
 
-    /// Takes a request that finds no other on its way, and is at once its engine's to post. It has bytes, and they lie in the donor's memory.
+    /// Takes a request that found no other, which its engine posts at once. It must not be empty, and must lie in the
+    /// donor's memory.
     #[inline]
     pub fn take_lone(&mut self, owner: u32, Request { tag, op }: Request) -> Carried {
         let (start, len) = (op.at(), op.len());
@@ -197,7 +199,8 @@ impl State {
         Carried { key: LONE, start, len, buffer }
     }
 
-    /// The lone request, which was posted and went well, is over: returns its tag. `None`: others came meanwhile, and it is to be told as they are.
+    /// Ends the lone request, which was posted and succeeded, and returns its tag. `None` if others came meanwhile, so
+    /// that it must be ended as they are.
     #[inline]
     pub fn end_lone(&mut self, posted_ns: u64, now_ns: u64) -> Option<u64> {
         if !self.is_hidden {
@@ -216,20 +219,20 @@ impl State {
         self.window_bytes = self.admission.window_bytes();
     }
 
-    /// From now on there are others to be compared with.
+    /// Lists the lone request in the stripes, because there are others to compare it with now.
     #[inline(never)]
     fn show_lone(&mut self) {
         self.is_hidden = false;
         self.stripes.insert(LONE, &self.entries[LONE as usize].range, |_| {});
     }
 
-    /// A request is over: its place is free.
+    /// Frees the place of a finished request.
     #[inline]
     fn forget(&mut self, key: u32) {
         self.live -= 1;
         let entry = &mut self.entries[key as usize];
         if key == LONE {
-            // The place is for the next that finds no other.
+            // The place is kept for the next lone request.
             if !std::mem::take(&mut self.is_hidden) {
                 self.stripes.remove(key, &entry.range);
             }
@@ -240,7 +243,8 @@ impl State {
         self.free = key;
     }
 
-    /// Puts a request into the queue, or behind those that it overlaps. It has bytes, and they lie in the donor's memory.
+    /// Puts a request into the queue, or behind those that it overlaps. It must not be empty, and must lie in the
+    /// donor's memory.
     #[inline]
     pub fn submit(&mut self, owner: u32, request: Request) {
         let Request { tag, op } = request;
@@ -303,19 +307,19 @@ impl State {
         } else {
             self.entries[self.last as usize].next = key;
         }
-        // It is the last one's that counts, and means something as long as there is a first.
+        // Only the last one's `next` matters here, and `last` means something only while there is a `first`.
         self.entries[key as usize].next = NONE;
         self.last = key;
         self.queued += 1;
     }
 
-    /// Whether there is more that could be taken.
+    /// Whether the queue holds a request.
     #[inline]
     pub fn has_queued(&self) -> bool {
         self.first != NONE
     }
 
-    /// Takes the first, if there is one and the window admits it.
+    /// Takes the first request in the queue, if there is one and the window admits it.
     #[inline]
     pub fn take_first(&mut self) -> Option<Carried> {
         let key = self.first;
@@ -342,7 +346,7 @@ impl State {
         }
     }
 
-    /// Notes how many were taken together.
+    /// Records how many requests were taken together.
     #[inline]
     pub fn taken(&mut self, count: u64) {
         if count > self.stats.largest_batch {
@@ -350,7 +354,7 @@ impl State {
         }
     }
 
-    /// Puts what was taken and not posted back to where it came from.
+    /// Puts a request that was taken, but not posted, back at the head of the queue.
     pub fn give_back(&mut self, carried: Carried) {
         let Carried { key, len, buffer, .. } = carried;
         self.in_flight_bytes -= len as u64;
@@ -363,8 +367,8 @@ impl State {
         self.queued += 1;
     }
 
-    /// A request that was taken is over. Those that waited for it alone are in the queue now. `times` are when it was posted and now, if it went well.
-    /// Returns whose it was, and its tag.
+    /// Ends a request that was taken, and queues those that waited for it alone. `times` holds when it was posted and
+    /// the time now, in ns, if it succeeded. Returns its owner and its tag.
     #[inline]
     pub fn over(&mut self, key: u32, times: Option<(u64, u64)>) -> (u32, u64) {
         let entry = &self.entries[key as usize];
@@ -397,12 +401,13 @@ impl State {
         self.entries[key as usize].dependents = dependents;
     }
 
-    /// Ends all requests that no engine has taken; `finish` makes of each what its owner, if there is one, is told.
+    /// Ends all requests that no engine has taken. `finish` makes the result for each; the caller passes it to the
+    /// owner, if there is one.
     pub fn end_all(&mut self, mut finish: impl FnMut(u64, Option<MessageBuffer>) -> Finished) -> Vec<(u32, Finished)> {
         let mut ended = Vec::new();
         for key in 0..self.entries.len() as u32 {
             let entry = &mut self.entries[key as usize];
-            // Whoever waits for another is among those that end.
+            // A request that waits for another ends too.
             entry.dependents.clear();
             let target = match std::mem::replace(&mut entry.buffer, Buffer::None) {
                 Buffer::None => continue,

@@ -1,40 +1,40 @@
-//! What engines did (rdmabox Table I).
+//! Counters of engines (rdmabox Table I).
 
 use sinew_mem::atomic::{AtomicU64, Ordering};
 
-/// Counts of all engines of one [`Shared`](super::Shared), or their difference.
+/// Counters of all engines of one [`Shared`](super::Shared), or their difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStats {
-    /// Requests that were submitted.
+    /// Reads submitted.
     pub reads: u64,
-    /// As above.
+    /// Writes submitted.
     pub writes: u64,
-    /// Their bytes.
+    /// Bytes of all these reads and writes.
     pub bytes: u64,
     /// Operations that reads became.
     pub read_ops: u64,
     /// Operations that writes became.
     pub write_ops: u64,
-    /// Requests that share their operation with others.
+    /// Requests that shared an operation with others.
     pub merged: u64,
-    /// Of these, requests that were copied into one buffer, or out of it.
+    /// Requests copied into a registered buffer, or out of one.
     pub copied: u64,
-    /// Operations behind the first of a doorbell.
+    /// Operations that shared the doorbell of an earlier one.
     pub chained: u64,
-    /// Doorbells.
+    /// Doorbells rung.
     pub doorbells: u64,
-    /// Requests that waited for an earlier one that overlaps them.
+    /// Requests that waited for an earlier, overlapping one.
     pub ordered: u64,
     /// Times that requests were left in the queue because the window was full.
     pub held_back: u64,
-    /// Requests that one turn took, at most.
+    /// Most requests that one turn took.
     pub largest_batch: u64,
     /// Requests that failed.
     pub failed: u64,
 }
 
-/// What one engine counts as it goes. It alone writes; others look.
+/// Counters that one engine updates as it goes. Only that engine writes them; others read.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub read_ops: Count,
@@ -45,15 +45,15 @@ pub(super) struct Counts {
     pub doorbells: Count,
 }
 
-/// A number with one writer.
+/// A counter with one writer.
 #[derive(Debug, Default)]
 pub(super) struct Count(AtomicU64);
 
 impl Count {
-    /// Counts so many more. For the one writer.
+    /// Adds `more`. Only the one writer may call it.
     #[inline]
     pub fn add(&self, more: u64) {
-        // Relaxed, and no read-modify-write: there is one writer, and nothing hangs on it.
+        // Relaxed, and no read-modify-write: there is one writer, and no other data depends on it.
         self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
     }
 
@@ -70,7 +70,7 @@ impl Counts {
         of_kind.add(1);
     }
 
-    /// These and what else there is.
+    /// Returns `stats` with these added.
     pub fn add_to(&self, stats: EngineStats) -> EngineStats {
         EngineStats {
             read_ops: stats.read_ops + self.read_ops.get(),

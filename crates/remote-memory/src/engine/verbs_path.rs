@@ -1,4 +1,4 @@
-//! The way over verbs: a few queue pairs, and READs and WRITEs of memory that the donor exposes.
+//! The path over verbs: a few queue pairs, with READs and WRITEs of memory that the donor exposes.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,23 +18,25 @@ type ThreadOf<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
 type CqOf<D> = <ThreadOf<D> as ThreadDomain>::Cq;
 type QpOf<D> = <ThreadOf<D> as ThreadDomain>::Qp;
 
-/// Completions that are polled at once.
+/// Completions polled at a time.
 const POLL_MAX: usize = 64;
 
-/// What a path over verbs is made of.
+/// Configuration of a path over verbs.
 #[derive(Clone, Copy, Debug)]
 pub struct VerbsPathConfig {
-    /// Queue pairs to the donor: operations of one are carried out one behind the other, and those of several at the same time (rdmabox V-A, Figure 8).
+    /// Queue pairs to the donor. Operations of one are carried out one after the other, those of different ones in
+    /// parallel (rdmabox V-A, Figure 8).
     pub queue_pairs: usize,
-    /// Operations in flight on each, at most.
+    /// Operations in flight on each queue pair, at most.
     pub depth: usize,
-    /// Pieces of an operation at most, if the device does not say less.
+    /// Pieces of an operation, at most, unless the device's limit is lower.
     pub pieces_max: usize,
-    /// What becomes of requests whose memory is of none of the path's arenas.
+    /// Treatment of requests whose memory is not in the path's arenas.
     pub registering: Registering,
-    /// Buffers of these that are registered at a time, at most: those that are not in flight, and have not been asked for the longest, make room for others.
+    /// Buffers outside the arenas that are registered at a time, at most. To make room, the least recently used one
+    /// that is not in flight is evicted.
     pub registrations_max: usize,
-    /// Bytes of them, at most.
+    /// Bytes of these buffers, at most.
     pub registered_bytes_max: usize,
 }
 
@@ -68,50 +70,51 @@ struct Lane<Q> {
     in_flight: usize,
 }
 
-/// A thread's way to a donor over reliable connections of any device.
+/// A thread's path to a donor, over reliable connections of any device.
 ///
-/// Each chain goes to one queue pair, as far as that has room: the one with the fewest operations in flight. An operation that fails breaks the path as a whole.
+/// Each chain goes to one queue pair, the one with the fewest operations in flight, as far as that has room. An
+/// operation that fails breaks the whole path.
 pub struct VerbsPath<D: Device> {
     lanes: Vec<Lane<QpOf<D>>>,
     cq: CqOf<D>,
-    /// Keeps the queues' thread.
+    /// Keeps the thread domain alive for the queues.
     _thread: ThreadOf<D>,
     arenas: Vec<Arena>,
     remote: RemoteMemory,
     limits: Limits,
     lane_depth: usize,
-    /// Where the next operation goes.
+    /// Queue pair that the next operation goes to.
     current: usize,
-    /// Whether it was pushed to since its last doorbell.
+    /// Whether the current queue pair was pushed to since its last doorbell.
     has_pushed: bool,
     room: usize,
     completions: Vec<Completion>,
-    /// Operations that no queue pair took.
+    /// Operations that no queue pair accepted.
     refused: Vec<Done>,
-    /// How an operation failed that was polled just now.
+    /// Failure of an operation that was just polled.
     found: Option<Why>,
     error: Option<Why>,
-    /// Bytes of a request from which on its memory is registered.
+    /// Length from which on a request's memory is registered, in bytes.
     registers_from: usize,
     /// Whether a registration was asked for since the last doorbell.
     has_asked: Cell<bool>,
-    /// Operations in flight that may have some.
+    /// Operations in flight that hold registrations.
     with_registrations: usize,
-    // Dropped behind the queue pairs, which are done with the memory then.
+    // Dropped after the queue pairs, which by then no longer use the memory.
     registrations: RefCell<Cache<D::Domain>>,
 }
 
 impl<D: Device> VerbsPath<D> {
-    /// Queue pairs of the calling thread, which [`Self::connect`] connects. Buffers that requests have come from one of `arenas`, which the domain registered; others
-    /// are registered, or copied by way of the first.
+    /// Makes queue pairs of the calling thread, which [`Self::connect`] connects. Buffers of `arenas`, which the domain
+    /// has registered, are used as they are; others are registered, or copied through a buffer of the first arena.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// The error of the device.
     ///
     /// # Panics
     ///
-    /// Without an arena.
+    /// If `arenas` is empty.
     pub fn new(device: &D, domain: &D::Domain, arenas: &[Arena], config: &VerbsPathConfig) -> Result<Self, VerbsError> {
         assert!(!arenas.is_empty(), "a path needs memory of its own");
         let thread = domain.thread()?;
@@ -150,16 +153,16 @@ impl<D: Device> VerbsPath<D> {
         })
     }
 
-    /// What to tell the donor.
+    /// Addresses of the queue pairs, to be sent to the donor.
     pub fn addresses(&self) -> Vec<QpAddress> {
         self.lanes.iter().map(|lane| lane.qp.address()).collect()
     }
 
-    /// Connects to the donor's queue pairs, which are as many, and to its memory.
+    /// Connects to the donor's queue pairs, which must be as many, and to its memory.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// The error of the device, or [`VerbsError::Address`] if the numbers differ.
     pub fn connect(&mut self, donor: &[QpAddress], remote: RemoteMemory) -> Result<(), VerbsError> {
         if donor.len() != self.lanes.len() {
             let (theirs, ours) = (donor.len(), self.lanes.len());
@@ -169,17 +172,17 @@ impl<D: Device> VerbsPath<D> {
         self.lanes.iter_mut().zip(donor).try_for_each(|(lane, donor)| lane.qp.connect(Some(donor)))
     }
 
-    /// The queue pairs, to post on them beside the engine: unsignaled requests with ids from 2^63 on.
+    /// The queue pairs, for posting beside the engine: unsignaled requests, with ids from 2^63 on.
     pub fn queue_pairs(&mut self) -> impl Iterator<Item = &mut QpOf<D>> {
         self.lanes.iter_mut().map(|lane| &mut lane.qp)
     }
 
-    /// What became of requests whose memory had to be registered.
+    /// Counters of requests whose memory had to be registered.
     pub fn registration_stats(&self) -> RegistrationStats {
         self.registrations.borrow().stats
     }
 
-    /// Buffers that are registered beside the arenas, and their bytes.
+    /// Number of buffers registered besides the arenas, and their bytes.
     pub fn registered(&self) -> (usize, usize) {
         self.registrations.borrow().len()
     }
@@ -189,7 +192,8 @@ impl<D: Device> VerbsPath<D> {
         self.arenas.iter().any(is_from)
     }
 
-    /// Whether a buffer with this contents is registered for a request of `len` of its bytes, until the next doorbell.
+    /// Registers a buffer for a request of `len` of its bytes, at least until the next doorbell. Returns false if the
+    /// request must be copied instead.
     #[inline(never)]
     fn registers(&self, len: usize, contents: &[u8], place: impl FnOnce() -> BufferPlace) -> bool {
         if len < self.registers_from || self.registers_from == usize::MAX {
@@ -199,7 +203,7 @@ impl<D: Device> VerbsPath<D> {
         self.registrations.borrow_mut().has(contents.as_ptr().addr(), contents.len(), place)
     }
 
-    /// Keeps the registrations of an operation's buffers until it is over.
+    /// Keeps the registrations of an operation's buffers until the operation is over.
     #[inline(never)]
     fn keep(&mut self, id: u32, operation: &Operation<'_>) {
         let registrations = self.registrations.get_mut();
@@ -222,7 +226,7 @@ impl<D: Device> VerbsPath<D> {
         self.with_registrations = registrations.flying();
     }
 
-    /// Pushes the operation that `of` makes of the donor's memory from `at` on.
+    /// Pushes the operation that `of` makes for the donor's memory from `at` on.
     #[inline(always)]
     fn push_operation<'a>(&mut self, id: u32, at: u64, of: impl FnOnce(RemoteMemory) -> Operation<'a>) {
         if self.lanes[self.current].in_flight >= self.lane_depth {
@@ -254,7 +258,7 @@ impl<D: Device> VerbsPath<D> {
         self.refused.push(Done { id, error: Some(Box::new(why)), targets });
     }
 
-    /// Goes on at the queue pair with the least to do.
+    /// Switches to the queue pair with the fewest operations in flight.
     #[inline(never)]
     fn choose(&mut self) {
         if std::mem::take(&mut self.has_pushed) {
@@ -264,10 +268,10 @@ impl<D: Device> VerbsPath<D> {
         self.current = lanes.min_by_key(|(_, lane)| lane.in_flight).map_or(0, |(index, _)| index);
     }
 
-    /// Notes how an operation failed.
+    /// Records how an operation failed.
     #[inline(never)]
     fn found(&mut self, status: Status) -> Option<Box<Why>> {
-        // Those behind the first are flushed.
+        // Operations behind the one that failed are flushed.
         if self.found.is_none() || status != Status::Flushed {
             self.found = Some(status.into());
         }
@@ -282,13 +286,14 @@ impl<D: Device> VerbsPath<D> {
         }
     }
 
-    /// After a failure: the other queue pairs are ended, too, so that all that is in flight is over soon.
+    /// Breaks the path after a failure. The other queue pairs go to error too, so that everything in flight is over
+    /// soon.
     #[inline(never)]
     fn fail(&mut self, why: Why) {
         if self.error.is_none() {
             self.error = Some(why);
             for lane in &mut self.lanes {
-                // One that is broken already stays so.
+                // A queue pair that is already in error stays so.
                 let _ = lane.qp.modify(QpState::Error, None);
             }
         }
@@ -378,7 +383,7 @@ impl<D: Device> Path for VerbsPath<D> {
         }
         let count = self.cq.poll(&mut self.completions, POLL_MAX);
         let busy = count > 0 || !self.refused.is_empty();
-        // The order means nothing.
+        // Their order does not matter.
         while let Some(Completion { id, status, buffers, .. }) = self.completions.pop() {
             if id >> 63 != 0 {
                 continue;
@@ -414,7 +419,7 @@ impl<D: Device> Path for VerbsPath<D> {
     }
 }
 
-/// A donor's side of a [`VerbsPath`]: queue pairs that answer by themselves.
+/// A donor's side of a [`VerbsPath`]: queue pairs that need no attention.
 pub struct Lending<D: Device> {
     qps: Vec<QpOf<D>>,
     _cq: CqOf<D>,
@@ -422,11 +427,11 @@ pub struct Lending<D: Device> {
 }
 
 impl<D: Device> Lending<D> {
-    /// Queue pairs of the calling thread for these of a path's.
+    /// Makes queue pairs of the calling thread, connected to these of a path.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// The error of the device.
     pub fn new(device: &D, domain: &D::Domain, path: &[QpAddress]) -> Result<Self, VerbsError> {
         let thread = domain.thread()?;
         let config = VerbsPathConfig { depth: 1, ..VerbsPathConfig::default() }.queue_pair(device.attributes());
@@ -440,7 +445,7 @@ impl<D: Device> Lending<D> {
         Ok(Self { qps, _cq: cq, _thread: thread })
     }
 
-    /// What to tell the path, with the [memory](sinew_fabric::verbs::Exposed::remote) that it may use.
+    /// Addresses to be sent to the path, with the [memory](sinew_fabric::verbs::Exposed::remote) that it may use.
     pub fn addresses(&self) -> Vec<QpAddress> {
         self.qps.iter().map(QueuePair::address).collect()
     }

@@ -1,4 +1,4 @@
-//! How the memory of donors is reached.
+//! The two ways to access donors' memory: one-sided verbs and calls.
 
 use sinew_fabric::Address;
 use sinew_fabric::verbs::{Device, ProtectionDomain, QpAddress, VerbsError};
@@ -8,37 +8,39 @@ use sinew_rpc::{Endpoint, SharedEndpoint};
 use crate::donor::Way;
 use crate::engine::{Path, RpcPath, RpcPathConfig, VerbsPath, VerbsPathConfig};
 
-/// A means of reading and writing donors' memory, for one thread: what it offers goes to a donor with a call that [asks for a way](crate::donor::Call::asks_for_way), and with the donor's
-/// answer becomes a path.
+/// A means of reading and writing donors' memory, for one thread. Its offer goes to a donor with a call that [asks for
+/// a way](crate::donor::Call::asks_for_way); together with the donor's answer it becomes a path.
 pub trait Approach {
-    /// The way to one donor.
+    /// Path to one donor.
     type Path: Path;
-    /// This side of a way that has no answer yet.
+    /// This side of a path, until the donor has answered.
     type Offer;
 
-    /// Where buffers of operations come from.
+    /// Arena from which the buffers of operations are taken.
     fn arena(&self) -> &Arena;
 
-    /// This side of a way, and what to tell the donor of it: nothing asks for a way by calls.
+    /// Makes this side of a path, and the queue pairs that the donor is to know; without any, the donor is asked for
+    /// access by calls.
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// The reason why there is none.
     fn offer(&self) -> Result<(Self::Offer, Vec<QpAddress>), String>;
 
-    /// The way, when the donor at an address has answered, and the bytes of memory that it leads to.
+    /// Makes the path from the answer of the donor at this address. Returns the path, and the bytes of memory that it
+    /// reaches.
     ///
     /// # Errors
     ///
-    /// What is wrong with the answer, or with the device.
+    /// A fault in the answer, or the error of the device.
     fn connect(&self, donor: &Address, offer: Self::Offer, way: Way) -> Result<(Self::Path, u64), String>;
 }
 
-/// By one-sided verbs.
+/// Access by one-sided verbs.
 ///
-/// All requests lie in its one arena, which the device has registered from the beginning: they are neither copied nor registered (preMR without the copy, rdmabox
-/// IV-A). So the size from which on registering is cheaper ([`VerbsPathConfig::registering`]) never matters to a pool, whatever its config says; it is for engines that are
-/// given memory of others.
+/// All requests lie in its one arena, which the device registers at the start. So they are neither copied nor
+/// registered one by one (preMR without the copy, rdmabox IV-A), and [`VerbsPathConfig::registering`] has no effect
+/// here; it is for engines whose requests lie in other memory.
 pub struct Verbs<D: Device> {
     device: D,
     domain: D::Domain,
@@ -47,11 +49,11 @@ pub struct Verbs<D: Device> {
 }
 
 impl<D: Device> Verbs<D> {
-    /// By a device, with an arena of `arena_len` bytes that it registers.
+    /// Access by a device, which registers an arena of `arena_len` bytes.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// The error of the device.
     pub fn new(device: &D, arena_len: usize, config: VerbsPathConfig) -> Result<Self, VerbsError> {
         let domain = device.protection_domain()?;
         let arena = domain.arena(arena_len)?;
@@ -82,9 +84,9 @@ impl<D: Device> Approach for Verbs<D> {
     }
 }
 
-const OTHER_WAY: &str = "it says another way to its memory than it was asked for";
+const OTHER_WAY: &str = "it offers another way to its memory than it was asked for";
 
-/// By calls that the donor answers, where a fabric has no one-sided verbs.
+/// Access by calls that the donor answers, for a fabric without one-sided verbs.
 pub struct Calls<E: Endpoint> {
     rpc: SharedEndpoint<E>,
     arena: Arena,
@@ -92,11 +94,11 @@ pub struct Calls<E: Endpoint> {
 }
 
 impl<E: Endpoint> Calls<E> {
-    /// By an endpoint, with an arena of `arena_len` bytes. Each way has a session of its own.
+    /// Access by calls from an endpoint, with an arena of `arena_len` bytes. Each path has a session of its own.
     ///
     /// # Errors
     ///
-    /// What the system says when it has no memory.
+    /// The system's error if it has no memory.
     pub fn new(rpc: &SharedEndpoint<E>, arena_len: usize, config: RpcPathConfig) -> std::io::Result<Self> {
         Ok(Self { rpc: rpc.share(), arena: Arena::private(arena_len)?, config })
     }

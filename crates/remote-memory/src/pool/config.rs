@@ -1,20 +1,20 @@
-//! How donors are reached.
+//! Configuration of a pool.
 
 use crate::donor::Key;
 use crate::engine::{EngineConfig, VerbsPathConfig};
 
-/// How donors are reached.
+/// Configuration of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
-    /// The pool's key; none where donors are open.
+    /// Key of the pool; `None` where donors require none.
     pub key: Option<Key>,
-    /// How long a call is waited for.
+    /// Time after which a call is given up, in ns.
     pub call_timeout_ns: u64,
-    /// Queue pairs.
+    /// Configuration of the queue pairs.
     pub path: VerbsPathConfig,
-    /// What becomes of operations that gather.
+    /// Configuration of the engines.
     pub engine: EngineConfig,
-    /// Operations on their way to one donor, at most.
+    /// Unfinished operations of one donor, at most.
     pub depth: usize,
 }
 

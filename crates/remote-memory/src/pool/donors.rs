@@ -1,4 +1,4 @@
-//! Donors as a volume wants them.
+//! Donors in the form that a volume uses.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -23,24 +23,25 @@ pub type VerbsDonors<E, D> = Pool<E, Verbs<D>>;
 /// Donors whose memory is read and written by calls, over any fabric.
 pub type CallDonors<E> = Pool<SharedEndpoint<E>, Calls<E>>;
 
-/// Donors within [reach](Reach), each by its lane.
+/// Donors within [reach](Reach), one per lane.
 pub struct Pool<E: Endpoint, A: Approach> {
     ids: Vec<DonorId>,
     lanes: Vec<Reach<E, A>>,
     approach: Arc<A>,
-    /// Whether each is the first of those that share its endpoint, which is armed once.
+    /// Whether each lane is the first of those that share its endpoint, which is armed once.
     arms_endpoint: Vec<bool>,
     watch: Watch,
     watched_ways: Option<u32>,
 }
 
 impl<E: Endpoint, D: Device> Pool<E, Verbs<D>> {
-    /// Donors at these addresses, each reached by an endpoint, or a [share](sinew_rpc::SharedEndpoint) of one. Buffers come from an arena of `arena_len` bytes, which
-    /// the device registers.
+    /// Makes a pool of the donors at these addresses, each reached by an endpoint, or a
+    /// [share](sinew_rpc::SharedEndpoint) of one. Buffers come from an arena of `arena_len` bytes, which the device
+    /// registers.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// The error of the device.
     pub fn new(
         device: &D,
         donors: impl IntoIterator<Item = (Address, E)>,
@@ -53,11 +54,12 @@ impl<E: Endpoint, D: Device> Pool<E, Verbs<D>> {
 }
 
 impl<E: Endpoint> Pool<SharedEndpoint<E>, Calls<E>> {
-    /// Donors at these addresses, whose memory is read and written by calls as well. Buffers come from an arena of `arena_len` bytes.
+    /// Makes a pool of the donors at these addresses, whose memory is read and written by calls as well. Buffers come
+    /// from an arena of `arena_len` bytes.
     ///
     /// # Errors
     ///
-    /// What the system says when it has no memory.
+    /// The system's error if it has no memory.
     pub fn by_calls(
         rpc: &SharedEndpoint<E>,
         donors: impl IntoIterator<Item = Address>,
@@ -71,7 +73,8 @@ impl<E: Endpoint> Pool<SharedEndpoint<E>, Calls<E>> {
 }
 
 impl<E: Endpoint, A: Approach> Pool<E, A> {
-    /// Donors at these addresses, each reached by an endpoint, or a [share](sinew_rpc::SharedEndpoint) of one.
+    /// Makes a pool of the donors at these addresses, each reached by an endpoint, or a
+    /// [share](sinew_rpc::SharedEndpoint) of one.
     pub fn by(approach: Arc<A>, donors: impl IntoIterator<Item = (Address, E)>, config: &PoolConfig) -> Self {
         let lane = |(address, rpc)| Reach::new(address, rpc, &approach, config);
         let lanes: Vec<_> = donors.into_iter().map(lane).collect();
@@ -88,18 +91,18 @@ impl<E: Endpoint, A: Approach> Pool<E, A> {
         }
     }
 
-    /// Their names, as they were given.
+    /// Addresses of the donors, as they were given.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.lanes.iter().map(Reach::name)
     }
 
-    /// What the engine of a donor did.
+    /// Counters of the engine of one donor; `None` if it has no engine yet.
     pub fn engine_stats(&self, lane: usize) -> Option<EngineStats> {
         self.lanes.get(lane)?.engine_stats()
     }
 }
 
-/// A thread sleeps on all of them at once, where their endpoints and the device can be slept on.
+/// A thread can sleep on all donors at once, if their endpoints and the device allow it.
 impl<E: Endpoint, A: Approach> Readiness for Pool<E, A> {
     fn descriptor(&self) -> Option<Descriptor> {
         self.lanes.first()?.session_descriptor().and_then(|_| self.watch.descriptor())

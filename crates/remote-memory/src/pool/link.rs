@@ -8,7 +8,7 @@ use sinew_rpc::{CallOptions, Endpoint, SessionEvent, SessionId};
 
 use crate::donor::{CONTROL, Key, Request, Response, Side};
 
-/// Tags of what the link says for itself.
+/// Tag of the link's own requests.
 const GREETING: u64 = u64::MAX;
 
 enum State {
@@ -24,7 +24,7 @@ struct Waiting {
     until_ns: u64,
 }
 
-/// What became of a call: the donor's response, or why there is none.
+/// Result of a call: its tag, and the donor's response or the reason why there is none.
 pub(super) type Heard = (u64, Result<Response, String>);
 
 pub(super) struct Link<E: Endpoint> {
@@ -35,7 +35,7 @@ pub(super) struct Link<E: Endpoint> {
     state: State,
     session: Option<SessionId>,
     waiting: VecDeque<Waiting>,
-    /// Calls that have no answer yet.
+    /// Calls without an answer yet.
     open: usize,
     heard: VecDeque<Heard>,
 }
@@ -69,12 +69,12 @@ impl<E: Endpoint> Link<E> {
         self.waiting.push_back(Waiting { tag, request, until_ns });
     }
 
-    /// Whether it has something to wait for.
+    /// Whether the link waits for something.
     pub fn is_waiting(&self) -> bool {
         self.open > 0 || matches!(self.state, State::Connecting | State::Greeting)
     }
 
-    /// What became of a call.
+    /// Takes the result of a call.
     pub fn next_heard(&mut self) -> Option<Heard> {
         let heard = self.heard.pop_front()?;
         self.open -= 1;
@@ -102,7 +102,7 @@ impl<E: Endpoint> Link<E> {
         busy | self.go_on()
     }
 
-    /// When it gives a call up, on the endpoint's clock; `Ready`: there is something to do now.
+    /// Time at which the link next gives up a call, on the endpoint's clock; `Ready` if there is something to do now.
     pub fn next_step(&self) -> Armed {
         let is_still = self.heard.is_empty() && matches!(self.state, State::Connecting | State::Greeting);
         if is_still || self.heard.is_empty() && self.waiting.is_empty() {
@@ -184,7 +184,7 @@ impl<E: Endpoint> Link<E> {
         if tag == GREETING { self.close(&error) } else { self.heard.push_back((tag, Err(error))) }
     }
 
-    /// Sends what waits, or gets ready for that.
+    /// Gives up calls that are overdue, and sends the waiting ones, or connects first.
     fn go_on(&mut self) -> bool {
         let now_ns = self.rpc.now_ns();
         while self.waiting.front().is_some_and(|waiting| waiting.until_ns <= now_ns) {
@@ -211,7 +211,7 @@ impl<E: Endpoint> Link<E> {
     }
 }
 
-/// The endpoint, with what else the link waits for. Deadlines are on the caller's clock.
+/// Covers the endpoint and the link's own deadlines, which are on the caller's clock.
 impl<E: Endpoint> Readiness for Link<E> {
     fn descriptor(&self) -> Option<Descriptor> {
         self.rpc.descriptor()

@@ -1,58 +1,59 @@
-//! Which donors have which segments.
+//! Placement: the donors of each segment's copies.
 
 use crate::volume::{DonorId, NewVolume};
 
-/// Memory that a donor has free.
+/// Free memory of a donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Who.
+    /// The donor.
     pub donor: DonorId,
-    /// Bytes.
+    /// Bytes that it has free.
     pub free: u64,
 }
 
-/// Why a volume has no place.
+/// Reason why a volume cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {
-    /// Too few donors for so many copies.
-    #[error("{copies} copies want as many donors, and there are {donors}")]
+    /// There are fewer donors than copies.
+    #[error("{copies} copies need as many donors, but there are {donors}")]
     Donors {
-        /// Copies.
+        /// Copies of each segment.
         copies: u32,
-        /// Donors.
+        /// Known donors.
         donors: usize,
     },
-    /// Too little memory.
+    /// There is too little free memory.
     #[error(
         "{segments} segments of {slab_len} bytes, with {copies} copies of each, do not fit: the donors have {free} bytes free"
     )]
     Memory {
-        /// Segments.
+        /// Segments of the volume.
         segments: u64,
-        /// Bytes of a slab.
+        /// Bytes of one slab.
         slab_len: u64,
-        /// Copies.
+        /// Copies of each segment.
         copies: u32,
-        /// Bytes that all donors have free.
+        /// Bytes that all donors together have free.
         free: u64,
     },
 }
 
-/// Voters of a volume at most: of five, two may fail.
+/// Voters of a volume, at most: of five, two may fail.
 const VOTERS_MAX: usize = 5;
 
-/// A volume of `len` bytes: each segment's copies go to those donors that have the most free, so that all fill alike. An odd number of donors vote, those with the most
-/// memory free; with two donors there is one vote, and who has it may not fail. `number` is [drawn by lot](NewVolume::number).
+/// Places a volume of `len` bytes. Each segment's copies go to the donors with the most free memory, so that all fill
+/// evenly. An odd number of donors vote, those with the most free memory; of two donors only one votes, and that one
+/// must not fail. `number` must be [drawn at random](NewVolume::number).
 ///
 /// # Errors
 ///
-/// [`NoRoom`].
+/// [`NoRoom`] if there are too few donors or too little memory.
 pub fn place(len: u64, copies: u32, slab_len: u64, number: u64, rooms: &[Room]) -> Result<NewVolume, NoRoom> {
     let mut rooms = rooms.to_vec();
     if copies == 0 || rooms.len() < copies as usize {
         return Err(NoRoom::Donors { copies, donors: rooms.len() });
     }
-    // The name decides between equals, so that the same rooms give the same places.
+    // Equals are ordered by their ids, so that the same rooms always give the same placement.
     let most_free = |rooms: &mut Vec<Room>| rooms.sort_by_key(|room| (std::cmp::Reverse(room.free), room.donor));
     most_free(&mut rooms);
     let free = rooms.iter().map(|room| room.free).sum();

@@ -18,14 +18,14 @@ use crate::engine::{
 };
 use crate::volume::{CallFailed, DonorId, Event};
 
-/// The window of bytes in flight to a donor begins with so many, and has this as its least and most.
+/// Window of bytes in flight to a donor: its initial, least and largest size.
 const WINDOW: (u64, u64, u64) = (1 << 20, 64 << 10, 64 << 20);
 
-/// Turns after which the session is seen to, where no call is under way.
+/// Turns between two turns of the session while no call is in flight.
 const TURNS_PER_LOOK: u32 = 64;
 
 impl DonorId {
-    /// The donor at an address: all writers of a pool have to name it alike.
+    /// Id of the donor at an address. All writers of a pool must spell the address alike.
     pub fn of(address: &str) -> Self {
         use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
         const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(u64::from_le_bytes(*b"SinewDnr"));
@@ -33,11 +33,12 @@ impl DonorId {
     }
 }
 
-/// A donor that one thread asks and whose memory it reads and writes: as a volume's writer, who [fences](Call::Fence) it, or as one of several clients, who are
-/// [admitted](Call::Admit).
+/// One donor, as one thread uses it, for calls and for its memory: either as a volume's writer, which
+/// [fences](Call::Fence) it, or as one of several clients, which are [admitted](Call::Admit).
 ///
-/// The session is made, with the key, when there is a call to make. Every call and every operation ends with one [`Event`]. The answer to a call that [asks for a way](Call::asks_for_way)
-/// brings one: reads and writes that are submitted before fail, and those of an earlier way end as they may.
+/// The session is opened, with the key, when there is a call to make. Every call and every operation ends with one
+/// [`Event`]. The answer to a call that [asks for a way](Call::asks_for_way) brings a path to the memory: reads and
+/// writes submitted before it fail, and those on an earlier path end as they may.
 pub struct Reach<E: Endpoint, A: Approach> {
     id: DonorId,
     name: String,
@@ -46,16 +47,16 @@ pub struct Reach<E: Endpoint, A: Approach> {
     depth: usize,
     link: Link<E>,
     engine: Option<Engine<A::Path>>,
-    /// Engines whose way was replaced, and whose operations are not all over.
+    /// Engines whose path was replaced, with operations still unfinished.
     leaving: Vec<Engine<A::Path>>,
-    /// By the tags of calls that have no answer yet.
+    /// Offers by the tags of calls that have no answer yet.
     offers: HashMap<u64, A::Offer>,
     finished: Vec<Finished>,
     events: Vec<Event>,
     turns: u32,
-    /// Whether the next turn sees to the session, which somebody slept on.
+    /// Whether the next turn must turn the session, because a thread slept on it.
     must_look: bool,
-    /// Ways that there have been: each has a descriptor of its own.
+    /// Paths made so far; each has a descriptor of its own.
     ways: u32,
     watch: Watch,
     watched_ways: Option<u32>,
@@ -71,7 +72,8 @@ impl<E: Endpoint, A: Approach> std::fmt::Debug for Reach<E, A> {
 }
 
 impl<E: Endpoint, A: Approach> Reach<E, A> {
-    /// The donor at an address, by an endpoint, or a [share](sinew_rpc::SharedEndpoint) of one. Nothing is sent yet.
+    /// Makes the donor at an address, reached by an endpoint, or a [share](sinew_rpc::SharedEndpoint) of one. Nothing
+    /// is sent yet.
     pub fn new(address: Address, rpc: E, approach: &Arc<A>, config: &PoolConfig) -> Self {
         let name = address.to_string();
         Self {
@@ -94,32 +96,33 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         }
     }
 
-    /// Which donor it is.
+    /// Id of the donor.
     pub fn id(&self) -> DonorId {
         self.id
     }
 
-    /// Its address.
+    /// Address of the donor.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The endpoint's time.
+    /// Time of the endpoint, in ns.
     pub fn now_ns(&self) -> u64 {
         self.link.now_ns()
     }
 
-    /// Whether reads and writes can be submitted: there is a way to the memory, and nothing has broken it as far as is known.
+    /// Whether reads and writes can be submitted: there is a path to the memory, and as far as is known it is not
+    /// broken.
     pub fn has_way(&self) -> bool {
         self.engine.as_ref().is_some_and(|engine| engine.error().is_none())
     }
 
-    /// What the engine did since the last way; `None` where there was none.
+    /// Counters of the engine since the last path was made; `None` if there was none.
     pub fn engine_stats(&self) -> Option<EngineStats> {
         Some(self.engine.as_ref()?.shared().stats())
     }
 
-    /// Asks the donor. The answer comes with the tag.
+    /// Calls the donor. The answer arrives as an [`Event`] with this tag.
     pub fn call(&mut self, tag: u64, call: Call) {
         let mut addresses = Vec::new();
         if call.asks_for_way() {
@@ -137,16 +140,16 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         self.link.call(tag, Request::Call(call, addresses));
     }
 
-    /// Reads or writes the donor's memory.
+    /// Submits a read or a write of the donor's memory.
     ///
     /// # Errors
     ///
-    /// The operation, when there are as many as can be: later there is room again.
+    /// The operation, if as many as allowed are unfinished; there is room again later.
     // Boxing it would allocate.
     #[allow(clippy::result_large_err)]
     pub fn submit(&mut self, tag: u64, op: Op) -> Result<(), Op> {
         let error = match &mut self.engine {
-            None => "there is no way to its memory".into(),
+            None => "there is no path to its memory".into(),
             Some(engine) => match engine.error() {
                 Some(error) => error.to_string(),
                 None => match engine.submit(EngineRequest { tag, op }) {
@@ -169,7 +172,7 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         self.events.push(Event::Over { tag, error: Some(error), target });
     }
 
-    /// Does what there is to do; returns whether there was anything. Never blocks.
+    /// Does the work that is due, and returns whether there was any. Never blocks.
     pub fn turn(&mut self) -> bool {
         let mut busy = false;
         self.turns = self.turns.wrapping_add(1);
@@ -199,7 +202,7 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         busy
     }
 
-    /// Adds what there is to tell.
+    /// Appends all events that have occurred.
     pub fn poll(&mut self, events: &mut Vec<Event>) {
         events.append(&mut self.events);
     }
@@ -230,7 +233,7 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
     }
 
     fn connect(&mut self, offer: A::Offer, way: Option<Way>) -> Result<(), String> {
-        let way = way.ok_or("it says no way to its memory")?;
+        let way = way.ok_or("its answer gives no way to its memory")?;
         let (path, len) = self.approach.connect(self.link.address(), offer, way)?;
         let (start, least, most) = WINDOW;
         let window = FindingWindow::new(start, least, most);
@@ -244,9 +247,9 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
     }
 }
 
-/// What several donors have for one sleep.
+/// Parts of a sleep that several donors share.
 impl<E: Endpoint, A: Approach> Reach<E, A> {
-    /// Ways that there have been: where there is another, there is something else to watch.
+    /// Paths made so far; a new one means another descriptor to watch.
     pub(super) fn ways(&self) -> u32 {
         self.ways
     }
@@ -255,12 +258,12 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         self.link.descriptor()
     }
 
-    /// What is to be watched beside the session.
+    /// Adds the descriptors other than the session's.
     pub(super) fn watch_engines(&self, watch: &Watch) -> io::Result<()> {
         self.engine.iter().chain(&self.leaving).try_for_each(|engine| watch.add(engine.descriptor()))
     }
 
-    /// Arms it, and its endpoint only if nobody else does.
+    /// Arms it, and its endpoint only if no other lane does.
     pub(super) fn arm_with(&mut self, now_ns: u64, arms_endpoint: bool) -> io::Result<Armed> {
         self.must_look = true;
         if !self.events.is_empty() {
@@ -281,7 +284,7 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
     }
 }
 
-/// It can be slept on where its endpoint and its device can.
+/// A thread can sleep on it if its endpoint and its device allow it.
 impl<E: Endpoint, A: Approach> Readiness for Reach<E, A> {
     fn descriptor(&self) -> Option<Descriptor> {
         self.link.descriptor().and_then(|_| self.watch.descriptor())

@@ -1,4 +1,4 @@
-//! A look at all donors: which answer, and how much memory they have free.
+//! A survey of all donors: which answer, and how much memory they have free.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use super::place::Room;
 use crate::donor::{Answer, Call};
 use crate::volume::{CallFailed, Donors, Event};
 
-/// Tags of its calls.
+/// Tag of a survey's first call; the lane is added.
 const OF_SURVEY: u64 = 0x5355_0000;
 
-/// A look at all donors, before a volume is made.
+/// A survey of all donors, taken before a volume is made.
 pub struct Survey<D: Donors> {
     donors: D,
     said: Vec<Option<Result<Room, CallFailed>>>,
@@ -25,14 +25,14 @@ impl<D: Donors> std::fmt::Debug for Survey<D> {
 }
 
 impl<D: Donors> Survey<D> {
-    /// Asks all of them.
+    /// Asks all donors.
     pub fn new(mut donors: D) -> Self {
         let lanes = donors.ids().len();
         (0..lanes).for_each(|lane| donors.call(lane, OF_SURVEY + lane as u64, Call::Stat));
         Self { donors, said: vec![None; lanes], events: Vec::new() }
     }
 
-    /// Goes on. True: all have answered, or been given up.
+    /// Makes progress. Returns true once every donor has answered, or been given up.
     pub fn turn(&mut self) -> bool {
         self.donors.turn();
         self.donors.poll(&mut self.events);
@@ -49,12 +49,12 @@ impl<D: Donors> Survey<D> {
         self.said.iter().all(Option::is_some)
     }
 
-    /// What each of them said, in their order; those that have said nothing yet are left out.
+    /// Results of the donors that have answered or been given up so far, in the donors' order.
     pub fn said(&self) -> impl Iterator<Item = &Result<Room, CallFailed>> {
         self.said.iter().flatten()
     }
 
-    /// The donors.
+    /// Ends the survey, and returns the donors.
     pub fn into_donors(self) -> D {
         self.donors
     }

@@ -1,4 +1,4 @@
-//! One descriptor for several that a thread sleeps on.
+//! One descriptor for all that a thread sleeps on.
 
 use std::cell::OnceCell;
 use std::io;
@@ -6,7 +6,8 @@ use std::io;
 use sinew_fabric::Descriptor;
 use sinew_fabric::readiness::{Alarm, no_descriptor};
 
-/// A descriptor that is readable when one of those that were added is. It is made when it is needed first, since nobody sleeps on a simulated network.
+/// A descriptor that is readable when one of those added is. It is created at first use, since nothing sleeps on a
+/// simulated network.
 #[derive(Debug, Default)]
 pub(super) struct Watch(OnceCell<Option<Alarm>>);
 
@@ -19,7 +20,7 @@ impl Watch {
         Some(self.alarm()?.descriptor())
     }
 
-    /// One that is watched already may be added again. One that is closed is watched no more.
+    /// Adds a descriptor. One that is already watched may be added again; one that is closed is no longer watched.
     pub fn add(&self, descriptor: Option<Descriptor>) -> io::Result<()> {
         let descriptor = descriptor.ok_or_else(no_descriptor)?;
         let alarm = self.alarm().ok_or_else(|| io::Error::other("there are no descriptors left to sleep on"))?;

@@ -1,4 +1,5 @@
-//! A check of a volume: all slots of all copies, headers and pages, against what the volume knows and against each other. It changes nothing.
+//! A check of a volume: compares all slots of all copies, headers and pages, with what the volume knows and with each
+//! other. Changes nothing.
 
 use std::io;
 
@@ -13,39 +14,39 @@ use crate::donor::Call;
 use crate::engine::Op;
 use crate::store::BLOCK;
 
-/// Tags of a check.
+/// Tag of a check's operations and calls.
 const OF_CHECK: u64 = 1 << 62;
-/// Of signs of life, whose answers nobody waits for.
+/// Tag of heartbeats, whose answers are ignored.
 const BEAT: u64 = 1 << 61;
 
-/// What a check found. Slots are counted in each copy.
+/// Result of a check. Slots are counted in each copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// Logical pages that were written, and are there.
+    /// Logical pages that have been written and are there.
     pub pages: u64,
-    /// Slots that hold such a page as they should.
+    /// Slots that hold their page as they should.
     pub good: u64,
-    /// Slots that should, and whose header says something else.
+    /// Slots that should hold a page, but are free.
     pub missing: u64,
-    /// Slots whose page has another checksum than the header says.
+    /// Slots whose page does not match the checksum in its header.
     pub torn: u64,
-    /// Slots whose page is another than in the first copy.
+    /// Slots whose page differs from that in the first copy.
     pub differing: u64,
-    /// Slots that hold an older version, or what is not the volume's.
+    /// Slots that hold an older version, or something that is not the volume's.
     pub stale: u64,
-    /// Slots whose header is none.
+    /// Slots without a valid header.
     pub garbage: u64,
-    /// Chunks of slots that could not be read, in a copy.
+    /// Chunks of slots that could not be read, counted in each copy.
     pub unread: u64,
     /// Segments with fewer copies than they should have.
     pub degraded: u64,
-    /// Segments without any copy.
+    /// Segments without any copy that can be reached.
     pub lost: u64,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong with it.
+    /// Whether nothing is wrong.
     pub fn is_clean(&self) -> bool {
         let Self { missing, torn, differing, stale, garbage, unread, degraded, lost, .. } = *self;
         [missing, torn, differing, stale, garbage, unread, degraded, lost].iter().all(|count| *count == 0)
@@ -57,7 +58,7 @@ struct Copied {
     pages: Option<MessageBuffer>,
 }
 
-/// A check that goes on.
+/// A check in progress.
 pub struct Check<D: Donors> {
     donors: D,
     volume: u64,
@@ -65,16 +66,16 @@ pub struct Check<D: Donors> {
     map: Map,
     segments: Vec<Segment>,
     at: Place,
-    /// Of the chunk that is being read.
+    /// Copies of the chunk that is being read.
     copies: Vec<Copied>,
     waiting: u32,
     report: CheckReport,
-    /// Of the writer that opened it.
+    /// Epoch of the writer that opened the volume.
     epoch: u32,
-    /// Lanes to donors that are told at the end that nobody has the volume open any more.
+    /// Lanes to the donors that are told at the end that the writer has left.
     lanes: Vec<usize>,
     revive_ns: u64,
-    /// When they are told next that it goes on.
+    /// When the next heartbeat is due.
     beat_ns: u64,
     events: Vec<Event>,
 }
@@ -86,7 +87,7 @@ impl<D: Donors> std::fmt::Debug for Check<D> {
 }
 
 impl<D: Donors> Check<D> {
-    /// A check of a volume that has been opened, and of which nobody has asked anything since.
+    /// Checks a volume that has been opened and not been used since.
     pub fn new(volume: Volume<D>) -> Self {
         let Volume { donors, id, shape, map, segments, copies, pages, epoch, config, ref lanes, .. } = volume;
         let lanes = (0..lanes.len()).filter(|lane| lanes[*lane].down.is_none()).collect();
@@ -116,8 +117,8 @@ impl<D: Donors> Check<D> {
         }
     }
 
-    /// Goes on. Returns what it found, when it is over. Where nobody calls this for as long as the [lease](super::VolumeConfig::lease_ns) of the volume, another writer may take the volume
-    /// over, and the rest counts as unread.
+    /// Makes progress. Returns the report once the check is over. If this is not called for as long as the volume's
+    /// [lease](super::VolumeConfig::lease_ns), another writer may take the volume over, and the rest counts as unread.
     pub fn turn(&mut self) -> Option<CheckReport> {
         self.donors.turn();
         self.beat();
@@ -164,7 +165,7 @@ impl<D: Donors> Check<D> {
         None
     }
 
-    /// Tells the donors now and then that whoever has the volume open lives.
+    /// Sends the donors a heartbeat when it is due.
     fn beat(&mut self) {
         let now_ns = self.donors.now_ns();
         if now_ns < self.beat_ns {
@@ -176,7 +177,7 @@ impl<D: Donors> Check<D> {
         }
     }
 
-    /// Slots of segments that have been looked at, and all of them.
+    /// Slots of segments checked so far, and in total.
     pub fn progress(&self) -> (u64, u64) {
         let slots = u64::from(self.shape.slots);
         let all = self.segments.len() as u64 * slots;
@@ -246,13 +247,13 @@ impl<D: Donors> Check<D> {
         }
     }
 
-    /// The donors.
+    /// Ends the check, and returns the donors.
     pub fn into_donors(self) -> D {
         self.donors
     }
 }
 
-/// It can be slept on as its donors can.
+/// A thread can sleep on it as on its donors.
 impl<D: Donors> Readiness for Check<D> {
     fn descriptor(&self) -> Option<Descriptor> {
         self.donors.descriptor()

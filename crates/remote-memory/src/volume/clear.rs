@@ -1,4 +1,4 @@
-//! Clearing: the headers of slots that nobody needs any more become zeros on all copies, and then the slots are free.
+//! Clearing: the headers of slots no longer needed become zeros on all copies, and then the slots are free.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::engine::Op;
 use crate::store::BLOCK;
 
 impl<D: Donors> Volume<D> {
-    /// Clears slots of one chunk.
+    /// Clears slots of one chunk. `owner` is the request, for a discard.
     pub(super) fn clear(&mut self, place: Place, count: u32, page: Option<u64>, owner: Option<u32>) {
         if let (Some(page), None) = (page, owner) {
             (page..page + u64::from(count)).for_each(|page| *self.clearing.entry(page).or_default() += 1);
@@ -50,7 +50,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// The slots are free.
+    /// Frees slots that have been cleared.
     pub(super) fn cleared(&mut self, place: Place, count: u32, page: Option<u64>, owner: Option<u32>) {
         self.stats.cleared += u64::from(count);
         let slots = &mut self.segments[place.segment as usize].slots;
@@ -80,7 +80,7 @@ impl<D: Donors> Volume<D> {
         self.requests.ready.extend(self.waiting.drain(..));
     }
 
-    /// No copy of the slots can be reached: they stay as they are until one can.
+    /// Handles slots of which no copy can be reached: they stay as they are until one can.
     pub(super) fn not_cleared(&mut self, owed: Owed) {
         let Owed { count, page, owner, .. } = owed;
         if let Some(owner) = owner {
@@ -93,7 +93,8 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Whether a discard may begin: not while other slots of its pages are not cleared, which would be found instead.
+    /// Whether a discard may begin. It must wait while other slots of its pages are uncleared, because those would be
+    /// found instead.
     pub(super) fn may_discard(&mut self, key: u32) -> bool {
         let pages = self.requests.get(key).pages();
         let waits = if (self.clearing.len() as u64) < pages.end - pages.start {
@@ -107,7 +108,7 @@ impl<D: Donors> Volume<D> {
         !waits
     }
 
-    /// Clears the slots of whole pages.
+    /// Clears the slots of the whole pages among these.
     pub(super) fn discard_pages(&mut self, key: u32, pages: Range<u64>) {
         let live = self.requests.get(key);
         let (at, end) = (live.at.div_ceil(BLOCK as u64), (live.at + live.len) / BLOCK as u64);

@@ -1,26 +1,28 @@
-//! What a volume can be told, and what it tells.
+//! Configuration and counters of a volume.
 
-/// How a volume works.
+/// Configuration of a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct VolumeConfig {
-    /// Whether pages have checksums. Without them a write takes two rounds (pages before headers, so that no header stands before a page that was cut off), and a
-    /// page that a donor's memory changed is not noticed.
+    /// Whether pages have checksums. Without them a write takes two rounds (pages before headers, so that no header
+    /// stands for a page that was cut off), and corruption in a donor's memory goes unnoticed.
     pub checksums: bool,
-    /// Requests that are not over, at most.
+    /// Unfinished requests, at most.
     pub depth: usize,
-    /// How long it asks for votes before it gives up.
+    /// Time for which votes are sought before the volume gives up, in ns.
     pub patience_ns: u64,
-    /// Pause between two attempts at that.
+    /// Pause between two attempts to get the votes, in ns.
     pub retry_ns: u64,
-    /// Time between two looks whether donors are still there, or, where they failed, again. To donors each is a sign that the writer lives.
+    /// Interval between calls to the donors, in ns: a heartbeat, which also tells whether a donor is still there, or an
+    /// attempt to revive one that failed.
     pub revive_ns: u64,
-    /// A volume is opened once its last writer has left it, or has given no sign of life for so long: some times [`Self::revive_ns`]. 0: it is taken from whoever has it, alive or not.
-    /// A volume gives signs of life as it is turned ([`Store::turn`](crate::store::Store::turn)), and by itself it does nothing: whoever has one open, and nothing to ask of it, has to turn it
-    /// nevertheless, some times in each lease.
+    /// Lease, in ns; it should be several times [`Self::revive_ns`]. A volume can be opened once its last writer has
+    /// left it, or has given no heartbeat for so long. With 0 it is taken even from a live writer. The heartbeats come
+    /// only from turning the volume ([`Store::turn`](crate::store::Store::turn)): a writer must turn it several times
+    /// in each lease, even if it asks nothing of it.
     pub lease_ns: u64,
-    /// Whether segments that lack copies get new ones where a donor has room.
+    /// Whether segments that lack copies get new ones, where a donor has room.
     pub repairs: bool,
-    /// Least time between two steps of such a repair, each of up to 4 MB.
+    /// Least time between two steps of such a repair, in ns. A step copies up to 4 MB.
     pub repair_pause_ns: u64,
 }
 
@@ -39,28 +41,28 @@ impl Default for VolumeConfig {
     }
 }
 
-/// What a volume did and saw.
+/// Counters of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VolumeStats {
-    /// Pages that were written, each to all copies.
+    /// Pages written, each to all copies.
     pub pages_written: u64,
-    /// Pages that were read from a donor.
+    /// Pages read from a donor.
     pub pages_read: u64,
     /// Operations on donors' memory.
     pub operations: u64,
-    /// Pages that were found to have the wrong checksum, in one copy.
+    /// Pages found with the wrong checksum, in one copy.
     pub bad_pages: u64,
-    /// Pages that were written anew, since a copy of them was bad or missing.
+    /// Pages written anew because a copy was bad or missing.
     pub refreshed: u64,
-    /// Slots that were cleared.
+    /// Slots cleared.
     pub cleared: u64,
     /// Donors that failed.
     pub donors_lost: u64,
-    /// Records that a majority of the voters took.
+    /// Records that a majority of the voters accepted.
     pub records: u64,
-    /// Copies of segments that were made anew.
+    /// Copies of segments made anew.
     pub copies_made: u64,
-    /// Pages that found no free slot at once.
+    /// Times that a write found no free slot at once.
     pub starved: u64,
 }

@@ -1,4 +1,4 @@
-//! A volume that is open: what it knows, and how what is over finds what it belongs to.
+//! The state of an open volume.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,7 +16,7 @@ use super::table::Table;
 use crate::engine::Op;
 use crate::store::{Finished, StoreError};
 
-/// A set of lanes, a bit each.
+/// A set of lanes, one bit each.
 pub(super) type Lanes = u64;
 
 pub(super) fn bit(lane: u8) -> Lanes {
@@ -26,28 +26,28 @@ pub(super) fn bit(lane: u8) -> Lanes {
 /// A copy of a segment.
 pub(super) struct Held {
     pub member: Member,
-    /// By which it is reached; none where it is not.
+    /// Lane to its donor; `None` if it cannot be reached.
     pub lane: Option<u8>,
     pub base: u64,
 }
 
-/// A copy that is being made.
+/// A copy that is being made by a repair.
 pub(super) struct Joining {
     pub member: Member,
     pub lane: u8,
     pub base: u64,
-    /// Chunks below have been copied: what changes there, changes in this copy as well.
+    /// Chunks below this one have been copied, so changes in them go to this copy too.
     pub copied: u32,
 }
 
-/// As many slots on several donors.
+/// A segment: the same slots on several donors.
 pub(super) struct Segment {
     pub copies: Vec<Held>,
     pub slots: Slots,
-    /// Runs in flight, of each chunk.
+    /// Runs in flight, per chunk.
     pub busy: Vec<u32>,
     pub joining: Option<Joining>,
-    /// Whether nobody looked what its slots hold, since no copy could be reached.
+    /// Whether the contents of its slots are unknown, because no copy could be reached when the volume was opened.
     pub unknown: bool,
 }
 
@@ -57,7 +57,7 @@ impl Segment {
         Self { unknown, copies, slots: Slots::new(slots), busy: vec![0; slots.div_ceil(CHUNK) as usize], joining: None }
     }
 
-    /// The copies that can be reached.
+    /// The copies that can be reached, each with its lane and its base.
     pub fn reached(&self) -> impl Iterator<Item = (u8, u64)> {
         self.copies.iter().filter_map(|copy| Some((copy.lane?, copy.base)))
     }
@@ -66,7 +66,7 @@ impl Segment {
         self.reached().next().is_none()
     }
 
-    /// The copies that a change of these slots goes to.
+    /// The copies to which a change of this slot goes.
     pub fn written(&self, slot: u32) -> impl Iterator<Item = (u8, u64)> {
         let joining = self.joining.iter().filter(move |joining| slot / CHUNK < joining.copied);
         self.reached().chain(joining.map(|joining| (joining.lane, joining.base)))
@@ -75,46 +75,46 @@ impl Segment {
 
 pub(super) enum RunKind {
     Write {
-        /// Whose.
+        /// The request.
         key: u32,
         first_seq: u64,
         headers: Frozen,
-        /// Not yet, where pages have no checksums.
+        /// Where pages have no checksums, false until all pages are written.
         headers_sent: bool,
     },
     Clear {
-        /// Whose, if a discard's.
+        /// The request, for a discard.
         owner: Option<u32>,
     },
 }
 
-/// A change of slots one behind the other, of one chunk, on all copies.
+/// A change of consecutive slots of one chunk, on all copies.
 pub(super) struct Run {
     pub kind: RunKind,
     pub place: Place,
     pub count: u32,
-    /// The first logical page; the others follow. None where nobody knows whose the slots are.
+    /// First logical page; the others follow. `None` if the pages of the slots are not known.
     pub page: Option<u64>,
-    /// Operations that are not over.
+    /// Unfinished operations.
     pub out: u32,
     pub lanes: Lanes,
     pub failed: Lanes,
-    /// The generation of the record that must be kept before it is over: that says which copies have it.
+    /// Generation that the durable record must reach before the run is over: that record says which copies have it.
     pub needs: u64,
 }
 
-/// Where a piece's pages go.
+/// Destination of a piece's pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Into {
-    /// The request's own buffer, which is as long.
+    /// The request's own buffer, which has the same length.
     Target,
-    /// A buffer that is copied from.
+    /// A separate buffer, copied from afterwards.
     Staged,
     /// An edge of a change.
     Edge(u8),
 }
 
-/// A read of pages that lie one behind the other.
+/// A read of pages in consecutive slots.
 pub(super) struct Piece {
     pub key: u32,
     pub into: Into,
@@ -136,11 +136,11 @@ pub(super) enum Owner {
 pub(super) struct Flight {
     pub owner: Owner,
     pub lane: u8,
-    /// Of all operations that were ever sent: later ones have higher numbers.
+    /// Sequence number among all operations ever sent.
     pub number: u64,
 }
 
-/// A call that has no answer yet.
+/// A call without an answer yet.
 pub(super) enum Called {
     Record { round: u64, lane: u8 },
     Take { segment: u32, lane: u8 },
@@ -152,17 +152,17 @@ pub(super) enum Called {
 }
 
 pub(super) struct Lane {
-    /// Why it is not used, if so.
+    /// Reason why the lane is not used, if so.
     pub down: Option<String>,
-    /// Of the donor's run that it leads to.
+    /// Run of the donor at the other end.
     pub incarnation: Option<u64>,
-    /// Operations that are not over.
+    /// Unfinished operations.
     pub out: u32,
-    /// Whether it is being reached again.
+    /// Whether a call that tests the donor is unanswered.
     pub is_asked: bool,
 }
 
-/// Slots that are to be cleared, when their chunk is not held.
+/// Slots still to be cleared, once their chunk is not held.
 pub(super) struct Owed {
     pub place: Place,
     pub count: u32,
@@ -170,16 +170,17 @@ pub(super) struct Owed {
     pub owner: Option<u32>,
 }
 
-/// Which record the voters have.
+/// State of the vote on the record.
 pub(super) struct Voting {
     pub voters: Vec<Voter>,
-    /// As in the record that a majority has: while they change, a majority of both has to take it.
+    /// Voters of the record that a majority holds. While the voters change, a majority of both sets must accept the
+    /// record.
     pub durable_voters: Vec<Voter>,
-    /// What it is now.
+    /// Generation of the current record.
     pub generation: u64,
-    /// What a majority has.
+    /// Generation that a majority holds.
     pub durable: u64,
-    /// The one that is being told.
+    /// The round in progress, if any.
     pub round: Option<Round>,
     pub rounds: u64,
     pub retry_at_ns: u64,
@@ -196,7 +197,7 @@ pub(super) struct Round {
     pub said: String,
 }
 
-/// A copy that is being made, one step at a time.
+/// State of repair, which makes one copy at a time, step by step.
 #[derive(Default)]
 pub(super) struct Repairing {
     pub step: RepairStep,
@@ -204,18 +205,19 @@ pub(super) struct Repairing {
     pub full: Lanes,
     /// Donors that want their memory back.
     pub leaving: Lanes,
-    /// Slabs that are to be given back.
+    /// Slabs to be given back.
     pub left: Vec<Left>,
-    /// Nothing before.
+    /// No step begins before this time.
     pub not_before_ns: u64,
 }
 
-/// A slab that is given back when the record that does not name it is kept, and nothing that was sent to it before is on its way: its donor gives it to others.
+/// A slab to be given back, once the record that no longer names it is durable and no operation sent to it is
+/// unfinished, because its donor may lend it to others at once.
 pub(super) struct Left {
     pub lane: u8,
     pub slab: u64,
     pub generation: u64,
-    /// Of the last operation before.
+    /// Number of the last operation that may go to it.
     pub number: u64,
 }
 
@@ -224,7 +226,7 @@ pub(super) enum RepairStep {
     #[default]
     Idle,
     Taking,
-    /// Waits until nothing of the chunk is in flight.
+    /// Waits until no run of the chunk is in flight.
     Draining {
         segment: u32,
     },
@@ -246,7 +248,7 @@ pub(super) enum RepairStep {
     },
 }
 
-/// A volume that its one writer has open: a [`Store`](crate::Store); see [the module](super).
+/// A volume that its one writer has open. It is a [`Store`](crate::Store); see [the module](super).
 pub struct Volume<D: Donors> {
     pub(super) donors: D,
     pub(super) config: VolumeConfig,
@@ -266,34 +268,34 @@ pub struct Volume<D: Donors> {
     pub(super) calls: Table<Called>,
     pub(super) voting: Voting,
     pub(super) repairing: Repairing,
-    /// Versions that are handed out.
+    /// Sequence numbers of the versions.
     pub(super) versions: Sequence,
-    /// What is settled, where that is not told by the versions: see [`Header::settled`](super::Header::settled).
+    /// The settled version, where `versions` does not determine it; see [`Header::settled`](super::Header::settled).
     pub(super) settled_floor: Option<Version>,
-    /// Whether there are segments of which nothing is known.
+    /// Whether there are segments with unknown contents.
     pub(super) has_unknown: bool,
     pub(super) next_copy: usize,
-    /// Operations that no donor took yet.
+    /// Operations that no donor has accepted yet.
     pub(super) backlog: VecDeque<(u8, u64, Op)>,
-    /// Runs whose record is not kept yet.
+    /// Runs that wait for their record to become durable.
     pub(super) gated: Vec<u32>,
     /// Changes that found no slot.
     pub(super) starved: VecDeque<u32>,
-    /// Reads that found no memory.
+    /// Pieces of reads that found no buffer.
     pub(super) deferred: VecDeque<u32>,
     /// Discards that wait for slots to be cleared.
     pub(super) waiting: Vec<u32>,
-    /// Slots of segments of which no copy can be reached now, that are to be cleared when one can.
+    /// Slots to be cleared once a copy of their segment can be reached again.
     pub(super) unclean: Vec<Owed>,
-    /// When donors that failed are asked again.
+    /// When the donors are called next, for a heartbeat or to revive them.
     pub(super) revive_at_ns: u64,
-    /// Once too few voters answered: the lanes of those that do again.
+    /// After too few voters answered: the lanes of those that answer again.
     pub(super) answering: Lanes,
-    /// Donors that have been told that this writer leaves, and have not answered.
+    /// Donors that were told that this writer leaves, and have not answered.
     pub(super) leaving: u32,
     /// Clearing that waits for a repair.
     pub(super) held_clears: VecDeque<Owed>,
-    /// Pages of which old slots are being cleared, and how many.
+    /// Pages with old slots being cleared, and the number of those slots.
     pub(super) clearing: HashMap<u64, u32>,
     /// Pages of which only these copies are known to be good.
     pub(super) trusted: HashMap<u64, Lanes>,
@@ -303,7 +305,7 @@ pub struct Volume<D: Donors> {
     pub(super) ended: Option<StoreError>,
     pub(super) stats: VolumeStats,
     pub(super) now_ns: u64,
-    /// Whether the last turn found something, or something was asked for since.
+    /// Whether the last turn found work, or something was submitted since.
     pub(super) was_busy: bool,
 }
 
@@ -313,7 +315,7 @@ impl<D: Donors> std::fmt::Debug for Volume<D> {
     }
 }
 
-/// What a volume is opened with.
+/// Parts from which a volume is made when it is opened.
 pub(super) struct Parts<D> {
     pub donors: D,
     pub config: VolumeConfig,
@@ -405,59 +407,60 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Its name.
+    /// Number of the volume, derived from its name.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// What no other volume has, of the same name or another: it was drawn by lot when this one was made.
+    /// Number that no other volume has, of this name or another: it was drawn at random when the volume was made.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Why nothing is done any more, if so. After [`StoreError::Silent`] it may change once: when donors that answer again say what became of the volume.
+    /// The error that ended the volume, if any. [`StoreError::Silent`] may change once, when donors answer again and
+    /// tell what became of the volume.
     pub fn ended(&self) -> Option<&StoreError> {
         self.ended.as_ref()
     }
 
-    /// Its writer's epoch.
+    /// Epoch of the volume's writer.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Copies that it has of everything, when it is whole.
+    /// Copies of everything that the volume should have.
     pub fn copies(&self) -> u32 {
         self.copies
     }
 
-    /// What it did and saw.
+    /// Counters of the volume.
     pub fn stats(&self) -> VolumeStats {
         self.stats
     }
 
-    /// Its donors.
+    /// The volume's donors.
     pub fn donors(&mut self) -> &mut D {
         &mut self.donors
     }
 
-    /// Gives it up; what is in flight may be done or not.
+    /// Gives the volume up; what is in flight may take effect or not.
     pub fn into_donors(self) -> D {
         self.donors
     }
 
-    /// The segment that a page lives in, and how many pages from this on live there as well.
+    /// Segment in which a page lives, and the number of pages from this one on that live there too.
     #[inline]
     pub(super) fn home(&self, page: u64) -> (u32, u64) {
         let pages = u64::from(self.shape.pages());
         ((page / pages) as u32, pages - page % pages)
     }
 
-    /// What new headers say is settled.
+    /// Settled version that new headers name.
     pub(super) fn settled(&self) -> Version {
         self.settled_floor.unwrap_or(Version { epoch: self.epoch, seq: self.versions.all_below() })
     }
 
-    /// From now on no later version counts as settled: a write has failed, and may be half there.
+    /// From now on no later version counts as settled, because a write failed and may be there in part.
     pub(super) fn pin_settled(&mut self) {
         self.settled_floor = Some(self.settled());
     }

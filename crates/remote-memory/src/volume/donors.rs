@@ -1,4 +1,4 @@
-//! What a volume needs of its donors.
+//! The interface through which a volume uses its donors.
 
 use sinew_fabric::Readiness;
 use sinew_mem::{Arena, MessageBuffer};
@@ -7,70 +7,71 @@ use super::record::DonorId;
 use crate::donor::{Answer, Call, Refusal};
 use crate::engine::Op;
 
-/// Donors that a volume can have at most.
+/// Donors of one volume, at most.
 pub const DONORS_MAX: usize = 64;
 
-/// Why a call has no answer.
+/// Reason why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallFailed {
-    /// The donor does not do it.
+    /// The donor refused.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// Nobody knows whether it did it.
+    /// It is not known whether the donor did it.
     #[error("it does not answer: {0}")]
     Unreachable(String),
 }
 
-/// News of a donor.
+/// An event at a donor.
 #[derive(Debug)]
 pub enum Event {
     /// An operation on its memory is over.
     Over {
-        /// As it was submitted.
+        /// The tag with which it was submitted.
         tag: u64,
-        /// Why it failed, if it did: then nobody knows what it has done, or will do.
+        /// The failure, if any. It is then not known what the operation has done, or will still do.
         error: Option<String>,
-        /// Of a read.
+        /// The target of a read.
         target: Option<MessageBuffer>,
     },
     /// A call is over.
     Answered {
-        /// As it was made.
+        /// The tag with which it was made.
         tag: u64,
-        /// What the donor says.
+        /// The donor's answer.
         result: Result<Answer, CallFailed>,
     },
 }
 
-/// The donors that a writer knows, each by its lane: its place among [their names](Self::ids). Every operation and every call ends with one [`Event`], in whatever
-/// order; a donor that says nothing is given up at some time.
+/// The donors that a writer knows, each with a lane: its place among [the ids](Self::ids). Every operation and every
+/// call ends with one [`Event`], in any order; a silent donor is given up in the end.
 ///
-/// Reads and writes go with the epoch of the last [`Call::Fence`] that the donor answered, and fail before.
+/// Reads and writes use the access that the donor gave with its last answer to [`Call::Fence`], and fail before there
+/// is one.
 pub trait Donors: Readiness {
-    /// Their names, up to [`DONORS_MAX`]: the same each time.
+    /// Ids of the donors, at most [`DONORS_MAX`]; they never change.
     fn ids(&self) -> &[DonorId];
 
-    /// Where buffers of operations come from.
+    /// Arena from which the buffers of operations are taken.
     fn arena(&self) -> &Arena;
 
-    /// Asks a donor.
+    /// Calls a donor.
     fn call(&mut self, lane: usize, tag: u64, call: Call);
 
-    /// Reads or writes a donor's memory.
+    /// Submits a read or a write of a donor's memory.
     ///
     /// # Errors
     ///
-    /// The operation, when there are as many as can be: later there is room again.
+    /// The operation, if as many as allowed are unfinished; there is room again later.
     // Boxing it would allocate.
     #[allow(clippy::result_large_err)]
     fn submit(&mut self, lane: usize, tag: u64, op: Op) -> Result<(), Op>;
 
-    /// Does what there is to do; returns whether there was anything. Never blocks.
+    /// Does the work that is due, and returns whether there was any. Never blocks.
     fn turn(&mut self) -> bool;
 
-    /// The time.
+    /// The time, in ns.
     fn now_ns(&self) -> u64;
 
-    /// Adds what there is to tell.
+    /// Appends all events that have occurred.
     fn poll(&mut self, events: &mut Vec<Event>);
 }

@@ -1,4 +1,4 @@
-//! A volume's turns: what is over, what can begin, and what its caller is told.
+//! A volume's turns: handles events, begins work, and reports results.
 
 use std::io;
 
@@ -10,11 +10,11 @@ use super::donors::{Donors, Event};
 use super::requests::{Asked, What};
 use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, StoreError, check};
 
-/// Tags from here on are those of who opened the volume, who is gone.
+/// Tags from here on belong to the opening of the volume, which is over.
 pub(super) const OF_OPENING: u64 = 1 << 63;
 
 impl<D: Donors> Volume<D> {
-    /// A thing that a request waited for is over.
+    /// Ends one of the parts that a request waits for.
     pub(super) fn part_over(&mut self, key: u32, error: Option<StoreError>) {
         let live = self.requests.get_mut(key);
         if live.error.is_none() {
@@ -94,7 +94,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Goes on with what waited for slots or memory.
+    /// Goes on with requests that waited for slots or memory.
     fn resume(&mut self) {
         for _ in 0..self.starved.len() {
             let Some(key) = self.starved.pop_front() else { break };
@@ -104,7 +104,7 @@ impl<D: Donors> Volume<D> {
                 None => self.advance(key),
             }
             if self.starved.len() > before {
-                // There is still nothing; whoever came first stays first.
+                // There is still nothing. The first in the queue stays first.
                 self.starved.rotate_right(1);
                 break;
             }
@@ -118,8 +118,7 @@ impl<D: Donors> Volume<D> {
         if self.flights.len() == 0 && self.held_clears.is_empty() && self.gated.is_empty() && is_settled {
             if let Some(key) = self.starved.pop_front() {
                 let at = self.requests.get(key).next * BLOCK as u64;
-                let why =
-                    format!("all slots of its segments are taken, and none is on its way to be free {}", self.gone());
+                let why = format!("all slots of its segments are taken, and none is being freed {}", self.gone());
                 self.part_over(key, Some(StoreError::Full { at, why }));
             }
             if let Some(key) = self.deferred.pop_front() {
@@ -128,10 +127,10 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Ends it: nothing that is not done yet will be.
+    /// Ends the volume: nothing unfinished will be done.
     pub(super) fn end(&mut self, error: StoreError) {
         if let Some(ended) = &mut self.ended {
-            // What was silence is known better now.
+            // The reason for the silence is known now.
             if matches!((&*ended, &error), (StoreError::Silent(_), StoreError::Fenced(_))) {
                 *ended = error;
             }
@@ -145,13 +144,13 @@ impl<D: Donors> Volume<D> {
         self.requests.ready.extend(self.waiting.drain(..));
     }
 
-    /// Runs whose record is kept now are over.
+    /// Ends the runs whose record is durable now.
     pub(super) fn settle_gated(&mut self) {
         let gated = std::mem::take(&mut self.gated);
         gated.into_iter().for_each(|run| self.settle_run(run));
     }
 
-    /// Whether nothing is on its way, whoever asked for it.
+    /// Whether nothing is in progress.
     pub(super) fn is_quiet(&self) -> bool {
         self.requests.len() == 0 && self.runs.len() == 0 && self.held_clears.is_empty()
     }
@@ -168,7 +167,7 @@ impl<D: Donors> Readiness for Volume<D> {
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         let has_more = !self.finished.is_empty() || !self.requests.ready.is_empty() || !self.backlog.is_empty();
-        // A turn that found something may have left something for the next.
+        // A turn that found work may have left more for the next.
         if has_more || self.was_busy {
             return Ok(Armed::Ready);
         }
@@ -245,7 +244,7 @@ impl<D: Donors> Store for Volume<D> {
             self.finished.push_back(Finished { tag, result, target: None });
             busy = true;
         }
-        // What was begun in this turn goes out in it.
+        // Sends what this turn has begun.
         self.was_busy = self.donors.turn() || busy;
         self.was_busy
     }

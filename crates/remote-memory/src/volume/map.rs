@@ -1,4 +1,4 @@
-//! Where each logical page lies.
+//! The map from each logical page to its slot.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The slot so many further on.
+    /// The place `slots` slots further on.
     pub fn plus(self, slots: u32) -> Self {
         Self { slot: self.slot + slots, ..self }
     }
@@ -27,7 +27,7 @@ impl Place {
     }
 }
 
-/// Logical page to slot and checksum: 16 bytes a page, of memory that is taken as pages are written.
+/// Place and checksum of each logical page. Takes 16 bytes a page, of memory that is only used as pages are written.
 pub(super) struct Map {
     /// Place and checksum; zeros for a page that was never written.
     entries: Vec<[u64; 2]>,
@@ -43,20 +43,21 @@ impl Map {
         Place::of(self.entries.get(page as usize)?[0])
     }
 
-    /// 0: it has none.
+    /// Checksum of a page; 0 if it has none.
     #[inline]
     pub fn sum(&self, page: u64) -> u64 {
         self.entries.get(page as usize).map_or(0, |entry| entry[1])
     }
 
-    /// Returns where it was.
+    /// Sets the place and checksum of a page. Returns its old place.
     #[inline]
     pub fn set(&mut self, page: u64, place: Option<Place>, sum: u64) -> Option<Place> {
         let entry = self.entries.get_mut(page as usize)?;
         Place::of(std::mem::replace(entry, [place.map_or(0, Place::word), sum])[0])
     }
 
-    /// From the first page of the range on: pages that lie in slots one behind the other, or that were never written. Returns the first one's place and how many there are.
+    /// Returns the place of the first page, and the number of pages from it on that lie in consecutive slots of one
+    /// chunk, or that were all never written.
     #[inline]
     pub fn extent(&self, pages: Range<u64>) -> (Option<Place>, u32) {
         let first = self.place(pages.start);

@@ -1,4 +1,5 @@
-//! Opening a volume: its record, a majority of its voters, the end of its last writer's access, and then what its slots hold.
+//! Opening a volume: its record, a majority of its voters, the end of its last writer's access, and then the contents
+//! of its slots.
 
 use std::io;
 use std::sync::Arc;
@@ -17,33 +18,34 @@ use super::voting::is_majority;
 use crate::donor::{Answer, Call, Lent, Refusal, Stored};
 use crate::store::Store;
 
-/// A volume that is to be made.
+/// Description of a volume that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewVolume {
-    /// Bytes: a multiple of a block.
+    /// Bytes of the volume, a multiple of a block.
     pub len: u64,
-    /// Copies of everything.
+    /// Copies of every page.
     pub copies: u32,
     /// Bytes of a slab, at most.
     pub slab_len: u64,
-    /// The donors of each segment's copies, which are as many: who places them knows who has room.
+    /// Donors of each segment's copies, one for each copy. The caller chooses them, because it knows which donors have
+    /// room.
     pub segments: Vec<Vec<DonorId>>,
-    /// Who votes: an odd number, three or more, so that one may fail.
+    /// Donors that vote: an odd number, three or more so that one may fail.
     pub voters: Vec<DonorId>,
-    /// Drawn by lot: no other volume has it, of the same name or another.
+    /// Drawn at random, so that no other volume has it, of the same name or another.
     pub number: u64,
 }
 
 impl NewVolume {
-    /// Segments that a volume of this length needs.
+    /// Segments that a volume of `len` bytes needs.
     pub fn segments_for(len: u64, slab_len: u64) -> u64 {
         len.div_ceil(crate::store::BLOCK as u64).div_ceil(u64::from(Shape::within(slab_len).pages()).max(1))
     }
 }
 
-/// Looks whether the last writer lives, in the time after which it is taken for dead.
+/// Times within a lease that the last writer's heartbeats are checked.
 const LOOKS_IN_A_LEASE: u64 = 8;
-/// The number of calls whose answers nobody waits for.
+/// Number of calls whose answers are ignored.
 const NOBODY_WAITS: usize = 0xFFFF_FFFF;
 
 enum Step {
@@ -67,12 +69,12 @@ struct Known {
     why: String,
 }
 
-/// A look whether the last writer lives.
+/// A watch for heartbeats of the last writer.
 struct Watching {
-    /// Signs of it that the donors had seen at first, each by its lane.
+    /// Heartbeats that each donor had counted at the last look, by lane.
     beats: Vec<u64>,
     until_ns: u64,
-    /// When they are asked again; none while they are.
+    /// When the donors are asked again; `None` while they are being asked.
     look_ns: Option<u64>,
 }
 
@@ -91,19 +93,19 @@ pub struct Opening<D: Donors> {
     waiting: u32,
     older: Option<u32>,
     record: Option<Record>,
-    /// For each lane, the segments that a slab of it is to be for.
+    /// For each slab asked for, its lane and segment.
     takes: Vec<(usize, usize)>,
     taken: Vec<Option<(Member, u64)>>,
     watching: Option<Watching>,
-    /// When donors hear next that this writer lives.
+    /// When the donors next get a heartbeat of this writer.
     beat_ns: u64,
-    /// A volume whose slots have been looked through, and that has something to mend.
+    /// A volume whose slots have been scanned, and that is being mended.
     mending: Option<Volume<D>>,
     events: Vec<Event>,
 }
 
 impl<D: Donors> Opening<D> {
-    /// Opens a volume, unless whoever has it open [lives](VolumeConfig::lease_ns).
+    /// Opens a volume, unless the writer that has it open is [alive](VolumeConfig::lease_ns).
     pub fn new(donors: D, id: u64, config: VolumeConfig) -> Self {
         let lanes = donors.ids().len().min(DONORS_MAX);
         let mut opening = Self {
@@ -138,11 +140,11 @@ impl<D: Donors> Opening<D> {
         opening
     }
 
-    /// Goes on. Returns the volume when it is open; then it does nothing more.
+    /// Makes progress. Returns the volume once it is open; from then on it does nothing more.
     ///
     /// # Errors
     ///
-    /// [`OpenError`].
+    /// [`OpenError`] if the volume cannot be opened or made.
     pub fn turn(&mut self) -> Result<Option<Volume<D>>, OpenError> {
         if let Some(volume) = &mut self.mending {
             volume.turn();
@@ -181,7 +183,7 @@ impl<D: Donors> Opening<D> {
         Ok(None)
     }
 
-    /// Gives up.
+    /// Gives up, and returns the donors.
     pub fn into_donors(self) -> Option<D> {
         self.donors.or_else(|| self.mending.map(Volume::into_donors))
     }
@@ -258,7 +260,7 @@ impl<D: Donors> Opening<D> {
         }
     }
 
-    /// The latest record that a donor told of.
+    /// Latest record that a donor has reported.
     fn latest(&self) -> Result<Option<Record>, OpenError> {
         let stored = self.known.iter().filter_map(|known| known.stored.as_ref());
         let Some(latest) = stored.max_by_key(|stored| (stored.epoch, stored.generation)) else { return Ok(None) };
@@ -270,7 +272,7 @@ impl<D: Donors> Opening<D> {
         whys.map(|(id, known)| format!("donor {:016x}: {}", id.0, known.why)).collect::<Vec<_>>().join("; ")
     }
 
-    /// Lanes to voters that have not started again since they became voters.
+    /// Lanes to the voters that have not restarted since they became voters.
     fn voting_lanes(&self, voters: &[Voter]) -> Lanes {
         let lane = |voter: &Voter| {
             let lane = self.lane_of(voter.donor)?;
@@ -279,7 +281,7 @@ impl<D: Donors> Opening<D> {
         voters.iter().filter_map(lane).fold(0, |all: Lanes, lane: Lanes| all | lane)
     }
 
-    /// Asks the donors again for signs of life of the last writer; gives them some of this one, when it has access.
+    /// Asks the donors again for heartbeats of the last writer, and sends them this writer's, once it has access.
     fn look_or_beat(&mut self) {
         let now_ns = self.donors.as_ref().map_or(0, |donors| donors.now_ns());
         if let (Step::Looking, Some(watching)) = (&self.step, &mut self.watching)
@@ -297,7 +299,7 @@ impl<D: Donors> Opening<D> {
         }
     }
 
-    /// Whether the last writer is to be waited for.
+    /// Whether the last writer must still be waited for.
     fn watch(&mut self) -> Result<bool, OpenError> {
         let lease_ns = self.config.lease_ns;
         let beats = || self.known.iter().map(|known| known.beats);
@@ -310,7 +312,7 @@ impl<D: Donors> Opening<D> {
             return Ok(self.watching.is_some());
         };
         let mut all = watching.beats.iter_mut().zip(&self.known);
-        // One that did not answer at first tells nothing by what it says now.
+        // Only a donor that answered before can show progress.
         let lives = all.any(|(before, known)| *before > 0 && known.beats > *before);
         watching.beats.iter_mut().zip(&self.known).for_each(|(before, known)| *before = known.beats);
         if lives {
@@ -347,7 +349,7 @@ impl<D: Donors> Opening<D> {
         self.epoch = promised
             .max(earlier)
             .checked_add(1)
-            .ok_or(OpenError::Never("the volume has had all writers that it can have"))?;
+            .ok_or(OpenError::Never("the volume has used up its epochs, one for each writer"))?;
         if self.new.is_some() {
             self.record = Some(self.blank(voters)?);
         }
@@ -388,7 +390,7 @@ impl<D: Donors> Opening<D> {
 
     fn claimed(&mut self) -> Result<(), OpenError> {
         if self.new.is_none() {
-            // An answer may have told of a record that is later still, with other voters.
+            // An answer may have brought a later record, with other voters.
             self.record = self.latest()?;
         } else if self.latest()?.is_some() {
             return Err(OpenError::Exists(self.id));
@@ -442,7 +444,7 @@ impl<D: Donors> Opening<D> {
         self.keep_record()
     }
 
-    /// The lane and place of a copy, if it is what the record says.
+    /// Lane and base of a copy, if it is as the record says.
     fn reach(&self, member: &Member, shape: Shape) -> Option<(u8, u64)> {
         let lane = self.lane_of(member.donor)?;
         let known = &self.known[lane];
@@ -452,7 +454,7 @@ impl<D: Donors> Opening<D> {
         Some((lane as u8, lent.base))
     }
 
-    /// Tells the voters of this writer's record: without the copies that cannot be reached.
+    /// Sends this writer's record to the voters, without the copies that cannot be reached.
     fn keep_record(&mut self) -> Result<(), OpenError> {
         let Some(mut record) = self.record.take() else { return Err(OpenError::NotFound(self.id)) };
         (record.epoch, record.generation) = (self.epoch, record.generation + 1);
@@ -494,7 +496,7 @@ impl<D: Donors> Opening<D> {
         Ok(())
     }
 
-    /// Slabs that a writer took and did not come to use.
+    /// Frees slabs that a writer took and never put to use.
     fn free_orphans(&mut self, record: &Record) {
         let mut orphans = Vec::new();
         for (lane, known) in self.known.iter().enumerate() {
@@ -509,7 +511,7 @@ impl<D: Donors> Opening<D> {
         for (lane, slab) in orphans {
             self.ask(lane, NOBODY_WAITS, Call::Free { volume: self.id, epoch: self.epoch, slab });
         }
-        // Nobody waits for these.
+        // Their answers are ignored.
         self.waiting = 0;
     }
 
@@ -528,7 +530,7 @@ impl<D: Donors> Opening<D> {
     }
 }
 
-/// It can be slept on as its donors can; when it is over there is nothing to sleep on.
+/// A thread can sleep on it as on its donors; once it is over there is nothing to sleep on.
 impl<D: Donors> Readiness for Opening<D> {
     fn descriptor(&self) -> Option<Descriptor> {
         match (&self.donors, &self.mending) {

@@ -1,4 +1,4 @@
-//! Reads: of one copy, checked, and of another if that is bad.
+//! Reads: from one copy, with its checksums verified, and from another if that is bad.
 
 use sinew_mem::MessageBuffer;
 
@@ -11,7 +11,7 @@ use crate::engine::Op;
 use crate::store::{BLOCK, StoreError};
 
 const PAGE: u64 = BLOCK as u64;
-/// Pages that are read into one buffer and copied from there, at most.
+/// Pages read into one separate buffer, at most.
 const STAGED_MAX: u32 = 256;
 
 impl<D: Donors> Volume<D> {
@@ -43,7 +43,7 @@ impl<D: Donors> Volume<D> {
         self.part_over(key, None);
     }
 
-    /// Whether nobody knows if the page was ever written.
+    /// Whether it is unknown if the page was ever written.
     pub(super) fn is_unknown(&self, page: u64) -> bool {
         self.map.place(page).is_none() && self.segments[self.home(page).0 as usize].unknown
     }
@@ -55,7 +55,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// What was never written reads as zeros.
+    /// Fills in zeros for pages that were never written.
     fn read_unwritten(&mut self, key: u32, pages: std::ops::Range<u64>) {
         if let Some(page) = self.has_unknown.then(|| pages.clone().find(|page| self.is_unknown(*page))).flatten() {
             let error = self.unknown(page);
@@ -85,7 +85,7 @@ impl<D: Donors> Volume<D> {
         self.read_copy(piece);
     }
 
-    /// Reads a piece from a copy that was not tried yet.
+    /// Reads a piece from a copy that has not been tried.
     pub(super) fn read_copy(&mut self, key: u32) {
         let Some(piece) = self.pieces.get(key) else { return };
         if let Some(error) = self.ended.clone() {
@@ -106,7 +106,7 @@ impl<D: Donors> Volume<D> {
         };
         let Some((lane, base)) = rotated.clone().find_map(good) else {
             if self.voting.durable < self.voting.generation {
-                // Another writer may have it: the voters will say.
+                // Another writer may have it; the voters will tell.
                 return self.deferred.push_back(key);
             }
             let why = if piece.was_bad {
@@ -138,11 +138,11 @@ impl<D: Donors> Volume<D> {
         self.part_over(piece.key, Some(error));
     }
 
-    /// A read of a piece is over.
+    /// Handles the end of a piece's read.
     pub(super) fn piece_landed(&mut self, key: u32, lane: u8, failed: bool, target: Option<MessageBuffer>) {
         let Some(piece) = self.pieces.get_mut(key) else { return };
         let Some(buffer) = target else {
-            // The buffer is gone with the operation that failed: another is as good.
+            // The buffer was lost with the failed operation; the next attempt allocates another.
             piece.tried |= bit(lane);
             return self.read_copy(key);
         };
@@ -164,7 +164,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// All pages of it are good.
+    /// Takes over a piece whose pages are all good.
     fn take_piece(&mut self, key: u32, buffer: MessageBuffer) {
         let Some(piece) = self.pieces.remove(key) else { return };
         self.take_pages(&piece, 0..piece.count, &buffer);
@@ -196,7 +196,7 @@ impl<D: Donors> Volume<D> {
             .copy_from_slice(&buffer[(from - first) as usize..(to - first) as usize]);
     }
 
-    /// Some pages are bad in this copy: they are read one by one from others.
+    /// Handles a piece with pages that are bad in this copy: each is read from another copy.
     #[inline(never)]
     fn mend_piece(&mut self, key: u32, lane: u8, buffer: MessageBuffer, good: &[bool]) {
         self.stats.bad_pages += good.iter().filter(|good| !**good).count() as u64;
@@ -236,7 +236,7 @@ impl<D: Donors> Volume<D> {
         self.part_over(owner, None);
     }
 
-    /// Has a page be written anew, from a copy that is good.
+    /// Has a page written anew, from a good copy.
     pub(super) fn refresh(&mut self, page: u64) {
         self.stats.refreshed += 1;
         let (at, len) = (page * PAGE, PAGE);

@@ -1,4 +1,4 @@
-//! A volume's record: what its voters keep of it, and whom a new writer has to ask.
+//! A volume's record, which its voters keep; it tells a new writer whom to ask.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
@@ -6,44 +6,44 @@ const MAGIC: u64 = u64::from_le_bytes(*b"SinewVol");
 const FORMAT: u64 = 2;
 const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(MAGIC);
 
-/// The number of the volume with this name, as people call it.
+/// Number of the volume with this name.
 pub fn id_of(name: &str) -> u64 {
     const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(u64::from_le_bytes(*b"SinewVNm"));
     rapidhash_v3_inline::<true, false, false>(name.as_bytes(), &SECRETS)
 }
 
-/// A donor's name, which it has in each of its runs.
+/// Id of a donor, the same in each of its runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DonorId(pub u64);
 
-/// A donor in one of its runs. One that has started again has forgotten its votes, and is no voter any more.
+/// A donor in one of its runs. A donor that has restarted has forgotten its votes, so it is no voter any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Voter {
-    /// Who.
+    /// The donor.
     pub donor: DonorId,
-    /// In which run.
+    /// Its run.
     pub incarnation: u64,
 }
 
 /// A copy of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Who has it.
+    /// The donor that has it.
     pub donor: DonorId,
-    /// In which run.
+    /// The donor's run.
     pub incarnation: u64,
-    /// The slab.
+    /// Number of the slab.
     pub slab: u64,
 }
 
-/// What a volume is made of.
+/// The composition of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its name.
+    /// Number of the volume, derived from its name.
     pub volume: u64,
-    /// Drawn by lot when it was made, so that nobody takes another volume of its name for it.
+    /// Drawn at random when the volume was made, so that another volume of the same name is not taken for it.
     pub number: u64,
-    /// The writer's.
+    /// Epoch of the writer.
     pub epoch: u32,
     /// Grows with each record of a writer.
     pub generation: u64,
@@ -53,19 +53,19 @@ pub struct Record {
     pub slots: u32,
     /// Copies that each segment should have.
     pub copies: u32,
-    /// Who votes.
+    /// The voters.
     pub voters: Vec<Voter>,
-    /// Of each segment, the copies that hold all that was acknowledged.
+    /// For each segment, the copies that hold every acknowledged write.
     pub segments: Vec<Vec<Member>>,
 }
 
-/// Why bytes are no record.
+/// Error for bytes that are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the volume's record is damaged, or of another version of this program")]
 pub struct BadRecord;
 
 impl Record {
-    /// As bytes.
+    /// The record as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut words = vec![
             MAGIC,
@@ -91,11 +91,11 @@ impl Record {
         bytes
     }
 
-    /// From bytes.
+    /// Parses a record.
     ///
     /// # Errors
     ///
-    /// [`BadRecord`].
+    /// [`BadRecord`] if the bytes are no record of this format.
     pub fn read(bytes: &[u8]) -> Result<Self, BadRecord> {
         let (words, rest) = bytes.as_chunks::<8>();
         let (sum, words) = words.split_last().ok_or(BadRecord)?;
@@ -128,7 +128,7 @@ impl Record {
         Ok(Self { volume, number, epoch, generation, pages, slots, copies, voters, segments })
     }
 
-    /// Which of two is later.
+    /// Key that orders records: the later one is greater.
     pub fn order(&self) -> (u32, u64) {
         (self.epoch, self.generation)
     }

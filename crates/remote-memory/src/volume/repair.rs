@@ -1,7 +1,8 @@
-//! Copies that are made anew where a segment has too few, chunk by chunk, while the volume is in use.
+//! Repair: new copies for segments that have too few, made chunk by chunk while the volume is in use.
 //!
-//! Of the chunk that is copied no slot is handed out and none is cleared, and it is begun when nothing of it is in flight; what changes in chunks that were
-//! copied already changes in the new copy as well. When all are copied the record names the new copy.
+//! While a chunk is copied, none of its slots is given out or cleared, and the copy begins once no run of the chunk is
+//! in flight. Changes in chunks that are already copied go to the new copy too. When all chunks are copied, the record
+//! names the new copy.
 
 use sinew_mem::{Frozen, MessageBuffer};
 
@@ -13,11 +14,12 @@ use crate::donor::{Answer, Call};
 use crate::engine::Op;
 use crate::store::{BLOCK, StoreError};
 
-/// Time until donors that had no room are asked again.
+/// Time until donors that had no room are asked again, in ns.
 const FULL_PAUSE_NS: u64 = 1_000_000_000;
 
 impl<D: Donors> Volume<D> {
-    /// Whether a donor wants its memory back: then its copies are made anew elsewhere, as far as there is room, and it gets its slabs.
+    /// Notes whether a donor wants its memory back. If so, its copies are made anew elsewhere, as far as there is room,
+    /// and its slabs are freed.
     pub(super) fn give_way(&mut self, lane: u8, wants_back: bool) {
         if wants_back {
             self.repairing.leaving |= bit(lane);
@@ -26,11 +28,11 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// When there is something to do again, without news.
+    /// When the volume next has work without an event, on the donors' clock.
     pub(super) fn next_step_ns(&self) -> Option<u64> {
         let voting = (self.voting.durable < self.voting.generation && self.voting.round.is_none())
             .then_some(self.voting.retry_at_ns);
-        // In the other steps it waits for news.
+        // The other steps wait for events.
         let is_due = match self.repairing.step {
             RepairStep::Idle => (0..self.segments.len()).any(|segment| self.wants_copy(segment)),
             RepairStep::Draining { segment } => {
@@ -102,7 +104,7 @@ impl<D: Donors> Volume<D> {
         true
     }
 
-    /// A donor says whether it has a slab for a new copy.
+    /// Handles a donor's answer to the request for a slab.
     pub(super) fn taken(&mut self, segment: u32, lane: u8, result: Result<Answer, CallFailed>) {
         self.repairing.step = RepairStep::Idle;
         let state = &self.lanes[usize::from(lane)];
@@ -126,7 +128,7 @@ impl<D: Donors> Volume<D> {
         self.donors.call(usize::from(lane), u64::from(tag), Call::Free { volume: self.id, epoch: self.epoch, slab });
     }
 
-    /// Goes on to the next chunk, or, when there is none, has the record name the copy.
+    /// Goes on to the next chunk. After the last, has the record name the copy.
     fn begin_chunk(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
         let Some(joining) = &segment.joining else { return self.abandon(number) };
@@ -141,7 +143,7 @@ impl<D: Donors> Volume<D> {
         self.repairing.step = RepairStep::Joining { segment: number, generation: self.voting.generation };
     }
 
-    /// Holds the next chunk, and reads it from a copy when nothing of it is in flight.
+    /// Holds the next chunk, and reads it from a copy once no run of it is in flight.
     fn copy_chunk(&mut self, number: u32) -> bool {
         let segment = &mut self.segments[number as usize];
         let Some(joining) = &segment.joining else {
@@ -156,7 +158,7 @@ impl<D: Donors> Volume<D> {
         let first = chunk * CHUNK;
         let end = self.shape.slots.min(first + CHUNK);
         let Some(last) = (first..end).rev().find(|slot| segment.slots.is_taken(*slot)) else {
-            // A new slab is all zeros as it is.
+            // A new slab is all zeros already.
             self.chunk_copied(number);
             return true;
         };
@@ -187,7 +189,7 @@ impl<D: Donors> Volume<D> {
         true
     }
 
-    /// An operation of a repair is over: of headers, or of pages.
+    /// Handles the end of an operation of the repair, on headers or on pages.
     pub(super) fn repair_landed(&mut self, of_headers: bool, has_failed: bool, target: Option<MessageBuffer>) {
         match &mut self.repairing.step {
             RepairStep::Reading { segment, headers, pages, out, failed } => {
@@ -223,7 +225,7 @@ impl<D: Donors> Volume<D> {
         };
         let (lane, base, first) = (*lane, *base, copied * CHUNK);
         for (header, page) in headers.as_chunks::<HEADER>().0.iter().zip(pages.chunks_exact(BLOCK)) {
-            // What is bad here is bad in the new copy, too, until it is written anew from a third.
+            // A page that is bad here is copied as it is, and then written anew from another copy.
             if let Found::Header(Header { page: number, sum, .. }) = Header::read(header)
                 && sum != 0
                 && checksum(page) != sum
@@ -250,7 +252,7 @@ impl<D: Donors> Volume<D> {
         self.begin_chunk(number);
     }
 
-    /// Lets go of the chunk, and clears what was to be cleared meanwhile.
+    /// Releases the chunk, and does the clearing that waited for it.
     fn release(&mut self, number: u32) {
         self.segments[number as usize].slots.held = None;
         for _ in 0..self.held_clears.len() {
@@ -270,7 +272,7 @@ impl<D: Donors> Volume<D> {
         self.release(number);
     }
 
-    /// Takes copies at donors that want their memory back out, where there are enough without them.
+    /// Removes a copy at a donor that wants its memory back, if the segment has enough without it.
     fn free_left(&mut self, number: u32) {
         let (leaving, copies) = (self.repairing.leaving, self.copies as usize);
         let segment = &mut self.segments[number as usize];
@@ -292,7 +294,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Gives slabs back that no record names any more, and nothing is on its way to.
+    /// Gives back slabs that no record names any more, and that no unfinished operation goes to.
     fn free_left_slabs(&mut self) {
         if self.repairing.left.is_empty() {
             return;
@@ -300,7 +302,7 @@ impl<D: Donors> Volume<D> {
         let mut left = std::mem::take(&mut self.repairing.left);
         left.retain(|one| {
             if self.lanes[usize::from(one.lane)].down.is_some() {
-                // When it is there again it is fenced, and what nobody names is given back.
+                // When it comes back it is fenced, and slabs that no record names are freed.
                 return false;
             }
             let is_before = |key| {

@@ -1,4 +1,4 @@
-//! Requests that are not over, and which of them wait for others.
+//! Unfinished requests, and the order of those that overlap.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,20 +10,20 @@ use super::sequence::Sequence;
 use crate::engine::order::Stripes;
 use crate::store::{BLOCK, StoreError};
 
-/// What a request is.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Read,
     Write,
     Discard,
-    /// A page is written anew as it is, since some copies of it are bad. Nobody asked for it.
+    /// Writes a page anew as it is, because some of its copies are bad. It comes from the volume itself.
     Refresh,
 }
 
-/// A page of which a request changes a part.
+/// A page that a request changes in part.
 pub(super) struct Edge {
     pub page: u64,
-    /// What it is, and then what it will be.
+    /// Its contents, first old and then new.
     pub staged: Option<MessageBuffer>,
     pub frozen: Option<Frozen>,
 }
@@ -36,11 +36,11 @@ pub(super) struct Live {
     pub source: Option<Slice>,
     pub target: Option<MessageBuffer>,
     pub edges: [Option<Edge>; 2],
-    /// Things that have to be over before it goes on.
+    /// Parts that must be over before it goes on.
     pub parts: u32,
-    /// Whether it has read what it needs, and writes.
+    /// Whether it has read what it needs, and is writing.
     pub writes: bool,
-    /// The next page that is to be written.
+    /// Next page to be written.
     pub next: u64,
     pub error: Option<StoreError>,
     seq: u64,
@@ -50,7 +50,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// The pages that it touches.
+    /// Pages that it touches.
     pub fn pages(&self) -> Range<u64> {
         self.at / BLOCK as u64..(self.at + self.len).div_ceil(BLOCK as u64)
     }
@@ -65,7 +65,7 @@ impl Live {
     }
 }
 
-/// What a request has to do with.
+/// Arguments of a request.
 pub(super) struct Asked {
     pub tag: u64,
     pub what: What,
@@ -79,7 +79,7 @@ pub(super) struct Requests {
     live: Vec<Live>,
     free: Vec<u32>,
     stripes: Stripes,
-    /// Requests that nothing holds back.
+    /// Requests that need not wait for others.
     pub ready: VecDeque<u32>,
     sequence: Sequence,
     flushes: VecDeque<(u64, u64)>,
@@ -97,7 +97,7 @@ impl Requests {
         }
     }
 
-    /// How many there are, without flushes.
+    /// Unfinished requests, without flushes.
     pub fn len(&self) -> usize {
         self.live.len() - self.free.len()
     }
@@ -106,12 +106,12 @@ impl Requests {
         self.flushes.len()
     }
 
-    /// A flush is over when all before it are.
+    /// Adds a flush, which is over when every request before it is.
     pub fn flush(&mut self, tag: u64) {
         self.flushes.push_back((self.sequence.next(), tag));
     }
 
-    /// A flush that is over.
+    /// Takes a flush that is over.
     pub fn next_flushed(&mut self) -> Option<u64> {
         let (until, tag) = *self.flushes.front()?;
         if self.sequence.all_below() < until {
@@ -121,7 +121,7 @@ impl Requests {
         Some(tag)
     }
 
-    /// Takes a request, which has bytes.
+    /// Accepts a request, which must not be empty.
     pub fn submit(&mut self, asked: Asked) {
         let Asked { tag, what, at, len, source, target } = asked;
         let seq = self.sequence.begin(1);
@@ -172,10 +172,10 @@ impl Requests {
         &mut self.live[key as usize]
     }
 
-    /// A request is over: those that waited for it alone are ready now. Returns what there is to tell.
+    /// Ends a request, and readies those that waited for it alone. Returns its result.
     pub fn over(&mut self, key: u32) -> (u64, What, Option<StoreError>, Option<MessageBuffer>) {
         let live = &mut self.live[key as usize];
-        debug_assert!(live.in_use && live.blockers == 0, "a request is over once");
+        debug_assert!(live.in_use && live.blockers == 0, "a request ends only once, and only when nothing blocks it");
         live.in_use = false;
         let range = live.range();
         let told = (live.tag, live.what, live.error.take(), live.target.take());

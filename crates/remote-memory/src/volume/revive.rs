@@ -1,5 +1,6 @@
-//! Donors are told now and then that the writer lives, and say whether they are still there. Those that failed and answer again: they are fenced anew, so that nothing that was sent to them before arrives any more, and then they are as new ones. What
-//! they have of the volume counts only where it is a segment's last copy, which has missed nothing.
+//! Heartbeats to the donors, which also tell whether a donor is still there. A donor that failed is fenced anew when it
+//! answers again, so that nothing sent to it before still arrives; from then on it is like a new one. Its old copy
+//! counts only if it is the last of its segment, because then it has missed nothing.
 
 use super::core::{Called, Volume};
 use super::donors::{CallFailed, Donors};
@@ -15,7 +16,7 @@ impl<D: Donors> Volume<D> {
         for lane in 0..self.lanes.len() {
             let state = &mut self.lanes[lane];
             let is_down = state.down.is_some();
-            // All that was sent is over, so that nobody takes old news for new.
+            // First everything sent to it must be over, so that old events are not taken for new ones.
             if state.is_asked || is_down && state.out > 0 {
                 continue;
             }
@@ -31,8 +32,9 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Tells the donors that this writer ends, so that whoever comes next need not wait until it has been silent for its [lease](super::VolumeConfig::lease_ns). Nothing is submitted after
-    /// this, and all is over that was; it is turned until it [has left](Self::has_left).
+    /// Tells the donors that this writer leaves, so that the next one need not wait until it has been silent for its
+    /// [lease](super::VolumeConfig::lease_ns). Everything submitted must be over, and nothing may be submitted
+    /// afterwards; the volume must be turned until it [has left](Self::has_left).
     pub fn leave(&mut self) {
         for lane in 0..self.lanes.len() {
             if self.lanes[lane].down.is_none() && self.ended.is_none() {
@@ -42,16 +44,16 @@ impl<D: Donors> Volume<D> {
                 self.donors.call(lane, u64::from(tag), Call::Leave { volume, epoch });
             }
         }
-        // It gives no sign of life from now on.
+        // No heartbeats from now on.
         self.revive_at_ns = u64::MAX;
     }
 
-    /// Whether all donors know that it [leaves](Self::leave), or do not answer.
+    /// Whether every donor has been told that this writer [leaves](Self::leave), or does not answer.
     pub fn has_left(&self) -> bool {
         self.leaving == 0
     }
 
-    /// A donor that is used says whether it is still there: one that started again has lost what it had, and nobody may have noticed.
+    /// Handles a donor's answer to a heartbeat. A donor that has restarted has lost its memory, perhaps unnoticed.
     pub(super) fn looked_after(&mut self, lane: u8, result: Result<Answer, CallFailed>) {
         let state = &mut self.lanes[usize::from(lane)];
         state.is_asked = false;
@@ -67,7 +69,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// A donor that failed says whether it is there again.
+    /// Handles the answer of a failed donor to its new fence.
     pub(super) fn revived(&mut self, lane: u8, result: Result<Answer, CallFailed>) {
         let number = usize::from(lane);
         self.lanes[number].is_asked = false;
@@ -93,7 +95,7 @@ impl<D: Donors> Volume<D> {
                 });
                 if let Some(copy) = ours {
                     is_named = true;
-                    // What nobody has looked through is for the next who opens the volume.
+                    // A copy with unknown contents is left to the next writer that opens the volume.
                     if !unknown && lent.len >= self.shape.slab_len() {
                         (copy.lane, copy.base) = (Some(lane), lent.base);
                     }
@@ -103,7 +105,7 @@ impl<D: Donors> Volume<D> {
                 strays.push(lent.slab);
             }
         }
-        // The record that a majority has may still name them otherwise.
+        // Until the record is durable, the majority's record may still name these slabs.
         if self.voting.durable == self.voting.generation {
             strays.into_iter().for_each(|slab| self.free_slab(lane, slab));
         }

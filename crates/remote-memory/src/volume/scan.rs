@@ -1,4 +1,4 @@
-//! What the slots of a volume hold: of each page, the highest version that is there as a whole.
+//! The scan of a volume's slots: finds, for each page, the highest version that is complete.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,17 +15,17 @@ use super::slot::{CHUNK, Found, HEADER, Header, Shape, Version, checksum};
 use crate::engine::Op;
 use crate::store::BLOCK;
 
-/// Chunks and pages that are read at a time.
+/// Reads in flight, at most.
 const AT_ONCE: usize = 16;
 
-/// A slot that says that it has a page.
+/// A slot whose header names a page.
 #[derive(Clone, Copy)]
 struct Candidate {
     page: u64,
     version: Version,
     place: Place,
     sum: u64,
-    /// The copies that say so.
+    /// Copies with this header.
     lanes: Lanes,
 }
 
@@ -42,7 +42,7 @@ struct Unit {
     copies: Vec<(u8, MessageBuffer)>,
 }
 
-/// A look through all slots.
+/// A scan of all slots.
 pub(super) struct Scan {
     volume: u64,
     pages: u64,
@@ -55,13 +55,13 @@ pub(super) struct Scan {
     settled: Version,
     map: Map,
     versions: Vec<Version>,
-    /// Pages of which not all copies have what was found.
+    /// Pages that some copies lack, with the copies that have them.
     partial: HashMap<u64, Lanes>,
-    /// What may be there in part.
+    /// Slots whose page may be incomplete.
     suspects: Vec<Candidate>,
-    /// The next of them that is looked at; `None` while headers are read.
+    /// Next suspect to be read; `None` while headers are being read.
     checking: Option<usize>,
-    /// Slots that hold nothing that is needed, and something.
+    /// Slots that hold something, but nothing that is needed.
     dirty: Vec<Place>,
 }
 
@@ -96,7 +96,7 @@ impl Scan {
         reached.filter(|(lane, _)| self.lost[usize::from(*lane)].is_none()).collect()
     }
 
-    /// Goes on; true when all is known.
+    /// Makes progress. Returns true once everything is known.
     pub fn turn(&mut self, donors: &mut impl Donors) -> bool {
         while self.jobs.len() < AT_ONCE && self.checking.is_none() {
             let Some(place) = self.next.pop_front() else { break };
@@ -144,7 +144,7 @@ impl Scan {
     fn read_page(&mut self, donors: &mut impl Donors, suspect: usize) -> bool {
         let Candidate { place, lanes, sum, .. } = self.suspects[suspect];
         if sum == 0 {
-            // Its header was written when the page was there.
+            // Without checksums, the header was written after the page.
             return true;
         }
         let copies = self.reached(place.segment);
@@ -159,7 +159,7 @@ impl Scan {
         true
     }
 
-    /// A read is over.
+    /// Handles the end of a read.
     pub fn landed(&mut self, tag: u64, error: Option<String>, target: Option<MessageBuffer>) {
         let Some((job, lane)) = self.jobs.remove((tag & 0xFFFF_FFFF) as u32) else { return };
         let is_good = error.is_none();
@@ -191,7 +191,7 @@ impl Scan {
         header.volume == self.volume && header.page < self.pages && home == u64::from(place.segment)
     }
 
-    /// All copies' headers of a chunk.
+    /// Compares the headers of one chunk on all copies.
     fn compare(&mut self, unit: &Unit) {
         for index in 0..unit.count {
             let place = unit.place.plus(index);
@@ -214,7 +214,7 @@ impl Scan {
                     same.lanes |= bit(*lane);
                 } else {
                     let place_for = if found[0].is_none() { 0 } else { 1 };
-                    // Of three that differ, the highest two are enough: but that cannot be.
+                    // A third that differs is not possible.
                     found[place_for] = Some(Candidate { page, version, place, sum, lanes: bit(*lane) });
                 }
             }
@@ -231,7 +231,7 @@ impl Scan {
         }
     }
 
-    /// What is settled is there as a whole; the rest is looked at.
+    /// Accepts the settled pages, which are complete; the other candidates are to be read.
     fn settle_known(&mut self) {
         let settled = self.settled;
         let (known, suspects) =
@@ -250,7 +250,7 @@ impl Scan {
         }
     }
 
-    /// A page lies there, unless a later one lies elsewhere.
+    /// Puts a page into the map, unless a later version lies elsewhere.
     fn add(&mut self, candidate: Candidate) {
         let Candidate { page, version, place, sum, lanes } = candidate;
         let held = &mut self.versions[page as usize];
@@ -278,7 +278,7 @@ impl Scan {
         self.segments[place.segment as usize].slots.take_this(place.slot);
     }
 
-    /// The volume, which has something to mend: pages that not all copies have, and slots that are to be cleared.
+    /// Makes the volume, which still has to mend pages that some copies lack, and to clear slots.
     pub fn finish<D: Donors>(
         mut self: Box<Self>,
         donors: D,

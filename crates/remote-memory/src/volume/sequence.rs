@@ -1,12 +1,12 @@
-//! Numbers that are handed out in order, and are over in any.
+//! Sequence numbers, which are given out in order and end in any order.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 pub(super) struct Sequence {
-    /// The lowest that is not over.
+    /// Lowest number that is not over.
     base: u64,
-    /// Of that and those behind it: whether it is over.
+    /// Whether each number from `base` on is over.
     over: VecDeque<bool>,
 }
 
@@ -15,17 +15,17 @@ impl Sequence {
         Self { base: first, over: VecDeque::new() }
     }
 
-    /// All below are over.
+    /// Bound below which all numbers are over.
     pub fn all_below(&self) -> u64 {
         self.base
     }
 
-    /// The next that is handed out.
+    /// Next number to be given out.
     pub fn next(&self) -> u64 {
         self.base + self.over.len() as u64
     }
 
-    /// Hands out so many; returns the first.
+    /// Gives out `count` numbers, and returns the first.
     pub fn begin(&mut self, count: u64) -> u64 {
         let first = self.next();
         self.over.extend((0..count).map(|_| false));

@@ -1,5 +1,6 @@
-//! A volume that ended because too few of its voters answered. Its writer does nothing more, and gives no sign of life, but it goes on asking what became of the volume,
-//! so that nobody takes what this writer knew for the truth any longer than nobody can tell.
+//! A volume that ended because too few of its voters answered. Its writer does nothing more, and sends no heartbeats.
+//! But it keeps asking what became of the volume, so that nothing relies on this writer's knowledge longer than
+//! necessary.
 
 use super::core::{Called, Volume, bit};
 use super::donors::{CallFailed, Donors};
@@ -22,14 +23,15 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// A donor says what it knows of the volume, or nothing.
+    /// Handles a donor's answer about what it knows of the volume.
     pub(super) fn heard_of(&mut self, lane: u8, result: Result<Answer, CallFailed>) {
         self.lanes[usize::from(lane)].is_asked = false;
         self.answering &= !bit(lane);
         let Ok(Answer::Known { incarnation, promised, stored, .. }) = result else { return };
         let ids = self.donors.ids();
         let id = ids[usize::from(lane)];
-        // A donor that has started again knows nothing of this volume, unless it came to a later writer's since.
+        // A donor that has restarted knows nothing of this volume, unless a later writer has stored a record there
+        // since.
         let is_voter = self.voting.durable_voters.iter().any(|it| (it.donor, it.incarnation) == (id, incarnation));
         let recorded = stored.and_then(|stored| Record::read(&stored.record).ok());
         let recorded = recorded.filter(|record| record.number == self.number).map_or(0, |record| record.epoch);

@@ -1,7 +1,8 @@
-//! Slots: how a slab is laid out, and what a slot's header says.
+//! Slots: the layout of a slab, and of a slot's header.
 //!
-//! A slab has its headers first, and then as many pages, so that the pages of neighbouring slots are adjacent, and so are their headers: neighbours are written
-//! and read as one operation each, recovery reads headers alone (1.5 % of the memory), and a page goes to its reader's buffer as it is.
+//! A slab begins with all headers, followed by all pages, so that the pages of neighbouring slots are adjacent, and so
+//! are their headers. Neighbours are therefore written and read as one operation each, recovery reads only headers (1.5
+//! % of the memory), and a page goes to its reader's buffer as it is.
 //!
 //! ```text
 //!  0  magic "SwSl"          4  format (1)  6  flags: 1 = the page has a checksum
@@ -14,7 +15,8 @@
 //! 56  checksum of the header
 //! ```
 //!
-//! Little-endian. All zeros: the slot is free. What is anything else is no header: a write of one that was cut off.
+//! Numbers are little-endian. A header of zeros means that the slot is free. Anything else is no header, but a header's
+//! write that was cut off.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
@@ -22,17 +24,17 @@ use crate::store::BLOCK;
 
 /// Bytes of a header.
 pub const HEADER: usize = 64;
-/// Slots that are handled as one at most: runs do not cross a multiple.
+/// Slots that are handled together, at most: a run does not cross a multiple of this.
 pub(super) const CHUNK: u32 = 1024;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SwSl");
 const FORMAT: u16 = 1;
 const HAS_CHECKSUM: u16 = 1;
 const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(u64::from_le_bytes(*b"SinewSlt"));
-/// The place of a page's checksum in its header.
+/// Offset of the page's checksum in a header.
 const SUM: usize = 48;
 
-/// How a slab is laid out.
+/// Layout of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Slots.
@@ -40,7 +42,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// As many slots as a slab of this length has room for.
+    /// The layout with as many slots as fit into `len` bytes.
     pub fn within(len: u64) -> Self {
         let mut slots = (len / (HEADER + BLOCK) as u64).min(u64::from(u32::MAX)) as u32;
         while slots > 0 && Self::headers_len(slots) + u64::from(slots) * BLOCK as u64 > len {
@@ -49,7 +51,8 @@ impl Shape {
         Self { slots }
     }
 
-    /// Logical pages that live in a segment of this shape, and in no other: fewer than slots, since what replaces a page is written beside it.
+    /// Logical pages that live in a segment of this shape. Fewer than its slots, because a page is written beside the
+    /// one that it replaces.
     pub fn pages(self) -> u32 {
         self.slots - (self.slots / 9).max(64).min(self.slots.div_ceil(2))
     }
@@ -74,43 +77,43 @@ impl Shape {
     }
 }
 
-/// The order of writes: that of the writers, and each writer's own. None is used twice.
+/// A position in the order of writes: first by writer, then by each writer's own order. None is used twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// The writer's.
+    /// Epoch of the writer.
     pub epoch: u32,
-    /// Of that writer's writes.
+    /// Sequence number among that writer's writes.
     pub seq: u64,
 }
 
-/// What a slot holds.
+/// Description of the page that a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Whose.
+    /// The volume that it belongs to.
     pub volume: u64,
-    /// Which of the volume's pages.
+    /// Logical page of that volume.
     pub page: u64,
-    /// Of several slots with the same page, the one with the highest version has it.
+    /// Of several slots with the same page, the one with the highest version counts.
     pub version: Version,
-    /// All lower versions were over when this was written: they are on all copies, whole.
+    /// All lower versions were over when this header was written: they are complete on all copies.
     pub settled: Version,
-    /// Checksum of the page; 0 when it has none.
+    /// Checksum of the page; 0 if it has none.
     pub sum: u64,
 }
 
-/// What there is where a header should be.
+/// What stands in the place of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing: all zeros.
+    /// All zeros: the slot is free.
     Free,
     /// A header.
     Header(Header),
-    /// Neither.
+    /// Neither of the two.
     Garbage,
 }
 
 impl Header {
-    /// As bytes.
+    /// Writes the header to `bytes`.
     pub fn write(&self, bytes: &mut [u8; HEADER]) {
         let flags = if self.sum == 0 { 0 } else { HAS_CHECKSUM };
         bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -127,7 +130,7 @@ impl Header {
         bytes[56..].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// What these bytes are.
+    /// Interprets these bytes.
     pub fn read(bytes: &[u8; HEADER]) -> Found {
         if bytes.iter().all(|byte| *byte == 0) {
             return Found::Free;
@@ -156,13 +159,13 @@ fn hash(bytes: &[u8]) -> u64 {
     rapidhash_v3_inline::<true, false, false>(bytes, &SECRETS)
 }
 
-/// A page's checksum; never 0.
+/// Checksum of a page; never 0.
 #[inline]
 pub fn checksum(page: &[u8]) -> u64 {
     hash(page).max(1)
 }
 
-/// The page's checksum in the header number `index` of several.
+/// Checksum of the page in header `index` of several.
 #[inline]
 pub(super) fn sum_in(headers: &[u8], index: usize) -> u64 {
     let at = index * HEADER + SUM;

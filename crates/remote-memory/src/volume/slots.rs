@@ -1,14 +1,15 @@
-//! Which slots of a segment are taken.
+//! Allocation of a segment's slots.
 
 use super::slot::CHUNK;
 
-/// A bit for each slot, and where the next is looked for: slots are handed out in runs, one behind the other, so that what is written anywhere lies together.
+/// A bit for each slot, and the position from which the next search starts. Slots are given out in consecutive runs, so
+/// that pages written together lie together.
 pub(super) struct Slots {
     taken: Vec<u64>,
     slots: u32,
     free: u32,
     next: u32,
-    /// A chunk of which none is handed out now.
+    /// Chunk of which no slot is given out now.
     pub held: Option<u32>,
 }
 
@@ -26,7 +27,7 @@ impl Slots {
         self.taken.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
     }
 
-    /// Takes a slot that was found to be used.
+    /// Takes a slot that was found in use.
     pub fn take_this(&mut self, slot: u32) {
         if !self.is_taken(slot) && slot < self.slots {
             self.taken[slot as usize / 64] |= 1 << (slot % 64);
@@ -41,7 +42,7 @@ impl Slots {
         }
     }
 
-    /// The next run of free slots: up to `count`, in one chunk.
+    /// Takes the next run of free slots: up to `count`, within one chunk. Returns the first slot and the number.
     pub fn take(&mut self, count: u32) -> Option<(u32, u32)> {
         if self.free == 0 || count == 0 {
             return None;

@@ -1,4 +1,4 @@
-//! Things by number, whose places are used again.
+//! A table of values by number, whose places are reused.
 
 pub(super) struct Table<T> {
     places: Vec<Option<T>>,
@@ -39,7 +39,7 @@ impl<T> Table<T> {
         Some(thing)
     }
 
-    /// The numbers of all.
+    /// Numbers of all values.
     pub fn keys(&self) -> impl Iterator<Item = u32> {
         self.places.iter().enumerate().filter(|(_, thing)| thing.is_some()).map(|(place, _)| place as u32)
     }

@@ -1,3 +1,5 @@
+//! Tests of volumes over donors in memory.
+
 mod facts;
 mod model;
 mod random;

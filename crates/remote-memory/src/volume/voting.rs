@@ -1,4 +1,4 @@
-//! Which copies count: donors that fail, and the record that a majority of the voters keeps.
+//! Voting: failed donors are removed from the record, which a majority of the voters keeps.
 
 use super::core::{Called, Lanes, Round, Volume, bit};
 use super::donors::{CallFailed, Donors};
@@ -6,7 +6,7 @@ use super::record::{DonorId, Record, Voter};
 use crate::donor::{Answer, Call, Refusal};
 use crate::store::{Status, StoreError};
 
-/// Whether these lanes are most of the voters.
+/// Whether these lanes reach a majority of the voters.
 pub(super) fn is_majority(voters: &[Voter], ids: &[DonorId], lanes: Lanes) -> bool {
     let is_in =
         |voter: &&Voter| ids.iter().position(|id| *id == voter.donor).is_some_and(|lane| lanes >> lane & 1 == 1);
@@ -14,7 +14,8 @@ pub(super) fn is_majority(voters: &[Voter], ids: &[DonorId], lanes: Lanes) -> bo
 }
 
 impl<D: Donors> Volume<D> {
-    /// A donor failed: none of its copies counts any more, and nothing that missed one is acknowledged before the voters know.
+    /// Handles the failure of a donor: its copies no longer count, and no change that one of them missed is
+    /// acknowledged before the voters know.
     pub(super) fn lose(&mut self, lane: u8, why: String) {
         let state = &mut self.lanes[usize::from(lane)];
         if state.down.is_some() {
@@ -30,14 +31,14 @@ impl<D: Donors> Volume<D> {
             if has_others {
                 segment.copies.retain(|copy| copy.lane != Some(lane));
             } else {
-                // The last copy stays in the record: it may come back.
+                // The last copy stays in the record, because it may come back.
                 segment.copies.iter_mut().filter(|copy| copy.lane == Some(lane)).for_each(|copy| copy.lane = None);
             }
         }
         self.change_record();
     }
 
-    /// From now on nothing is over before the voters have what the record is now.
+    /// Begins a new record: from now on no run is over before the voters have it.
     pub(super) fn change_record(&mut self) {
         self.voting.generation += 1;
         let keys: Vec<u32> = self.runs.keys().collect();
@@ -98,8 +99,9 @@ impl<D: Donors> Volume<D> {
         self.close_round();
     }
 
-    /// Where a voter is gone, wants its memory back, or has forgotten its votes, another takes its place: one step at a time, so that majorities before and after a step have a voter in
-    /// common. It goes first, and an even number of voters gets one more.
+    /// Replaces a voter that is gone, wants its memory back, or has forgotten its votes. Takes one step at a time, so
+    /// that the majorities before and after a step have a voter in common: first the bad voter is removed, then an even
+    /// number of voters gets one more.
     fn mend_voters(&mut self) {
         let voting = &self.voting;
         let is_settled = voting.durable == voting.generation && voting.round.is_none() && self.ended.is_none();
@@ -177,7 +179,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Which donors are not used now, and why.
+    /// Lists the donors that are not used now, with the reasons.
     pub fn gone(&self) -> String {
         let down = self
             .donors

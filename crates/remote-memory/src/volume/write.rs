@@ -1,4 +1,5 @@
-//! Changes: pages are written beside what they replace, on all copies, then the map is switched, and then the old slots are cleared.
+//! Changes: pages are written beside those that they replace, on all copies; then the map is switched, and then the old
+//! slots are cleared.
 
 use sinew_fabric::verbs::Slice;
 use sinew_mem::Frozen;
@@ -13,7 +14,7 @@ use crate::store::{BLOCK, StoreError};
 
 const PAGE: u64 = BLOCK as u64;
 
-/// Pages of a change, one behind the other, that lie in one buffer.
+/// Consecutive pages of a change, from `page` on, that lie in one buffer, and their number.
 fn source_at(live: &Live, page: u64) -> Option<(Slice, u64)> {
     for edge in live.edges.iter().flatten() {
         if edge.page == page {
@@ -28,7 +29,7 @@ fn source_at(live: &Live, page: u64) -> Option<(Slice, u64)> {
     Some((Slice { buffer: source.buffer.clone(), start: source.start + from, len }, end - page))
 }
 
-/// What a request's bytes do to an edge.
+/// Applies a request's bytes to its edges.
 fn overlay(live: &mut Live) {
     let (at, end) = (live.at, live.at + live.len);
     for edge in live.edges.iter_mut().flatten() {
@@ -49,7 +50,7 @@ fn overlay(live: &mut Live) {
 }
 
 impl<D: Donors> Volume<D> {
-    /// Begins with a change: reads the pages that it changes in part. False: there is no memory for that now.
+    /// Begins a change: reads the pages that it changes in part. Returns false if there is no memory for them now.
     pub(super) fn start_change(&mut self, key: u32) -> bool {
         let live = self.requests.get(key);
         let (pages, what, at, end) = (live.pages(), live.what, live.at, live.at + live.len);
@@ -67,7 +68,7 @@ impl<D: Donors> Volume<D> {
             self.part_over(key, Some(error));
             return true;
         }
-        // What was never written is all zeros as it is.
+        // Pages that were never written read as zeros already.
         let edges = edges.map(|page| page.filter(|page| what == What::Write || self.map.place(*page).is_some()));
         let mut staged = [None, None];
         for (edge, staged) in edges.iter().zip(&mut staged) {
@@ -92,7 +93,7 @@ impl<D: Donors> Volume<D> {
         true
     }
 
-    /// A change has read what it needs.
+    /// Continues a change that has read what it needs.
     pub(super) fn change(&mut self, key: u32) {
         let live = self.requests.get_mut(key);
         overlay(live);
@@ -102,7 +103,7 @@ impl<D: Donors> Volume<D> {
         self.advance(key);
     }
 
-    /// Writes what is to be written, as far as there are slots.
+    /// Writes the rest of a change, as far as there are slots.
     pub(super) fn advance(&mut self, key: u32) {
         loop {
             let live = self.requests.get(key);
@@ -112,7 +113,7 @@ impl<D: Donors> Volume<D> {
             }
             if self.segments[self.home(next).0 as usize].is_dead() {
                 if self.voting.durable < self.voting.generation && self.ended.is_none() {
-                    // Another writer may have it: the voters will say.
+                    // Another writer may have it; the voters will tell.
                     return self.starved.push_back(key);
                 }
                 let error = self.no_copy();
@@ -123,7 +124,7 @@ impl<D: Donors> Volume<D> {
                 let to = live.edges.iter().flatten().map(|edge| edge.page).filter(|page| *page > next).min();
                 let to = to.unwrap_or(end);
                 self.requests.get_mut(key).next = to;
-                // A page in part that was never written is as it should be.
+                // A partly discarded page that was never written needs no change.
                 self.discard_pages(key, next..to);
                 continue;
             }
@@ -141,7 +142,8 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Writes up to `count` pages to slots one behind the other. None: there is no slot, or no memory, now.
+    /// Writes up to `count` pages to consecutive slots, and returns their number. `None` if there is no slot or no
+    /// memory now.
     fn write_run(&mut self, key: u32, page: u64, count: u64) -> Option<u32> {
         let (number, left) = self.home(page);
         let (slot, count) = self.segments[number as usize].slots.take(left.min(count) as u32)?;
@@ -207,7 +209,7 @@ impl<D: Donors> Volume<D> {
         Some(count)
     }
 
-    /// Where pages have no checksums, headers follow when all pages are there.
+    /// Sends the headers once all pages are written, where pages have no checksums. Returns whether any were sent.
     fn send_headers(&mut self, key: u32) -> bool {
         let Some(run) = self.runs.get_mut(key) else { return false };
         let RunKind::Write { headers, headers_sent, .. } = &mut run.kind else { return false };
@@ -227,7 +229,7 @@ impl<D: Donors> Volume<D> {
         any
     }
 
-    /// An operation of a run is over.
+    /// Handles the end of an operation of a run.
     pub(super) fn run_landed(&mut self, key: u32, lane: u8, failed: bool) {
         let Some(run) = self.runs.get_mut(key) else { return };
         run.out -= 1;
@@ -239,7 +241,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Ends a run whose operations are over, if the voters know which copies have it.
+    /// Ends a run whose operations are over, once the voters know which copies have it.
     pub(super) fn settle_run(&mut self, key: u32) {
         let Some(run) = self.runs.get(key) else { return };
         let is_lost = run.lanes & !run.failed == 0;
@@ -263,7 +265,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// The pages lie in their new slots from now on.
+    /// Points the map to the new slots of these pages, and clears the old ones.
     fn switch(&mut self, page: u64, place: Place, count: u32, headers: &[u8]) {
         let mut old: Option<(u64, Place, u32)> = None;
         for index in 0..count {
@@ -292,13 +294,13 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// No copy has it, or this writer is at its end.
+    /// Fails a run that no copy has, or whose volume has ended.
     fn fail_run(&mut self, key: u32) {
         let Some(Run { kind, place, count, page, .. }) = self.runs.remove(key) else { return };
         self.segments[place.segment as usize].busy[(place.slot / super::slot::CHUNK) as usize] -= 1;
         match kind {
             RunKind::Write { key, .. } => {
-                // Its slots stay taken: it may be in them, whole or in part.
+                // Its slots stay taken, because they may hold it, in whole or in part.
                 self.pin_settled();
                 self.unclean.push(Owed { place, count, page, owner: None });
                 let error = self.no_copy();

@@ -1,4 +1,4 @@
-//! Donors on modelled hosts: calls over `rpc`, memory by RDMA or by calls, in virtual time.
+//! Donors on modelled hosts, in virtual time: calls over `rpc`, memory by RDMA or by calls.
 #![allow(dead_code)]
 
 use std::cell::Cell;
@@ -18,7 +18,7 @@ pub const MEMORY: usize = 16 << 20;
 
 pub type Endpoint = Rpc<SimPort, SimClock>;
 
-/// How memory is given and reached.
+/// How memory is lent and reached.
 pub trait Means: Sized {
     type Lends: Lends + Clone;
     type Approach: Approach;
@@ -28,7 +28,7 @@ pub trait Means: Sized {
     fn approach(world: &World<Self>, host: usize, rpc: &SharedEndpoint<Endpoint>) -> Self::Approach;
 }
 
-/// By RDMA.
+/// Memory by RDMA.
 pub struct ByVerbs;
 
 impl Means for ByVerbs {
@@ -44,7 +44,7 @@ impl Means for ByVerbs {
     }
 }
 
-/// By calls alone.
+/// Memory by calls alone.
 pub struct ByCalls;
 
 impl Means for ByCalls {
@@ -72,7 +72,7 @@ pub struct World<M: Means> {
     pub key: Option<Key>,
 }
 
-/// Tests of everything that is generic over the means.
+/// Instantiates tests that are generic over the means.
 #[macro_export]
 macro_rules! with_all_means {
     ($($fact:ident),+ $(,)?) => {
@@ -125,7 +125,7 @@ impl<M: Means> World<M> {
         Donor { service, rpc: self.endpoint(lane, &format!("donor{lane}")) }
     }
 
-    /// Some time passes, and donors do what they have to.
+    /// Lets the donors do their work, and some time pass.
     pub fn pass(&mut self) {
         for donor in self.donors.iter_mut().flatten() {
             let Donor { service, rpc } = donor;

@@ -1,4 +1,5 @@
-//! What must hold of a donor, and of the messages of donors, whatever is sent. Fuzz targets and property tests share this.
+//! Properties that a donor and the messages of donors must keep, whatever is sent. Shared by fuzz targets and property
+//! tests.
 
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{ManualClock, SeededGenerator};
@@ -9,7 +10,7 @@ use sinew_remote_memory::engine::ACCESS;
 use sinew_remote_memory::volume::Record;
 use sinew_rpc::{Config, Nexus, RequestType, Rpc, SessionId};
 
-/// Any bytes are no message, or one that survives being written and read again.
+/// Asserts that any bytes are no message, or one that survives being written and read again.
 pub fn messages(bytes: &[u8]) {
     if let Some(request) = Request::read(bytes) {
         assert_eq!(Request::read(&request.to_bytes()), Some(request));
@@ -22,26 +23,27 @@ pub fn messages(bytes: &[u8]) {
     }
 }
 
-/// Bytes that the donor gives.
+/// Bytes that the donor lends.
 const MEMORY: usize = 64 << 10;
-/// Bytes of an answer, at most.
+/// Longest answer, in bytes.
 const ANSWER_LEN: usize = 128 << 10;
-/// The volume of somebody who means well, and what that has written; the others write bytes below 128.
+/// The honest client's volume, and the bytes that it writes. All others write bytes below 128.
 const GOOD: u64 = 1;
 const WRITTEN: [u8; 512] = [0xA5; 512];
 
-/// Who sends a history.
+/// Sender of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// One without the key.
+    /// A caller without the key.
     Stranger,
-    /// One of the pool, who names no volume of others, and tries all their memory.
+    /// A member of the pool that names no volume of others, and tries all their memory.
     Neighbour,
-    /// One of the pool, who takes over whatever there is.
+    /// A member of the pool that takes over whatever there is.
     Anybody,
 }
 
-/// A donor hears what `bytes` say, as a list of requests. Its accounts stay right, strangers get nothing, and nobody reads or writes the memory of a volume that was not taken over.
+/// Sends a donor the requests that `bytes` encode. The donor's accounts must stay right, strangers must get nothing,
+/// and nobody may read or write a volume's memory without taking the volume over.
 pub fn donor(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     let who = [Who::Stranger, Who::Neighbour, Who::Anybody][usize::from(first % 3)];
@@ -57,7 +59,7 @@ pub fn donor(bytes: &[u8]) {
         let (kind, request) = steps.request(step, who, &tokens);
         let answer = world.ask(&mut bad, kind, &request);
         if kind == CONTROL {
-            match Response::read(&answer).expect("a donor says what makes sense") {
+            match Response::read(&answer).expect("a donor's answer can be parsed") {
                 Response::Answer(answer, way) => {
                     assert_ne!(who, Who::Stranger, "a stranger got {answer:?}");
                     tokens.extend(way.map(|way| match way {
@@ -82,7 +84,7 @@ pub fn donor(bytes: &[u8]) {
     assert_eq!(read, [&[0; 4], &WRITTEN[..]].concat());
 }
 
-/// A call that reads and writes.
+/// A call that reads and writes memory.
 fn access(token: u64, operations: &[(u64, u32, u32)], written: &[u8]) -> Vec<u8> {
     let mut bytes = token.to_le_bytes().to_vec();
     bytes.extend((operations.len() as u32).to_le_bytes());
@@ -144,7 +146,7 @@ impl World {
         self.clock.advance(2_000);
     }
 
-    /// What the donor answers.
+    /// Returns the donor's answer.
     fn ask(&mut self, client: &mut Client, kind: RequestType, bytes: &[u8]) -> Vec<u8> {
         let Client { rpc, session } = client;
         let mut request = rpc.alloc(bytes.len()).unwrap();
@@ -155,7 +157,7 @@ impl World {
             rpc.turn();
             self.pass();
             if let Some(completion) = rpc.poll_completion() {
-                // What is more than there is room for is refused by the endpoint.
+                // The endpoint refuses an answer that has no room.
                 return completion.result.map_or_else(|_| Vec::new(), |_| completion.response.to_vec());
             }
         }
@@ -178,7 +180,7 @@ impl World {
         }
     }
 
-    /// A volume with one slab: the way's token, and where the slab lies.
+    /// Makes a volume with one slab. Returns the token for its memory, and the base of the slab.
     fn volume(&mut self, client: &mut Client, epoch: u32) -> (u64, u64) {
         let (_, way) = self.call(client, Call::Fence { volume: GOOD, epoch });
         let taken = self.call(client, Call::Take { volume: GOOD, epoch, len: WRITTEN.len() as u64 });
@@ -189,7 +191,7 @@ impl World {
     }
 }
 
-/// What is left of a history's bytes.
+/// The rest of a history's bytes.
 struct Steps<'a>(&'a [u8]);
 
 impl<'a> Steps<'a> {
@@ -203,7 +205,7 @@ impl<'a> Steps<'a> {
         u64::from(self.byte().unwrap_or(0))
     }
 
-    /// Mostly a small number, or one near a limit.
+    /// Returns mostly a small number, or one near a limit.
     fn word(&mut self) -> u64 {
         match self.byte().unwrap_or(0) {
             0..=63 => self.small(),
@@ -222,7 +224,7 @@ impl<'a> Steps<'a> {
     }
 
     fn request(&mut self, step: u8, who: Who, tokens: &[u64]) -> (RequestType, Vec<u8>) {
-        // A neighbour says what makes sense: other bytes might name the volume that is not its own.
+        // A neighbour's requests must be well-formed; arbitrary bytes might name the volume of others.
         let wild = who != Who::Neighbour;
         match step % 16 {
             0 if wild => (CONTROL, self.bytes().to_vec()),

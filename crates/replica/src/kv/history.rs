@@ -1,4 +1,4 @@
-//! The last changes, for watches.
+//! The latest changes, for watches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::ANSWER_LEN_MAX;
 use super::messages::{Change, Found};
 
-/// Changes that are kept.
+/// Changes kept, at most.
 const CHANGES_MAX: usize = 1 << 16;
-/// Bytes of keys and values that are kept.
+/// Bytes of keys and values kept, at most.
 const LEN_MAX: usize = 32 << 20;
 
 #[derive(Clone, Debug)]
@@ -23,17 +23,17 @@ impl Entry {
     }
 }
 
-/// Changes, one for each revision, up to the last.
+/// The latest changes, one per revision.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// The revision before the first.
+    /// Revision before the first change kept.
     before: u64,
     entries: VecDeque<Entry>,
     len: usize,
 }
 
 impl History {
-    /// One that knows nothing up to a revision.
+    /// A history that begins after a revision.
     pub fn after(revision: u64) -> Self {
         Self { before: revision, ..Self::default() }
     }
@@ -51,7 +51,7 @@ impl History {
         }
     }
 
-    /// Changes of keys that begin so, from a revision on; none when there is none yet.
+    /// Returns changes from revision `from` on, of keys with this prefix; `None` if there are none yet.
     pub fn since(&self, prefix: &[u8], from: u64, limit: usize) -> Option<Found<'_>> {
         let from = from.max(1);
         if from <= self.before {

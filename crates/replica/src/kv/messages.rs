@@ -1,11 +1,11 @@
-//! Commands, queries and answers, as bytes by [`crate::wire`].
+//! Commands, queries and answers of the store, which [`crate::wire`] turns into bytes.
 
 use serde::{Deserialize, Serialize};
 
-/// What changes the store.
+/// A command, which changes the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command<'a> {
-    /// A key gets a value.
+    /// Gives a key a value.
     Put {
         /// The key.
         #[serde(borrow, with = "serde_bytes")]
@@ -14,151 +14,151 @@ pub enum Command<'a> {
         #[serde(borrow, with = "serde_bytes")]
         value: &'a [u8],
     },
-    /// A key goes.
+    /// Deletes a key.
     Delete {
         /// The key.
         #[serde(borrow, with = "serde_bytes")]
         key: &'a [u8],
     },
-    /// A key gets a value, or goes, if what is there is as expected.
+    /// Gives a key a value, or deletes it, if its current state is as expected.
     Swap {
         /// The key.
         #[serde(borrow, with = "serde_bytes")]
         key: &'a [u8],
-        /// What has to be there.
+        /// The state that it must have.
         #[serde(borrow)]
         expect: Expect<'a>,
-        /// Its value; none takes the key away.
+        /// The new value; `None` deletes the key.
         #[serde(borrow)]
         value: Option<&'a [u8]>,
     },
 }
 
-/// What has to be there for a change.
+/// State that a key must have for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Expect<'a> {
-    /// No such key.
+    /// There is no such key.
     Nothing,
-    /// The value that this change made.
+    /// The key has the value that this change made.
     Revision(u64),
-    /// These bytes.
+    /// The key has this value.
     Value(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
 }
 
-/// What asks the store.
+/// A query, which changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Query<'a> {
-    /// A key's value.
+    /// Reads a key's value.
     Get {
         /// The key.
         #[serde(borrow, with = "serde_bytes")]
         key: &'a [u8],
     },
-    /// Keys in order.
+    /// Reads a range of keys, in order.
     Range {
-        /// The first.
+        /// First key.
         #[serde(borrow, with = "serde_bytes")]
         from: &'a [u8],
-        /// The first behind them.
+        /// End of the range (exclusive); `None` for no end.
         #[serde(borrow)]
         to: Option<&'a [u8]>,
-        /// How many at most.
+        /// Items, at most; not 0.
         limit: u32,
     },
-    /// Changes of keys that begin so; waits for one.
+    /// Returns changes of keys with this prefix, and waits until there is one.
     Watch {
-        /// How keys begin.
+        /// The prefix.
         #[serde(borrow, with = "serde_bytes")]
         prefix: &'a [u8],
-        /// The first revision of interest.
+        /// First revision of interest.
         from: u64,
-        /// How many at most.
+        /// Changes, at most; not 0.
         limit: u32,
     },
 }
 
-/// A key and what it has.
+/// A key and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item<'a> {
-    /// The key; empty where it is known.
+    /// The key; empty if the reader knows it.
     #[serde(borrow, with = "serde_bytes")]
     pub key: &'a [u8],
     /// Its value.
     #[serde(borrow, with = "serde_bytes")]
     pub value: &'a [u8],
-    /// Of the change that made the value.
+    /// Revision of the change that made the value.
     pub revision: u64,
-    /// Of the change that made the key.
+    /// Revision of the change that made the key.
     pub created: u64,
 }
 
-/// A change.
+/// A change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change<'a> {
-    /// Its revision.
+    /// Revision of the change.
     pub revision: u64,
     /// The key.
     #[serde(borrow, with = "serde_bytes")]
     pub key: &'a [u8],
-    /// Its value; none when it is gone.
+    /// The new value; `None` if the key was deleted.
     #[serde(borrow)]
     pub value: Option<&'a [u8]>,
 }
 
-/// What became of a command.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Done<'a> {
-    /// It changed something.
+    /// The store was changed.
     Changed {
-        /// Of the change.
+        /// Revision of the change.
         revision: u64,
     },
-    /// There was nothing to delete.
+    /// There was no such key to delete.
     NotThere,
-    /// What is there is not what was expected.
+    /// The key is not in the expected state.
     Differs {
-        /// What is there.
+        /// The key's current value, if there is one.
         #[serde(borrow)]
         found: Option<Item<'a>>,
     },
-    /// It was none.
+    /// The command was malformed.
     Malformed,
 }
 
-/// What a query found.
+/// Result of a query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Found<'a> {
-    /// Of one key.
+    /// Result of [`Query::Get`].
     Item {
-        /// Of the store.
+        /// Revision of the store.
         revision: u64,
-        /// If it is there.
+        /// The item, if the key exists.
         #[serde(borrow)]
         item: Option<Item<'a>>,
     },
-    /// Of several.
+    /// Result of [`Query::Range`].
     Items {
-        /// Of the store.
+        /// Revision of the store.
         revision: u64,
-        /// In order.
+        /// The items, in order of their keys.
         #[serde(borrow)]
         items: Vec<Item<'a>>,
-        /// Whether there are more, behind the last.
+        /// Whether there are more behind the last one.
         more: bool,
     },
-    /// Changes.
+    /// Result of [`Query::Watch`].
     Changes {
-        /// In order.
+        /// The changes, in order.
         #[serde(borrow)]
         changes: Vec<Change<'a>>,
-        /// The first revision that was not looked at.
+        /// First revision that was not searched.
         next: u64,
     },
-    /// The changes asked for are kept no more.
+    /// Some of the changes asked for are no longer kept.
     Compacted {
-        /// The first that are.
+        /// Revision of the oldest change kept.
         oldest: u64,
     },
-    /// It was none.
+    /// The query was malformed.
     Malformed,
 }

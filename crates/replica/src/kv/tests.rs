@@ -1,3 +1,5 @@
+//! Tests of the key-value store.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

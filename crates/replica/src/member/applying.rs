@@ -1,4 +1,4 @@
-//! What is decided happens: commands, sessions, changes of the configuration, and snapshots of what has become of it.
+//! Application of committed entries: commands, sessions, changes of the configuration, and the making of snapshots.
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
@@ -13,10 +13,10 @@ use crate::machine::StateMachine;
 use crate::sessions::Verdict;
 use crate::wire::{self, MemberId, Roles, SnapshotPlace};
 
-/// What an entry of the log says.
+/// Contents of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order<'a> {
-    /// A session opens.
+    /// Opens a session.
     Open {
         nonce: u64,
     },
@@ -48,7 +48,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
 
     fn apply_order(&mut self, entry: &Entry) {
         let place = (entry.term, entry.index);
-        // What nobody understands changes nothing, here as elsewhere.
+        // What this release does not understand changes nothing, at any member.
         let Ok(order) = wire::decode(&entry.data) else { return };
         match order {
             Order::Open { nonce } => {
@@ -79,7 +79,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     fn apply_change(&mut self, entry: &Entry) -> Result<(), MemberError> {
-        // The engine ends a change in two steps by an entry of its own, without a context.
+        // The engine ends a two-step change by an entry of its own, which has no context.
         let change = match entry.context.is_empty() {
             true => None,
             false => wire::decode::<Change>(&entry.context).ok().filter(Change::is_sane),
@@ -102,7 +102,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(())
     }
 
-    /// Makes a snapshot when the log is long, or somebody needs one.
+    /// Makes a snapshot if the log is long, or if a member needs one.
     pub(super) fn compact_if_long(&mut self) -> Result<(), MemberError> {
         let log = self.node.store();
         let is_wanted = log.take_wants_snapshot();
@@ -110,7 +110,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if has_new && (is_wanted || log.len_bytes() >= self.config.log_len_max) { self.compact() } else { Ok(()) }
     }
 
-    /// Makes a snapshot of what is applied; it takes the log's place.
+    /// Makes a snapshot of the applied state, which replaces the log up to there.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.replace_journal()
     }
 
-    /// The member with a name, the latest if there are two for a moment.
+    /// The member with a name; the one with the lower id while there are two.
     pub(super) fn named(&self, name: &str) -> Option<MemberId> {
         self.members.values().find(|member| member.name == name).map(|member| member.id)
     }

@@ -1,4 +1,4 @@
-//! What clients ask for, and who waits for which answer.
+//! Requests of clients, and the answers that they wait for.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,19 +12,19 @@ use crate::client_wire::{Answer, Ask, MemberStatus, Role, Status};
 use crate::machine::StateMachine;
 use crate::wire::{self, MemberId, Nonsense};
 
-/// A watch that has found nothing for so long is told so.
+/// Time after which a watch that has found nothing is told so, in ns.
 const WATCH_NS: u64 = 5_000_000_000;
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is answered so.
+    /// It is answered at once, with these bytes.
     Answer(Vec<u8>),
-    /// The answer comes later, under this number, by [`Member::take_answers`].
+    /// It is answered later, under this number, by [`Member::take_answers`].
     Held(u64),
 }
 
-/// A request that waits for its entry of the log.
+/// A request that waits for its log entry.
 struct Proposed {
     place: Place,
     held: u64,
@@ -36,10 +36,10 @@ struct Watch {
     end_ns: u64,
 }
 
-/// Bytes of answers for which memory is kept.
+/// Capacity kept for answers, in bytes.
 const BYTES_KEPT: usize = 64 << 10;
 
-/// Term and index of an entry. No two entries of a cluster have the same.
+/// Term and index of an entry, which are unique within a cluster.
 pub type Place = (u64, u64);
 
 /// Requests that wait.
@@ -47,25 +47,25 @@ pub type Place = (u64, u64);
 pub struct Clients {
     next: u64,
     waiting: usize,
-    /// In the log's order.
+    /// Requests that wait for an entry, in the log's order.
     proposed: VecDeque<Proposed>,
     watches: Vec<Watch>,
-    /// The machine's state is another than watches have seen.
+    /// Whether the machine's state has changed since the watches were last checked.
     pub has_changed: bool,
-    /// Answers that are ready: where in `bytes` they are.
+    /// Answers that are ready, each with its place in `bytes`.
     answers: Vec<(u64, Range<usize>)>,
     bytes: Vec<u8>,
 }
 
 impl Clients {
-    /// A number for a request that waits.
+    /// Returns a number for a request that waits.
     pub fn hold(&mut self) -> u64 {
         self.next += 1;
         self.waiting += 1;
         self.next
     }
 
-    /// Answers one.
+    /// Answers a request.
     pub fn answer(&mut self, held: u64, answer: &Answer<'_>) {
         let begin = self.bytes.len();
         wire::encode(answer, &mut self.bytes);
@@ -73,21 +73,22 @@ impl Clients {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// A number for a request whose entry is the last in the log, at this place.
+    /// Returns a number for a request that waits for the last entry of the log, which has this place.
     pub fn hold_for(&mut self, place: Place) -> u64 {
         let held = self.hold();
         self.proposed.push_back(Proposed { place, held });
         held
     }
 
-    /// The entry at a place was applied, with this answer to the request behind it.
+    /// Handles the application of the entry at a place: gives this answer to the request that waits for it.
     pub fn applied(&mut self, place: Place, answer: &Answer<'_>) {
         while let Some(first) = self.proposed.pop_front_if(|first| first.place <= place) {
             self.answer(first.held, if first.place == place { answer } else { &Answer::Busy });
         }
     }
 
-    /// The log was applied up to a place. If another entry took that of a request, the request's fate is unknown: its client asks again.
+    /// Handles the application of the log up to a place. If another entry took the place of a request's entry, the fate
+    /// of the request is unknown, and its client asks again.
     pub fn applied_to(&mut self, place: Place) {
         self.applied(place, &Answer::Busy);
     }
@@ -97,14 +98,14 @@ impl Clients {
         !self.proposed.is_empty()
     }
 
-    /// All that wait for the log are sent elsewhere.
+    /// Sends all requests that wait for entries elsewhere.
     pub fn turn_away(&mut self, elsewhere: &Answer<'_>) {
         while let Some(Proposed { held, .. }) = self.proposed.pop_front() {
             self.answer(held, elsewhere);
         }
     }
 
-    /// Answers watches that have found something, or waited long enough.
+    /// Answers watches that have found something, or have waited long enough.
     pub fn look_at_watches(&mut self, machine: &impl StateMachine, now_ns: u64) {
         let has_changed = std::mem::take(&mut self.has_changed);
         let mut over = Vec::new();
@@ -129,7 +130,7 @@ impl Clients {
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
-    /// Takes a request of a client's.
+    /// Handles a request of a client.
     pub fn take_client(&mut self, bytes: &[u8], now_ns: u64) -> Taken {
         let answer = match wire::decode(bytes) {
             Ok(ask) => match self.take_ask(&ask, now_ns) {
@@ -140,7 +141,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 self.dropped.version += 1;
                 let ours = wire::VERSION;
                 Answer::Refused(format!(
-                    "a request of version {version}, and this member knows {ours}: use the same release"
+                    "the request has version {version}, but this member knows version {ours}: use the same release"
                 ))
             }
             Err(Nonsense::Other) => {
@@ -198,7 +199,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(Taken::Held(held))
     }
 
-    /// Gives the log an entry, and has a request wait for it.
+    /// Proposes a log entry, and makes a request wait for it. Returns the request's number.
     fn propose(&mut self, order: Order<'_>) -> Result<u64, Answer<'static>> {
         let mut data = Vec::with_capacity(match order {
             Order::Run { command, .. } => command.len() + 40,
@@ -208,20 +209,20 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if !self.has_room(1, data.len()) {
             return Err(Answer::DiskFull);
         }
-        // It says no while leadership is being handed over, or too much is undecided.
+        // Fails while leadership is being handed over, or too much is uncommitted.
         self.node.propose(Vec::new(), data).map_err(|_| Answer::Busy)?;
         let raft = &self.node.raft;
         Ok(self.clients.hold_for((raft.term, raft.raft_log.last_index())))
     }
 
-    /// Hands over the answers that have become ready, with the numbers of their requests.
+    /// Passes on the answers that have become ready, with the numbers of their requests.
     pub fn take_answers(&mut self, mut take: impl FnMut(u64, &[u8])) {
         let Clients { answers, bytes, .. } = &mut self.clients;
         for (held, place) in answers.drain(..) {
             take(held, &bytes[place]);
         }
         bytes.clear();
-        // Many long answers at once are no reason to keep their memory.
+        // Many long answers at once should not hold their memory for ever.
         bytes.shrink_to(BYTES_KEPT);
     }
 
@@ -241,7 +242,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         answer
     }
 
-    /// How things stand.
+    /// Returns the status of this member.
     pub fn status(&self, now_ns: u64) -> Status {
         let raft = &self.node.raft;
         let progress =
@@ -305,7 +306,7 @@ mod tests {
         let mut clients = Clients::default();
         let held: Vec<u64> = [(1, 5), (1, 6), (3, 7)].map(|place| clients.hold_for(place)).into();
         clients.applied((1, 5), &Answer::Done);
-        // Another leader's entry.
+        // An entry of another leader.
         clients.applied((2, 6), &Answer::Forgotten);
         clients.applied_to((2, 7));
         let (done, busy) = (to_bytes(&Answer::Done), to_bytes(&Answer::Busy));

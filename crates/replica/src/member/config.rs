@@ -1,4 +1,4 @@
-//! A member's times and limits, and why it cannot be opened.
+//! Configuration and errors of a member.
 
 use sinew_journal::JournalError;
 use sinew_journal::disk::DiskError;
@@ -6,26 +6,27 @@ use sinew_journal::disk::DiskError;
 /// Times and limits. The defaults are for hosts in one room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberConfig {
-    /// The unit of time of elections.
+    /// One tick, the unit of time of elections, in ns.
     pub tick_ns: u64,
-    /// A leader is heard of so often, in ticks.
+    /// Interval between a leader's heartbeats, in ticks.
     pub heartbeat_ticks: usize,
-    /// Silence of the leader after which others vote for somebody else, in ticks. A member asks for votes after more than
-    /// this and up to twice this, drawn at random, and again after half of this to all of it.
+    /// Silence of the leader after which others elect another, in ticks. A member asks for votes after a random time
+    /// of more than this and up to twice this, and again after half of this to all of it.
     pub election_ticks: usize,
-    /// Bytes of entries in one message, beside the first entry.
+    /// Bytes of entries in one message, at most, apart from the first entry.
     pub append_len_max: u64,
-    /// Messages with entries that may be on their way to one member.
+    /// Messages with entries in flight to one member, at most.
     pub appends_max: usize,
-    /// Bytes of a snapshot in one message.
+    /// Bytes of a snapshot in one message, at most.
     pub piece_len: usize,
-    /// Bytes of log after which a snapshot takes its place.
+    /// Bytes of log after which it is replaced by a snapshot.
     pub log_len_max: u64,
-    /// Entries before a snapshot that are kept for members that are a little behind.
+    /// Entries before a snapshot that are kept, for members that are a little behind.
     pub entries_kept: u64,
-    /// How much faster one member's clock may run than another's, in parts per million, for reads by lease to be linearizable.
+    /// How much faster one member's clock may run than another's, in parts per million. Within this bound, reads by
+    /// lease are linearizable.
     pub drift_max_ppm: u64,
-    /// Requests of clients that may wait.
+    /// Requests of clients that may wait at a time.
     pub held_max: usize,
 }
 
@@ -46,34 +47,34 @@ impl Default for MemberConfig {
     }
 }
 
-/// Why a member cannot be opened, or goes on no more.
+/// Reason why a member cannot be opened, or has stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemberError {
-    /// What it is told makes no sense.
+    /// Its arguments are invalid.
     #[error("{0}")]
     Arguments(String),
-    /// The log is damaged, or the disk does not do what it should.
+    /// The log is damaged, or the disk failed.
     #[error("{}", told(.0))]
     Journal(JournalError),
-    /// The disk does not do what it should; what was acknowledged lies there, and at a majority of the members.
+    /// The disk failed. What was acknowledged lies there, and at a majority of the members.
     #[error("{0}: the member has stopped; see to the disk, and start it again")]
     Disk(#[from] DiskError),
-    /// The directory is somebody else's.
-    #[error("the data are those of member {found}, and this is {asked}: name its own directory")]
+    /// The directory belongs to another member.
+    #[error("the data belong to member {found}, but this is {asked}: give it a directory of its own")]
     OtherMember {
-        /// Whose.
+        /// Name of the directory's owner.
         found: String,
-        /// Who asks.
+        /// Name of this member.
         asked: String,
     },
-    /// The directory is none of a member's, or of another release.
+    /// The directory is not a member's, or was written by another release.
     #[error("the data are of another kind or release ({0}): use the release that wrote them, or another directory")]
     OtherRelease(String),
-    /// A snapshot of the leader's cannot be used.
+    /// The leader's snapshot cannot be used.
     #[error(transparent)]
     Snapshot(#[from] crate::machine::BadSnapshot),
-    /// The engine does not do what it should.
+    /// The engine found a contradiction.
     #[error(
         "the log contradicts itself: {0}; empty the directory, start the member, and add it again (no copy of the directory: it has forgotten votes)"
     )]
@@ -86,8 +87,8 @@ impl From<JournalError> for MemberError {
     }
 }
 
-/// What is wrong with a member's log, and what to do. What the journal itself advises, to cut a file off or to bring back a copy, is for those who have
-/// promised nobody anything: a member would forget votes and entries that others count on.
+/// Describes the damage to a member's log, and what to do. The journal's own advice, to cut a file off or to bring back
+/// a copy, does not suit members: a member would forget votes and entries that others rely on.
 fn told(error: &JournalError) -> String {
     let what = match error {
         JournalError::Missing { missing, .. } => format!("{missing} is not there"),

@@ -1,4 +1,45 @@
-//! The engine, as it is set up here, and what keeps hostile messages from it.
+//! The Raft engine: its configuration, and a filter for hostile messages.
+//!
+//! # Which Raft
+//!
+//! As in nsdi19 7.1, somebody else wrote the Raft in the middle: tikv's (`raft` 0.7), as published. What is around it
+//! is ours. Measured with callgrind for a commit of 80 bytes among three members in memory, the work of all three
+//! together:
+//!
+//! - **`raft` 0.7** (tikv): 25,300 instructions, or 14,700 each in batches of 64; 21 allocations, of which 9 at the
+//!   leader. It has pre-vote, check-quorum, read index, learners, joint changes, transfer, etcd's tests, and years in
+//!   TiKV.
+//! - **`omnipaxos` 0.2**: 8,200 instructions, 22 allocations. Its elections survive partial partitions. A change of
+//!   members is a new log, and reads and transfers would have to be ours.
+//! - **`raftbare` 0.2**: not measured. It has no dependencies and does no I/O. But a vote looks at the *length* of the
+//!   candidate's log and not at its last term (Raft 5.4.1), so decided entries can be lost: it is not usable.
+//! - **`openraft` 0.9**: not measured. It has tasks and channels for each step, and transfers only in pre-releases of
+//!   0.10.
+//!
+//! Correctness and completeness came first: what `omnipaxos` saves in instructions it would cost in protocol of our
+//! own.
+//!
+//! A whole PUT of 16 B and 64 B, one at a time over shared memory, costs 43,000 instructions and 10 allocations at the
+//! leader (`cargo xtask cost --row "replicated PUT"`). Of these the engine has 12,000 and 9, with its own storage in
+//! memory and the vector that it takes; the tenth allocation is the value. Requests that wait for the log lie in a
+//! queue by the places of their entries, answers in one buffer, and lists that usually have one element lie in place
+//! (`few`), so the rest of the way allocates nothing.
+//!
+//! # What the engine drags along
+//!
+//! - *protobuf 2.28*, whose parser recurses without bound on hostile input (RUSTSEC-2024-0437). It never runs on bytes
+//!   from elsewhere: messages, entries and members' descriptions of changes have our encoding ([`crate::wire`]), and
+//!   the engine's own types are filled in field by field. The engine parses what its own member proposes, and nothing
+//!   else.
+//! - *A build script that runs `protoc`*: the system's if there is one, otherwise one that the crate brings along as a
+//!   program for Linux with glibc on x86-64 and aarch64. There it builds with Rust and gcc alone, and on other systems
+//!   not without `protoc`.
+//! - *`fxhash`*, which is unmaintained (RUSTSEC-2025-0057), and no release since 2023.
+//! - *`rand`'s thread generator* for election time-outs. The engine's time-out is set so long that it never ends, and
+//!   `member` asks the engine to campaign after a time-out from the generator that it was handed. So virtual time has
+//!   the same elections from the same seed.
+//! - *Panics* on messages that contradict what is decided. [`is_bearable`] and `WireMessage::to_message` drop and count
+//!   such messages; a property test sends arbitrary ones.
 
 use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Message, MessageType};
 use raft::{Config, RawNode};
@@ -8,10 +49,11 @@ use super::{MemberConfig, MemberError};
 use crate::log::Log;
 use crate::wire::{MemberId, MemberInfo};
 
-/// In place of the engine's own election time-out, which it draws from the system's randomness: so long that it never ends. Ours ends before.
+/// Replaces the engine's own election time-out, which it draws from the system's randomness. It is so long that it
+/// never expires; ours always expires first.
 const NO_TIMEOUT: usize = 1 << 40;
 
-/// Makes an engine that goes on with a log.
+/// Makes an engine that continues with a log.
 pub fn start(config: &MemberConfig, id: MemberId, log: Log, applied: u64) -> Result<RawNode<Log>, MemberError> {
     let config = Config {
         id: id.0,
@@ -36,22 +78,22 @@ pub fn start(config: &MemberConfig, id: MemberId, log: Log, applied: u64) -> Res
 /// A change of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// Members to vote.
+    /// Members that become voters.
     pub voters: Vec<MemberInfo>,
-    /// Members to learn.
+    /// Members that become learners.
     pub learners: Vec<MemberInfo>,
-    /// Members to go.
+    /// Members to be removed.
     pub gone: Vec<MemberId>,
 }
 
 impl Change {
-    /// Whether it can be one.
+    /// Whether its members and their number are valid.
     pub fn is_sane(&self) -> bool {
         let all = self.voters.iter().chain(&self.learners);
         all.clone().all(MemberInfo::is_sane) && all.count() + self.gone.len() <= crate::wire::MEMBERS_MAX
     }
 
-    /// In the engine's form.
+    /// The change in the engine's form.
     pub fn to_engine(&self) -> ConfChangeV2 {
         let mut change = ConfChangeV2::default();
         change.set_transition(ConfChangeTransition::Auto);
@@ -67,7 +109,8 @@ impl Change {
     }
 }
 
-/// Whether the engine can be given a message. Those that contradict what is decided would stop it; nobody who follows the protocol sends them.
+/// Whether the engine can be given a message. A message that contradicts committed entries would stop it; members that
+/// follow the protocol send none.
 pub fn is_bearable(node: &RawNode<Log>, message: &Message) -> bool {
     let log = &node.raft.raft_log;
     match message.get_msg_type() {
@@ -78,7 +121,7 @@ pub fn is_bearable(node: &RawNode<Log>, message: &Message) -> bool {
                 || log.term(entry.index).is_ok_and(|term| term == entry.term)
         }),
         MessageType::MsgAppendResponse => message.reject || message.index <= log.last_index(),
-        // Whoever becomes leader has kept all that it has; others' votes come again.
+        // A new leader must have its whole log on disk; the others' votes come again.
         MessageType::MsgTimeoutNow | MessageType::MsgRequestVoteResponse | MessageType::MsgRequestPreVoteResponse => {
             log.last_index() == log.persisted
         }

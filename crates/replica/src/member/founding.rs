@@ -1,7 +1,8 @@
-//! How a cluster begins: when all that it is to have say that they are new.
+//! The founding of a cluster, once all members that it is to have say that they are new.
 //!
-//! The one whose name comes first founds it; the others hear of it when they next say who they are. A member that starts empty where the others have a
-//! cluster already is new to nobody: it waits to be added, and until then votes for nobody, whatever an earlier life of it promised.
+//! The member whose name comes first founds it; the others learn of it with their next hello. A member that starts
+//! empty while the others already have a cluster cannot found one: it waits to be added, and until then votes for
+//! nobody, whatever an earlier life of it promised.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -17,9 +18,9 @@ use crate::machine::StateMachine;
 use crate::sessions::Sessions;
 use crate::wire::{self, ClusterId, Founding, Hello, MemberId, MemberInfo, Phase, Roles, Say, SnapshotPlace};
 
-/// How often a member that has no cluster says who it is.
+/// Interval at which a member without a cluster says hello, in ns.
 const HELLO_NS: u64 = 20_000_000;
-/// An answer older than this says nothing.
+/// Age beyond which an answer no longer counts, in ns.
 const FRESH_NS: u64 = 200_000_000;
 
 /// What is known of the others before there is a cluster.
@@ -27,9 +28,9 @@ const FRESH_NS: u64 = 200_000_000;
 pub struct FoundingState {
     hash: u64,
     next_hello_ns: u64,
-    /// By name: who said when that it is new.
+    /// Members that said they are new, by name, with the time of the last hello.
     new: BTreeMap<String, (MemberInfo, u64)>,
-    /// Others have a cluster without this life.
+    /// Whether others have a cluster without this life.
     pub is_late: bool,
 }
 
@@ -37,7 +38,7 @@ impl FoundingState {
     pub fn new(peers: &[(String, String)]) -> Self {
         let mut names: Vec<_> = peers.iter().map(|(name, _)| name).collect();
         names.sort();
-        // The same of every build.
+        // The same in every build.
         let mut hasher = SipHasher13::new();
         for name in names {
             hasher.write(&(name.len() as u64).to_le_bytes());
@@ -48,7 +49,7 @@ impl FoundingState {
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
-    /// Who it is.
+    /// Its hello. For a founding member it includes the founding.
     pub(super) fn hello(&self, to: Option<MemberId>) -> Hello {
         let founding = self.founding.as_ref().filter(|founding| {
             to.is_some_and(|to| founding.members.iter().any(|member| member.id == to) && self.members.contains_key(&to))
@@ -61,7 +62,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Asks the others, and founds a cluster if it is time.
+    /// Says hello to the others, and founds a cluster when it is time.
     pub(super) fn look_for_peers(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<(), MemberError> {
         if now_ns >= self.founding_state.next_hello_ns {
             self.founding_state.next_hello_ns = now_ns + HELLO_NS;
@@ -81,13 +82,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(())
     }
 
-    /// Takes in what another said of itself, perhaps because it was asked.
+    /// Handles the hello of another member, which may be an answer.
     pub(super) fn take_hello(&mut self, hello: Hello, is_answer: bool, now_ns: u64) -> Result<(), MemberError> {
         if !hello.me.is_sane() || !hello.founding.as_ref().is_none_or(Founding::is_sane) {
             self.dropped.nonsense += 1;
             return Ok(());
         }
-        // What comes by itself may be of an earlier life, and was long under way.
+        // An unasked hello may be an old one of an earlier life.
         if is_answer {
             self.take_hello_of_wish(&hello);
         }

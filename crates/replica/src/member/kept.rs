@@ -1,4 +1,4 @@
-//! What a member keeps on its disk, as bytes, and what is in a snapshot beside the machine's state.
+//! Layout of a member's data on its disk, and of a snapshot.
 
 use raft::eraftpb::{Entry, HardState, Snapshot};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::wire::{self, ClusterId, Founding, MemberInfo, Nonsense, SnapshotPlace
 
 const KIND: u32 = u32::from_le_bytes(*b"rep1");
 
-/// What is replicated.
+/// The replicated data.
 #[derive(Serialize, Deserialize)]
 pub struct Replicated<'a> {
     pub founding: Founding,
@@ -19,7 +19,7 @@ pub struct Replicated<'a> {
     pub machine: &'a [u8],
 }
 
-/// A promise: which term, for whom it voted, and what is decided.
+/// A promise of the engine: its term, its vote and its commit index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
     pub term: u64,
@@ -39,7 +39,7 @@ impl Promise {
     }
 }
 
-/// What a journal's snapshot has.
+/// The base at the beginning of a journal.
 #[derive(Serialize, Deserialize)]
 pub struct Base<'a> {
     kind: u32,
@@ -50,19 +50,19 @@ pub struct Base<'a> {
     /// [`Replicated`], as bytes.
     #[serde(borrow, with = "serde_bytes")]
     pub data: &'a [u8],
-    /// Entries behind it.
+    /// Entries behind the snapshot.
     #[serde(borrow)]
     pub tail: Vec<WireEntry<'a>>,
 }
 
-/// What came after it.
+/// A record of a journal, behind its base.
 #[derive(Serialize, Deserialize)]
 pub enum Record<'a> {
     Entries(#[serde(borrow)] Vec<WireEntry<'a>>),
     Promise(Promise),
 }
 
-/// The bytes of a [`Base`].
+/// Serialises a [`Base`].
 pub fn base<'a>(
     me: &MemberInfo,
     cluster: ClusterId,
@@ -84,7 +84,7 @@ pub fn base<'a>(
     bytes
 }
 
-/// A [`Base`] from its bytes.
+/// Parses a [`Base`].
 pub fn read_base(bytes: &[u8]) -> Result<Base<'_>, MemberError> {
     let base: Base<'_> = read(bytes)?;
     if base.kind != KIND {
@@ -93,11 +93,11 @@ pub fn read_base(bytes: &[u8]) -> Result<Base<'_>, MemberError> {
     Ok(base)
 }
 
-/// A value from its bytes.
+/// Parses a value.
 pub fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, MemberError> {
     wire::decode(bytes).map_err(|nonsense| {
         MemberError::OtherRelease(match nonsense {
-            Nonsense::Version(version) => format!("version {version}, and this release knows {}", wire::VERSION),
+            Nonsense::Version(version) => format!("version {version}, but this release knows {}", wire::VERSION),
             Nonsense::Other => "another program's".into(),
         })
     })

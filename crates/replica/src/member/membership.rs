@@ -1,7 +1,7 @@
-//! Changes of the members while the cluster serves: one at a time, asked for by a client, carried through by the leader.
+//! Changes of the members while the cluster serves: one at a time, asked for by a client, carried out by the leader.
 //!
-//! A new member learns first; once it is up to date it votes, and one of the same name, whose life it takes the place of, is gone, both at once. A leader
-//! that is to go hands its office over first.
+//! A new member is first a learner. Once it is up to date, it becomes a voter, and in the same change an older life of
+//! the same name is removed. A leader that is to be removed hands its leadership over first.
 
 use sinew_journal::disk::Disk;
 
@@ -12,23 +12,23 @@ use crate::client_wire::{Answer, Ask};
 use crate::machine::StateMachine;
 use crate::wire::{self, Hello, MEMBERS_MAX, MemberId, MemberInfo, Phase, Say};
 
-/// How often somebody who is to be added is asked who it is.
+/// Interval at which a member that is to be added is asked for its id, in ns.
 const ASK_NS: u64 = 20_000_000;
-/// What has not come about by then has failed.
+/// Time after which a change has failed, in ns.
 const PATIENCE_NS: u64 = 30_000_000_000;
-/// Entries that a learner may be behind when it gets its vote.
+/// Entries that a learner may be behind when it becomes a voter.
 const BEHIND_MAX: u64 = 64;
 
 enum Step {
-    /// Who is there?
+    /// Asks the member at an address for its id.
     Asking { address: String, name: String, stays_learner: bool, next_ns: u64 },
-    /// Until it is applied.
+    /// Waits until the learner's change is applied.
     Learning { info: MemberInfo, stays_learner: bool },
-    /// Until it is up to date.
+    /// Waits until the learner is up to date.
     CatchingUp { info: MemberInfo },
-    /// Until it is applied.
+    /// Waits until the change is applied.
     Changing { change: Change },
-    /// Until somebody else leads.
+    /// Waits until another member leads.
     HandingOver,
 }
 
@@ -38,14 +38,14 @@ struct Wish {
     step: Step,
 }
 
-/// The change that is under way.
+/// The change in progress.
 #[derive(Default)]
 pub struct Wishes {
     now: Option<Wish>,
 }
 
 impl Wishes {
-    /// A change was applied.
+    /// Notes that a change was applied.
     pub fn changed(&mut self, clients: &mut Clients, change: &Change) {
         let Some(wish) = &mut self.now else { return };
         match &wish.step {
@@ -62,11 +62,12 @@ impl Wishes {
         self.now = None;
     }
 
-    /// It is for another leader to do.
+    /// Whether no change is in progress.
     pub fn is_idle(&self) -> bool {
         self.now.is_none()
     }
 
+    /// Ends the change as its leader steps down: a hand-over is then done, and any other change is sent elsewhere.
     pub fn turn_away(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
         if let Some(wish) = self.now.take() {
             let is_done = matches!(wish.step, Step::HandingOver);
@@ -80,7 +81,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     pub(super) fn begin_wish(&mut self, ask: &Ask<'_>, now_ns: u64) -> Result<u64, Answer<'static>> {
         if self.wishes.now.is_some() {
             return Err(Answer::Refused(
-                "another change of the members is under way: once more when it is over".into(),
+                "another change of the members is in progress: try again when it is over".into(),
             ));
         }
         let unknown = |name: &str| Answer::Refused(format!("there is no member {name}; `status` lists them"));
@@ -92,11 +93,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 }
                 if *name == self.me.name {
                     return Err(Answer::Refused(format!(
-                        "{name} is the name of the member that leads: for another life of it, `transfer` first"
+                        "{name} is the name of the leader: to add another life of it, `transfer` first"
                     )));
                 }
                 if self.members.len() + 2 > MEMBERS_MAX {
-                    return Err(Answer::Refused(format!("{} members are many: remove one first", self.members.len())));
+                    return Err(Answer::Refused(format!(
+                        "there are already {} members: remove one first",
+                        self.members.len()
+                    )));
                 }
                 let (address, name, stays_learner) = (address.clone(), name.clone(), *learner);
                 Step::Asking { address, name, stays_learner, next_ns: now_ns }
@@ -104,12 +108,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             Ask::Promote { name } => {
                 let id = self.learner(name).ok_or_else(|| unknown(name))?;
                 if *name == self.me.name && id != self.me.id {
-                    return Err(Answer::Refused(format!(
-                        "{name} is the name of the member that leads, too: `transfer` first"
-                    )));
+                    return Err(Answer::Refused(format!("{name} is also the name of the leader: `transfer` first")));
                 }
                 if self.node.raft.prs().conf().voters().contains(id.0) {
-                    return Err(Answer::Refused(format!("{name} votes already")));
+                    return Err(Answer::Refused(format!("{name} is already a voter")));
                 }
                 Step::CatchingUp { info: self.members[&id].clone() }
             }
@@ -117,10 +119,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 let id = self.named(name).ok_or_else(|| unknown(name))?;
                 let voters = self.node.raft.prs().conf().voters().ids().iter().filter(|voter| *voter != id.0).count();
                 if voters == 0 {
-                    return Err(Answer::Refused(format!("{name} is the last that votes: it cannot go")));
+                    return Err(Answer::Refused(format!("{name} is the last voter, and cannot be removed")));
                 }
                 if id == self.me.id {
-                    // Whoever leads next lets it go, when the client asks there.
+                    // The next leader removes it, when the client asks there.
                     self.hand_over(None)?;
                     return Err(Answer::Busy);
                 }
@@ -141,25 +143,25 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 self.hand_over(to)?;
                 Step::HandingOver
             }
-            _ => return Err(Answer::Refused("not understood".into())),
+            _ => return Err(Answer::Refused("the request was not understood".into())),
         };
         let held = self.clients.hold();
         self.wishes.now = Some(Wish { held, end_ns: now_ns + PATIENCE_NS, step });
         Ok(held)
     }
 
-    /// The life of this name that does not vote, or else the one there is.
+    /// The life of this name that does not vote, or otherwise any of this name.
     fn learner(&self, name: &str) -> Option<MemberId> {
         let voters = self.node.raft.prs().conf().voters();
         let all = || self.members.values().filter(|member| member.name == name).map(|member| member.id);
         all().find(|id| !voters.contains(id.0)).or_else(|| all().next())
     }
 
-    /// Hands the leadership over: to a member, or to the one that is the least behind. Says whom to.
+    /// Hands leadership over to a member, or to the voter that is least behind. Returns the receiver.
     ///
     /// # Errors
     ///
-    /// The answer to whoever asked for it.
+    /// The answer for the client that asked.
     pub(super) fn hand_over(&mut self, to: Option<MemberId>) -> Result<MemberId, Answer<'static>> {
         let raft = &self.node.raft;
         let voters = raft.prs().conf().voters();
@@ -173,15 +175,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
         };
         let Some(best) = best else {
-            return Err(Answer::Refused("there is nobody else to lead: a leader has to be a member that votes".into()));
+            return Err(Answer::Refused("there is no other member that could lead: a leader must be a voter".into()));
         };
-        // Whoever is told to campaign need not wait until a lease is over.
+        // A member that is told to campaign need not wait for a lease to end.
         self.reads.no_lease(self.node.raft.term);
         self.node.transfer_leader(best.0);
         Ok(best)
     }
 
-    /// Hands the leadership over before a planned stop. Says whether there is anything to wait for.
+    /// Hands leadership over before a planned stop. Returns whether there is anything to wait for.
     pub fn begin_stop(&mut self) -> bool {
         self.is_leader() && self.hand_over(None).is_ok()
     }
@@ -198,16 +200,16 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.node.propose_conf_change(context, change.to_engine()).map_err(|_| Answer::Busy)
     }
 
-    /// What a wish has waited for may have come about.
+    /// Checks whether the change in progress has reached its next step, or has failed.
     pub(super) fn look_at_wishes(&mut self, now_ns: u64, transport: &mut impl Transport) {
         let Some(mut wish) = self.wishes.now.take() else { return };
         if now_ns >= wish.end_ns {
             let what = match &wish.step {
                 Step::Asking { address, name, .. } => {
-                    format!("nobody answers at {address}: start {name} there, with the same --peers")
+                    format!("no member answers at {address}: start {name} there, with the same --peers")
                 }
                 Step::CatchingUp { info } => format!("{} does not catch up", info.name),
-                _ => "no majority has agreed in time".to_owned(),
+                _ => "no majority agreed in time".to_owned(),
             };
             return self.clients.answer(wish.held, &Answer::Refused(what));
         }
@@ -222,7 +224,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     let of_name = self.members.values().filter(|member| member.name == info.name);
                     let gone = of_name.map(|member| member.id).filter(|id| *id != info.id).collect();
                     let change = Change { voters: vec![info.clone()], learners: vec![], gone };
-                    // It is asked for again at the next look while another is under way.
+                    // While another change is in progress this fails, and is repeated at the next look.
                     if self.propose_change(&change).is_ok() {
                         wish.step = Step::Changing { change };
                     }
@@ -237,7 +239,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.wishes.now = Some(wish);
     }
 
-    /// Somebody has said who it is: perhaps the one that is to be added.
+    /// Handles a hello, which may come from the member that is to be added.
     pub(super) fn take_hello_of_wish(&mut self, hello: &Hello) {
         let Some(Wish { held, step: Step::Asking { address, name, stays_learner, .. }, .. }) = &self.wishes.now else {
             return;
@@ -249,15 +251,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let is_known = self.members.get(&hello.me.id).is_some_and(|known| known.address == *address);
         let (held, stays_learner) = (*held, *stays_learner);
         if votes && is_known && !stays_learner {
-            // It was added: whoever asks again has not heard so.
+            // It was added already, but its client has not heard so and asks again.
             self.wishes.now = None;
             return self.clients.answer(held, &Answer::Done);
         }
         let refused = match hello.phase {
             Phase::Of(cluster) if Some(cluster) != self.cluster => {
-                Some(format!("{name} at {address} is of another cluster: start it without what it knows of that"))
+                Some(format!("{name} at {address} belongs to another cluster: start it without that cluster's data"))
             }
-            _ if votes => Some(format!("{name} at {address} is a member, and votes")),
+            _ if votes => Some(format!("{name} at {address} is already a member, and a voter")),
             _ => None,
         };
         if let Some(refused) = refused {

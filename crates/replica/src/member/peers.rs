@@ -1,4 +1,4 @@
-//! What other members say.
+//! Messages of other members.
 
 use raft::eraftpb::MessageType;
 use sinew_journal::disk::{Disk, DiskError};
@@ -7,11 +7,11 @@ use super::{Member, MemberError, PeerAnswer, engine};
 use crate::machine::StateMachine;
 use crate::wire::{self, ClusterId, MemberId, Nonsense, Say, WireMessage};
 
-/// Room on the disk that the engine's own entries may need.
+/// Room on the disk that the engine's own entries may need, in bytes.
 const SPARE: usize = 64 << 10;
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
-    /// Takes a message that came as a call, and says how to answer it. Nothing that comes can stop it.
+    /// Handles a message that came as a call, and returns the answer. No message can stop the member.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         })
     }
 
-    /// Takes the answer to a call that it sent to a member, or, without one, to an address.
+    /// Handles the answer to a call that went to a member, or, if `of` is `None`, to an address.
     ///
     /// # Errors
     ///
@@ -81,12 +81,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(())
     }
 
-    /// A request was refused: its sender has not proved that it has the cluster's key.
+    /// Counts a request that was refused because its sender has not proved that it has the cluster's key.
     pub fn refused_stranger(&mut self) {
         self.dropped.stranger += 1;
     }
 
-    /// A call to a member was not answered.
+    /// Handles a call to a member that was not answered.
     pub fn call_failed(&mut self, of: Option<MemberId>, was_piece: bool) {
         let Some(of) = of else { return };
         if was_piece {
@@ -110,7 +110,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Whether a message is for this life of this member, in its cluster. One that has no cluster joins that of whoever knows its life.
+    /// Checks that a message is for this life of this member, in its cluster; returns the answer if not. A member
+    /// without a cluster joins that of the first sender that knows its life.
     fn check_names(&mut self, cluster: ClusterId, to: MemberId) -> Option<Say<'static>> {
         if to != self.me.id {
             self.dropped.member += 1;
@@ -123,7 +124,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         None
     }
 
-    /// Strangers are not remembered: there may be any number of them.
+    /// Strangers are not recorded, because there may be any number of them.
     fn note_heard(&mut self, from: MemberId, now_ns: u64) {
         if self.members.contains_key(&from) {
             self.heard_ns.insert(from, now_ns);
@@ -156,12 +157,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             if matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat) {
                 self.is_unwanted = false;
             }
-            // What the engine refuses it answers itself.
+            // The engine itself answers what it refuses.
             let _ = self.node.step(message);
         }
     }
 
-    /// Whether so many entries of so many bytes in all find room on the disk, beside those that this turn has let in before.
+    /// Whether this many entries, of `len` bytes in all, find room on the disk, besides those already accepted in this
+    /// turn.
     pub(super) fn has_room(&mut self, entries: usize, len: usize) -> bool {
         let Some(journal) = &mut self.journal else { return true };
         let (more, more_len) = (self.let_in.0 + entries, self.let_in.1 + len);
@@ -170,7 +172,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if !self.is_full {
             self.let_in = (more, more_len);
         }
-        // A disk that has failed says so when it is written to.
+        // A disk that has failed reports that when it is written to.
         !self.is_full
     }
 }

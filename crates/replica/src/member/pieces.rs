@@ -1,4 +1,4 @@
-//! Snapshots on their way, in pieces: one at a time to each member, so that what keeps a leader in office goes between them.
+//! Snapshots in transfer, in pieces: one at a time to each member, so that heartbeats go between them.
 
 use bytes::{Bytes, BytesMut};
 use raft::SnapshotStatus;
@@ -10,14 +10,14 @@ use super::{Member, Receiver, Transport};
 use crate::machine::StateMachine;
 use crate::wire::{self, MemberId, Piece, Say, SnapshotPlace};
 
-/// A piece that has not been answered for so long is sent again.
+/// Time after which a piece without an answer is sent again, in ns.
 const AGAIN_NS: u64 = 100_000_000;
-/// After so many times the way is given up.
+/// Attempts for one piece, after which the transfer is given up.
 const TRIES_MAX: u32 = 50;
-/// The largest snapshot that is taken.
+/// Largest snapshot accepted, in bytes.
 const LEN_MAX: u64 = 64 << 30;
 
-/// One that goes out.
+/// A snapshot being sent.
 pub struct Outgoing {
     snapshot: Snapshot,
     term: u64,
@@ -27,7 +27,7 @@ pub struct Outgoing {
     tries: u32,
 }
 
-/// One that comes in.
+/// A snapshot being received.
 pub struct Incoming {
     from: MemberId,
     term: u64,
@@ -43,7 +43,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.outgoing.insert(MemberId(message.to), outgoing);
     }
 
-    /// Sends the next piece to whoever has the one before.
+    /// Sends the next piece to each member that has received the one before.
     pub(super) fn send_pieces(&mut self, now_ns: u64, transport: &mut impl Transport) {
         let Some(cluster) = self.cluster else { return };
         let mut failed = Vec::new();
@@ -76,7 +76,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// A piece has arrived there.
+    /// Handles the acknowledgement of a piece.
     pub(super) fn piece_arrived(&mut self, at: MemberId) {
         let Some(outgoing) = self.outgoing.get_mut(&at) else { return };
         if !outgoing.is_under_way {
@@ -90,15 +90,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// A piece was lost, with whatever it was lost by.
+    /// Handles the loss of a piece, whatever the cause.
     pub(super) fn piece_lost(&mut self, to: MemberId) {
         if let Some(outgoing) = self.outgoing.get_mut(&to) {
-            // It is sent again when its time has come.
+            // It is sent again after the usual time.
             outgoing.is_under_way = true;
         }
     }
 
-    /// Takes a piece in. The last one gives the engine the snapshot.
+    /// Handles a piece. The last one passes the snapshot to the engine. Returns whether the piece was accepted.
     pub(super) fn take_piece(&mut self, from: MemberId, piece: &Piece<'_>) -> bool {
         let is_first = piece.at == 0;
         let end = piece.at.saturating_add(piece.bytes.len() as u64);
@@ -119,7 +119,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if !is_same || piece.at > incoming.bytes.len() as u64 {
             return false;
         }
-        // One that was sent again is there already, in part or all of it.
+        // A piece that was sent again may already be there, in part or as a whole.
         let known = incoming.bytes.len() - piece.at as usize;
         incoming.bytes.extend_from_slice(piece.bytes.get(known..).unwrap_or_default());
         if (incoming.bytes.len() as u64) < incoming.len {
@@ -134,7 +134,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 message.set_msg_type(MessageType::MsgSnapshot);
                 (message.from, message.to, message.term) = (from.0, self.me.id.0, term);
                 message.set_snapshot(snapshot);
-                // What it refuses it says in its answer to the leader.
+                // A refusal of the engine is part of its answer to the leader.
                 let _ = self.node.step(message);
                 true
             }

@@ -1,8 +1,13 @@
-//! Reads at the leader: by asking a majority whether it still leads (read index), once for all reads of a turn, or by a lease.
+//! Reads at the leader: either it asks a majority whether it still leads (read index), once for all reads of a turn, or
+//! it relies on a lease.
 //!
-//! A lease is what such a confirmation is good for: nobody who confirmed votes for somebody else before an election time-out has passed on its clock. So until
-//! then, less what clocks may differ by, the leader knows that nobody else has been elected. A transfer of leadership breaks that, so a term that has
-//! seen one has no leases any more.
+//! A lease follows from such a confirmation: no member that confirmed votes for another before an election time-out has
+//! passed on its clock. So until then, less the allowed clock drift, the leader knows that no other has been elected. A
+//! transfer of leadership breaks this, so a term in which one has happened has no leases any more.
+//!
+//! The lease counts from the moment at which the majority was asked. It is shorter than the election time-out by two
+//! ticks and by the clock drift. A member that starts from its disk votes for nobody until a lease that it may have
+//! confirmed is over.
 
 use std::collections::VecDeque;
 
@@ -18,9 +23,9 @@ use crate::machine::StateMachine;
 struct Read {
     held: u64,
     query: Vec<u8>,
-    /// Of the question that it waits for.
+    /// Number of the round that must confirm it.
     round: u64,
-    /// The entry that has to be applied, once confirmed.
+    /// Index that must be applied, once the read is confirmed.
     index: Option<u64>,
 }
 
@@ -29,20 +34,20 @@ struct Read {
 pub struct Reads {
     waiting: VecDeque<Read>,
     round: u64,
-    /// Reads have come since the last question.
+    /// Whether reads have come since the last round.
     has_new: bool,
-    /// Questions that are not answered: their numbers, and when they were asked.
+    /// Unanswered rounds: their numbers, and the times at which they were begun.
     asked: VecDeque<(u64, u64)>,
-    /// Until when a confirmation is good for reads by lease, of which term.
+    /// Time at which the last confirmed round was begun; 0 if there is none. The second number is not used.
     lease: (u64, u64),
-    /// The last term that has none.
+    /// Last term that has no leases.
     no_lease_term: u64,
 }
 
 impl Reads {
-    /// Asks for all reads that have come, once.
+    /// Begins a round for all reads that have come.
     pub fn begin(&mut self, node: &mut RawNode<Log>, now_ns: u64) {
-        // Before it has an entry of its own decided, a leader does not know what is.
+        // Until an entry of its own term is committed, a leader does not know the commit index.
         if !self.has_new || node.raft.state != StateRole::Leader || !node.raft.commit_to_current_term() {
             return;
         }
@@ -52,7 +57,7 @@ impl Reads {
         self.round += 1;
     }
 
-    /// A majority has answered.
+    /// Handles confirmations by a majority.
     pub fn confirmed(&mut self, states: Vec<ReadState>, _now_ns: u64) {
         for state in states {
             let Some(round) = state.request_ctx.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) else { continue };
@@ -68,23 +73,23 @@ impl Reads {
         }
     }
 
-    /// Confirmations of a term are good for nothing any more.
+    /// Drops the lease, as its term is over.
     pub fn forget_lease(&mut self) {
         self.lease = (0, 0);
     }
 
-    /// No leases in this term.
+    /// Allows no leases in this term.
     pub fn no_lease(&mut self, term: u64) {
         self.no_lease_term = term;
         self.forget_lease();
     }
 
-    /// Whether none waits.
+    /// Whether no reads wait.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// All are sent elsewhere.
+    /// Sends all reads elsewhere.
     pub fn turn_away(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
         for read in self.waiting.drain(..) {
             clients.answer(read.held, elsewhere);
@@ -95,7 +100,7 @@ impl Reads {
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
-    /// Answers at once, or says no.
+    /// Answers a read at once, if that is possible. Returns whether it did.
     pub(super) fn read_at_once(
         &mut self,
         freshness: Freshness,
@@ -107,7 +112,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             Freshness::Stale => self.applied > 0,
             Freshness::Lease => {
                 let raft = &self.node.raft;
-                // A tick may be late, and the next one comes all the sooner: that takes up to two off the time that others wait.
+                // A tick may be late, and the next one then comes sooner, which can shorten the time that others wait
+                // by up to two ticks.
                 let ticks = self.config.election_ticks.saturating_sub(2) as u64;
                 let full_ns = ticks * self.config.tick_ns;
                 let good_ns = full_ns - full_ns / 1_000_000 * self.config.drift_max_ppm.min(1_000_000) - 1;
@@ -124,14 +130,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         may && self.machine.read(query, answer)
     }
 
-    /// A read that waits for a confirmation.
+    /// Adds a read that waits for a confirmation.
     pub(super) fn hold_read(&mut self, held: u64, query: &[u8]) {
         let round = self.reads.round;
         self.reads.waiting.push_back(Read { held, query: query.to_vec(), round, index: None });
         self.reads.has_new = true;
     }
 
-    /// Answers reads that are confirmed, and whose entries are applied.
+    /// Answers confirmed reads whose entries are applied.
     pub(super) fn answer_reads(&mut self) {
         let applied = self.applied;
         while let Some(read) = self.reads.waiting.front()

@@ -1,3 +1,5 @@
+//! Tests of members.
+
 mod classics;
 mod durable;
 mod hostile;

@@ -4,6 +4,10 @@
 //! that leaves at once and one that answers it: these are *short*, and need no more. The state of long calls, of calls
 //! that wait for credits, and of those with retransmitted packets is in [`Travel`]. It is written when a call becomes
 //! long: at its start, or by [`CallView::lengthen`].
+//!
+//! A short call is one packet that left once and has no answer yet: request, response, tag, number and the time at
+//! which it left are all there is. When it becomes long, `Travel` is written as it would be if the call had been long
+//! from the start, so that recovery knows only one kind of call.
 
 use std::num::NonZeroU64;
 

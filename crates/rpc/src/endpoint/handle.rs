@@ -3,6 +3,13 @@
 //! An endpoint belongs to its thread, and so do its sessions and the completions of its buffers. A handle is `Send`: it
 //! leaves closures and calls in the endpoint's [`Inbox`], wakes its thread, and returns a [`Pending`] for the result.
 //! The endpoint's side is in `rpc::remote`.
+//!
+//! The inbox lies beside the late answers of workers (`Returns`), under the same flag and the same wake-up. So an
+//! endpoint without a handle looks at nothing more, and a sleeping endpoint is woken as it is for an answer, whatever
+//! it sleeps on. Closures run in the turn that finds them, with the endpoint as a `dyn Endpoint`; a turn within a
+//! closure begins none, so closures do not nest. Calls complete in a lane that the endpoint empties itself at the end
+//! of each turn. An endpoint that goes ends the calls that were begun with what it knows of them, and those that were
+//! not begun with `EndpointGone`, which thereby says that they did not run.
 
 mod pending;
 

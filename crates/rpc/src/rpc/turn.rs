@@ -1,4 +1,8 @@
 //! The loop: the steps of a turn and their order, and how long the loop goes on.
+//!
+//! Enqueued calls are sent before anything is received: the look into an empty ring can cost a cache line's journey,
+//! for which no request should wait. A turn disarms an endpoint on which somebody sleeps without paying for it: the
+//! comparison that notices a pause of the loop notices that too.
 
 use sinew_fabric::{Clock, PacketPort, PacketRx, PacketTx, PortEvent, RxBurst, Step};
 

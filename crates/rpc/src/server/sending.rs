@@ -1,6 +1,10 @@
 //! Sending of answers, and a limit on them: in one turn, packets that were answered before, and packets that ask for
 //! more, get at most as many answers as their session has credits. Otherwise a small packet could ask for thousands of
 //! large ones.
+//!
+//! A request for response packets is 24 bytes, and asks for up to all credits' worth of large packets; a copy of a
+//! finished request asks for its answer again. In one turn a session gets at most its credits' worth of packets besides
+//! first answers, and the same packet only once.
 
 use sinew_fabric::{PacketTx, RxPacket, TxData, TxPacket};
 use sinew_wire::{CallName, Meaning, Part, residence};

@@ -2,6 +2,9 @@
 //!
 //! As at the client, each call touches one cache line of its slot and one of its session. What only requests of several
 //! packets need is in [`Arrivals`] while they arrive, and what is rarely needed is in [`ServerCold`].
+//!
+//! An arrival lies in a pool, and its slot names its place only while the packets come: few slots have one at a time,
+//! and there may be millions of slots.
 
 use std::num::NonZeroU32;
 

@@ -3,6 +3,18 @@
 //! A client asks for it when it connects ([`crate::ConnectOptions::call_back`]). It reserves a session in its role as
 //! server, the server opens one in its role as client, and the session's handshake tells each side the other's key. The
 //! direction has credits and slots of its own, and ends with the session: no packet is about it alone.
+//!
+//! # Why a pair of ordinary entries
+//!
+//! The direction is one entry among the server's own sessions, and one among those that the client answers on. So calls
+//! back are calls in every respect: handlers, deadlines, lanes, cancellation and congestion control need not know of
+//! them. The exchange of keys costs nothing but words of handshake packets that were there anyway. The client's entry
+//! is under no key until the session is accepted, so a call back that overtakes the accept is an unknown session's, and
+//! is retransmitted. The client's key depends on the server's key of the session, because a connect can be granted
+//! twice, and late calls of a session that never opened must not be taken for those of the next.
+//!
+//! The pair has credits of its own, up to half of what there is for the session, because a server that calls must not
+//! take the credits with which its client waits for answers.
 
 use sinew_fabric::Peer;
 use sinew_wire::management::{Accept, CallBack, Features};

@@ -1,4 +1,7 @@
 //! Watching of peers, and repetition of what is not answered.
+//!
+//! An accepted session is confirmed or used, or ends after a hundred reminders that a living peer left unanswered.
+//! Eight reminders leave in one check, every ten milliseconds, however many sessions wait.
 
 use std::sync::Arc;
 

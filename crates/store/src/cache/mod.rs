@@ -26,6 +26,29 @@
 //! assert_eq!(value, b"hello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Design
+//!
+//! What this table adds to MICA's, and why:
+//!
+//! - **A position is a place and a lap**, 36 and 11 bits of the slot. An item is there as long as the log's head has
+//!   not passed it, which one subtraction tells. Laps repeat after 2,048, so every bucket is visited once in a lap and
+//!   loses the slots of items that are gone; items and evictions are counted on the way.
+//! - **Words, not bytes.** Table and log are `sinew_mem::Words`, relaxed atomics, so the same safe code serves a thread
+//!   that is alone with its partition and readers in other threads. Readers copy, and then check a version (there are
+//!   up to 64 K of them, shared by buckets) and, for the log, that its head, which is announced before anything is
+//!   written, has not passed what they read.
+//! - **An item is changed in place** if the new value fits and the item lies in the younger half of the log. In the
+//!   older half it is appended, so that an item which was just stored is not among the next to be evicted.
+//! - **An item that was read is spared once** ([`Eviction::OldestUnread`], the default). A GET by the table's owner
+//!   sets a bit in the item's header if it is not set yet. An item with the bit that is about to be overwritten is
+//!   appended again without it, unless it is longer than 4 KB. Up to four items are spared for each one that needs
+//!   room, so a PUT stays bounded. On a fixed trace (`tests/cache_eviction.rs`) 72.8 % of the keys of Zipf .99 are
+//!   found, where the log alone finds 68.5 %, and 39.5 % instead of 29.2 % of a hot set beside scans. It costs a GET
+//!   five instructions (`cargo xtask cost --row table`).
+//! - **A table that evicts nothing** has the same index over a heap (two-level segregated fit), and chains spare
+//!   buckets to full ones.
+//! - **A prefetched key remembers the slot** in which its item was seen, so the bucket is searched once.
 
 mod census;
 mod entry;

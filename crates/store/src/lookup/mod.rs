@@ -16,6 +16,9 @@
 //! | [`names::NameTable`] | the longest prefix of a name (NDN) to a next hop | about 2 for each prefix that is tried |
 //!
 //! [`patterns`] searches several texts for patterns at once. [`crate::cache`] has interleaved lookups, too.
+//!
+//! Each lookup is written once, with marks, and becomes the plain and the interleaved form; the grouped form is written
+//! by hand.
 
 pub mod cuckoo;
 pub mod ipv4;

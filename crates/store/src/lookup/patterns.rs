@@ -2,10 +2,12 @@
 //! (nsdi15 5).
 //!
 //! An automaton is a table with a row of 256 next states for each state, so that a step is one load, whose address
-//! depends on the load before. A text that is walked alone ([`Automaton::scan`]) waits for each of them. [`scan_all`]
-//! walks several texts at once, a byte of each in turn (loop interchange), and takes the next text when one ends. It
-//! works best when consecutive texts use the same automaton, whose rows are then in the cache, and when the longest
-//! texts come first: callers sort large batches accordingly.
+//! depends on the load before; a next state has two bytes, and no classes of bytes are looked up first. A text that is
+//! walked alone ([`Automaton::scan`]) waits for each load. [`scan_all`] walks several texts at once, a byte of each in
+//! turn (loop interchange), and takes the next text when one ends. It works best when consecutive texts use the same
+//! automaton, whose rows are then in the cache, and when the longest texts come first: callers sort large batches
+//! accordingly. The interleaver is not used: rows in use are in the caches, so there is nothing to prefetch, and a
+//! switch for each byte would cost more than it hides.
 //!
 //! States that end a pattern have the highest numbers, so that one comparison tells whether something was found. The
 //! rows are the same for upper and lower case, so texts are matched without regard to case; a pattern for which case

@@ -4,6 +4,10 @@
 //! Every entry is 4 bytes: the next hop of the longest prefix that covers it, with that prefix's length, or the group
 //! of 256 entries that continues it. All entries lie in one vector, whose first 2^24 are for the first 24 bits; a group
 //! is named by its number, and begins at 256 times that.
+//!
+//! An entry knows the length of its prefix so that a shorter prefix added later does not overwrite a longer one. A
+//! group whose entries all say the same is given up. A trie belongs to one thread: a user that serves lookups while
+//! routes change builds another trie.
 
 use std::collections::BTreeMap;
 

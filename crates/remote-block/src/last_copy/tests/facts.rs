@@ -1,4 +1,4 @@
-//! Single facts, by hand.
+//! Tests of single facts.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn empty() -> (Arc<Disk>, ManualClock) {
     (Disk::of(Vec::new()), ManualClock::new())
 }
 
-/// A store whose last copy has all of it.
+/// Makes a store whose last copy is complete.
 fn complete(disk: &Arc<Disk>, clock: &ManualClock) -> Copied {
     let mut store = on(disk, Remote::new(), clock, &Later::at_once());
     settle(&mut store);
@@ -51,7 +51,7 @@ fn of_an_older_file_nothing_is_read_until_it_is_copied() {
     let mut store = complete(&disk, &clock);
     write(&mut store, 0, b"older").unwrap();
     drop(store);
-    // The same volume, to which somebody wrote elsewhere.
+    // The same volume, which another writer has written elsewhere.
     let mut remote = Remote::new();
     remote.donors = Donors::Gone;
     let mut store = on(&disk, remote, &clock, &Later::at_once());
@@ -131,18 +131,18 @@ fn a_failed_write_puts_in_doubt_what_it_covered_and_nothing_beside_it() {
     let blocks: Vec<u8> = (0..4).flat_map(|block| [block + 1; BLOCK]).collect();
     write(&mut store, 0, &blocks).unwrap();
     store.inner_mut().donors = Donors::Gone;
-    // The second change of those that fail is done.
+    // Of two failing changes, the second is done.
     assert!(write(&mut store, 2 * CHUNK, &[9; BLOCK]).is_err());
     assert!(write(&mut store, BLOCK as u64, &[9; BLOCK]).is_err());
     settle(&mut store);
     assert_eq!(read(&mut store, 0, 4 * BLOCK).unwrap(), blocks, "what was there before counts");
     assert!(store.is_complete(), "nobody has heard of anything else");
-    // The store answers for blocks beside it, and then for the one.
+    // The store answers for the block beside it, and then for the block itself.
     store.inner_mut().donors = Donors::Here;
     let (target, beside) = (store.arena().alloc(BLOCK, BLOCK).unwrap(), store.arena().alloc(BLOCK, BLOCK).unwrap());
     submit(&mut store, 4, Job::Read { at: 0, target: beside });
     submit(&mut store, 5, Job::Read { at: BLOCK as u64, target });
-    // The copy in the background finds nobody.
+    // The copying in the background finds no donors.
     store.inner_mut().donors = Donors::Gone;
     settle(&mut store);
     let told = poll(&mut store);
@@ -151,7 +151,7 @@ fn a_failed_write_puts_in_doubt_what_it_covered_and_nothing_beside_it() {
     assert!(!store.is_complete() && says_complete(&disk.after_a_crash()) == Some(false));
     assert_eq!(read(&mut store, 0, BLOCK).unwrap(), blocks[..BLOCK]);
     assert_eq!(read(&mut store, 2 * BLOCK as u64, 2 * BLOCK).unwrap(), blocks[2 * BLOCK..]);
-    // The background makes it good.
+    // The copying in the background repairs it.
     store.inner_mut().donors = Donors::Here;
     for _ in 0..2 {
         clock.advance(RETRY_NS);
@@ -190,7 +190,7 @@ fn a_file_that_is_given_up_is_marked_before_the_first_change_that_it_lacks() {
     flush(&mut store).unwrap();
     store.inner_mut().donors = Donors::Gone;
     assert!(read(&mut store, 0, 2).is_err());
-    // Where even that fails, people hear what to do.
+    // If even that fails, the message says what to do.
     let mut store = complete(&Disk::of(Vec::new()), &clock);
     assert!(flush(&mut store).is_ok());
     let disk = Disk::of(Vec::new());
@@ -222,7 +222,7 @@ fn a_flush_is_over_when_the_file_was_synced_after_all_before_it() {
     assert_eq!(later.work(), 1);
     settle(&mut store);
     assert_eq!(poll(&mut store).iter().map(|one| one.tag).collect::<Vec<_>>(), [3]);
-    // All was there when that sync began, and is now for certain.
+    // Everything was there when that sync began, so now it is durable.
     assert!(store.is_complete() && says_complete(&disk.after_a_crash()) == Some(true));
     assert_eq!(says_complete(&disk.durable()), Some(false), "the mark is with the flush, which is on its way");
     assert_eq!(later.work(), 1);
@@ -232,7 +232,7 @@ fn a_flush_is_over_when_the_file_was_synced_after_all_before_it() {
     assert_eq!(says_complete(&disk.durable()), Some(true));
     submit(&mut store, 4, Job::Flush);
     settle(&mut store);
-    // A thread that dies with the sync leaves nobody waiting.
+    // A thread that dies during the sync leaves no flush waiting.
     later.forget();
     settle(&mut store);
     assert_eq!(poll(&mut store).len(), 1);
@@ -251,7 +251,7 @@ fn what_the_file_comes_to_lack_while_it_is_synced_keeps_it_from_being_marked() {
     assert!(read(&mut store, 0, 1).is_ok());
     clock.advance(RETRY_NS);
     settle(&mut store);
-    // It is copied anew, and not yet synced.
+    // It has been copied anew, but not synced yet.
     later.work();
     store.turn();
     assert_eq!(says_complete(&disk.after_a_crash()), Some(false));
@@ -274,7 +274,7 @@ fn a_sync_that_ends_wakes_whoever_sleeps() {
     assert_eq!(store.arm(0).unwrap(), Armed::Ready, "it is not told yet");
     settle(&mut store);
     assert!(store.is_complete() && matches!(store.arm(0).unwrap(), Armed::Sleep { .. }));
-    // Nor is one lost that comes from the store.
+    // Nor is a wake-up from the store lost.
     store.disarm();
     submit(&mut store, 1, Job::Flush);
     assert_eq!(store.arm(0).unwrap(), Armed::Ready);

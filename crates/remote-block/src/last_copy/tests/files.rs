@@ -1,4 +1,4 @@
-//! Which files become a last copy.
+//! Tests of which files become a last copy.
 
 use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::net::UnixListener;
@@ -21,7 +21,7 @@ fn a_file_of_another_volume_is_refused_however_often_and_stays_byte_for_byte() {
     let newer = Whose { number: WHOSE.number + 1, ..WHOSE };
     let other = Whose { id: WHOSE.id + 1, ..WHOSE };
     for _ in 0..2 {
-        // One of the same name and size, made since.
+        // A volume of the same name and size, made since.
         let error = LastCopyFile::open(place.path(), newer, LEN as u64).unwrap_err();
         assert!(matches!(error, LastCopyError::Precious { is_complete: true, .. }), "{error}");
         assert!(error.to_string().contains("move it away") && error.to_string().contains("1048576 bytes"), "{error}");
@@ -46,7 +46,7 @@ fn a_file_with_other_contents_is_refused_and_stays_byte_for_byte() {
         vec![0; TRAILER],
         vec![2; LEN + TRAILER],
         with(LEN, damaged),
-        // Lengths that are not the file's.
+        // Lengths that do not match the file's.
         with(LEN, trailer(LEN as u64 + 1)),
         with(LEN, trailer(u64::MAX)),
         with(100, trailer(LEN as u64)),
@@ -79,7 +79,7 @@ fn what_is_no_regular_file_is_refused_at_once_with_what_to_do() {
         refused(link.path(), what);
         std::fs::remove_file(link.path()).unwrap();
     };
-    // Nobody has its other end: to open it for reading or writing alone would wait.
+    // Nothing has the other end open, so opening it for only reading or only writing would block.
     rustix::fs::mknodat(rustix::fs::CWD, place.path(), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     refused_by_link("a FIFO");
     std::fs::remove_file(place.path()).unwrap();

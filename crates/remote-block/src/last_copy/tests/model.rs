@@ -1,4 +1,4 @@
-//! A store whose donors go and come, and a disk that may lose its power.
+//! A store whose donors come and go, and a disk that may lose its power.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,23 +20,23 @@ pub const WHOSE: Whose = Whose { id: 7, number: 70 };
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Donors {
     Here,
-    /// None has the bytes any more.
+    /// No donor has the bytes any more.
     Gone,
-    /// None answers, and nobody can say whose the store is.
+    /// No donor answers, so it is not known who owns the store.
     Silent,
     /// Another writer has the store.
     TakenOver,
-    /// They answer again, and the store is over.
+    /// They answer again, but the store is over.
     Over,
 }
 
-/// A store of donors. Of what is asked for while they are gone, every other change is done and nobody hears of it.
+/// A store over donors. While they are not there, every other change is done, but reported as failed.
 pub struct Remote {
     inner: RamStore,
     pub donors: Donors,
     failed: VecDeque<Finished>,
     changes: u64,
-    /// Reads of whole chunks, which are those of the copy.
+    /// Offsets of reads of whole chunks, which come from the copying in the background.
     pub copies: Vec<u64>,
 }
 
@@ -46,7 +46,7 @@ impl Remote {
         Self { inner, donors: Donors::Here, failed: VecDeque::new(), changes: 0, copies: Vec::new() }
     }
 
-    /// Another writer changes it.
+    /// Changes the store as another writer would.
     pub fn change(&mut self, at: u64, bytes: &[u8]) {
         let mut buffer = self.arena().alloc(bytes.len(), bytes.len()).unwrap();
         buffer.copy_from_slice(bytes);
@@ -54,7 +54,7 @@ impl Remote {
         self.forget_all();
     }
 
-    /// Whoever asked for something is gone.
+    /// Finishes and drops all requests, as if their submitter were gone.
     pub fn forget_all(&mut self) {
         while self.inner.turn() {}
         self.inner.poll(&mut Vec::new(), usize::MAX);
@@ -130,21 +130,21 @@ impl Store for Remote {
     }
 }
 
-/// A disk with a cache: what was not synced lasts in any part, or not at all.
+/// A disk with a cache: any part of what was not synced may be durable, or none.
 #[derive(Debug, Default)]
 pub struct Disk(Mutex<Contents>);
 
 #[derive(Debug, Default)]
 struct Contents {
-    /// As the process sees it.
+    /// Contents as the process sees them.
     bytes: Vec<u8>,
     durable: Vec<u8>,
-    /// What was written since.
+    /// Writes since the last sync.
     cached: Vec<(usize, Vec<u8>)>,
-    /// Writes that are still done before the process dies.
+    /// Writes that still take effect before the process dies.
     writes_left: Option<u64>,
     fails: bool,
-    /// It has no room for bytes of the store.
+    /// Whether it has no room for bytes of the store.
     is_full: bool,
 }
 
@@ -157,7 +157,7 @@ fn put(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
 }
 
 impl Disk {
-    /// After so many writes more the process does nothing.
+    /// Lets `writes` more writes take effect; then the process counts as dead.
     pub fn die_after(&self, writes: u64) {
         self.0.lock().unwrap().writes_left = Some(writes);
     }
@@ -174,21 +174,21 @@ impl Disk {
         self.0.lock().unwrap().is_full = true;
     }
 
-    /// What is there for certain, whatever happens to the machine.
+    /// Contents that survive whatever happens to the machine.
     pub fn durable(&self) -> Vec<u8> {
         self.0.lock().unwrap().durable.clone()
     }
 
-    /// The machine goes on, and the process has died.
+    /// Contents after the process died while the machine went on.
     pub fn after_a_crash(&self) -> Vec<u8> {
         self.0.lock().unwrap().bytes.clone()
     }
 
-    /// The machine has lost its power.
+    /// Contents after the machine lost its power.
     pub fn after_a_loss_of_power(&self, random: &mut SeededGenerator) -> Vec<u8> {
         let contents = self.0.lock().unwrap();
         let mut bytes = contents.durable.clone();
-        // Of what a sector was since the last sync, any may be there.
+        // Each sector may have any of its states since the last sync.
         for (at, new) in &contents.cached {
             let mut from = 0;
             while from < new.len() {
@@ -202,7 +202,7 @@ impl Disk {
         bytes
     }
 
-    /// A disk with these bytes.
+    /// A disk with these contents.
     pub fn of(bytes: Vec<u8>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Contents { durable: bytes.clone(), bytes, ..Contents::default() })))
     }
@@ -250,29 +250,29 @@ impl Medium for Disk {
     }
 }
 
-/// What the trailer of an image says of whether all is there; none where it says nothing.
+/// What an image's trailer says about completeness; `None` if it has no valid trailer.
 pub fn says_complete(image: &[u8]) -> Option<bool> {
     let trailer: &[u8; TRAILER] = image.get(LEN..)?.try_into().ok()?;
     Trailer::read(trailer).filter(|trailer| trailer.whose == WHOSE).map(|trailer| trailer.is_complete)
 }
 
-/// Does what it is handed when it is told to.
+/// A pool that runs its jobs when it is told to.
 #[derive(Default)]
 pub struct Later(Mutex<Vec<sinew_fabric::Job>>, Mutex<bool>);
 
 impl Later {
-    /// Does all that it was handed.
+    /// Runs all jobs, and returns their number.
     pub fn work(&self) -> usize {
         let jobs = std::mem::take(&mut *self.0.lock().unwrap());
         jobs.into_iter().map(|job| job()).count()
     }
 
-    /// Forgets all that it was handed, as a thread does that dies.
+    /// Drops all jobs, as a dying thread does.
     pub fn forget(&self) {
         self.0.lock().unwrap().clear();
     }
 
-    /// Does things at once from now on.
+    /// Makes a pool that runs each job at once.
     pub fn at_once() -> Arc<Self> {
         Arc::new(Self(Mutex::default(), Mutex::new(true)))
     }
@@ -295,7 +295,7 @@ pub fn around(remote: Remote, file: LastCopyFile, clock: &ManualClock) -> Copied
     LastCopy::new(remote, file, clock.clone(), Later::at_once()).unwrap()
 }
 
-/// A last copy on a disk that is empty, or has one of the same volume.
+/// Makes a last copy on a disk that is empty, or has one of the same volume.
 pub fn on(disk: &Arc<Disk>, remote: Remote, clock: &ManualClock, pool: &Arc<Later>) -> Copied {
     let medium: Arc<dyn Medium> = Arc::clone(disk) as _;
     let file = LastCopyFile::on(medium, "a disk".into(), WHOSE, LEN as u64).unwrap();
@@ -348,7 +348,7 @@ pub fn run(store: &mut Copied, tag: u64, job: Job) -> Finished {
 pub fn read(store: &mut Copied, at: u64, len: usize) -> Result<Vec<u8>, StoreError> {
     let target = store.arena().alloc(len, len).unwrap();
     let finished = run(store, u64::MAX, Job::Read { at, target });
-    finished.result.map(|()| finished.target.expect("a read has its target").to_vec())
+    finished.result.map(|()| finished.target.expect("a read returns its target").to_vec())
 }
 
 pub fn write_job(store: &Copied, at: u64, bytes: &[u8]) -> Job {
@@ -366,12 +366,12 @@ pub fn flush(store: &mut Copied) -> Result<(), StoreError> {
     run(store, 2, Job::Flush).result
 }
 
-/// Turns it until it has nothing to do.
+/// Turns the store until it has nothing to do.
 pub fn settle(store: &mut Copied) {
     for _ in 0..100_000 {
         if !store.turn() {
             return;
         }
     }
-    panic!("it never rests");
+    panic!("the store does not come to rest");
 }

@@ -1,4 +1,4 @@
-//! Stores whose donors go and come, and servers that die, compared with a plain array.
+//! Stores whose donors come and go, and servers that die, compared with a plain array.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::last_copy::RETRY_NS;
 const PLACES: u64 = 32;
 const PLACE_LEN: usize = 8;
 
-/// Two places lie in each of some blocks, and some blocks in each chunk.
+/// Offset of a place. Some blocks have two places each, and each chunk has several such blocks.
 fn at_of(place: u64) -> u64 {
     place / 2 * (LEN as u64 / PLACES * 2) + place % 2 * 16
 }
 
-/// What each place may be: one value, or, after changes that failed, several, until the store says which.
+/// Possible values of each place: one, or several after failed changes, until the store says which.
 type Values = Vec<Vec<u8>>;
 
 struct Run {
@@ -28,7 +28,7 @@ struct Run {
     pool: Arc<Later>,
     store: Copied,
     may_be: Values,
-    /// What it may be after a loss of power: what it was at the last flush, and all since.
+    /// Possible values after a loss of power: those at the last flush, and all since.
     since_flush: Values,
 }
 
@@ -42,7 +42,7 @@ impl Run {
         Self { seed, random, disk, clock, pool, store, since_flush: may_be.clone(), may_be }
     }
 
-    /// A change of a place, or of the block around it. `counts`: whoever asked for it hears how it ended.
+    /// Changes a place, or the block around it. With `counts`, the submitter learns how it ended.
     fn change(&mut self, counts: bool) {
         let place = self.random.below(PLACES);
         let is_block = self.random.below(3) == 0;
@@ -70,7 +70,7 @@ impl Run {
         let (seed, value) = (self.seed, bytes[0]);
         assert!(bytes.iter().all(|byte| *byte == value), "seed {seed}: {bytes:?}");
         assert!(known.contains(&value), "seed {seed}, place {place}: {value}, and not of {known:?}");
-        // What the donors said is so from now on; the file's word stands until they say otherwise.
+        // An answer of the donors is final from now on; the file's answer holds until they say otherwise.
         if self.store.inner().donors == Donors::Here {
             *known = vec![value];
         }
@@ -89,11 +89,11 @@ impl Run {
         }
     }
 
-    /// The server dies amid what it does, with its machine or without. Another one begins.
+    /// Kills the server in the middle of its work, with or without its machine, and starts another.
     fn die(&mut self) {
         let writes = self.random.below(12);
         self.disk.die_after(writes);
-        // Without donors, or without a file, nothing is written any more.
+        // Without donors or without a file nothing is written, so the loop is bounded.
         for _ in 0..50 {
             if self.disk.is_dead() {
                 break;
@@ -110,7 +110,7 @@ impl Run {
             true => (self.disk.after_a_crash(), &self.may_be),
             false => (self.disk.after_a_loss_of_power(&mut self.random), &self.since_flush),
         };
-        let is_complete = says_complete(&image).expect("the trailer is there in one piece, whatever happens");
+        let is_complete = says_complete(&image).expect("the trailer is intact, whatever happens");
         for (place, expected) in (0..PLACES).zip(expected).filter(|_| is_complete) {
             let bytes = &image[at_of(place) as usize..][..PLACE_LEN];
             let (seed, value) = (self.seed, bytes[0]);
@@ -135,7 +135,7 @@ impl Run {
             self.may_be[place as usize] = vec![value];
         }
         *self.store.inner_mut() = remote;
-        // The file says nothing before all is copied.
+        // The file promises nothing before everything is copied.
         self.since_flush.clone_from(&self.may_be);
     }
 
@@ -162,7 +162,7 @@ impl Run {
 }
 
 thread_local! {
-    /// Images that said that all is there.
+    /// Images whose trailer said that the copy was complete.
     static COMPLETE: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 

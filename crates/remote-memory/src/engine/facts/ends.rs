@@ -1,9 +1,9 @@
-//! Engines go, and donors die.
+//! Facts about engines that are dropped and donors that die.
 
 use super::{Crew, Ground, pattern};
 use crate::engine::{EngineConfig, StaticWindow};
 
-/// What it had not posted is done by others.
+/// Requests that a dropped engine had not posted are done by others.
 pub fn an_engine_that_is_dropped_loses_nobodys_requests(ground: &mut impl Ground) {
     let mut crew = Crew::with(ground, 3, EngineConfig::default(), StaticWindow { bytes: 4096 });
     for number in 0..30 {
@@ -13,14 +13,14 @@ pub fn an_engine_that_is_dropped_loses_nobodys_requests(ground: &mut impl Ground
     drop(gone);
     crew.finish();
     for number in 0..30 {
-        // Its own are done, too, and told to nobody.
+        // Its own requests are done too, but reported to nobody.
         crew.donor_has(8192 * number, &pattern(number, 4096));
         let told = crew.finished.get(&(number + 1));
         assert_eq!(told.map(|one| one.result.is_ok()), (number % 3 != 2).then_some(true), "request {number}");
     }
 }
 
-/// It ends well or with an error, and not never. The others go on.
+/// Such a request succeeds or fails, but always ends. The others go on.
 pub fn what_a_dropped_engine_had_in_flight_is_over_for_everybody(ground: &mut impl Ground) {
     let mut crew = Crew::new(ground, 2, EngineConfig::default());
     let lost: Vec<u64> = (0..10).map(|number| crew.read(0, 8192 * number, 4096)).collect();
@@ -39,7 +39,7 @@ pub fn what_a_dropped_engine_had_in_flight_is_over_for_everybody(ground: &mut im
     crew.donor_has(8192, &pattern(7, 4096));
 }
 
-/// In flight, held back by the window, waiting for another, or submitted later.
+/// This holds for requests in flight, held back by the window, waiting for another, or submitted later.
 pub fn a_dead_donor_ends_every_request_with_its_name(ground: &mut impl Ground) {
     let mut crew = Crew::with(ground, 2, EngineConfig::default(), StaticWindow { bytes: 32_768 });
     let alive = crew.read(0, 0, 4096);

@@ -1,4 +1,4 @@
-//! Both sides of each limit.
+//! Facts about each limit, on both sides of it.
 
 use sinew_mem::Arena;
 
@@ -6,7 +6,7 @@ use super::{Crew, Ground, pattern};
 use crate::engine::{Engine, Request};
 use crate::engine::{EngineConfig, Mode, Op, Path, Refused, Shared, SharedConfig, StaticWindow, Unlimited};
 
-/// By copies of small ones, if they are small enough, and else by more operations.
+/// Further pieces are copied if they are small enough, and otherwise take more operations.
 pub fn as_many_pieces_as_a_path_takes_are_gathered_and_more_are_copied(ground: &mut impl Ground) {
     let pieces_max = ground.path().limits().pieces_max as u64;
     for (pieces, copied_piece_max, operations, copied) in [
@@ -44,7 +44,7 @@ pub fn as_many_pieces_as_a_path_takes_are_gathered_and_more_are_copied(ground: &
     }
 }
 
-/// MAX_CHAINING_SIZE.
+/// The limit is the paper's MAX_CHAINING_SIZE.
 pub fn a_turn_takes_as_many_as_a_chain_may_have(ground: &mut impl Ground) {
     for (requests, first, second) in [(8, 8, 0), (9, 8, 1)] {
         let config = EngineConfig { mode: Mode::Doorbell, chain_max: 8, ..EngineConfig::default() };
@@ -78,7 +78,7 @@ pub fn what_is_longer_than_an_operation_is_cut(ground: &mut impl Ground) {
     }
 }
 
-/// One that is longer than the window goes alone.
+/// A request longer than the window goes alone.
 pub fn the_window_admits_its_bytes_and_one_request_always(ground: &mut impl Ground) {
     for (window, in_flight) in [(8192, 8192), (8191, 4096), (1, 4096), (0, 4096)] {
         let config = EngineConfig { mode: Mode::Doorbell, ..EngineConfig::default() };
@@ -94,7 +94,7 @@ pub fn the_window_admits_its_bytes_and_one_request_always(ground: &mut impl Grou
     }
 }
 
-/// With the request, and at once.
+/// The refusal is immediate, and returns the request.
 pub fn what_cannot_be_done_is_refused(ground: &mut impl Ground) {
     let len = ground.len();
     let mut crew = Crew::new(ground, 1, EngineConfig::default());
@@ -109,7 +109,7 @@ pub fn what_cannot_be_done_is_refused(ground: &mut impl Ground) {
     source.start = 1;
     let refused = crew.engines[0].submit(Request { tag: 98, op: Op::Write { at: 0, source } }).unwrap_err();
     assert!(matches!(refused, Refused::BadSlice { .. }));
-    // Nothing of nothing is fine, up to the end.
+    // Empty requests are allowed, up to the very end.
     crew.read(0, len, 0);
     crew.write(0, len, &[]);
     crew.finish();
@@ -120,7 +120,7 @@ pub fn what_cannot_be_done_is_refused(ground: &mut impl Ground) {
     let shared = Shared::new("the donor", len, Unlimited, SharedConfig { depth: 3 });
     let mut engine = Engine::new(&shared, ground.path(), EngineConfig::default());
     let arena = ground.arena().clone();
-    let op = || Op::Read { at: 0, target: arena.alloc(8, 8).expect("there is memory") };
+    let op = || Op::Read { at: 0, target: arena.alloc(8, 8).expect("the arena has room") };
     for tag in 0..3 {
         engine.submit(Request { tag, op: op() }).expect("there is room");
     }
@@ -135,18 +135,18 @@ pub fn what_cannot_be_done_is_refused(ground: &mut impl Ground) {
     engine.submit(refused.into_request()).expect("there is room again");
 }
 
-/// Of an arena that no device knows.
+/// The buffers are of an arena that no device has registered.
 pub fn foreign_buffers_are_copied(ground: &mut impl Ground) {
-    let foreign = Arena::private(1 << 20).expect("there is memory");
+    let foreign = Arena::private(1 << 20).expect("the arena can be mapped");
     let mut crew = Crew::new(ground, 1, EngineConfig::default());
     let mut reads = Vec::new();
     for (number, len) in [(0, 1), (1, 4096), (2, 4096), (3, 100_000)] {
         let bytes = pattern(number, len);
-        let mut buffer = foreign.alloc(len, len).expect("there is room");
+        let mut buffer = foreign.alloc(len, len).expect("the arena has room");
         buffer.copy_from_slice(&bytes);
         let at = 200_000 * number;
         crew.submit(0, Op::Write { at, source: buffer.freeze().into() });
-        let target = foreign.alloc(len, len).expect("there is room");
+        let target = foreign.alloc(len, len).expect("the arena has room");
         reads.push((crew.submit(0, Op::Read { at, target }), bytes));
     }
     crew.finish();

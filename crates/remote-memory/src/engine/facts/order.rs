@@ -1,9 +1,9 @@
-//! Requests that overlap keep their order.
+//! Facts about the order of overlapping requests.
 
 use super::{Crew, Ground, pattern};
 use crate::engine::{EngineConfig, Mode};
 
-/// Of any length, wherever they begin.
+/// This holds for any length and any offset.
 pub fn bytes_come_as_they_were_written(ground: &mut impl Ground) {
     let mut crew = Crew::new(ground, 1, EngineConfig::default());
     let mut at = 3;
@@ -19,7 +19,7 @@ pub fn bytes_come_as_they_were_written(ground: &mut impl Ground) {
     crew.all_good();
 }
 
-/// Whoever submitted it, and whoever posts it.
+/// This holds whoever submits a write, and whoever posts it.
 pub fn a_read_sees_every_write_that_was_submitted_before_it(ground: &mut impl Ground) {
     for mode in Mode::ALL {
         let mut crew = Crew::new(ground, 3, EngineConfig { mode, ..EngineConfig::default() });
@@ -31,7 +31,7 @@ pub fn a_read_sees_every_write_that_was_submitted_before_it(ground: &mut impl Gr
             reads.push((crew.read(2, at, 4096), bytes.clone()));
             reads.push((crew.read(1, at + 4000, 96), bytes[4000..].to_vec()));
         }
-        // The one who submitted no write is the first to turn.
+        // An engine that submitted no write turns first.
         for _ in 0..3 {
             crew.turn(2);
         }
@@ -44,7 +44,7 @@ pub fn a_read_sees_every_write_that_was_submitted_before_it(ground: &mut impl Gr
     }
 }
 
-/// Whoever turns first.
+/// This holds whichever engine turns first.
 pub fn of_overlapping_writes_the_last_stays(ground: &mut impl Ground) {
     for mode in Mode::ALL {
         let mut crew = Crew::new(ground, 4, EngineConfig { mode, ..EngineConfig::default() });
@@ -63,7 +63,7 @@ pub fn of_overlapping_writes_the_last_stays(ground: &mut impl Ground) {
     }
 }
 
-/// A write waits for an earlier one; what is elsewhere does not wait for it.
+/// A write waits for an earlier one; requests elsewhere do not wait for it.
 pub fn what_overlaps_nothing_passes_what_waits(ground: &mut impl Ground) {
     let mut crew = Crew::new(ground, 1, EngineConfig { mode: Mode::Doorbell, ..EngineConfig::default() });
     crew.write(0, 0, &[1; 100]);

@@ -1,4 +1,4 @@
-//! Random requests against a plain array.
+//! Random requests, checked against a plain array.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use sinew_fabric::{Generator, SeededGenerator};
 use super::{Crew, Ground, pattern};
 use crate::engine::{Admission, EngineConfig, FindingWindow, Mode, StaticWindow, Unlimited};
 
-/// Requests of a run.
+/// Requests in a run.
 const REQUESTS: u64 = 300;
-/// Bytes of memory that they are about.
+/// Bytes of memory that the requests touch.
 const SPAN: u64 = 3 << 20;
 
-/// In all modes and windows, by several engines.
+/// This holds in all modes and windows, with several engines.
 pub fn what_is_read_is_what_an_array_would_have(ground: &mut impl Ground) {
     for seed in 0..24 {
         run_seed(ground, seed);
@@ -28,11 +28,11 @@ fn admission(random: &mut SeededGenerator) -> Box<dyn Admission> {
     }
 }
 
-/// One run: its seed says everything.
+/// Makes one run, which the seed alone determines.
 ///
 /// # Panics
 ///
-/// When a read has other bytes than an array would, with the seed.
+/// If a read returns other bytes than the array has; the message names the seed.
 pub fn run_seed(ground: &mut impl Ground, seed: u64) {
     let mut random = SeededGenerator::new(seed);
     let config = EngineConfig {
@@ -75,7 +75,7 @@ pub fn run_seed(ground: &mut impl Ground, seed: u64) {
                 crew.ground.pass();
             }
         }
-        // Reads of the past are not kept for ever.
+        // Checks finished reads now and then, so that not all of them are kept.
         if number % 64 == 63 {
             crew.finish();
             check(&mut crew, &mut expected, seed);

@@ -1,9 +1,9 @@
-//! What gathers becomes less.
+//! Facts about batching: gathered requests become fewer operations.
 
 use super::{Crew, Ground, pattern};
 use crate::engine::{EngineConfig, Mode, StaticWindow};
 
-/// It waits for no company.
+/// It does not wait for others.
 pub fn a_lone_request_is_posted_at_once(ground: &mut impl Ground) {
     let mut crew = Crew::new(ground, 2, EngineConfig::default());
     crew.read(0, 4096, 4096);
@@ -16,10 +16,10 @@ pub fn a_lone_request_is_posted_at_once(ground: &mut impl Ground) {
     assert_eq!((stats.chained, stats.largest_batch, stats.ordered, stats.held_back), (0, 1, 0, 0));
 }
 
-/// The others find nothing, and return at once (rdmabox Figure 4). They hear of what is theirs.
+/// The others find nothing, and return at once (rdmabox Figure 4). They are told of their own requests.
 pub fn whoever_turns_first_takes_all(ground: &mut impl Ground) {
     let mut crew = Crew::new(ground, 5, EngineConfig::default());
-    // A request that finds no other is its own engine's to post: that of the one who turns first.
+    // The engine that submits the lone request must post it, so it is also the first to turn.
     for engine in [3, 0, 1, 2, 4] {
         crew.write(engine, 4096 * engine as u64, &pattern(engine as u64, 4096));
     }
@@ -38,15 +38,15 @@ pub fn whoever_turns_first_takes_all(ground: &mut impl Ground) {
     }
 }
 
-/// Admission control gives merging its chance (rdmabox IV-A).
+/// Admission control gives requests the chance to merge (rdmabox IV-A).
 pub fn what_gathers_while_the_window_is_full_is_merged(ground: &mut impl Ground) {
     let mut crew = Crew::with(ground, 2, EngineConfig::default(), StaticWindow { bytes: 16_384 });
     crew.read(0, 0, 16_384);
     crew.turn(0);
-    // In an order that is not that of the addresses.
+    // The order of submission differs from that of the addresses.
     let reads: Vec<_> =
         [3, 1, 2, 0].map(|page| (page, crew.read((page % 2) as usize, 65_536 + 4096 * page, 4096))).into();
-    // Whoever looks before the first is known to be over finds the window full.
+    // An engine that looks before the first request is known to be over finds the window full.
     crew.turn(1);
     assert_eq!((crew.shared.in_flight_bytes(), crew.shared.stats().held_back), (16_384, 1));
     crew.finish();
@@ -60,13 +60,13 @@ pub fn what_gathers_while_the_window_is_full_is_merged(ground: &mut impl Ground)
     assert_eq!((stats.reads, stats.read_ops, stats.merged), (5, 2, 4));
 }
 
-/// Figure 6's four.
+/// The four modes of Figure 6.
 pub fn modes_differ_in_operations_and_doorbells(ground: &mut impl Ground) {
     for (mode, operations, doorbells, chained) in
         [(Mode::Single, 6, 6, 0), (Mode::Merge, 3, 3, 0), (Mode::Doorbell, 6, 1, 5), (Mode::Hybrid, 3, 1, 2)]
     {
         let mut crew = Crew::new(ground, 1, EngineConfig { mode, ..EngineConfig::default() });
-        // Two that are adjacent, three that are, and one.
+        // The pages form two adjacent ones, three adjacent ones, and a single one.
         let pages = [5, 20, 21, 4, 22, 40];
         for page in pages {
             crew.write(0, 4096 * page, &pattern(page, 4096));

@@ -1,4 +1,4 @@
-//! Single facts, by hand.
+//! Tests of single facts.
 
 use sinew_fabric::verbs::Slice;
 use sinew_mem::Arena;
@@ -35,7 +35,7 @@ pub fn new_volume(world: &Shared, pages: u64, copies: u32) -> NewVolume {
         |segment: u64| (0..u64::from(copies)).map(|copy| DonorId(100 + (segment + copy) % donors as u64)).collect();
     let segments = (0..NewVolume::segments_for(len, slab_len)).map(place).collect();
     let voters = (0..donors.min(3) as u64).map(|lane| DonorId(100 + lane)).collect();
-    // As good as drawn by lot: no two runs of a donor have the same.
+    // As good as random: no two runs of a donor have the same.
     let number = world.borrow().hosts[0].donor.incarnation();
     NewVolume { len, copies, slab_len, segments, voters, number }
 }
@@ -47,7 +47,7 @@ pub fn finish_opening(world: &Shared, mut opening: Opening<Writer>) -> Result<Vo
         }
         world.borrow_mut().step();
     }
-    panic!("it is not open");
+    panic!("the volume did not open");
 }
 
 pub fn create(world: &Shared, arena: &Arena, pages: u64, copies: u32, config: VolumeConfig) -> Volume<Writer> {
@@ -59,7 +59,7 @@ pub fn open(world: &Shared, arena: &Arena, config: VolumeConfig) -> Result<Volum
     finish_opening(world, Opening::new(Writer::new(world, arena), ID, config))
 }
 
-/// The writer dies.
+/// Kills the writer.
 pub fn crash(world: &Shared, mut volume: Volume<Writer>) {
     let number = volume.donors().number;
     drop(volume);
@@ -67,7 +67,7 @@ pub fn crash(world: &Shared, mut volume: Volume<Writer>) {
 }
 
 pub fn submit(volume: &mut Volume<Writer>, tag: u64, job: Job) {
-    volume.submit(Request { tag, job }).expect("it has room");
+    volume.submit(Request { tag, job }).expect("the volume has room");
 }
 
 pub fn write_job(volume: &Volume<Writer>, at: u64, bytes: &[u8]) -> Job {
@@ -82,7 +82,7 @@ pub fn read_job(volume: &Volume<Writer>, at: u64, len: usize) -> Job {
     Job::Read { at, target }
 }
 
-/// Turns it until one request is over.
+/// Turns the volume until one request is finished.
 pub fn finish_one(world: &Shared, volume: &mut Volume<Writer>) -> Finished {
     let mut finished = Vec::new();
     for _ in 0..1_000_000 {
@@ -92,7 +92,7 @@ pub fn finish_one(world: &Shared, volume: &mut Volume<Writer>) -> Finished {
         }
         world.borrow_mut().step();
     }
-    panic!("nothing is over");
+    panic!("no request finished");
 }
 
 pub fn write(world: &Shared, volume: &mut Volume<Writer>, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
@@ -108,7 +108,7 @@ pub fn read(world: &Shared, volume: &mut Volume<Writer>, at: u64, len: usize) ->
     finished.result.map(|()| finished.target.unwrap().to_vec())
 }
 
-/// Turns it until nothing goes on, but for donors that are asked whether they are there again.
+/// Turns the volume until nothing goes on but calls that test donors.
 pub fn rest(world: &Shared, volume: &mut Volume<Writer>) {
     let mut quiet = 0;
     for _ in 0..100_000 {
@@ -120,7 +120,7 @@ pub fn rest(world: &Shared, volume: &mut Volume<Writer>) {
             return;
         }
     }
-    panic!("it does not come to rest");
+    panic!("the volume does not come to rest");
 }
 
 fn page(byte: u8) -> Vec<u8> {
@@ -186,7 +186,7 @@ fn a_copy_that_missed_a_write_is_refused_until_it_is_repaired() {
     write(&world, &mut volume, 0, &page(2)).unwrap();
     assert!(matches!(volume.status(), Status::Degraded(_)));
     crash(&world, volume);
-    // The stale copy answers, and the good one does not: nobody may read what was before.
+    // The stale copy answers, and the good one does not: the old contents must not be read.
     world.borrow_mut().hosts[good].is_alive = false;
     let mut volume = open(&world, &arena, config).unwrap();
     assert!(matches!(read(&world, &mut volume, 0, BLOCK), Err(StoreError::Lost { at: 0, .. })));
@@ -216,7 +216,7 @@ fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing() {
             old.turn();
             world.borrow_mut().step();
         }
-        // It is frozen, with writes in flight.
+        // The old writer is stopped, with writes in flight.
         let mut new = open(&world, &arena, config()).unwrap();
         for number in 0..8 {
             write(&world, &mut new, number * PAGE, &page(number as u8 + 20)).unwrap();
@@ -262,7 +262,7 @@ fn a_torn_page_reads_as_the_old_one() {
     }
 }
 
-/// All copies hold the same, and the right.
+/// Asserts that all copies of each page are the same.
 pub fn same_everywhere(world: &Shared, volume: &mut Volume<Writer>, seed: u64) {
     let world = world.borrow();
     for page in 0..volume.pages {
@@ -289,7 +289,7 @@ fn discarded_pages_stay_discarded_after_recovery() {
             }
         }
         submit(&mut volume, 50, Job::Discard { at: PAGE, len: 10 * PAGE });
-        // All 64 writes and the discard: what is not over may be as it was.
+        // Waits for all 64 writes and the discard; an unfinished request may leave either state.
         (0..65).for_each(|_| drop(finish_one(&world, &mut volume)));
         if seed % 2 == 0 {
             world.borrow_mut().hosts[seed as usize % 3].is_alive = false;
@@ -400,7 +400,7 @@ fn too_few_voters_end_it_with_a_reason_and_nothing_is_acknowledged() {
     assert!(matches!(refused, Err(Refused::Never { .. })));
 }
 
-/// A volume that ended since the first two of its three voters were silent; `cut` from its writer alone, or dead.
+/// A volume that ended because the first two of its three voters were silent: `cut` off from its writer alone, or dead.
 fn silent(world: &Shared, arena: &Arena, cut: bool) -> Volume<Writer> {
     let mut volume = create(world, arena, 16, 2, config());
     write(world, &mut volume, 0, &page(1)).unwrap();
@@ -435,7 +435,7 @@ fn a_silence_lasts_until_enough_voters_answer_and_then_the_volume_is_to_be_opene
     assert!(matches!(volume.ended(), Some(StoreError::Unavailable(_))), "{:?}", volume.ended());
     let error = read(&world, &mut volume, 0, BLOCK).unwrap_err();
     assert!(error.to_string().contains("open it anew"), "{error}");
-    // It gives no sign of life by its questions.
+    // Its questions are no heartbeats.
     let lease = VolumeConfig { lease_ns: 5 * config().revive_ns, ..config() };
     let number = volume.donors().number;
     let next = open(&world, &arena, lease);
@@ -492,7 +492,7 @@ fn check(world: &Shared, volume: Volume<Writer>) -> CheckReport {
         }
         world.borrow_mut().step();
     }
-    panic!("it is not over");
+    panic!("the check did not end");
 }
 
 #[test]
@@ -509,7 +509,7 @@ fn a_check_gives_signs_of_life_until_it_is_over() {
     };
     let (first, mut last) = (beats(), 0);
     for _ in 0..20 {
-        assert!(check.turn().is_none(), "nothing that it asked for has come to the donor");
+        assert!(check.turn().is_none(), "no request has reached the donor yet");
         world.borrow_mut().now_ns += config().revive_ns;
     }
     while check.turn().is_none() {

@@ -1,5 +1,5 @@
-//! Donors in memory, and a network between them and writers that loses, delays and cuts: what is in flight when a writer or a donor dies may arrive later, in part, or
-//! never.
+//! Donors in memory, and a network between them and writers that loses, delays and cuts off: what is in flight when a
+//! writer or a donor dies may arrive later, in part, or never.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -16,7 +16,7 @@ pub struct Host {
     pub donor: Donor,
     pub memory: Vec<u8>,
     pub is_alive: bool,
-    /// Writers that do not reach it.
+    /// Writers that cannot reach it.
     pub cut: HashSet<u32>,
 }
 
@@ -32,7 +32,7 @@ enum What {
     Call(Call),
 }
 
-/// A write whose writer has given it up, or is gone.
+/// A write that its writer has given up, or whose writer is gone.
 struct Ghost {
     lane: usize,
     incarnation: u64,
@@ -87,7 +87,7 @@ impl World {
         Host { donor, memory: vec![0; self.memory_len as usize], is_alive: true, cut: HashSet::new() }
     }
 
-    /// The donor starts again, and has forgotten everything.
+    /// Restarts a donor, which forgets everything.
     pub fn restart(&mut self, lane: usize) {
         let cut = std::mem::take(&mut self.hosts[lane].cut);
         self.hosts[lane] = self.fresh();
@@ -102,7 +102,7 @@ impl World {
         self.sent.iter().filter(|sent| sent.writer == writer).count()
     }
 
-    /// One thing happens.
+    /// Lets one random event happen.
     pub fn step(&mut self) {
         self.now_ns += 1 + self.random.below(20_000);
         if !self.ghosts.is_empty() && self.random.below(8) == 0 {
@@ -118,7 +118,7 @@ impl World {
         self.carry(sent);
     }
 
-    /// A write of the past arrives, in part.
+    /// Lets a write of the past arrive, perhaps in part.
     fn haunt(&mut self, ghost: &Ghost) {
         let len = match self.random.below(3) {
             0 => ghost.bytes.len(),
@@ -169,7 +169,7 @@ impl World {
                     }
                     Op::Write { at, source } => {
                         if reaches && allows {
-                            // A slab that was given back may be another volume's.
+                            // A slab that was given back may belong to another volume.
                             let range = at..at + source.len as u64;
                             assert!(host.donor.is_in_slab(self.volume, range), "{at}: a write into no slab of ours");
                             host.memory[at as usize..at as usize + source.len].copy_from_slice(source.bytes());
@@ -189,7 +189,7 @@ impl World {
         self.events.entry(writer).or_default().push(event);
     }
 
-    /// The writer is gone: what it has in flight may still arrive.
+    /// Removes a writer; what it has in flight may still arrive.
     pub fn bury(&mut self, writer: u32) {
         let (theirs, others) =
             std::mem::take(&mut self.sent).into_iter().partition(|sent: &Sent| sent.writer == writer);
@@ -210,13 +210,13 @@ impl World {
     }
 }
 
-/// One writer's donors.
+/// The donors as one writer sees them.
 pub struct Writer {
     pub world: Shared,
     pub number: u32,
     ids: Vec<DonorId>,
     arena: Arena,
-    /// Operations that are taken at most.
+    /// Operations in flight, at most.
     pub depth: usize,
 }
 
@@ -286,7 +286,7 @@ impl Donors for Writer {
     }
 }
 
-/// True once in `of` times.
+/// Returns true once in `of` times, at random.
 pub fn one_in(random: &mut impl Generator, of: u64) -> bool {
     random.next_u64().is_multiple_of(of)
 }

@@ -1,4 +1,5 @@
-//! Random requests, deaths, cuts and writers, against an array of blocks of which each may have been left at any state since the last that was acknowledged.
+//! Random requests, deaths, cuts and writers, checked against an array of blocks, each of which may have any state
+//! since the last acknowledged one.
 
 use std::collections::HashMap;
 
@@ -11,17 +12,17 @@ use crate::store::{BLOCK, Finished, Job, Status, Store};
 use crate::volume::{Donors as _, OpenError, Volume, VolumeConfig, Voter};
 
 const PAGES: u64 = 150;
-/// A block is eight parts, each with a number all over.
+/// A block has eight parts, each filled with one number.
 const PARTS: usize = 8;
 const PART: usize = BLOCK / PARTS;
 
 type Block = [u64; PARTS];
 
-/// What a block may be: the states since the last that was acknowledged, each with the request that made it.
+/// Possible states of a block since the last acknowledged one, each with the request that made it.
 #[derive(Clone, Debug)]
 struct Chain {
     states: Vec<(u64, Block)>,
-    /// Whether a request failed since, so that nobody knows which of them it is.
+    /// Whether a request has failed since, so that it is not known which state counts.
     is_ambiguous: bool,
 }
 
@@ -39,7 +40,7 @@ impl Chain {
                 self.states.push((tag, block));
             }
         }
-        assert!(self.states.len() < 10_000, "too many requests failed for anybody to tell what is right");
+        assert!(self.states.len() < 10_000, "too many requests failed to tell which states are right");
     }
 
     fn acknowledged(&mut self, tag: u64) {
@@ -49,7 +50,7 @@ impl Chain {
     }
 }
 
-/// What a request will be held to when it is over.
+/// Results that a request may have.
 enum Expected {
     Change(Vec<u64>),
     Read { at: u64, chains: Vec<Chain> },
@@ -154,7 +155,7 @@ impl Run {
     fn check(&mut self, finished: Finished) {
         let seed = self.seed;
         let Finished { tag, result, target } = finished;
-        let expected = self.expected.remove(&tag).unwrap_or_else(|| panic!("seed {seed}: {tag} is over twice"));
+        let expected = self.expected.remove(&tag).unwrap_or_else(|| panic!("seed {seed}: {tag} finished twice"));
         match (expected, result) {
             (Expected::Change(pages), Ok(())) => {
                 self.acknowledged += 1;
@@ -178,7 +179,7 @@ impl Run {
                                 bytes.chunks_exact(8).all(|word| word == block[part as usize % 8].to_le_bytes())
                             })
                     };
-                    // Whoever failed after it was submitted may have left an earlier state.
+                    // A request that failed after the read was submitted may have left an earlier state.
                     let now = &self.blocks[page as usize];
                     let is_ambiguous = chain.is_ambiguous || now.is_ambiguous;
                     let any = |state: &(u64, Block)| fits(state) || is_ambiguous && fits(&(last, state.1));
@@ -198,7 +199,7 @@ impl Run {
         finished.into_iter().for_each(|one| self.check(one));
     }
 
-    /// After recovery: every block is a state that it may have, and from now on no other.
+    /// Checks after recovery that every block has one of its possible states, and fixes that state from now on.
     fn verify(&mut self, volume: &mut Volume<Writer>) {
         let seed = self.seed;
         for page in 0..PAGES {
@@ -224,7 +225,7 @@ impl Run {
             let chain = &mut self.blocks[page as usize];
             assert!(
                 chain.states.iter().any(|(_, state)| *state == block),
-                "seed {seed}: page {page} is {block:?}, and may be {:?}",
+                "seed {seed}: page {page} is {block:?}, but may be only one of {:?}",
                 chain.states
             );
             *chain = Chain { states: vec![(0, block)], is_ambiguous: false };
@@ -243,7 +244,7 @@ impl Run {
         panic!("seed {}: it cannot be opened", self.seed);
     }
 
-    /// Some requests, with what `happens` between them.
+    /// Makes some requests, and calls `happens` after each.
     fn work(
         &mut self,
         volume: &mut Volume<Writer>,
@@ -264,7 +265,7 @@ impl Run {
     }
 }
 
-/// All copies are there, and all voters are as the volume knows them.
+/// Whether all copies are there, and all voters are as the volume knows them.
 fn is_well(world: &Shared, volume: &Volume<Writer>) -> bool {
     let hosts = &world.borrow().hosts;
     let is_good = |voter: &Voter| {
@@ -276,7 +277,7 @@ fn is_well(world: &Shared, volume: &Volume<Writer>) -> bool {
     volume.status() == Status::Whole && volume.is_quiet() && is_settled && voting.voters.iter().all(is_good)
 }
 
-/// Seeds that are run, or one.
+/// Seeds to run: all, or the one in `SINEW_SEED`.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("SINEW_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],
@@ -348,7 +349,8 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
                 run.verify(&mut volume);
                 same_everywhere(&run.world, &mut volume, seed);
             }
-            // It is there again, with what it had or with nothing; and then all segments get their copies, and it its vote.
+            // The donor comes back, with its memory or without. Then all segments get their copies back, and it gets
+            // its vote back.
             if run.random.below(2) == 0 {
                 if let Some(lane) = ill {
                     let mut world = run.world.borrow_mut();
@@ -373,14 +375,14 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
         }
         rest(&run.world, &mut volume);
         run.collect(&mut volume);
-        assert!(run.expected.is_empty(), "seed {seed}: {} requests are not over", run.expected.len());
+        assert!(run.expected.is_empty(), "seed {seed}: {} requests are unfinished", run.expected.len());
         run.verify(&mut volume);
         same_everywhere(&run.world, &mut volume, seed);
     }
     assert!(healed > 0 || std::env::var_os("SINEW_SEED").is_some());
 }
 
-/// Which donor wants its memory back, and when.
+/// A random donor wants its memory back at a random time.
 #[test]
 fn donors_that_want_their_memory_back_get_it_while_requests_go_on() {
     for seed in seeds(60) {
@@ -401,7 +403,7 @@ fn donors_that_want_their_memory_back_get_it_while_requests_go_on() {
             }
         });
         if one_in(&mut run.random, 4) {
-            // The next writer hears of it, too.
+            // The next writer learns of it too.
             run.expected.clear();
             crash(&run.world, volume);
             volume = run.open();
@@ -424,7 +426,7 @@ fn donors_that_want_their_memory_back_get_it_while_requests_go_on() {
         run.collect(&mut volume);
         assert!(has_it(&run) && run.expected.is_empty() && run.failed == 0, "seed {seed}");
         assert_eq!(volume.status(), Status::Whole, "seed {seed}");
-        // It can go now, and has no vote any more where another could have it.
+        // The donor can go now; it has no vote any more where another could take it.
         let id = volume.donors().ids()[lane];
         assert!(dies.is_some() || volume.voting.voters.iter().all(|voter| voter.donor != id), "seed {seed}");
         run.world.borrow_mut().hosts[lane].is_alive = false;
@@ -442,7 +444,7 @@ fn of_two_writers_the_later_one_alone_changes_anything() {
         for _ in 0..4 {
             let requests = 10 + run.random.below(40);
             run.work(&mut old, requests, |_, _| {});
-            // It is frozen; another takes over, and it goes on.
+            // The old writer is stopped; another takes over, and then the old one goes on.
             let mut new = run.open();
             run.expected.clear();
             run.verify(&mut new);

@@ -1,4 +1,4 @@
-//! The hard cases of the books, by hand-made schedules.
+//! The classic hard cases of consensus, with schedules made by hand.
 
 use super::world::*;
 use crate::client_wire::{Answer, Ask, Freshness};
@@ -52,7 +52,7 @@ fn a_dead_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     }
 }
 
-/// The old leader does not know yet that it leads no more.
+/// The old leader does not know yet that it no longer leads.
 #[test]
 fn a_leader_that_was_cut_off_gives_no_stale_reads() {
     for freshness in [Freshness::Linear, Freshness::Lease] {
@@ -61,7 +61,7 @@ fn a_leader_that_was_cut_off_gives_no_stale_reads() {
             let mut session = world.open(7);
             world.put(&mut session, "k", "old");
             let old = world.elect();
-            // A lease, if there are any.
+            // This read obtains a lease, if leases are used.
             let query = get("k");
             let read = Ask::Read { freshness, query: &query };
             assert_eq!(found(&world.call(old, &read, 100).unwrap()).as_deref(), Some("old"));
@@ -70,7 +70,7 @@ fn a_leader_that_was_cut_off_gives_no_stale_reads() {
             let command = put("k", "new");
             let new = world.leader().unwrap();
             world.call(new, &session.run(&command), 100).unwrap();
-            // Whatever it answers, it is not what was.
+            // Whatever it answers, it must not be the old value.
             if let Some(Taken::Answer(answer)) = world.ask(old, &read) {
                 assert!(matches!(wire::decode(&answer), Ok(Answer::Elsewhere { .. })), "{answer:?}");
             }
@@ -88,12 +88,12 @@ fn a_leader_with_a_fresh_confirmation_answers_reads_by_lease_at_once() {
     let read = Ask::Read { freshness: Freshness::Lease, query: &query };
     world.call(leader, &read, 100).unwrap();
     assert!(matches!(world.ask(leader, &read), Some(Taken::Answer(_))));
-    // After a transfer no term's lease is good for anything until the next.
+    // After a transfer, the lease is void.
     world.call(leader, &Ask::Transfer { name: None }, 100).unwrap();
     assert!(!world.member(leader).is_leader());
 }
 
-/// Figure 8 of Raft's paper: an entry of an earlier term, though at a majority, is not decided by being counted.
+/// Figure 8 of the Raft paper: an entry of an earlier term is not committed by counting, even if a majority has it.
 #[test]
 fn an_entry_of_an_earlier_term_is_not_decided_by_counting() {
     for seed in 0..30 {
@@ -101,7 +101,7 @@ fn an_entry_of_an_earlier_term_is_not_decided_by_counting() {
         let mut session = world.open(7);
         world.put(&mut session, "k", "0");
         let first = world.elect();
-        // It gives an entry to one other alone, and dies.
+        // It sends an entry to only one other member, and dies.
         let friend = (first + 1) % 5;
         let rest: Vec<_> = (0..5).filter(|at| ![first, friend].contains(at)).collect();
         world.isolate(&rest);
@@ -110,7 +110,7 @@ fn an_entry_of_an_earlier_term_is_not_decided_by_counting() {
         world.step();
         world.step();
         world.crash(first);
-        // Others go on without either, and the one of them that leads dies as well.
+        // The rest go on without these two, and their leader dies as well.
         world.until("a leader of the rest", |world| world.leader().is_some_and(|leader| rest.contains(&leader)));
         let second = world.leader().unwrap();
         let mut other = Session { name: session.name, next: session.next + 1 };
@@ -128,7 +128,7 @@ fn an_entry_of_an_earlier_term_is_not_decided_by_counting() {
         }
         world.start(second);
         let seen = world.get("k").unwrap();
-        // What one read has seen, all have from then on, whoever dies.
+        // Once a read has seen a value, all later reads see it, whichever members die.
         for _ in 0..3 {
             let leader = world.elect();
             world.crash(leader);
@@ -170,7 +170,7 @@ fn candidates_that_began_together_do_not_duel_for_long() {
         let leader = world.elect();
         world.pass_ms(50);
         world.crash(leader);
-        // All that are left lose patience in the same moment.
+        // All remaining members lose patience at the same moment.
         for at in (0..5).filter(|at| *at != leader) {
             world.member(at).patience = 12;
         }

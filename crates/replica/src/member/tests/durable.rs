@@ -1,4 +1,4 @@
-//! What the disk has outlives everything.
+//! Tests that the contents of a disk outlive every failure.
 
 use sinew_fabric::SeededGenerator;
 use sinew_journal::disk::{Disk, Fault, SimDisk};
@@ -39,7 +39,7 @@ fn all_members_may_crash_at_once_and_nothing_acknowledged_is_lost() {
     }
 }
 
-/// A follower dies at each of its writes, one after the other; whatever it has then, it goes on from there.
+/// A follower dies at each of its writes in turn, and must continue from whatever it then has.
 #[test]
 fn a_member_may_die_at_any_write() {
     for at in 1..60 {
@@ -65,7 +65,7 @@ fn a_member_may_die_at_any_write() {
         world.crash(victim);
         world.start(victim);
         assert_eq!(world.places[victim].error, None, "write {at}");
-        // It is one of a majority now.
+        // It is needed for the majority now.
         let other = (victim + 1) % 3;
         world.crash(other);
         for index in 0..=written {
@@ -160,7 +160,7 @@ fn a_log_that_is_corrupt_in_its_middle_is_refused_and_one_that_is_torn_is_cut() 
     disk.corrupt(&name, 100);
     let error = reopen("a", disk).unwrap_err();
     assert!(matches!(error, MemberError::Journal(_)), "{error}");
-    // A file that is cut, or an old copy, would take back what the member has promised and acknowledged.
+    // Cutting the file off, or an old copy, would take back what the member has promised and acknowledged.
     let told = error.to_string();
     assert!(told.contains("damaged") && told.contains("empty the directory"), "{told}");
     assert!(!told.contains("truncate") && !told.contains("bring back"), "{told}");

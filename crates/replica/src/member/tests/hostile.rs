@@ -1,4 +1,4 @@
-//! Whatever comes, a member goes on.
+//! Property tests: no input stops a member.
 
 use proptest::prelude::*;
 use sinew_fabric::SeededGenerator;
@@ -39,7 +39,7 @@ fn arbitrary_number() -> impl Strategy<Value = u64> {
 }
 
 prop_compose! {
-    /// As bytes: the fields of [`WireMessage`] in order.
+    /// Bytes with the fields of [`WireMessage`], in order.
     fn message()(
         kind in 0_u8..10,
         numbers in proptest::collection::vec(arbitrary_number(), 5),

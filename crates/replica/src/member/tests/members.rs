@@ -1,4 +1,4 @@
-//! Members come and go.
+//! Tests of members that come and go.
 
 use super::world::*;
 use crate::client_wire::{Answer, Ask, Role};
@@ -23,7 +23,7 @@ fn nobody_is_added_under_the_name_of_the_member_that_leads() {
     assert_eq!(world.status(leader).members.len(), 3);
 }
 
-/// Each in turn, with the same command: it waits until it is added again, and votes for nobody before.
+/// Each member in turn comes back with the same command. It waits until it is added again, and votes for nobody before.
 #[test]
 fn a_member_that_comes_back_empty_waits_to_be_added() {
     for seed in 0..5 {
@@ -37,7 +37,7 @@ fn a_member_that_comes_back_empty_waits_to_be_added() {
             world.pass_ms(500);
             let status = world.status(at);
             assert_eq!((status.role, status.applied), (Role::Outside, 0), "seed {seed}");
-            // Of the two that are left one more dies: there is no majority, whatever the empty one would say.
+            // Until it is added, the loss of one more member would leave no majority.
             let name = world.places[at].name.clone();
             done(&world.ask_leader(&add(&name)));
             world.until("it is up to date", |world| world.member(at).machine().len() == 1);
@@ -79,15 +79,15 @@ fn a_fourth_and_fifth_member_are_added_while_the_cluster_serves() {
         world.put(&mut session, name, "v");
         world.until("it has all", |world| world.member(at).machine().len() >= 201);
     }
-    // A client that did not hear so asks again.
+    // A client that did not get the answer asks again.
     done(&world.ask_leader(&add("y")));
     let leader = world.elect();
     assert_eq!(world.status(leader).members.iter().filter(|member| member.votes).count(), 5);
-    // Two of five may go.
+    // Two of five members may fail.
     world.crash(0);
     world.crash(1);
     assert_eq!(world.get("k0").as_deref(), Some("v"));
-    // And one of those that were added, later.
+    // Later, one of the members that were added may fail, too.
     world.start(0);
     world.pass_ms(200);
     world.crash(4);
@@ -167,7 +167,7 @@ fn two_members_of_one_name_are_not_taken_for_each_other() {
     assert!(world.member(leader).dropped().member > 0);
     world.put(&mut session, "k", "w");
     assert_eq!(world.member(double).machine().len(), 0);
-    // It goes, and the first is there again.
+    // The second goes, and the first is back.
     world.places[double].member = first;
     world.until("the first has it", |world| world.member(double).machine().revision() == 2);
 }

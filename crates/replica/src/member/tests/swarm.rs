@@ -1,5 +1,5 @@
-//! The hunt: clients at work while members crash, are cut off, come and go, and clocks drift up to the bound. Each key's history is checked by somebody else's
-//! checker of linearizability.
+//! Random faults: clients work while members crash, are cut off, come and go, and clocks drift up to the bound. An
+//! independent checker of linearizability checks the history of each key.
 
 use sinew_conformance::history::{History, Op, Ret};
 use sinew_fabric::{Generator, SeededGenerator};
@@ -12,9 +12,9 @@ use crate::wire;
 
 const KEYS: usize = 2;
 const CLIENTS: usize = 3;
-/// Of one run, so that the checker comes to an end.
+/// Operations of one run, few enough for the checker to finish.
 const OPS: u64 = 60;
-/// Steps after which a request is repeated somewhere, and after which nobody waits for it any more.
+/// Steps after which a request is repeated, perhaps elsewhere, and after which it is given up.
 const AGAIN: u64 = 60;
 const GIVE_UP: u64 = 600;
 
@@ -33,7 +33,7 @@ struct Client {
     thread: u64,
     session: u64,
     next: u64,
-    /// Who leads, as far as it knows: whoever answered last.
+    /// Member that answered last, which the client takes for the leader.
     believed: usize,
     under_way: Option<UnderWay>,
 }
@@ -62,7 +62,7 @@ impl Hunt {
             world.config.piece_len = 200;
         }
         for at in 0..members {
-            // Before the times are long enough for it to matter: what clocks may differ by.
+            // Set before any time has passed, so that the drift is within the bound from the start.
             world.places[at].drift_ppm = (random.next_u64() % 10_000) as i64;
             world.crash(at);
             world.start(at);
@@ -114,7 +114,7 @@ impl Hunt {
         }
         let members = self.world.places.len() as u64;
         let (mut one, other) = (self.draw(members) as usize, self.draw(members) as usize);
-        // It is the leader that matters most.
+        // Faults of the leader matter most.
         if self.draw(2) == 0 {
             one = self.world.leader().unwrap_or(one);
         }
@@ -122,7 +122,7 @@ impl Hunt {
         match self.draw(10) {
             0 | 1 if self.on_disk => {
                 self.world.crash(one);
-                // At times all are down.
+                // Sometimes all members are down.
                 if self.draw(3) == 0 {
                     self.world.crash(other);
                 }
@@ -136,7 +136,7 @@ impl Hunt {
             }
             4 => self.world.isolate(&[one]),
             5 => self.world.isolate(&[one, other]),
-            // One way alone.
+            // Cuts one direction only.
             6 => _ = self.world.cut.insert((one, other)),
             7 => self.world.cut.clear(),
             8 if is_up(self) > 0 => {
@@ -149,7 +149,7 @@ impl Hunt {
                 if let Some(leader) = self.world.leader() {
                     let name = self.world.places[one].name.clone();
                     let address = format!("sim://{name}");
-                    // One that lost its memory, in a cluster without disks, is another from then on.
+                    // In a cluster without disks, a member that lost its memory is another one from then on.
                     if !self.on_disk && self.world.cut.is_empty() && one != leader {
                         self.world.crash(one);
                         self.world.start(one);
@@ -182,7 +182,7 @@ impl Hunt {
             return self.take(client, &answer);
         }
         if self.step >= under_way.give_up {
-            // Whether it happened nobody knows; another client goes on.
+            // It is unknown whether it happened. The next operation counts as another client's.
             self.threads += 1;
             self.clients[client].thread = self.threads;
             self.clients[client].next += 1;
@@ -277,7 +277,7 @@ impl Hunt {
     }
 }
 
-/// So many runs; `SINEW_REPLICA_SEEDS=FROM..TO` has others.
+/// Seeds of the runs; `SINEW_REPLICA_SEEDS=FROM..TO` selects others.
 const SEEDS: std::ops::Range<u64> = 0..150;
 
 #[test]
@@ -295,6 +295,6 @@ fn histories_are_linearizable_whatever_goes_wrong() {
         }
     }
     println!("{runs} runs, {done} operations done");
-    // Most of what is asked for is answered: a hunt in which nothing happens finds nothing.
+    // Most operations must be answered, because a run in which nothing happens finds nothing.
     assert!(done > runs * OPS / 2, "{done} operations in {runs} runs");
 }

@@ -1,4 +1,4 @@
-//! Members, a network and clients in a time that tests move: messages take a step, unless they are cut off.
+//! Members, a network and clients in a time that tests advance: a message takes one step, unless it is cut off.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,7 +21,7 @@ struct Sent {
     is_piece: bool,
 }
 
-/// By whom, to whom, whether it was a piece, and its answer if there is one already.
+/// A call: the caller, the receiver, whether it was a piece, and the answer if there is one already.
 type Called = (usize, Option<MemberId>, bool, Option<Vec<u8>>);
 
 #[derive(Default)]
@@ -46,7 +46,7 @@ pub struct Place {
     pub member: Option<Kv>,
     pub disk: Option<SimDisk>,
     pub error: Option<MemberError>,
-    /// How fast its clock runs, against the world's.
+    /// How much faster its clock runs than the world's.
     pub drift_ppm: i64,
     inbox: VecDeque<(usize, Sent)>,
     answers: BTreeMap<u64, Vec<u8>>,
@@ -57,7 +57,7 @@ pub struct World {
     pub places: Vec<Place>,
     pub config: MemberConfig,
     peers: Vec<(String, String)>,
-    /// From whom to whom nothing gets through.
+    /// Pairs of sender and receiver between which nothing gets through.
     pub cut: BTreeSet<(usize, usize)>,
     seed: u64,
 }
@@ -94,7 +94,7 @@ impl World {
         at
     }
 
-    /// What a member's clock says.
+    /// Time of a member's own clock.
     fn local_ns(&self, at: usize) -> u64 {
         let ahead = self.now_ns as i64 / 1_000_000 * self.places[at].drift_ppm;
         self.now_ns.saturating_add_signed(ahead)
@@ -129,10 +129,10 @@ impl World {
     }
 
     pub fn member(&mut self, at: usize) -> &mut Kv {
-        self.places[at].member.as_mut().expect("it runs")
+        self.places[at].member.as_mut().expect("the member is running")
     }
 
-    /// Nothing passes between these and the others.
+    /// Cuts these members off from all others.
     pub fn isolate(&mut self, apart: &[usize]) {
         for one in 0..self.places.len() {
             for other in 0..self.places.len() {
@@ -147,7 +147,7 @@ impl World {
         self.places.iter().position(|place| sent.address.as_deref() == Some(&address(&place.name)))
     }
 
-    /// Half a millisecond.
+    /// Advances the time by half a millisecond.
     pub fn step(&mut self) {
         self.now_ns += STEP_NS;
         for at in 0..self.places.len() {
@@ -168,7 +168,7 @@ impl World {
                     wire::to_bytes(&say, &mut bytes);
                     calls.push((from, sent.to, sent.is_piece, Some(bytes)));
                 }
-                // The answer is what the turn has for it; found below by the place.
+                // The answer is what the turn sends to the caller; it is found below.
                 Ok(PeerAnswer::AfterTurn(_)) => calls.push((from, sent.to, sent.is_piece, None)),
                 Err(error) => failed = Some(error),
             }
@@ -230,7 +230,7 @@ impl World {
     pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let end_ns = self.now_ns + 10_000_000_000;
         while !holds(self) {
-            assert!(self.now_ns < end_ns, "never: {what}\n{}", self.describe());
+            assert!(self.now_ns < end_ns, "this never happened: {what}\n{}", self.describe());
             self.step();
         }
     }
@@ -243,7 +243,7 @@ impl World {
         states.collect::<Vec<_>>().join("\n")
     }
 
-    /// Who leads in the latest term.
+    /// The leader of the latest term.
     pub fn leader(&self) -> Option<usize> {
         let running = self.places.iter().enumerate().filter_map(|(at, place)| Some((at, place.member.as_ref()?)));
         running.filter(|(_, member)| member.is_leader()).max_by_key(|(_, member)| member.term()).map(|(at, _)| at)
@@ -262,12 +262,12 @@ impl World {
         Some(self.places[at].member.as_mut()?.take_client(&bytes, now_ns))
     }
 
-    /// An answer that was held.
+    /// Takes an answer that was held.
     pub fn answer(&mut self, at: usize, held: u64) -> Option<Vec<u8>> {
         self.places[at].answers.remove(&held)
     }
 
-    /// Asks one member, and waits for up to this long.
+    /// Asks one member, and waits for the answer for up to `ms` milliseconds.
     pub fn call(&mut self, at: usize, ask: &Ask<'_>, ms: u64) -> Option<Vec<u8>> {
         match self.ask(at, ask)? {
             Taken::Answer(answer) => Some(answer),
@@ -284,7 +284,7 @@ impl World {
         }
     }
 
-    /// Asks whoever leads until there is an answer other than to ask elsewhere.
+    /// Asks the leader until there is an answer other than to ask elsewhere.
     #[track_caller]
     pub fn ask_leader(&mut self, ask: &Ask<'_>) -> Vec<u8> {
         let end_ns = self.now_ns + 60_000_000_000;
