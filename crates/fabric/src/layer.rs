@@ -27,8 +27,8 @@
 //!   [`Dropped::Replayed`], [`Dropped::Malformed`].
 //! - **A layer hears when a peer is forgotten** ([`Layer::forgotten`]), and can forget it too, with the packets that it
 //!   holds back for the peer. The protocol reports peers that it connected to with
-//!   [`PacketPort::forget`](crate::PacketPort::forget), and those that connected to it, whose link stays, with
-//!   [`PacketPort::peer_left`](crate::PacketPort::peer_left).
+//!   [`PacketPort::forget`], and those that connected to it, whose link stays, with
+//!   [`PacketPort::peer_left`].
 //!
 //! `sinew_conformance::sealing` is an example of such a layer, and the one that tests use.
 
