@@ -3,6 +3,7 @@
 //! A rule is a function from a file to findings ([`rules`]); the exceptions stand in tables here, each with its reason.
 
 mod modules;
+mod partners;
 mod rules;
 mod words;
 
@@ -15,6 +16,12 @@ use words::Words;
 
 /// Most lines in a source file; a longer one no longer holds one idea.
 const LINES_MAX: usize = 800;
+
+/// Most columns of a line of comment, as rustfmt allows code.
+const COMMENT_COLUMNS_MAX: usize = 120;
+
+/// Files without a `//!`: their compiler errors are compared line by line.
+const WITHOUT_HEAD: Exceptions = &[("crates/interleave/tests/ui/", "programs that must not compile")];
 
 /// Files that may be longer.
 const LONG_FILES: Exceptions = &[];
@@ -146,6 +153,7 @@ fn check(files: &[File], words: &Words) -> Vec<String> {
     for root in files.iter().map(|file| file.path.as_str()).filter(|path| is_crate_root(path)) {
         findings.extend(modules::check(files, root));
     }
+    findings.extend(partners::check(files));
     findings
 }
 
@@ -233,14 +241,14 @@ mod tests {
         for name in ["backends/ibverbs", "backends/shm", "backends/udp", "fabric", "mem", "rpc"] {
             assert!(roots.contains(&format!("crates/{name}/src/lib.rs")), "{name} is not among {roots:?}");
         }
-        let (circle, alone) = (("a", "use crate::b::B;"), ("b", "use crate::a::A;"));
+        let (circle, alone) = (("a", "//! A.\nuse crate::b::B;"), ("b", "//! B.\nuse crate::a::A;"));
         let file = |krate: &str, (name, text): (&str, &str)| File {
             path: format!("{krate}/src/{name}.rs"),
             text: text.into(),
         };
         for (krate, found) in [("crates/new", 1), ("crates/kv", 0)] {
-            let files =
-                [("lib", "#![forbid(unsafe_code)]\nmod a; mod b;"), circle, alone].map(|text| file(krate, text));
+            let files = [("lib", "//! Lib.\n#![forbid(unsafe_code)]\nmod a; mod b;"), circle, alone]
+                .map(|text| file(krate, text));
             assert_eq!(check(&files, &Words::read().unwrap()).len(), found, "{krate}");
         }
     }

@@ -1,4 +1,5 @@
-//! An ordered index over RPC compared with a `BTreeMap`, on a network in memory that loses, repeats and reorders packets.
+//! An ordered index over RPC compared with a `BTreeMap`, on a network in memory that loses, repeats and reorders
+//! packets.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

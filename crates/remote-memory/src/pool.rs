@@ -10,8 +10,8 @@
 //!
 //! - **One descriptor for a pool's sleep** covers its sessions (an endpoint that several share is armed once) and the
 //!   queues of its engines. A turn that found something is followed by another before anybody sleeps.
-//! - **A [`Reach`] is one donor from one thread's side.** A volume's donors ([`Pool`]) are made of these, and so are the
-//!   lanes of file systems and their clients.
+//! - **A [`Reach`] is one donor from one thread's side.** A volume's donors ([`Pool`]) are made of these, and so are
+//!   the lanes of file systems and their clients.
 
 mod approach;
 mod config;

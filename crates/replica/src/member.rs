@@ -279,14 +279,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.config.election_ticks as u64 * self.config.tick_ns
     }
 
-    /// Draws the silence of a leader after which this member asks for votes: more than the others' least by a tick, which is
-    /// as far as their ticks may be behind ours.
+    /// Draws the silence of a leader after which this member asks for votes. It is a tick more than the silence after
+    /// which the others vote, since their ticks may lag ours by that much.
     fn draw_patience(&mut self) {
         let ticks = self.config.election_ticks;
         self.patience = ticks + 1 + (self.random.next_u64() % ticks as u64) as usize;
     }
 
-    /// Draws the pause before it asks for votes again. Nobody leads by then, so there is nobody left to wait for.
+    /// Draws the pause before this member asks for votes again. It is short, since no leader can still be heard.
     fn draw_pause(&mut self) {
         let least = self.config.election_ticks.div_ceil(2);
         self.patience = least + (self.random.next_u64() % (least as u64 + 1)) as usize;

@@ -265,7 +265,7 @@ fn the_leader_is_killed_again_and_again_and_nothing_is_lost_or_runs_twice() {
     }
     gaps_ms.sort_unstable();
     println!("writes went on after {gaps_ms:?} ms");
-    // One election, 26 to 48 ms after the last word of the leader: members that were restarted reach each other at once.
+    // One election takes 26 to 48 ms from the leader's last message, also among members that were restarted.
     assert!(gaps_ms[gaps_ms.len() * 9 / 10] <= 50, "{gaps_ms:?}");
 }
 

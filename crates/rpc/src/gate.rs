@@ -1,11 +1,12 @@
 //! Access control: callers that have a key, or, where there is none, anybody.
 //!
-//! A caller greets, gets a nonce, and proves that it has the key by a keyed checksum of it (SipHash-2-4 of 128 bits). The
-//! proof holds for its session, whose packets the transport keeps apart from others'; nothing that is sent is encrypted.
+//! A caller greets, gets a nonce, and proves that it has the key by a keyed checksum of it (SipHash-2-4 of 128 bits).
+//! The proof holds for its session, whose packets the transport keeps apart from others'; nothing that is sent is
+//! encrypted.
 //!
-//! In the [exchange](Gate::hear) of bytes that is made here, the answering side proves itself too: a [`Knock`] greets with
-//! a nonce of its own, and the answer has a proof over both. Each proof names the side that made it, so that one side's
-//! cannot be presented as the other's.
+//! In the [exchange](Gate::hear) of bytes that is made here, the answering side proves itself too: a [`Knock`] greets
+//! with a nonce of its own, and the answer has a proof over both. Each proof names the side that made it, so that one
+//! side's cannot be presented as the other's.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -158,8 +159,8 @@ impl<C> std::fmt::Debug for Gate<C> {
 }
 
 impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
-    /// A gate that opens to callers with the key, or to everybody without one. `strangers_max` bounds the callers that have
-    /// greeted and proved nothing yet.
+    /// A gate that opens to callers with the key, or to everybody without one. `strangers_max` bounds the callers that
+    /// have greeted and proved nothing yet.
     pub fn new(key: Option<Key>, strangers_max: usize, random: Box<dyn Generator>) -> Self {
         Self { key, callers: HashMap::new(), strangers: 0, strangers_max, random }
     }

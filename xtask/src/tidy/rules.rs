@@ -1,6 +1,9 @@
 //! The rules for source files.
 
-use super::{File, LINES_MAX, LONG_FILES, RAW_ATOMICS, UNSAFE_FILES, UNSAFE_ROOMS, VIRTUAL_TIME_ROOMS, excepted};
+use super::{
+    COMMENT_COLUMNS_MAX, File, LINES_MAX, LONG_FILES, RAW_ATOMICS, UNSAFE_FILES, UNSAFE_ROOMS, VIRTUAL_TIME_ROOMS,
+    WITHOUT_HEAD, excepted,
+};
 
 /// A rule, which returns its findings in one file.
 pub type Rule = fn(&File) -> Vec<String>;
@@ -15,6 +18,10 @@ pub const RULES: &[Rule] = &[
     virtual_time_is_not_broken,
     the_seam_names_the_system_once,
     tests_read_as_facts,
+    comments_fit,
+    files_say_what_they_hold,
+    hot_functions_are_documented,
+    modules_have_one_style,
 ];
 
 // Written in pieces, so that a search for open ends does not find this list.
@@ -52,6 +59,58 @@ fn files_hold_one_idea(file: &File) -> Vec<String> {
         return Vec::new();
     }
     vec![finding(file, lines, format!("{lines} lines, more than {LINES_MAX}: split it, or list it in LONG_FILES"))]
+}
+
+/// Functions that every packet passes through, which must be documented.
+const HOT_FUNCTIONS: &[&str] = &["on_request", "on_response"];
+
+fn comments_fit(file: &File) -> Vec<String> {
+    let is_long = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > COMMENT_COLUMNS_MAX;
+    let long = file.lines().filter(|(_, line)| is_long(line));
+    long.map(|(number, _)| finding(file, number, format!("a comment of more than {COMMENT_COLUMNS_MAX} columns")))
+        .collect()
+}
+
+fn files_say_what_they_hold(file: &File) -> Vec<String> {
+    if excepted(&file.path, WITHOUT_HEAD) {
+        return Vec::new();
+    }
+    let first = file.lines().find(|(_, line)| !line.trim().is_empty() && !line.starts_with("#!"));
+    match first {
+        Some((_, line)) if line.starts_with("//!") => Vec::new(),
+        _ => vec![finding(file, 1, "the file does not begin with a `//!` that says what it holds")],
+    }
+}
+
+fn hot_functions_are_documented(file: &File) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut is_documented = false;
+    for (number, line) in file.lines() {
+        let line = line.trim_start();
+        if line.starts_with("///") {
+            is_documented = true;
+        } else if !line.starts_with("#[") {
+            let hot = HOT_FUNCTIONS.iter().find(|name| contains_word(line, &format!("fn {name}")));
+            if let (Some(name), false) = (hot, is_documented) {
+                findings.push(finding(
+                    file,
+                    number,
+                    format!("`{name}` is on the path of every packet and has no doc comment"),
+                ));
+            }
+            is_documented = false;
+        }
+    }
+    findings
+}
+
+/// `name.rs` beside the folder `name`. In the folders of integration tests `name/mod.rs` keeps a module from being a
+/// test program.
+fn modules_have_one_style(file: &File) -> Vec<String> {
+    if !file.path.ends_with("/mod.rs") || file.path.contains("/tests/") {
+        return Vec::new();
+    }
+    vec![finding(file, 1, "a module in a folder of its own lies beside the folder, as `name.rs`")]
 }
 
 fn nothing_is_left_open(file: &File) -> Vec<String> {
@@ -199,6 +258,38 @@ mod tests {
     fn a_file_of_800_lines_is_accepted_and_one_more_is_not() {
         assert!(files_hold_one_idea(&file("a.rs", &"\n".repeat(LINES_MAX))).is_empty());
         assert_eq!(files_hold_one_idea(&file("a.rs", &"\n".repeat(LINES_MAX + 1))).len(), 1);
+    }
+
+    #[test]
+    fn a_comment_of_120_columns_is_accepted_and_one_more_is_not() {
+        let of = |columns: usize| format!("//! Head.\n    // {}", "x".repeat(columns - 7));
+        assert!(comments_fit(&file("a.rs", &of(COMMENT_COLUMNS_MAX))).is_empty());
+        assert_eq!(comments_fit(&file("a.rs", &of(COMMENT_COLUMNS_MAX + 1))).len(), 1);
+        assert!(comments_fit(&file("a.rs", &format!("let a = \"{}\";", "x".repeat(200)))).is_empty());
+    }
+
+    #[test]
+    fn a_file_begins_with_what_it_holds() {
+        for (text, found) in [("//! A.\n", 0), ("#![forbid(a)]\n\n//! A.\n", 0), ("use a;\n//! A.\n", 1), ("", 1)] {
+            assert_eq!(files_say_what_they_hold(&file("a.rs", text)).len(), found, "{text}");
+        }
+    }
+
+    #[test]
+    fn hot_functions_need_a_doc_comment() {
+        let of =
+            |before: &str| file("a.rs", &format!("{before}    pub(crate) fn {}(&mut self) {{}}\n", HOT_FUNCTIONS[0]));
+        assert_eq!(hot_functions_are_documented(&of("")).len(), 1);
+        assert_eq!(hot_functions_are_documented(&of("    /// Takes one.\n    fn other() {}\n")).len(), 1);
+        assert!(hot_functions_are_documented(&of("    /// Takes one.\n    #[inline]\n")).is_empty());
+        assert!(hot_functions_are_documented(&file("a.rs", "fn on_request_for_response() {}")).is_empty());
+    }
+
+    #[test]
+    fn modules_lie_beside_their_folders() {
+        assert_eq!(modules_have_one_style(&file("crates/kv/src/cache/mod.rs", "")).len(), 1);
+        assert!(modules_have_one_style(&file("crates/kv/tests/common/mod.rs", "")).is_empty());
+        assert!(modules_have_one_style(&file("crates/kv/src/cache.rs", "")).is_empty());
     }
 
     #[test]

@@ -176,11 +176,12 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
         let now_ns = self.now_ns();
         let Some(within) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
-        // A way to another run of the donor may be to one that is gone, which nobody finds out who sends nothing: the copy may be of a later one.
+        // The path may lead to an earlier run of the donor, which is gone without our having noticed, while the copy is
+        // of a later run.
         if within.admitted == Some(us) && within.reach.has_way() && within.is_run(copy.incarnation).is_ok() {
             return Ok(());
         }
-        // An extent whose place was read before the donor started again names the earlier run at each read.
+        // An extent whose place was read before the donor restarted names the earlier run at each read.
         if within.over.is_some_and(|(run, until_ns)| run == copy.incarnation && now_ns < until_ns) {
             return within.is_run(copy.incarnation);
         }

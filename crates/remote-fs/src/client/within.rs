@@ -9,7 +9,8 @@ pub(super) struct Within<E: Endpoint, A: Approach> {
     /// As which client, in which epoch.
     pub admitted: Option<(u64, u32)>,
     pub incarnation: u64,
-    /// A run of the donor that is over, of which a copy was asked for; the donor is not asked about it again before this time.
+    /// An earlier run of the donor of which a copy was wanted, and the time before which the donor is not asked about
+    /// it again.
     pub over: Option<(u64, u64)>,
     /// It is not tried before.
     pub rests_until_ns: u64,

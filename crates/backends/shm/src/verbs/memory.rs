@@ -181,9 +181,9 @@ impl DeviceMemory {
     }
 
     /// Initiators that may still change the region of `rkey` through a queue pair that no longer listens. Waits up to
-    /// [`PATIENCE_WITH_STRAGGLERS`] for them to finish, unless they are all `known`: an initiator that stays stopped costs
-    /// its target one wait, however often the target asks. `None`: the system cannot make the fences, so this cannot be
-    /// determined now.
+    /// [`PATIENCE_WITH_STRAGGLERS`] for them to finish, unless they are all `known`: an initiator that stays stopped
+    /// costs its target one wait, however often the target asks. `None`: the system cannot make the fences, so this
+    /// cannot be determined now.
     pub fn stragglers(&self, rkey: u32, known: &[Straggler]) -> Option<Vec<Straggler>> {
         // One fence is enough: an initiator that sits down later sees that its queue pair is gone.
         if !barrier::fence_everywhere() {
