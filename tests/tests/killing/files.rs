@@ -151,6 +151,9 @@ impl World {
         mounted.iter().for_each(|mount| look_at_all(&mount.point, &self.shadows));
         if checks {
             mounted.drain(..).for_each(Mounted::end);
+            // A mount that ended may have found a donor slow, and a copy is then made anew: until that is done, a check
+            // would report it.
+            turn_until(self, "all is well again", Self::turn, |world| world.names.is_well());
             self.names.check(&self.plan);
             for index in 0..MOUNTS {
                 let mount = self.mount(index).unwrap();
