@@ -497,6 +497,9 @@ fn append(log: &mut Log, entries: &[WireEntry<'_>]) -> Result<(), MemberError> {
     Ok(())
 }
 
+/// Members that may found a cluster, at most. Each may have a successor beside it while it is replaced.
+const PEERS_MAX: usize = crate::wire::MEMBERS_MAX / 2;
+
 /// Checks the names and addresses with which a member is started. Returns its own address.
 fn check_peers(name: &str, peers: &[(String, String)]) -> Result<String, MemberError> {
     let names: BTreeSet<_> = peers.iter().map(|(name, _)| name).collect();
@@ -504,8 +507,11 @@ fn check_peers(name: &str, peers: &[(String, String)]) -> Result<String, MemberE
     if names.len() != peers.len() {
         return wrong("two peers have one name: give each a name of its own".into());
     }
-    if peers.len() > crate::wire::MEMBERS_MAX / 2 {
-        return wrong(format!("{} peers: {} are the most; three, five or seven make sense", peers.len(), 7));
+    if peers.len() > PEERS_MAX {
+        return wrong(format!(
+            "{} peers, and at most {PEERS_MAX} are possible: name three, five or seven",
+            peers.len()
+        ));
     }
     for (name, address) in peers {
         let info = MemberInfo { id: MemberId(1), name: name.clone(), address: address.clone() };

@@ -133,9 +133,4 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.node.mut_store().compact(snapshot, kept);
         self.replace_journal()
     }
-
-    /// The member with a name; the one with the lower id while there are two.
-    pub(super) fn named(&self, name: &str) -> Option<MemberId> {
-        self.members.values().find(|member| member.name == name).map(|member| member.id)
-    }
 }

@@ -29,7 +29,7 @@ enum Step {
     /// Waits until the change is applied.
     Changing { change: Change },
     /// Waits until another member leads.
-    HandingOver,
+    HandingOver { to: Option<MemberId> },
 }
 
 struct Wish {
@@ -67,10 +67,11 @@ impl Wishes {
         self.now.is_none()
     }
 
-    /// Ends the change as its leader steps down: a hand-over is then done, and any other change is sent elsewhere.
+    /// Ends the change as its leader steps down. A hand-over to any member is then done. Any other change is sent
+    /// elsewhere: for a hand-over to a certain member, the next leader knows whether it is that one.
     pub fn turn_away(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
         if let Some(wish) = self.now.take() {
-            let is_done = matches!(wish.step, Step::HandingOver);
+            let is_done = matches!(wish.step, Step::HandingOver { to: None });
             clients.answer(wish.held, if is_done { &Answer::Done } else { elsewhere });
         }
     }
@@ -116,23 +117,27 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 Step::CatchingUp { info: self.members[&id].clone() }
             }
             Ask::Remove { name } => {
-                let id = self.named(name).ok_or_else(|| unknown(name))?;
-                let voters = self.node.raft.prs().conf().voters().ids().iter().filter(|voter| *voter != id.0).count();
-                if voters == 0 {
+                // All lives of the name go: the one that died, and one that was started in its place.
+                let gone: Vec<MemberId> = self.lives(name).collect();
+                if gone.is_empty() {
+                    return Err(unknown(name));
+                }
+                let voters = self.node.raft.prs().conf().voters().ids();
+                if voters.iter().all(|voter| gone.contains(&MemberId(voter))) {
                     return Err(Answer::Refused(format!("{name} is the last voter, and cannot be removed")));
                 }
-                if id == self.me.id {
+                if gone.contains(&self.me.id) {
                     // The next leader removes it, when the client asks there.
                     self.hand_over(None)?;
                     return Err(Answer::Busy);
                 }
-                let change = Change { voters: vec![], learners: vec![], gone: vec![id] };
+                let change = Change { voters: vec![], learners: vec![], gone };
                 self.propose_change(&change)?;
                 Step::Changing { change }
             }
             Ask::Transfer { name } => {
                 let to = match name {
-                    Some(name) => Some(self.named(name).ok_or_else(|| unknown(name))?),
+                    Some(name) => Some(self.voter(name).ok_or_else(|| unknown(name))?),
                     None => None,
                 };
                 if to == Some(self.me.id) {
@@ -141,7 +146,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     return Ok(held);
                 }
                 self.hand_over(to)?;
-                Step::HandingOver
+                Step::HandingOver { to }
             }
             _ => return Err(Answer::Refused("the request was not understood".into())),
         };
@@ -150,11 +155,21 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(held)
     }
 
+    /// Members of a name. While a member that died is replaced, there are two.
+    fn lives(&self, name: &str) -> impl Iterator<Item = MemberId> {
+        self.members.values().filter(move |member| member.name == name).map(|member| member.id)
+    }
+
     /// The life of this name that does not vote, or otherwise any of this name.
     fn learner(&self, name: &str) -> Option<MemberId> {
         let voters = self.node.raft.prs().conf().voters();
-        let all = || self.members.values().filter(|member| member.name == name).map(|member| member.id);
-        all().find(|id| !voters.contains(id.0)).or_else(|| all().next())
+        self.lives(name).find(|id| !voters.contains(id.0)).or_else(|| self.lives(name).next())
+    }
+
+    /// The life of this name that votes, or otherwise any of this name.
+    fn voter(&self, name: &str) -> Option<MemberId> {
+        let voters = self.node.raft.prs().conf().voters();
+        self.lives(name).find(|id| voters.contains(id.0)).or_else(|| self.lives(name).next())
     }
 
     /// Hands leadership over to a member, or to the voter that is least behind. Returns the receiver.
@@ -230,7 +245,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     }
                 }
             }
-            Step::HandingOver if self.node.raft.lead_transferee.is_none() && self.is_leader() => {
+            Step::HandingOver { .. } if self.node.raft.lead_transferee.is_none() && self.is_leader() => {
                 let what = "leadership was not handed over in time: the member is too far behind, or does not answer";
                 return self.clients.answer(wish.held, &Answer::Refused(what.to_owned()));
             }

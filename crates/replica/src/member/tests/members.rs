@@ -51,6 +51,24 @@ fn a_member_that_comes_back_empty_waits_to_be_added() {
 }
 
 #[test]
+fn a_name_that_two_lives_share_is_removed_with_both() {
+    for seed in 0..8 {
+        let mut world = World::new(3, false, seed);
+        let leader = world.elect();
+        let at = (leader + 1) % 3;
+        let name = world.places[at].name.clone();
+        world.crash(at);
+        world.pass_ms(10);
+        world.start(at);
+        done(&world.ask_leader(&Ask::Add { name: name.clone(), address: format!("sim://{name}"), learner: true }));
+        assert_eq!(world.status(leader).members.len(), 4, "the life that died still votes");
+        done(&world.ask_leader(&Ask::Remove { name: name.clone() }));
+        let left = world.status(leader).members;
+        assert!(left.len() == 2 && left.iter().all(|member| member.info.name != name), "seed {seed}: {left:?}");
+    }
+}
+
+#[test]
 fn an_empty_member_makes_no_majority() {
     let mut world = World::new(3, false, 1);
     let mut session = world.open(7);
