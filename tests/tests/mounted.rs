@@ -145,6 +145,7 @@ fn a_mount_that_stood_still_past_its_lease_loses_nothing() {
     file.write_all(&bytes(3, 50_000)).unwrap();
     file.sync_all().unwrap();
     assert!(a.log().contains("had taken this client for dead"), "{}", a.log());
+    assert!(!a.log().contains("is given up"), "it blames donors for its own silence: {}", a.log());
     let all = [bytes(1, 50_000), bytes(2, 50_000), bytes(3, 50_000)].concat();
     let mut read = vec![0; all.len()];
     reader.read_exact_at(&mut read, 0).unwrap();
@@ -152,6 +153,28 @@ fn a_mount_that_stood_still_past_its_lease_loses_nothing() {
     drop((file, reader));
     a.end();
     b.end();
+}
+
+#[test]
+fn a_mount_that_stood_still_within_its_lease_blames_no_donor() {
+    let cluster = Cluster::new(3, 2, false);
+    let Some(mount) = cluster.mount("a", &[]) else { return };
+    let mut file = File::options().create_new(true).read(true).write(true).open(mount.point.join("file")).unwrap();
+    for round in 0..2 {
+        file.write_all(&bytes(round, 50_000)).unwrap();
+        file.sync_all().unwrap();
+        file.write_all(&bytes(round, 50_000)).unwrap();
+        mount.process.signal(Signal::STOP);
+        // Donors give its sessions up within two seconds.
+        std::thread::sleep(Duration::from_secs(4));
+        mount.process.signal(Signal::CONT);
+        file.sync_all().unwrap();
+    }
+    let all: Vec<u8> = [0, 0, 1, 1].into_iter().flat_map(|round| bytes(round, 50_000)).collect();
+    assert!(fs::read(mount.point.join("file")).unwrap() == all);
+    assert!(!mount.log().contains("is given up"), "{}", mount.log());
+    drop(file);
+    mount.end();
 }
 
 #[test]

@@ -254,7 +254,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 Failed::Unreachable { .. } | Failed::Nonsense | Failed::Refused(Error::Settled) => {
                     self.client.doubtful().push(batch.pages().collect());
                 }
-                _ => self.client.reserve().add(batch.pages()),
+                _ => {
+                    self.client.reserve().add(joined, batch.pages());
+                }
             }
         }
         result.map(|attr| (attr, batch.extents))
@@ -347,6 +349,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// Writes a batch to all copies that do not have it.
     fn put(&mut self, batch: &Batch, written: &mut Written) -> Result<(), Failed> {
         let until = self.now_ns() + self.client.config.service_timeout_ns;
+        let mut failing = BTreeSet::new();
         loop {
             let mut transfers = Vec::new();
             let mut segments = Vec::new();
@@ -371,10 +374,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             }
             let before = self.client.identity().joined;
             self.transfer(&mut transfers);
-            let mut failed: BTreeMap<(u32, u64), (Replica, String)> = BTreeMap::new();
+            let mut failed: BTreeMap<(u32, u64), (Replica, String, bool)> = BTreeMap::new();
             for (transfer, segment) in transfers.iter().zip(&segments) {
                 if let Some(why) = &transfer.error {
-                    failed.insert((*segment, transfer.copy.donor.0), (transfer.copy, why.clone()));
+                    let (is_late, copy) = (transfer.is_late, transfer.copy);
+                    failed.insert((*segment, copy.donor.0), (copy, why.clone(), is_late));
                 }
             }
             for (transfer, segment) in transfers.iter().zip(&segments) {
@@ -391,7 +395,12 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             if self.client.identity().joined != before {
                 return Err(Error::Rejoin.into());
             }
-            for ((segment, _), (copy, why)) in failed {
+            for ((segment, donor), (copy, why, is_late)) in failed {
+                // The donor cuts a process off that has been stopped for a while. Its copy counts as lost only when a
+                // new path to it fails as well.
+                if failing.insert((segment, donor, copy.incarnation)) && !is_late {
+                    continue;
+                }
                 match self.report(segment, &copy, &why) {
                     // It is the last copy, and may come back.
                     Err(Failed::Refused(Error::Lost)) if self.now_ns() < until => self.pause(PAUSE_NS),

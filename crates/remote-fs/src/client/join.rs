@@ -69,7 +69,7 @@ impl Client {
         let before = self.identity();
         let Joined { client, secret, is_known, epoch, volume, lease_ns, opens, locks, donors, .. } = joined;
         // Reservations are gone in any case.
-        self.reserve().lose();
+        self.reserve().lose(before.joined + 1);
         self.doubtful().clear();
         self.set_donors(donors);
         if before.epoch != epoch {

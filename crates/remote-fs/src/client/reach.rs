@@ -11,25 +11,26 @@ use super::lane::Lane;
 use super::within::Within;
 use crate::protocol::Replica;
 
-/// A donor that could not be reached is left alone for so long.
+/// Time for which a donor that could not be reached is left alone, in ns.
 const REST_NS: u64 = 500_000_000;
-/// Turns in vain after which others may use the processor.
+/// Idle turns after which the processor is yielded.
 const SPINS: u32 = 200;
 
-/// An operation for a donor, and what became of it.
+/// An operation for a donor, and its outcome.
 pub(super) struct Transfer {
     pub copy: Replica,
     pub op: Option<Op>,
-    /// Of a read that succeeded.
+    /// Data of a read that succeeded.
     pub target: Option<MessageBuffer>,
     pub error: Option<String>,
-    was_sent: bool,
+    /// Whether it failed because the donor did not answer within [`donor_timeout_ns`](super::ClientConfig).
+    pub is_late: bool,
     is_over: bool,
 }
 
 impl Transfer {
     pub fn new(copy: Replica, op: Op) -> Self {
-        Self { copy, op: Some(op), target: None, error: None, was_sent: false, is_over: false }
+        Self { copy, op: Some(op), target: None, error: None, is_late: false, is_over: false }
     }
 
     fn fail(&mut self, why: String) {
@@ -37,7 +38,7 @@ impl Transfer {
     }
 }
 
-/// How long nothing has happened.
+/// Time since anything happened.
 #[derive(Default)]
 struct Idle {
     turns: u32,
@@ -45,9 +46,9 @@ struct Idle {
 }
 
 impl<E: Endpoint, A: Approach> Lane<E, A> {
-    /// Does all of them, and waits until they are over.
+    /// Carries out all transfers, and waits for their end.
     pub(super) fn transfer(&mut self, transfers: &mut [Transfer]) {
-        // All ways first: while one is asked for, nothing else is heard.
+        // Admission to all donors comes first: while it is asked for, other events are dropped.
         for transfer in transfers.iter_mut() {
             if let Err(why) = self.way(&transfer.copy) {
                 transfer.fail(why);
@@ -61,11 +62,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             while let Some(op) = transfers[index].op.take() {
                 let Some(within) = self.donors.get_mut(&donor) else { break };
                 match within.reach.submit(tag, op) {
-                    Ok(()) => {
-                        transfers[index].was_sent = true;
-                        open += 1;
-                    }
-                    // There is room when something is over.
+                    Ok(()) => open += 1,
+                    // There is room once an operation has ended.
                     Err(op) => {
                         transfers[index].op = Some(op);
                         let busy = self.turn_donors();
@@ -90,13 +88,12 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 return;
             }
         }
-        // One that had no way begins no rest anew: else whoever tries again during the rest never has one.
-        for transfer in transfers.iter().filter(|transfer| transfer.error.is_some() && transfer.was_sent) {
+        for transfer in transfers.iter().filter(|transfer| transfer.error.is_some()) {
             self.check_way(transfer);
         }
     }
 
-    /// Whether nothing has happened for as long as donors may take. Lets others use the processor meanwhile.
+    /// Whether nothing has happened for as long as donors may take. Yields the processor meanwhile.
     fn is_too_long(&self, idle: &mut Idle, has_happened: bool) -> bool {
         if has_happened {
             *idle = Idle::default();
@@ -120,7 +117,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         busy
     }
 
-    /// Hears what is over of these. Returns how many.
+    /// Takes the results of transfers that have ended. Returns their number.
     fn gather(&mut self, first_tag: u64, transfers: &mut [Transfer]) -> usize {
         let mut over = 0;
         for event in self.events.drain(..) {
@@ -134,31 +131,30 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         over
     }
 
-    /// What has not ended never will: those donors are lost to this lane, with the buffers that they have.
+    /// Gives up transfers that have not ended. Their donors are lost to this lane, with the buffers that they hold.
     fn give_up(&mut self, transfers: &mut [Transfer]) {
         for transfer in transfers.iter_mut().filter(|transfer| !transfer.is_over) {
             transfer.fail("it has not answered in time".into());
+            transfer.is_late = true;
             self.donors.remove(&transfer.copy.donor.0);
         }
     }
 
+    /// Has the donor asked for admission again if the path has failed. It rests only if that fails, too.
     fn check_way(&mut self, transfer: &Transfer) {
-        let now_ns = self.now_ns();
         if let Some(within) = self.donors.get_mut(&transfer.copy.donor.0)
             && !within.reach.has_way()
         {
             within.admitted = None;
-            within.rests_until_ns = now_ns + REST_NS;
-            within.why = transfer.error.clone().unwrap_or_default();
         }
     }
 
-    /// Whether a copy can be reached as far as is known, without asking anybody.
+    /// Whether a copy can be reached, as far as is known without asking.
     pub(super) fn is_near(&self, copy: &Replica) -> bool {
         self.donors.get(&copy.donor.0).is_some_and(|within| within.admitted.is_some() && within.reach.has_way())
     }
 
-    /// Has the donor admit this lane, if it has not.
+    /// Has the donor admit this lane, unless it has done so.
     fn way(&mut self, copy: &Replica) -> Result<(), String> {
         let identity = self.client.identity();
         let us = (identity.client, identity.epoch);
@@ -189,7 +185,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             return Err(within.why.clone());
         }
         let (volume, epoch, client, lane) = (identity.volume, identity.epoch, identity.client, self.number);
-        match self.call(key, Call::Admit { volume, epoch, client, lane }) {
+        match self.admit(key, Call::Admit { volume, epoch, client, lane }) {
             Ok(Answer::Admitted { incarnation, .. }) => {
                 let Some(within) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
                 (within.admitted, within.incarnation) = (Some(us), incarnation);
@@ -210,6 +206,17 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 }
                 Err(why)
             }
+        }
+    }
+
+    /// Asks a donor to admit us, once more over a new session if it turns out to have given up the old one. It does so
+    /// when this process has been stopped for a while: no reason to count its copies as lost.
+    fn admit(&mut self, donor: u64, call: Call) -> Result<Answer, CallFailed> {
+        let has_session = |lane: &Self| lane.donors.get(&donor).is_some_and(|within| within.reach.has_session());
+        let had_one = has_session(self);
+        match self.call(donor, call.clone()) {
+            Err(CallFailed::Unreachable(_)) if had_one && !has_session(self) => self.call(donor, call),
+            result => result,
         }
     }
 

@@ -10,6 +10,8 @@ pub(super) struct Reserve {
     runs: VecDeque<Pages>,
     free: u64,
     promised: u64,
+    /// How often the client had joined when these pages were reserved. Pages of an earlier identity are not its own.
+    joined: u64,
 }
 
 impl Reserve {
@@ -33,12 +35,17 @@ impl Reserve {
         self.promised = self.promised.saturating_sub(pages);
     }
 
-    /// Adds pages that the service has reserved.
-    pub fn add(&mut self, runs: impl IntoIterator<Item = Pages>) {
+    /// Adds pages that the service has reserved for the client that had joined `joined` times. Returns whether that is
+    /// the present one.
+    pub fn add(&mut self, joined: u64, runs: impl IntoIterator<Item = Pages>) -> bool {
+        if joined != self.joined {
+            return false;
+        }
         for run in runs {
             self.free += u64::from(run.count);
             self.runs.push_back(run);
         }
+        true
     }
 
     /// Takes up to `count` consecutive pages, against an earlier promise.
@@ -78,10 +85,11 @@ impl Reserve {
         out
     }
 
-    /// Drops all reservations, which the service no longer knows. Promises stay: their data still has to be written.
-    pub fn lose(&mut self) {
+    /// Drops all reservations, which the service no longer knows: the client joins for the `joined`th time. Promises
+    /// stay: their data still has to be written.
+    pub fn lose(&mut self, joined: u64) {
         self.runs.clear();
-        self.free = 0;
+        (self.free, self.joined) = (0, joined);
     }
 }
 
@@ -97,13 +105,15 @@ mod tests {
     fn pages_are_promised_as_far_as_there_are_some_and_taken_in_order() {
         let mut reserve = Reserve::default();
         assert_eq!(reserve.promise(3), 3);
-        reserve.add([pages(10, 4), pages(50, 2)]);
+        assert!(reserve.add(0, [pages(10, 4), pages(50, 2)]));
         assert_eq!((reserve.promise(5), reserve.promise(2), reserve.spare()), (0, 1, 1));
         assert_eq!((reserve.take(3), reserve.take(3), reserve.spare()), (Some(pages(10, 3)), Some(pages(13, 1)), 1));
         assert_eq!(reserve.shrink(9), [pages(51, 1)]);
         assert_eq!((reserve.take(9), reserve.take(1), reserve.spare()), (Some(pages(50, 1)), None, 0));
-        reserve.add([pages(1, 1)]);
-        reserve.lose();
+        assert!(reserve.add(0, [pages(1, 1)]));
+        reserve.lose(1);
         assert_eq!((reserve.take(1), reserve.spare()), (None, 0));
+        assert!(!reserve.add(0, [pages(1, 1)]) && reserve.take(1).is_none(), "pages of an earlier identity");
+        assert!(reserve.add(1, [pages(2, 1)]) && reserve.take(1) == Some(pages(2, 1)));
     }
 }

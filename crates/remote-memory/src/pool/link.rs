@@ -59,6 +59,11 @@ impl<E: Endpoint> Link<E> {
         &self.address
     }
 
+    /// Whether there is a session, as far as is known.
+    pub fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
     pub fn now_ns(&self) -> u64 {
         self.rpc.now_ns()
     }

@@ -111,6 +111,11 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         self.link.now_ns()
     }
 
+    /// Whether calls have a session, as far as is known. One that the donor has given up is only noticed by the next call.
+    pub fn has_session(&self) -> bool {
+        self.link.has_session()
+    }
+
     /// Whether reads and writes can be submitted: there is a path to the memory, and as far as is known it is not
     /// broken.
     pub fn has_way(&self) -> bool {
