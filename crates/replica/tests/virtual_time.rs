@@ -12,6 +12,7 @@ use sinew_replica::host::Host;
 use sinew_replica::kv::{Command, Done, Found, KvStore, Query};
 use sinew_replica::member::{Member, MemberConfig};
 use sinew_replica::wire;
+use sinew_rpc::gate::Key;
 use sinew_rpc::{Config, Endpoint, Nexus, Rpc};
 use sinew_sim::{Actor, ActorId, Cluster, Doing, HostId, Network, PortConfig, SimClock, SimPort, Topology};
 
@@ -130,6 +131,7 @@ struct Sim {
     leads: Rc<RefCell<BTreeMap<usize, (u64, bool)>>>,
     nexus: Nexus,
     lives: u64,
+    key: Option<Key>,
 }
 
 fn name(at: usize) -> String {
@@ -138,11 +140,15 @@ fn name(at: usize) -> String {
 
 impl Sim {
     fn new(members: usize, on_disk: bool, seed: u64) -> Self {
+        Self::with_key(members, on_disk, seed, None)
+    }
+
+    fn with_key(members: usize, on_disk: bool, seed: u64, key: Option<Key>) -> Self {
         let network = Network::new(Topology::star(members + 2, 25.0, 200, 1500), seed).unwrap();
         let nexus = Nexus::builder().config(config()).build().unwrap();
         let disks = (0..members).map(|_| on_disk.then(SimDisk::new)).collect();
         let mut sim =
-            Self { cluster: Cluster::new(&network), actors: vec![], disks, leads: Rc::default(), nexus, lives: 0 };
+            Self { cluster: Cluster::new(&network), actors: vec![], disks, leads: Rc::default(), nexus, lives: 0, key };
         for at in 0..members {
             let actor = sim.start(at);
             sim.actors.push(actor);
@@ -166,7 +172,10 @@ impl Sim {
         let random = Box::new(SeededGenerator::new(self.cluster.network().random()));
         let (disk, now_ns) = (self.disks[at].clone(), self.cluster.clock().now_ns());
         let member = Member::open(MemberConfig::default(), &name(at), peers, KvStore::new(), disk, random, now_ns);
-        let host = Host::new(rpc, member.unwrap()).unwrap();
+        let mut host = Host::new(rpc, member.unwrap()).unwrap();
+        if let Some(key) = &self.key {
+            host = host.keyed(key.clone(), Box::new(SeededGenerator::new(self.cluster.network().random())));
+        }
         let server = Server { host, leads: Rc::clone(&self.leads), at };
         self.cluster.add(&format!("{}-{}", name(at), self.lives), [place], Box::new(server))
     }
@@ -190,11 +199,18 @@ impl Sim {
     }
 
     fn writer(&mut self, end: u64, pause_ns: u64) -> Rc<RefCell<Vec<Event>>> {
+        self.writer_with(end, pause_ns, self.key.clone())
+    }
+
+    fn writer_with(&mut self, end: u64, pause_ns: u64, key: Option<Key>) -> Rc<RefCell<Vec<Event>>> {
         let log = Rc::new(RefCell::new(Vec::new()));
         let rpc = self.endpoint(self.disks.len(), "client");
         let place = rpc.port().place();
         let addresses = (0..self.disks.len()).map(|at| format!("sim://{}", name(at))).collect();
-        let client = Client::new(rpc, addresses, Box::new(SeededGenerator::new(5)));
+        let mut client = Client::new(rpc, addresses, Box::new(SeededGenerator::new(5)));
+        if let Some(key) = key {
+            client = client.keyed(key);
+        }
         let writer = Writer { client, log: Rc::clone(&log), next: 1, end, pause_ns, begin_ns: 0 };
         self.cluster.add("client", [place], Box::new(writer));
         log
@@ -267,6 +283,28 @@ fn the_leader_is_killed_again_and_again_and_nothing_is_lost_or_runs_twice() {
     println!("writes went on after {gaps_ms:?} ms");
     // One election takes 26 to 48 ms from the leader's last message, also among members that were restarted.
     assert!(gaps_ms[gaps_ms.len() * 9 / 10] <= 50, "{gaps_ms:?}");
+}
+
+#[test]
+fn a_cluster_with_a_key_serves_and_replaces_its_leader_and_refuses_strangers() {
+    let key = |byte| Key::new(&[byte; 16]);
+    for seed in 0..4 {
+        let mut sim = Sim::with_key(3, true, seed, key(1));
+        let log = sim.writer(100_000, MS / 2);
+        sim.pass_ms(200);
+        let Some(leader) = sim.leader() else { panic!("nobody leads") };
+        sim.crash(leader);
+        let before = log.borrow().len();
+        sim.pass_ms(150);
+        assert!(before > 100 && log.borrow().len() > before, "seed {seed}: {before}");
+        check(&log.borrow());
+    }
+    for wrong in [None, key(2)] {
+        let mut sim = Sim::with_key(3, false, 1, key(1));
+        let log = sim.writer_with(2, 0, wrong);
+        sim.pass_ms(300);
+        assert!(matches!(log.borrow()[..], [Event::Failed(ClientError::Stranger { .. })]), "{:?}", log.borrow());
+    }
 }
 
 #[test]
