@@ -145,9 +145,8 @@ impl Region {
     /// Gives the memory from byte `start` on back to the system, in whole pages: a private region then reads as zeros
     /// there until written again. If the system refuses, the bytes stay resident and keep their contents.
     pub(crate) fn give_back(&self, start: usize) {
-        let Some(len) = self.len.checked_sub(start.next_multiple_of(PAGE_LEN_MAX)).filter(|len| *len > 0) else {
-            return;
-        };
+        let start = start.checked_next_multiple_of(PAGE_LEN_MAX);
+        let Some(len) = start.and_then(|start| self.len.checked_sub(start)).filter(|len| *len > 0) else { return };
         // SAFETY: the range ends with this mapping and begins within it.
         let _ = unsafe {
             let start = self.start.as_ptr().add(self.len - len);

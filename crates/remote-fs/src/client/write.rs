@@ -70,21 +70,23 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.make_room(file, data.len())?;
         let count = end.div_ceil(PAGE as u64) - at / PAGE as u64;
         self.promise(count)?;
-        let written = self.write_promised(file, at, data, count);
-        if written.is_err() {
-            self.client.reserve().forgive(count);
-        }
+        let (new, written) = self.write_promised(file, at, data, count);
+        self.client.reserve().forgive(count - new);
         written
     }
 
-    fn write_promised(&mut self, file: &Arc<File>, at: u64, data: &[u8], count: u64) -> Result<(), Failed> {
+    /// Writes to `count` pages that are promised. Returns the number of those that had no uncommitted data before and
+    /// have now, for which the promise stays. A write that fails may have written a first part.
+    fn write_promised(&mut self, file: &Arc<File>, at: u64, data: &[u8], count: u64) -> (u64, Result<(), Failed>) {
         let mut bases = Bases::new();
         loop {
             let mut state = file.lock();
             if let Some(page) = state.missing(at, data.len(), &bases) {
                 drop(state);
-                let base = self.committed_page(file, page)?;
-                bases.insert(page, base);
+                match self.committed_page(file, page) {
+                    Ok(base) => drop(bases.insert(page, base)),
+                    Err(error) => return (0, Err(error)),
+                }
                 continue;
             }
             let now_ns = self.now_ns();
@@ -94,31 +96,33 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let is_first = state.dirty.is_empty();
             let mut rest = data;
             let mut from = at;
+            let mut result = Ok(());
             while !rest.is_empty() {
                 let (page, offset, len) = part(from, rest.len());
                 let base = bases.get(&page).map(|(bytes, sum)| (&bytes[..], *sum));
                 let wrote = state.dirty.write(&self.client.arena, page, offset, &rest[..len], base);
                 if wrote.is_err() {
-                    // Earlier pages of this write have been written already, which a failed write allows.
-                    self.client.changed_dirty(before, state.dirty.bytes());
-                    return Err(Failed::Memory);
+                    result = Err(Failed::Memory);
+                    break;
                 }
                 (from, rest) = (from + len as u64, &rest[len..]);
             }
-            if is_first {
-                state.dirty_since_ns = now_ns;
-                state.dirty_len = 0;
+            let new = new - state.dirty.new_pages(first, count);
+            if from > at {
+                if is_first {
+                    state.dirty_since_ns = now_ns;
+                    state.dirty_len = 0;
+                }
+                state.dirty_len = state.dirty_len.max(from);
+                state.modified = Some((self.client.config.wall)());
             }
-            state.dirty_len = state.dirty_len.max(from);
-            state.modified = Some((self.client.config.wall)());
             self.client.changed_dirty(before, state.dirty.bytes());
             drop(state);
             self.client.wrote(now_ns);
-            self.client.reserve().forgive(count - new);
             if self.client.dirty_bytes() > self.client.config.dirty_bytes_max / 4 {
                 self.client.wake();
             }
-            return Ok(());
+            return (new, result);
         }
     }
 

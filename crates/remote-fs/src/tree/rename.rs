@@ -3,7 +3,7 @@
 use super::inode::Body;
 use super::permission::{self, WRITE};
 use super::state::{Context, Tree, check_name};
-use crate::protocol::{Attr, Error, Ino, Kind};
+use crate::protocol::{Attr, Error, Ino, Kind, LINKS_MAX};
 
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
@@ -25,14 +25,19 @@ impl Tree {
         }
     }
 
-    /// Checks that an inode may be moved to another directory, which changes the `..` of a directory.
-    fn may_move(&self, context: Context<'_>, ino: Ino, from: Ino, to: Ino) -> Result<(), Error> {
+    /// Checks that an inode may be moved to another directory, in place of `old` if that is there. The `..` of a directory
+    /// changes with it, and counts as a link of its parent.
+    fn may_move(&self, context: Context<'_>, ino: Ino, from: Ino, to: Ino, old: Option<Ino>) -> Result<(), Error> {
         let inode = self.inode(ino)?;
         if inode.kind() != Kind::Directory || from == to {
             return Ok(());
         }
         if self.lies_in(to, ino) {
             return Err(Error::Invalid);
+        }
+        let leaves_link = old.map(|old| self.inode(old)).transpose()?.is_some_and(|old| old.kind() == Kind::Directory);
+        if !leaves_link && self.inode(to)?.links >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
         }
         permission::allows(inode, context.caller, WRITE)
     }
@@ -57,7 +62,7 @@ impl Tree {
                 return Err(Error::NotFound);
             }
             self.may_insert(context, to.0, to.1)?;
-            self.may_move(context, ino, from.0, to.0)?;
+            self.may_move(context, ino, from.0, to.0, None)?;
             self.move_name(context, ino, from, to)?;
             return Ok(None);
         };
@@ -68,9 +73,9 @@ impl Tree {
             return Ok(None);
         }
         self.may_remove(context, to.0, to.1)?;
-        self.may_move(context, ino, from.0, to.0)?;
+        self.may_move(context, ino, from.0, to.0, Some(old))?;
         if flags == EXCHANGE {
-            self.may_move(context, old, to.0, from.0)?;
+            self.may_move(context, old, to.0, from.0, Some(ino))?;
             self.exchange(context, (ino, from), (old, to))?;
             return Ok(None);
         }

@@ -29,7 +29,7 @@ pub fn management(bytes: &[u8]) {
         assert_eq!(Accept::read(&body(accept.packet(key))), Some(accept));
         assert!(accept.granted.credits > 0 && accept.granted.slots > 0 && accept.granted.data_per_packet > 0);
     }
-    for code in 0..5 {
+    for code in 0..8 {
         if let Some(refusal) = Refusal::read(code, bytes) {
             let packet = refusal.packet(key);
             assert_eq!(Header::read(packet.as_bytes()), Ok(Header::management(Kind::Refuse, key, code)));

@@ -233,6 +233,19 @@ fn an_open_file_lives_without_names_and_gets_none_again() {
 }
 
 #[test]
+fn a_directory_moves_only_where_a_link_fits() {
+    let mut world = World::new();
+    let [from, to] = ["from", "to"].map(|name| world.directory(5, SHARED, name, 0o755).unwrap().ino);
+    world.directory(5, from, "d", 0o755).unwrap();
+    world.tree.inode_mut(to).unwrap().links = LINKS_MAX;
+    assert_eq!(world.rename(5, (from, "d"), (to, "d")), Err(Error::TooManyLinks));
+    assert!(world.rename(5, (from, "d"), (from, "e")).is_ok(), "it leaves a link where it takes one");
+    world.tree.inode_mut(to).unwrap().links = LINKS_MAX - 1;
+    assert!(world.rename(5, (from, "e"), (to, "d")).is_ok());
+    assert_eq!(world.tree.attr(to).unwrap().links, LINKS_MAX);
+}
+
+#[test]
 fn a_removed_directory_takes_no_names() {
     let mut world = World::new();
     let ino = world.directory(5, SHARED, "d", 0o777).unwrap().ino;
