@@ -149,7 +149,7 @@ fn every_flipped_bit_of_a_request_is_noticed_or_makes_another_request() {
         if let Some(reason) = expected {
             assert_eq!((stats.dropped(reason), stats.requests_handled), (1, 0), "bit {bit}: {reason:?}");
         } else {
-            // Another kind or type, a copy, or another request of this client.
+            // Another kind or type, a retransmission, or another request of this client.
             assert_eq!(stats.requests_handled + stats.dropped_total(), 1, "bit {bit}");
         }
         assert_eq!(server.sessions(), 2);

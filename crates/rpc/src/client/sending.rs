@@ -36,7 +36,7 @@ impl Clients {
             if left == 0 || most == 0 {
                 break;
             }
-            // Copies go in runs of their own.
+            // Retransmissions go in runs of their own.
             let is_copy = travel.sent < travel.sent_max;
             let alike = if is_copy { travel.sent_max - travel.sent } else { left };
             let count = left.min(alike).min(most).min(u32::from(session.allowed()));

@@ -11,12 +11,12 @@
 //!   says the number.
 //! - **Memory comes back.** When another call finds no memory, or its peer's share is used up, these are given up: a
 //!   request that arrives too slowly, a long response that nobody fetches and, when that is not enough, the buffers of
-//!   short responses that were answered long ago. A request that still finds none is answered `Busy`: it did not run.
-//!   One that is more than all of a peer's share is answered `RequestTooLarge`, since waiting would not help.
+//!   short responses that were answered long ago. A request for which there is still none is answered `Busy`: it did
+//!   not run. One that is larger than a peer's whole share is answered `RequestTooLarge`, since waiting would not help.
 //!
-//! Other limits on what one peer can cost: `sending` (answers), `guesses` (wrong tokens),
-//! `sessions::watching` (sessions that nobody uses). A slot cannot be pushed out of reach either: copies of a request
-//! that a later one in its slot has overtaken are answered with an error.
+//! Other limits on what one peer can cost: `sending` (answers), `guesses` (wrong tokens), `sessions::watching`
+//! (sessions that nobody uses). A slot cannot be pushed out of reach either: retransmissions of a request that a later
+//! one in its slot has overtaken are answered with an error.
 
 use sinew_mem::{Arena, MessageBuffer};
 
