@@ -323,7 +323,7 @@ impl Lane {
 }
 
 impl Layer for FaultLayer {
-    /// A port may give the peer's name to another, who must not get packets meant for it.
+    /// A port may later give the peer's name to another peer, which must not get packets meant for this one.
     fn forgotten(&mut self, peer: Peer) {
         if !self.tx.holds_nothing() || !self.rx.holds_nothing() {
             self.handle.lock().counts.dropped += self.tx.forget(peer) + self.rx.forget(peer);

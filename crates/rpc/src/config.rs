@@ -84,7 +84,7 @@ pub struct Config {
     /// looks for late packets five times within it. Half a millisecond is still longer than most pauses of a busy
     /// machine.
     pub retransmit_timeout_ns: u64,
-    /// Whether the time-out grows with the round trips.
+    /// Choice of the time-out: one that grows with the round trips, or a fixed one.
     pub timeout: Timeout,
     /// Time after which a request of several packets, none of which came meanwhile, or a response of which nothing was
     /// asked for meanwhile, counts as stalled. It is given up when another call finds no memory, or when its peer has

@@ -320,7 +320,7 @@ fn before_anything_is_measured_the_first_answer_to_a_copy_bounds_the_round_trip(
         let (world, mut client, server) = hand_server(config, SMALL);
         send(&mut client, server.session, ECHO, &pattern(300, 1), 0);
         let number = server.turn(&mut client)[0].0.request_number;
-        // Copies leave after 100, 300 and 700 us.
+        // Retransmissions leave after 100, 300 and 700 us.
         assert_eq!(sent_after(&world, &mut client, &server, 1_000).len(), 3);
         let answer = server.header(CreditReturn, number, 0, 0);
         server.send(Header { is_copy: true, ..answer }, &[]);

@@ -325,7 +325,7 @@ fn send_copy(client: &HandClient, number: u64, message: &[u8]) {
 
 /// Somebody who knows the session, or a bug, used a much larger request number on a slot, so that all of the client's
 /// next calls there look old. After at most eight retransmissions of one, the server answers with an error; it does not
-/// answer packets that are not retransmissions.
+/// answer other late packets.
 #[test]
 fn a_request_whose_slot_is_ahead_of_it_is_answered_with_an_error_after_some_copies() {
     let world = World::new();

@@ -1,8 +1,8 @@
 //! Time that is lost rarely and all at once, kept apart from what each get takes.
 //!
 //! A thread that shares its processor with a program that computes loses a slice of milliseconds after each of its own.
-//! One get in a thousand meets it, so an average of recent gets shows either nothing of it or nothing else. [`Stalls`]
-//! keeps how much is lost for each nanosecond that something ran, over several slices.
+//! Only one get in a thousand meets it, so an average of recent gets shows either no trace of it or little else.
+//! [`Stalls`] keeps how much is lost for each nanosecond that something ran, over several slices.
 
 /// The shortest run that a stall is compared with, in nanoseconds: what is lost to an interrupt is no slice.
 const SLICE_MIN_NS: u64 = 1_000_000;
@@ -91,8 +91,8 @@ impl Stalls {
         }
     }
 
-    /// Records whether a computing program competes, as known by other means than a stall. Returns whether that is
-    /// news.
+    /// Records whether a computing program competes, as known by other means than a stall. Returns whether this was not
+    /// known before.
     ///
     /// Until a stall shows what the program takes, the guess is an even share. It is made once and held for a while
     /// only, since a program of lower priority takes nothing.

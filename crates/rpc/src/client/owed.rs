@@ -19,7 +19,7 @@ use super::Clients;
 use crate::names::SessionId;
 use crate::shared::Shared;
 
-/// Number of a session's owed calls above which calls whose credits are all back are no longer cancelled at the server:
+/// Number of a session's owed calls from which on calls whose credits are all back are not cancelled at the server:
 /// such a cancellation is only a hint.
 const TOLD_MAX: usize = 64;
 

@@ -17,7 +17,7 @@ pub struct DcqcnConfig {
     pub raise_bytes: u64,
     /// Weight of the newest mark: 0 to 1.
     pub newest: f64,
-    /// Steps that each recover half of the cut, before the rate grows beyond its old value.
+    /// Steps that each make up half of what is missing, before the rate grows beyond its old value.
     pub fast_steps: u32,
     /// Growth of the rate per step after that, in bytes per second.
     pub step_bytes_per_s: f64,

@@ -8,8 +8,8 @@
 //! endpoint without a handle looks at nothing more, and a sleeping endpoint is woken as it is for an answer, whatever
 //! it sleeps on. Closures run in the turn that finds them, with the endpoint as a `dyn Endpoint`; a turn within a
 //! closure begins none, so closures do not nest. Calls complete in a lane that the endpoint empties itself at the end
-//! of each turn. An endpoint that is dropped ends the calls in progress with an error that says whether they may have
-//! run, and those that have not begun with `EndpointGone`, which says that they did not run.
+//! of each turn. An endpoint that is dropped ends calls in progress as the end of their sessions does, and those that
+//! have not begun with `EndpointGone`, which says that they did not run.
 
 mod pending;
 
