@@ -312,7 +312,7 @@ pub(crate) fn len_of(what: What, targets: &[MessageBuffer]) -> usize {
     }
 }
 
-/// What an operation asks for, and its immediate.
+/// An operation without its data, and its immediate.
 #[inline(always)]
 pub(crate) fn what(operation: &Operation<'_>) -> (What, Option<u32>) {
     match *operation {
