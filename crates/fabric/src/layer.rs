@@ -165,7 +165,7 @@ pub trait Layer {
         false
     }
 
-    /// Time at which a held packet should go on, so that nobody sleeps through it.
+    /// Time at which a held packet should be released, so that nobody sleeps through it.
     fn next_due_ns(&self) -> Option<u64> {
         None
     }

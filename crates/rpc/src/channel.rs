@@ -215,7 +215,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ChannelError`] when a session could not be opened. The channel goes on with the sessions that it has.
+    /// [`ChannelError`] when a session could not be opened. The channel keeps the sessions that it has.
     pub fn reconnect<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<usize, ChannelError> {
         let before = self.sessions.clone();
         let result = self.reopen(endpoint);
@@ -318,8 +318,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ChannelError`] when a session could not be opened, or was lost. The channel goes on with the sessions that it
-    /// has, and [`Self::begin_reconnect`] tries again.
+    /// [`ChannelError`] when a session could not be opened, or was lost. The channel keeps the sessions that it has,
+    /// and [`Self::begin_reconnect`] tries again.
     pub fn poll<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<bool, ChannelError> {
         for &session in &self.sessions {
             while let Some(event) = endpoint.take_session_event(self.options.lane, session) {

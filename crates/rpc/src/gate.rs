@@ -101,7 +101,7 @@ pub enum Knocked {
     Welcome,
     /// The next message to send.
     Send(Message),
-    /// The other side has another key or none, or its answer makes no sense.
+    /// The other side has another key or none, or its answer is malformed.
     Refused(&'static str),
 }
 

@@ -349,7 +349,7 @@ fn a_request_whose_slot_is_ahead_of_it_is_answered_with_an_error_after_some_copi
     };
     assert_eq!((answer.kind, answer.request_number, answer.session), (CallError, 16, client.key));
     assert_eq!(server.stats().requests_handled, 1);
-    // The slot itself goes on from its present number.
+    // The slot itself continues from its present number.
     client.request((8 << 20) + 8, 0, b"further ahead");
     assert_eq!(client.turn(&mut server)[0].1, b"further ahead");
 }

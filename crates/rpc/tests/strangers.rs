@@ -1,4 +1,4 @@
-//! Damaged, truncated, replayed and forged packets: each is dropped for its reason, and good sessions go on.
+//! Damaged, truncated, replayed and forged packets: each is dropped for its reason, and good sessions are unaffected.
 
 mod common;
 
@@ -415,7 +415,7 @@ fn requests_that_stopped_arriving_are_given_up_when_others_need_the_memory() {
     let over = run(&world, &mut client, &mut server, 1);
     assert!(over.len() == 1 && over[0].result.is_ok(), "{over:?}");
     assert!(server.stats().requests_given_up > 0);
-    // A client that goes on with such a request learns that it did not run.
+    // A client that continues such a request learns that it did not run.
     greedy.request(8, 1, &message);
     let answers = greedy.turn(&mut server);
     assert_eq!(answers.iter().map(|answer| answer.0.kind).collect::<Vec<_>>(), [sinew_wire::Kind::CallError]);

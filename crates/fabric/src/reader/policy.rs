@@ -48,10 +48,10 @@
 //! - **The first sleep after polling is no measurement**, because it pays back the time that polling took in excess. A
 //!   reader that sleeps for a try, and pays back meanwhile, sleeps for a few gets more: these are measurements, and it
 //!   is not charged for what it owed. The time that a slice takes ages no measurement.
-//! - **A thread that sleeps cannot see who computes beside it.** But the system counts how long a processor is idle
-//!   (`sinew_host::IdleTime`), and a thread that is told so after its sleep knows at once: if the processor was idle
-//!   for a quarter of the sleep, the thread is alone on it; if it was never idle (2 % at most), it is not. Until the
-//!   first slice is lost the guess is an even share, for a tenth of a second at most, since programs of a lower
+//! - **A thread that sleeps cannot see what competes for its processor.** But the system counts how long a processor is
+//!   idle (`sinew_host::IdleTime`), and a thread that is told so after its sleep knows at once: if the processor was
+//!   idle for a quarter of the sleep, the thread is alone on it; if it was never idle (2 % at most), it is not. Until
+//!   the first slice is lost the guess is an even share, for a tenth of a second at most, since programs of a lower
 //!   priority take none.
 //! - **A server says the same of its own processor** in its answers, in a field that only refusals used before.
 //! - **Exploring is paid from a budget of cost**, not of tries: a choice that costs ten times as much is tried a tenth
@@ -461,8 +461,8 @@ impl Policy {
         }
     }
 
-    /// Records whether a program computes beside our thread, as found while it slept. This is known at once, whereas
-    /// stalls show it late, or never to a thread that sleeps.
+    /// Records whether a program competes with our thread for its processor, as found while the thread slept. This is
+    /// known at once, whereas stalls show it late, or never to a thread that sleeps.
     pub fn ours_is_shared(&mut self, is_shared: bool, now_ns: u64) {
         // The cost of gets that meet no stall stays as measured.
         if self.lost.polling.competes(is_shared, now_ns) && is_shared {

@@ -82,7 +82,7 @@ impl Clients {
         }
     }
 
-    /// Lets a call go on that may have packets to send, after those that wait already.
+    /// Continues a call that may have packets to send, after those that wait already.
     pub(super) fn pump_in_turn(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
         let place = self.table.place_of(id);
         let session = &mut self.table.entries[index];

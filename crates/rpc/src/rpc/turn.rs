@@ -1,4 +1,4 @@
-//! The loop: the steps of a turn and their order, and how long the loop goes on.
+//! The loop: the steps of a turn, their order, and the conditions for the loop to end or sleep.
 //!
 //! Enqueued calls are sent before anything is received: polling an empty ring can cost a cache miss, for which no
 //! request should wait. A turn also disarms the endpoint if somebody sleeps on it. Checking for that costs nothing

@@ -105,8 +105,8 @@ impl Servers {
 
     /// Gives up requests that arrive too slowly or not at all, and long responses that nobody fetches. If that is not
     /// enough, also gives up the buffers of short responses that were sent long ago: a client must not keep the memory
-    /// of others for as long as it lives. A client that goes on with such a call gets an error. Returns whether any
-    /// memory was freed. With `of`, only what that peer holds is given up.
+    /// of others for as long as it lives. A client that continues such a call gets an error. Returns whether any memory
+    /// was freed. With `of`, only what that peer holds is given up.
     #[cold]
     fn give_up_stalled(&mut self, shared: &mut Shared, len: usize, of: Option<u32>) -> bool {
         let next_ns = of.map_or(self.next_give_up_ns, |peer| shared.peers.get(peer).next_give_up_ns);
