@@ -9,8 +9,8 @@
 //! through a data centre differ in length, routing changes duplicate, and memory errors pass 16-bit checksums.
 //!
 //! Delays are measured on the clock of the bursts ([`RxBurst::time_ns`](crate::RxBurst::time_ns)): a packet that is
-//! held back goes on when the port next receives at or after its time. If its peer is forgotten meanwhile, the packet
-//! is lost.
+//! held back is released when the port next receives at or after its time. If its peer is forgotten meanwhile, the
+//! packet is lost.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -32,7 +32,7 @@ pub struct Faults {
     pub reorder: f64,
     /// Packets that may overtake a reordered one; at least 1.
     pub reorder_packets_max: u64,
-    /// Time in nanoseconds after which a reordered packet goes on, even if too few have overtaken it.
+    /// Time in nanoseconds after which a reordered packet is released, even if too few have overtaken it.
     pub reorder_ns_max: u64,
     /// Probability that a packet is delayed, which also lets others overtake it.
     pub delay: f64,
@@ -116,7 +116,7 @@ struct Control {
 pub struct FaultHandle(Arc<Mutex<Control>>);
 
 impl FaultHandle {
-    /// Sets the faults from now on. Packets that are held back still go on at their time.
+    /// Sets the faults from now on. Packets that are held back are still released at their time.
     pub fn set(&self, config: FaultConfig) {
         self.lock().config = config;
     }
@@ -243,13 +243,13 @@ impl Lane {
         (before - self.delayed.len() - self.overtaken.len()) as u64
     }
 
-    /// Time at which the next packet goes on even if no other follows; `u64::MAX` when none is held back.
+    /// Time at which the next packet is released even if no other follows; `u64::MAX` when none is held back.
     fn next_due_ns(&self) -> u64 {
         let delayed_ns = self.delayed.peek().map(|delayed| delayed.due_ns);
         self.overtaken.iter().map(|overtaken| overtaken.due_ns).chain(delayed_ns).min().unwrap_or(u64::MAX)
     }
 
-    /// Sends one packet through the faults; `pass` gets those that go on at once.
+    /// Sends one packet through the faults; `pass` gets those that are not held back.
     fn admit(
         &mut self,
         faults: &Faults,
@@ -323,7 +323,7 @@ impl Lane {
 }
 
 impl Layer for FaultLayer {
-    /// A port may give the peer's name to another, who must not get packets meant for it.
+    /// A port may later give the peer's name to another peer, which must not get packets meant for this one.
     fn forgotten(&mut self, peer: Peer) {
         if !self.tx.holds_nothing() || !self.rx.holds_nothing() {
             self.handle.lock().counts.dropped += self.tx.forget(peer) + self.rx.forget(peer);

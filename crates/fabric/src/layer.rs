@@ -128,7 +128,7 @@ pub trait Layer {
     /// [`PacketPort::peer_left`]), or that the port inside knows that the peer is gone
     /// ([`PeerLoss::is_certain`](crate::PeerLoss::is_certain)). The layer can drop what it keeps of the peer. It may be
     /// told of the same peer more than once, or of one that it never met, and may meet the peer again later: a last
-    /// copy of some packet may still come.
+    /// retransmission of some packet may still come.
     ///
     /// Values that must never repeat, such as the numbers that a layer seals with, must not start again after this
     /// call: earlier packets are still in flight.
@@ -139,7 +139,7 @@ pub trait Layer {
     /// Handles a packet to transmit: hands it to `tx`, or does not. `now_ns` is the time at which the port last
     /// received.
     ///
-    /// A retransmission is pushed like the first copy: a layer never sees the same packet twice as such.
+    /// A retransmission is pushed like any packet: a layer cannot tell that it has seen the packet before.
     fn push(&mut self, packet: TxPacket<'_>, now_ns: u64, tx: &mut dyn PacketTx, pool: &mut Pool) {
         let _ = (now_ns, pool);
         tx.push(packet);
@@ -165,7 +165,7 @@ pub trait Layer {
         false
     }
 
-    /// Time at which a held packet should go on, so that nobody sleeps through it.
+    /// Time at which a held packet should be released, so that nobody sleeps through it.
     fn next_due_ns(&self) -> Option<u64> {
         None
     }

@@ -2,8 +2,8 @@
 //!
 //! A sleeping thread costs a wake-up (tens of microseconds if processors idle deeply), and a spinning one costs a core.
 //! How a thread divides its time between the two is a policy ([`PollerConfig`]): rdmabox's adaptive polling (IV-B,
-//! Algorithm 3), those that it is compared with (III-B), and one of this project's own that counts time instead of
-//! turns. A [`Poller`] carries out a policy and counts what it did.
+//! Algorithm 3), the policies that it is compared with (III-B), and one of this project's own that counts time instead
+//! of turns. A [`Poller`] carries out a policy and counts what it did.
 
 /// The next step of a polling loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

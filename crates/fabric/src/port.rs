@@ -184,7 +184,7 @@ pub enum Dropped {
     NoSuchPeer,
     /// Sending: longer than [`Caps::packet_len_max`].
     TooLong,
-    /// Receiving: a length, offset or index made no sense.
+    /// Receiving: a length, offset or index was invalid.
     Malformed,
     /// Receiving: the sender revoked the packet before it was read.
     Revoked,

@@ -150,8 +150,8 @@ pub trait Readiness {
     }
 
     /// Reports that the thread is awake: the descriptor is no longer readable, and nobody has to wake the thread.
-    /// Returns whether a waker was called since it was armed, as far as that can be told from other news; that wake-up
-    /// is then used up. Does nothing if it is not armed.
+    /// Returns whether a waker was called since it was armed, where that can be distinguished from other causes; that
+    /// wake-up is then consumed. Does nothing if it is not armed.
     fn disarm(&mut self) -> bool {
         false
     }
@@ -323,7 +323,7 @@ impl Alarm {
     }
 
     /// Sets the alarm: from now on wakers make it readable. Returns false when a waker was called before; the alarm is
-    /// then not set, and that wake-up is used up. Either a check after this call sees what was done before a waker was
+    /// then not set, and that wake-up is consumed. Either a check after this call sees what was done before a waker was
     /// called, or the alarm becomes readable.
     pub fn set(&self) -> bool {
         let was_woken = self.armed.get() && self.clear();

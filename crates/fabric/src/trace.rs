@@ -168,7 +168,7 @@ impl<S: TraceSink> Layer for TraceLayer<S> {
         self.names.insert(peer, describe());
     }
 
-    /// A port may give the peer's name to another.
+    /// A port may later give the peer's name to another peer.
     fn forgotten(&mut self, peer: Peer) {
         self.names.remove(&peer);
     }

@@ -60,8 +60,8 @@
 //!   the operation is over. (For a real device, that table outlives the device's own queue pair.) So `mem::forget`
 //!   loses memory, and never soundness.
 //! - **A buffer can be registered by itself.** A buffer of an arena that the domain does not know can be registered
-//!   with [`ProtectionDomain::register`], which keeps its *place* mapped, and not the buffer. That is sound whoever has
-//!   the buffer: only what is posted is written, and the exclusive handle of that lies in a queue pair's table.
+//!   with [`ProtectionDomain::register`], which keeps its *place* mapped, and not the buffer. That is sound, no matter
+//!   who has the buffer: only what is posted is written, and the exclusive handle of that lies in a queue pair's table.
 //!   [`Registered`] takes the buffer, and refuses to end while it is out. A queue pair looks among the registrations
 //!   ([`Registry`]) when a buffer is of none of the domain's arenas.
 //! - **Exposed memory is never a slice.** `sinew_mem::SharedMemory` is copied out of, or loaded by words, for as long

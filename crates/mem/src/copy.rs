@@ -85,7 +85,7 @@ unsafe fn copy_block(source: *const u8, target: *mut u8, len: usize) {
 pub(crate) unsafe fn copy_words<const COUNT: usize>(source: *const u8, target: *mut u8) {
     let (source, target) = (source.cast::<u64>(), target.cast::<u64>());
     for at in 0..COUNT {
-        // SAFETY: the caller's promises. Volatile, lest the compiler merge the loads into wider ones.
+        // SAFETY: the caller's promises. Volatile, so that the compiler does not merge the loads into wider ones.
         unsafe { target.add(at).write_unaligned(source.add(at).read_volatile()) };
     }
 }

@@ -32,7 +32,7 @@ impl WakeCell {
     }
 
     /// Declares that the thread goes to sleep. Returns false if a waker has come since it last slept: the thread stays
-    /// awake, and the wake-up is used up.
+    /// awake, and the wake-up is consumed.
     pub fn sleep(&self) -> bool {
         if self.state.compare_exchange(AWAKE, SLEEPING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return true;

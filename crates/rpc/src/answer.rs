@@ -1,5 +1,5 @@
-//! Data that passes between the server's half of the protocol and the handlers: requests, and the ways back for
-//! answers.
+//! Data that passes between the server's half of the protocol and the handlers: requests, and the routes by which
+//! answers come back.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -137,7 +137,7 @@ struct Waiting {
     is_closed: bool,
 }
 
-/// The way from other threads back to an endpoint.
+/// The route by which other threads return answers to an endpoint.
 pub(crate) struct Returns {
     /// Whether answers, or a queue beside them, may hold something, so that the endpoint is mostly spared the locks.
     /// Set after a push; partner of the swap in `take`.
@@ -226,7 +226,7 @@ impl Returns {
         }
     }
 
-    /// Closes this way back, as the endpoint is being dropped: frees the answers that it has not taken, and any that
+    /// Closes this route, because the endpoint is being dropped: frees the answers that it has not taken, and any that
     /// still come.
     pub fn close(&self) {
         let left = {

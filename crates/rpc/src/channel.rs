@@ -1,9 +1,9 @@
 //! Channels: several sessions with one server, for many calls in flight.
 //!
-//! A channel is a list of sessions, and knows of them only what the endpoint says of their names: how many slots each
-//! has, and whether it is there. It keeps no state that could be wrong, so anybody may end, lose or open sessions
-//! meanwhile. Calls go to the sessions in turn, past those without room. While a channel opens, it takes the events of
-//! its own sessions out of their order (`take_session_event`), and so nobody else's.
+//! A channel is a list of session names. For each call it asks the endpoint whether a session still exists, and how
+//! many of its slots are free. It keeps no copy of this, which could go stale, so others may open, end or lose sessions
+//! meanwhile. Calls go to the sessions in turn, skipping those without a free slot. While a channel opens, it takes the
+//! events of its own sessions out of order (`take_session_event`), and leaves all others alone.
 
 use sinew_fabric::Address;
 use sinew_mem::MessageBuffer;
@@ -14,8 +14,8 @@ use crate::events::SessionEvent;
 use crate::names::{CallId, RequestType, SessionId, SessionSlots};
 use crate::options::{CallOptions, ConnectOptions};
 
-/// Rounds of opening sessions: another round begins when a session is lost while others open. A server that restarts
-/// loses all sessions it had before; a server that keeps losing sessions is not worth waiting for.
+/// The most rounds of opening sessions: another round begins when a session is lost while others open. A server that
+/// restarts loses all sessions it had before; a server that keeps losing sessions is not worth waiting for.
 const ROUNDS_MAX: u32 = 3;
 
 /// A connection to one server that can have a given number of calls in flight, over as many sessions as that needs.
@@ -24,7 +24,7 @@ const ROUNDS_MAX: u32 = 3;
 /// further calls wait in its queue. A channel opens sessions until they have enough slots, and gives each call to a
 /// session that has room, in turn. One method, [`Self::reconnect`], replaces sessions that have ended. The channel
 /// holds only the names of the sessions: they belong to the endpoint, calls complete on the lane that their options
-/// name, and whoever polls events hears of the sessions.
+/// name, and the sessions' events go to their lane as usual.
 ///
 /// ```no_run
 /// use sinew_rpc::{Channel, Endpoint, RequestType};
@@ -215,7 +215,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ChannelError`] when a session could not be opened. The channel goes on with the sessions that it has.
+    /// [`ChannelError`] when a session could not be opened. The channel keeps the sessions that it has.
     pub fn reconnect<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<usize, ChannelError> {
         let before = self.sessions.clone();
         let result = self.reopen(endpoint);
@@ -318,8 +318,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ChannelError`] when a session could not be opened, or was lost. The channel goes on with the sessions that it
-    /// has, and [`Self::begin_reconnect`] tries again.
+    /// [`ChannelError`] when a session could not be opened, or was lost. The channel keeps the sessions that it has,
+    /// and [`Self::begin_reconnect`] tries again.
     pub fn poll<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<bool, ChannelError> {
         for &session in &self.sessions {
             while let Some(event) = endpoint.take_session_event(self.options.lane, session) {
@@ -332,7 +332,7 @@ impl Channel {
         }
         let status = self.status(endpoint);
         if status.gone > 0 {
-            // Whoever polled the events has learned the reason.
+            // Another user polled the events, and has the reason.
             return Err(ChannelError::Gone { address: self.address.to_string(), gone: status.gone });
         }
         if status.opening > 0 {

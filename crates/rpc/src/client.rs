@@ -3,7 +3,7 @@
 //! Only clients keep state that is rolled back when packets are lost (nsdi19 5). In a call of N request packets and M
 //! response packets the client sends N + M - 1 packets (the requests, then a request-for-response for each response but
 //! the first). It receives as many (credit returns for all requests but the last, then the responses). So two counters
-//! tell how far the call is.
+//! describe a call's progress.
 //!
 //! A call comes in here, waits in [`queue`] if need be, leaves in [`sending`], is answered in [`answers`] and ends in
 //! [`ending`]. [`recovery`] handles answers that do not come, [`deadlines`] those that come too late, and [`owed`]

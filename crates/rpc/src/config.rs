@@ -84,11 +84,11 @@ pub struct Config {
     /// looks for late packets five times within it. Half a millisecond is still longer than most pauses of a busy
     /// machine.
     pub retransmit_timeout_ns: u64,
-    /// Whether the time-out grows with the round trips.
+    /// Choice of the time-out: one that grows with the round trips, or a fixed one.
     pub timeout: Timeout,
     /// Time after which a request of several packets, none of which came meanwhile, or a response of which nothing was
     /// asked for meanwhile, counts as stalled. It is given up when another call finds no memory, or when its peer has
-    /// used up its share. If its client does go on, its call fails with [`crate::Cause::ServerBusy`].
+    /// used up its share. If its client continues it after all, its call fails with [`crate::Cause::ServerBusy`].
     pub stalled_request_ns: u64,
     /// Largest part that one peer may have of what all peers share, in percent: of receive capacity, of sessions, and
     /// of memory for its requests and responses. Requests that deferred calls or workers hold count until they are

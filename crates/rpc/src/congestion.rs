@@ -6,19 +6,19 @@
 //!
 //! # Design
 //!
-//! A packet's round trip, without the time for which the server kept the request, goes into its session's algorithm.
-//! This says how fast the session may send (Timely, DCQCN), or how much it may have in flight (Swift, and below one
-//! packet how fast). Marks of switches come with a received burst (`RxBurst::marked`), and a server passes them on in a
-//! notice, at most once in 50 us for each session. An uncongested session bypasses both; the experiment `nsdi19-table3`
-//! measures the cost that remains.
+//! A packet's round trip, less the time for which the server kept the request, is the input of its session's algorithm.
+//! Its output is how fast the session may send (Timely, DCQCN), or how much it may have in flight (Swift; for less than
+//! one packet, how fast it may send). Marks of switches come with a received burst (`RxBurst::marked`), and a server
+//! passes them on in a notice, at most once in 50 us for each session. An uncongested session bypasses the algorithm
+//! and the pacing wheel; the experiment `nsdi19-table3` measures the cost that remains.
 //!
-//! Packets of a slowed session stay with the session, in order, and the wheel only knows when to look at it again. In
-//! the first form, packets were on the wheel, as in Carousel. Those of one session then overtook each other when its
-//! rate rose or a turn was late, which go-back-N takes for losses, and packets of finished calls kept their places and
-//! their session's time.
+//! Packets of a slowed session stay with the session, in order, and the wheel only holds the time at which the session
+//! may next send. The first version put packets on the wheel, as Carousel does. Packets of one session then overtook
+//! each other when its rate rose or a turn was late, which go-back-N takes for losses, and packets of finished calls
+//! stayed on the wheel and used up their session's rate.
 //!
-//! The round trip of a call is measured by one packet at a time, not by each. So rates follow more slowly than
-//! nsdi19's, and Timely's parameters are calibrated to that.
+//! The round trip of a call is measured by one packet at a time, not by each. So rates adapt more slowly than in
+//! nsdi19, and Timely's parameters are calibrated for that.
 
 mod dcqcn;
 mod swift;

@@ -5,8 +5,8 @@
 //!
 //! # Files
 //!
-//! The core does no I/O. It is a few roles, each a type with methods of its own, over what they share, which they are
-//! handed:
+//! The core does no I/O. It consists of a few roles, each a type of its own, whose methods are passed the state that
+//! the roles share:
 //!
 //! ```text
 //! rpc.rs       Rpc: the port, the clock, the loop        sessions.rs  opening and ending sessions, watching peers
@@ -19,23 +19,24 @@
 //!              for other threads
 //! ```
 //!
-//! A file uses those below it, and its own modules; `cargo xtask tidy` checks that no other circle comes about. Clients
-//! and servers do not know each other. Sessions are above both, since a session that ends takes its calls along. The
-//! meaning of a packet's fields is an enum (`sinew_wire::Meaning`), so no field is a length here and a bit map there.
+//! A file uses those below it, and its own modules; `cargo xtask tidy` checks that files use each other in no other
+//! circle. Clients and servers do not know each other. Sessions are above both, since a session that ends takes its
+//! calls along. The meaning of a packet's fields is an enum (`sinew_wire::Meaning`), so no field is a length here and a
+//! bit map there.
 //!
 //! # What a small call touches
 //!
-//! Small calls are bound by instructions, not by the distance of the cores. `cargo xtask cost` counts these
-//! instructions, and `costs.toml` is their ledger. So the common packet is looked for first, with its session and slot
-//! in hand, and every other packet takes another way, out of line, from its first byte on: `take_short`, in either
-//! role, changes nothing before it knows that it can finish.
+//! The rate of small calls is limited by instructions, not by the distance between the cores. `cargo xtask cost` counts
+//! these instructions, and `costs.toml` is their ledger. So each packet is first tried as the common case, with its
+//! session and slot looked up once. Any other packet is handled from the start by a slow path, out of line:
+//! `take_short`, in either role, changes nothing before it knows that it can finish.
 //!
 //! The slots of client and server say what a short call is (`client::state`, `server::state`). State of thousands of
 //! sessions lies in memory and not in the caches, so tables grow into memory that is advised for huge pages, and
 //! sessions, slots and response buffers are prefetched over a burst (`Rpc::prefetch_session` does it for calls to
 //! come).
 //!
-//! What was tried, and what it brought, in instructions of a call in batches of 8 (callgrind):
+//! Changes that were tried, and the instructions of a call in batches of 8 after each (callgrind):
 //!
 //! | | client | server |
 //! | --- | --- | --- |
@@ -46,8 +47,8 @@
 //! | one comparison for all timers; a leaner announcement; short copies inline; replies that call nothing | 586 | 439 |
 //! | limits settled early; one comparison for first packets; a link polled without a loop; one iterator | 568 | 393 |
 //!
-//! Not worth it: taking in the burst inline (it spills more registers than it saves calls), handing the header on to
-//! the other way instead of reading it again (21 instructions more for each small call), transmitting inline, and a
+//! Not worth it: receiving the burst inline (the calls saved cost less than the registers spilt), handing the header on
+//! to the slow path instead of reading it again (21 instructions more for each small call), transmitting inline, and a
 //! queue of finished slots in place of completions (slots would wait for their user to poll).
 
 use std::num::NonZeroU64;
@@ -111,7 +112,7 @@ impl Core {
         options: CallOptions,
     ) -> Result<CallId, Rejected> {
         let Self { shared, clients, .. } = self;
-        // The deadline is non-zero: one at the clock's zero has passed, just as one a moment later.
+        // The deadline must not be zero. One at the clock's origin has passed, and so has one a nanosecond later.
         let deadline_ns = options.ends_ns(shared.now_ns).and_then(|ends_ns| NonZeroU64::new(ends_ns.max(1)));
         let (request_type, lane, tag) = (request_type.number(), options.lane.index(), options.tag);
         let call = NewCall { request_type, lane, tag, deadline_ns };

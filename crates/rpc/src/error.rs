@@ -333,7 +333,7 @@ impl From<Rejected> for Error {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The channel was to have no call in flight.
+    /// The channel was asked to hold no calls in flight.
     #[error("a channel needs at least one call in flight")]
     NoCalls,
     /// The channel would need more sessions than this endpoint may have.

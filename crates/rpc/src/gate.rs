@@ -1,12 +1,12 @@
-//! Access control: callers that have a key, or, where there is none, anybody.
+//! Access control: admits callers that have the key, or anybody where there is no key.
 //!
 //! A caller greets, gets a nonce, and proves that it has the key by a keyed checksum of it (SipHash-2-4 of 128 bits).
 //! The proof holds for its session, whose packets the transport keeps apart from others'; nothing that is sent is
 //! encrypted.
 //!
-//! In the [exchange](Gate::hear) of bytes that is made here, the answering side proves itself too: a [`Knock`] greets
-//! with a nonce of its own, and the answer has a proof over both. Each proof names the side that made it, so that one
-//! side's cannot be presented as the other's.
+//! In the [exchange](Gate::hear) of bytes defined here, the answering side proves itself too: a [`Knock`] greets with a
+//! nonce of its own, and the answer has a proof over both. Each proof names the side that made it, so that one side's
+//! cannot be presented as the other's.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -94,14 +94,14 @@ pub struct Knock {
     nonce: Nonce,
 }
 
-/// How an answerer took a message of a [`Knock`].
+/// Result of an answer to a [`Knock`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Knocked {
     /// The caller may call.
     Welcome,
-    /// This is to be sent next.
+    /// The next message to send.
     Send(Message),
-    /// It has another key, or none, or the answer makes no sense.
+    /// The other side has another key or none, or its answer is malformed.
     Refused(&'static str),
 }
 
@@ -138,7 +138,7 @@ impl Knock {
 }
 
 enum Caller {
-    /// It has to answer this; with its own nonce, if it had one.
+    /// Challenged with this nonce; the second is the caller's own, if it sent one.
     Asked(Nonce, Option<Nonce>),
     Known,
 }
@@ -170,7 +170,7 @@ impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
         &mut *self.random
     }
 
-    /// Takes a message of a [`Knock`]. The answer is for its caller.
+    /// Handles a message of a [`Knock`], and returns the answer for its caller.
     pub fn hear(&mut self, caller: C, bytes: &[u8]) -> Message {
         let body = bytes.split_first().and_then(|(kind, body)| Some((*kind, body.try_into().ok()?)));
         match body {
@@ -191,7 +191,7 @@ impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
     fn challenge(&mut self, caller: C, theirs: Option<Nonce>) -> Option<(Nonce, [u8; PROOF_LEN])> {
         let key = self.key.clone()?;
         if self.strangers >= self.strangers_max {
-            // Those that greeted and proved nothing have to begin again.
+            // Callers that greeted and proved nothing have to begin again.
             self.callers.retain(|_, caller| matches!(caller, Caller::Known));
             self.strangers = 0;
         }
@@ -203,7 +203,7 @@ impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
         Some((nonce, key.proof(Side::Answerer, theirs.as_ref(), &nonce)))
     }
 
-    /// Whether the proof is good: from then on the caller is known.
+    /// Checks a proof, and returns whether it is good; if so, the caller is known from now on.
     pub fn prove(&mut self, caller: C, proof: &[u8; PROOF_LEN]) -> bool {
         let (Some(key), Some(Caller::Asked(nonce, theirs))) = (&self.key, self.callers.get(&caller)) else {
             return self.key.is_none();
@@ -223,7 +223,7 @@ impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
         self.key.is_none() || matches!(self.callers.get(&caller), Some(Caller::Known))
     }
 
-    /// The caller is gone.
+    /// Forgets a caller that is gone.
     pub fn forget(&mut self, caller: C) {
         if let Some(Caller::Asked(..)) = self.callers.remove(&caller) {
             self.strangers = self.strangers.saturating_sub(1);

@@ -5,9 +5,9 @@
 //! is never closed.
 //!
 //! The main lane is as quick as an endpoint without lanes. A client library or a future opens a lane of its own, with a
-//! bounded backlog, and is told once when something came. Closing a lane cancels its calls and ends its sessions.
-//! Nobody looks at a lane in which nothing happens: a turn and a call beside a thousand idle lanes cost what they cost
-//! beside none (`cargo xtask cost`).
+//! bounded backlog, and is told once when something came. Closing a lane cancels its calls and ends its sessions. Idle
+//! lanes are never looked at: with a thousand of them, a turn and a call cost what they cost without any (`cargo xtask
+//! cost`).
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ impl LaneId {
     /// The lane of calls that other threads handed over; the endpoint itself takes their completions.
     pub(crate) const REMOTE: Self = Self { index: 2, generation: 0 };
 
-    /// The lane of sessions whose events nobody gets.
+    /// The lane of sessions whose events are dropped.
     pub(crate) const NOBODY: Self = Self { index: u32::MAX, generation: 0 };
 
     /// The index by which a call's slot knows the lane.

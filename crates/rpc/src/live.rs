@@ -1,7 +1,7 @@
 //! An endpoint's counters, readable by other threads while it runs.
 //!
 //! One thread writes, with plain stores; any thread reads. A version, which changes before and after each write, tells
-//! a reader whether the counters it read are all of one moment. The endpoint never waits for a reader.
+//! a reader whether the counters that it read are a consistent snapshot. The endpoint never waits for a reader.
 //!
 //! An endpoint with a reader publishes its counters once in each busy turn, before its answers leave, and before it
 //! sleeps. It costs 23 instructions a call in batches of 8, and 236 one by one (`cargo xtask cost`). Counters that move
@@ -67,7 +67,7 @@ pub struct StatsReader {
 }
 
 impl StatsReader {
-    /// Returns the counters as last published, all of one moment.
+    /// Returns the counters as last published: a consistent snapshot.
     pub fn read(&self) -> EndpointStats {
         loop {
             if let Some((hot, rare)) = self.board.read() {

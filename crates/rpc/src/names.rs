@@ -2,9 +2,9 @@
 //!
 //! A call has a name, a `CallId`: its session, and its number on that session. A call that waits for a slot goes by its
 //! place in a pool of such calls instead, until it is over. So cancelling takes constant time wherever the call is, and
-//! a name is never another call's. The server is told of a cancellation as a hint: one that overtakes its request is
-//! ignored, and a handler that runs is not stopped. A handler that keeps a call can ask whether anybody still waits for
-//! it (`DeferredCall::is_abandoned`), and workers do not begin requests for which nobody waits.
+//! a name never comes to mean another call. The server is told of a cancellation as a hint: one that overtakes its
+//! request is ignored, and a handler that runs is not stopped. A handler that keeps a call can ask whether anybody
+//! still waits for it (`DeferredCall::is_abandoned`), and workers do not begin requests for which nobody waits.
 
 use sinew_mem::MessageBuffer;
 use sinew_wire::SessionKey;
@@ -66,7 +66,7 @@ pub struct Completion {
     pub(crate) number: u64,
     /// The tag that the caller gave it.
     pub tag: u64,
-    /// `Ok` if there is a response, else the reason why not.
+    /// `Ok` if there is a response, else the reason why there is none.
     pub result: Result<(), CallError>,
     /// The request's buffer.
     pub request: MessageBuffer,

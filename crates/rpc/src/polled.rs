@@ -1,7 +1,7 @@
 //! Requests that wait until the program that turns the endpoint polls them.
 //!
-//! They are copies, which count for their client's share of the arena; their number is bounded, for each client and in
-//! all.
+//! They are copies, and count towards their client's share of the arena. Their number is bounded, both for each client
+//! and in total.
 
 use crate::answer::{Arrived, ErrorCode};
 use crate::call::{DeferredCall, keep};

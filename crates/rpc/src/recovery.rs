@@ -4,10 +4,10 @@
 //!
 //! Credit returns and requests-for-response are cumulative (nsdi19 5.1 suggests it where small packets are expensive);
 //! `Tuning` turns that off. With go-back-N, reordered packets count as lost. With `Recovery::Selective` they are kept,
-//! in their place in the message: a window of 64 bits for each slot says which are there, a credit return tells 32 of
-//! them in its length field, and the client retransmits packets that later ones have overtaken, with the credits that
-//! it still has for them. A side that goes back ignores those bits, and answers nothing to what it drops, so either
-//! side can choose.
+//! at their place in the message: a window of 64 bits for each slot says which packets are there, and a credit return
+//! carries 32 of these bits in its length field. The client retransmits packets that later ones have overtaken, with
+//! the credits that it still holds for them. A side that uses go-back-N ignores those bits, and does not answer packets
+//! that it drops, so each side can choose for itself.
 //!
 //! # When
 //!
@@ -15,19 +15,19 @@
 //! nsdi19's 5 ms where round trips are short, follows the session's round trips where they are not (RFC 6298), and
 //! doubles each time it passes without an answer.
 //!
-//! With 5 ms for all sessions, as in the paper, one pause of a receiver whose answers take longer was enough for a call
-//! never to end: copies filled its queue, no answer to them was new, and each batch of them made the next. So a header
-//! says whether its packet is a retransmission, and an answer whether it answers one, which is what time stamps do in
-//! RFC 3522 (Eifel). An answer to a first copy measures its round trip, however often the packet was retransmitted
-//! since, so a time-out that was too short is corrected as soon as the timed packet is answered. An answer to a later
-//! copy says that packets were lost. Without that bit, either the first round trips that are longer than the time-out
-//! are never learnt (Karn's rule), or losses pass for long round trips.
+//! With 5 ms for all sessions, as in the paper, a single pause of a receiver whose answers take longer could keep a
+//! call from ever ending: retransmissions filled the receiver's queue, their answers brought nothing new, and each
+//! batch caused the next. So a header says whether its packet is a retransmission, and an answer whether it answers
+//! one, as the time stamps of RFC 3522 (Eifel) do. An answer to a first transmission measures its round trip, however
+//! often the packet was retransmitted since, so a time-out that was too short is corrected as soon as the timed packet
+//! is answered. An answer to a retransmission says that packets were lost. Without that bit, either round trips longer
+//! than the time-out are never measured (Karn's rule), or losses are taken for long round trips.
 //!
-//! If copies are late too, one packet at a time follows, and answers that are known already hold the time-out up, since
-//! the queues are then being emptied. Until a round trip was measured, answers to copies bound it: first by the time
-//! since the packet first left, then by the time since it last left. Such a bound raises time-outs eightfold at most. A
-//! round trip enters a session's time-out once in 50 us at most, which is often for a timer that is looked at every
-//! millisecond.
+//! If retransmissions are late too, only one packet is sent at a time, and duplicate answers postpone the time-out,
+//! since they show that the queues are draining. Until a round trip was measured, answers to retransmissions bound it:
+//! first by the time since the packet first left, then by the time since it last left. Such a bound raises time-outs
+//! eightfold at most. A round trip enters a session's time-out once in 50 us at most, which is often for a timer that
+//! is looked at every millisecond.
 //!
 //! Two variants were tried and given up. When an answer ended only part of the back-off, networks that lose every
 //! fourth packet waited eight times their time-out for most lost ones. When the bound did not shrink, it was as long as
@@ -67,22 +67,23 @@ impl Recovery {
 pub enum Timeout {
     /// At least [`Config::retransmit_timeout_ns`](crate::Config::retransmit_timeout_ns), and longer if the session's
     /// round trips are: their smoothed value plus four times its variation (RFC 6298), or plus half of itself if that
-    /// is more. Answers say whether they answer the first copy of a packet, which measures its round trip, or a later
-    /// copy (as time stamps do in RFC 3522). This matters because a time-out that is too short fills queues with
-    /// copies, which delay the very answers that the next time-out waits for.
+    /// is more. Answers say whether they answer the first transmission of a packet, which measures its round trip, or a
+    /// retransmission (as time stamps do in RFC 3522). This matters because a time-out that is too short fills queues
+    /// with retransmissions, which delay the very answers that the next time-out waits for.
     ///
     /// The time-out doubles each time it passes without an answer, up to 64 times the configured value or twice the
     /// measured one, whichever is longer. (Of the measured one, at most a quarter of
     /// [`Config::peer_timeout_ns`](crate::Config::peer_timeout_ns) counts.) From the second time-out on, one packet is
-    /// retransmitted instead of all. The back-off ends with an answer to a copy, or to a packet that left since.
+    /// retransmitted instead of all. The back-off ends with an answer to a retransmission, or to a packet that left
+    /// since.
     ///
-    /// Until a round trip was measured, answers to copies give an upper bound: first the time since the packet first
-    /// left, then the time since it last left. Such a bound raises the time-out to at most eight times the configured
-    /// value.
+    /// Until a round trip was measured, answers to retransmissions give an upper bound: first the time since the packet
+    /// first left, then the time since it last left. Such a bound raises the time-out to at most eight times the
+    /// configured value.
     #[default]
     Adaptive,
-    /// Always `Config::retransmit_timeout_ns` (nsdi19 5.2.3). If round trips become longer than that, copies of packets
-    /// that were not lost fill the queues, and calls stall.
+    /// Always `Config::retransmit_timeout_ns` (nsdi19 5.2.3). If round trips become longer than that, needless
+    /// retransmissions fill the queues, and calls stall.
     Fixed,
 }
 

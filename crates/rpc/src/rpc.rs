@@ -44,7 +44,7 @@ use sleep::Sleep;
 ///
 /// - **open sessions**: [`Self::connect`] waits, [`Self::begin_connect`] does not; [`Self::poll_event`] reports what
 ///   happens to them; [`Self::disconnect`] ends them.
-/// - **call, the quick way**: [`Self::alloc`] allocates buffers once; [`Self::enqueue_request`] takes them,
+/// - **call, on the fast path**: [`Self::alloc`] allocates buffers once; [`Self::enqueue_request`] takes them,
 ///   [`Self::poll_completion`] gives them back.
 /// - **call, the simple way**: [`Self::call`].
 /// - **keep many calls in flight**: a [`Channel`](crate::Channel) spreads them over as many sessions as that needs.
@@ -438,8 +438,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.clients.lanes.main.pop()
     }
 
-    /// Makes a call and waits for the response, at most [`Config::call_timeout_ns`]. It allocates; for the quick way
-    /// see [`Self::enqueue_request`].
+    /// Makes a call and waits for the response, at most [`Config::call_timeout_ns`]. It allocates;
+    /// [`Self::enqueue_request`] is the fast path.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ use kept::KeptCalls;
 use state::{Arrivals, Phase, Response, ServerCold};
 pub(crate) use state::{ServerSession, ServerSlot};
 
-/// Copies of overtaken requests that are answered by one error. Fewer may just be late packets.
+/// Retransmissions of overtaken requests for which one error is sent. Fewer may just be late packets.
 const OVERTAKEN_COPIES: u8 = 4;
 
 /// An accepted session that its client has not used or confirmed yet.
@@ -435,8 +435,8 @@ impl Servers {
         Err(PacketDrop::Stale)
     }
 
-    /// Handles a packet of a request older than the slot's last one. Late packets look like this; but a client that
-    /// goes on sending copies has a number that is behind for good, and is told.
+    /// Handles a packet of a request older than the slot's last one. Late packets look like this. But a client that
+    /// keeps retransmitting has fallen behind for good, and is told so.
     #[cold]
     fn on_overtaken(&mut self, shared: &mut Shared, index: usize, call: CallName) -> PacketDrop {
         let cold = &mut self.cold[index];

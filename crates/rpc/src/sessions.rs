@@ -23,9 +23,9 @@
 //! opening: these go on with the new peer. The end of one session among several is repeated until the other side
 //! confirms it, since tokens tell nothing of it.
 //!
-//! Time during which our own loop did not turn counts against nobody, except for a sleep until something is due, since
-//! a sleeper hears. A loop that turns checks every few milliseconds whether anything is due, and each check works out
-//! until when the endpoint can sleep.
+//! Time during which our own loop did not turn is not counted as a peer's silence, unless the endpoint was asleep until
+//! something was due: a sleeping endpoint still hears its peers. A loop that turns checks every few milliseconds
+//! whether anything is due, and each check works out until when the endpoint can sleep.
 //!
 //! Anybody on the network can report that a peer is unreachable (ICMP). Such a peer is pinged at once, and given up
 //! after four pings if nothing valid came for 100 ms.

@@ -1,10 +1,9 @@
-//! One endpoint for several users on its thread: client libraries, each of which was written for an endpoint of its
-//! own.
+//! One endpoint for several client libraries on its thread.
 //!
-//! Client libraries are written for an endpoint of their own, and share one through `SharedEndpoint`: an `Endpoint`
-//! that is one of several faces of another, each with its lane. If each library opened a lane for itself, all would pay
-//! for sharing, even one that is alone: a call on a lane costs 190 instructions more, a fifth of a GET of the cache,
-//! since only the main lane's code is inlined into its callers.
+//! Each library is written as if the endpoint were its own. Several share one through `SharedEndpoint`: an `Endpoint`
+//! that stands for another one, with a lane of its own. If each library opened a lane for itself, even one that shares
+//! with nobody would pay for it: a call on a lane costs 190 instructions more, a fifth of a GET of the cache, since
+//! only the main lane's code is inlined into its callers.
 
 use std::cell::{RefCell, RefMut};
 use std::io;

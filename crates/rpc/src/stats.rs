@@ -24,9 +24,9 @@ pub enum PacketDrop {
     WrongLength,
     /// The message is longer than the session allows.
     TooLong,
-    /// The packet makes no sense in the present state of its call.
+    /// The packet is invalid in the present state of its call.
     WrongPhase,
-    /// The body of a management packet makes no sense.
+    /// The body of a management packet is malformed.
     Malformed,
     /// The cookie of a connect is wrong or too old.
     BadCookie,

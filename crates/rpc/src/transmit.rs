@@ -20,7 +20,7 @@ pub(crate) enum TxKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxItem {
     pub slot: SlotId,
-    /// Low bits of the request number, which reveal an item that outlived its call.
+    /// Low bits of the request number, by which an item that outlived its call is recognised.
     pub number_low: u32,
     pub first: u16,
     pub count: u16,

@@ -141,7 +141,7 @@ fn long_calls_of_one_session_share_its_credits() {
             send(&mut client, session, ECHO, &pattern(200_000, 1), completion.tag);
         }
     }
-    // Each call gets its turn. Before, two of them took turns and the others got none.
+    // Each call gets its turn. (A bug once let two of them alternate, and starved the others.)
     assert!(completed.iter().all(|&calls| calls >= 6), "{completed:?}");
     send(&mut client, session, ECHO, b"short", 9);
     let short = (0..8).any(|_| run(&world, &mut client, &mut server, 1).iter().any(|over| over.tag == 9));

@@ -372,7 +372,7 @@ fn a_server_that_died_without_a_word_is_reached_by_one_call_too() {
     assert_eq!((it.client.sessions(), it.sessions_at_server()), (3, 3), "the one that asked is closed");
 }
 
-/// Otherwise nobody would learn of it.
+/// Otherwise the loss would go unnoticed.
 #[test]
 fn a_server_that_died_without_a_word_and_is_not_there_again_is_an_error() {
     let mut it = Pair::new();

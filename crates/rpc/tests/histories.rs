@@ -1,5 +1,5 @@
 //! A server with little memory, and clients made by hand that send arbitrary packets in any order. Whatever happened,
-//! each slot goes on answering, copies get the same answers, and nothing is left of sessions that ended.
+//! each slot keeps answering, retransmissions get the same answers, and nothing is left of sessions that ended.
 
 mod common;
 
@@ -155,7 +155,7 @@ fn history(seed: u64) {
             server.turn();
         }
     }
-    // Nothing is stuck: each slot answers a request and its copies.
+    // Nothing is stuck: each slot answers a request and its retransmissions.
     for _ in 0..20 {
         server.turn();
         world.pool.run_all();

@@ -106,7 +106,7 @@ fn credits_that_a_cancelled_call_took_along_come_back_by_a_time_out() {
     assert_eq!(credits(&client, session), (32, 0));
 }
 
-/// The session's other calls wait for nothing but these credits.
+/// The session's other calls wait only for these credits.
 #[test]
 fn calls_go_on_with_the_credits_of_cancelled_ones() {
     let world = World::new();

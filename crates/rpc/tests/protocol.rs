@@ -161,7 +161,7 @@ fn a_duplicate_of_an_answered_request_gets_the_response_again_and_does_not_run_a
         client.request(8, 0, &long(300));
         let first = client.turn(&mut server);
         for _ in 0..2 {
-            // Copies that come in one turn get one answer.
+            // Retransmissions that come in one turn get one answer.
             client.request(8, 0, &long(300));
             client.request(8, 0, &long(300));
             let again = client.turn(&mut server);

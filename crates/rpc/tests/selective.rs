@@ -94,7 +94,7 @@ fn a_copy_that_is_lost_too_is_sent_again_once_later_packets_are_answered() {
     let (_world, mut client, server) = hand_server(selective(1), SMALL);
     let number = call(&mut client, &server, 40);
     credit_return(&server, number, 1, &[3]);
-    // The returned credits let new packets leave after the copy.
+    // The returned credits let new packets leave after the retransmission.
     assert_eq!(outline(&server.turn(&mut client)), [(Request, 2), (Request, 32), (Request, 33)]);
     credit_return(&server, number, 1, &(3..32).collect::<Vec<_>>());
     assert_eq!(outline(&server.turn(&mut client)), [], "all of these left before the copy");
@@ -117,7 +117,7 @@ fn after_the_time_out_only_what_is_missing_is_sent_again() {
     assert_eq!(outline(&server.turn(&mut client)), [(Request, 2), (Request, 5)]);
     world.clock.advance(7 * MS);
     assert_eq!(outline(&server.turn(&mut client)), [2, 5, 6, 9].map(|packet| (Request, packet)));
-    // The first copies were late, not lost.
+    // The first transmissions were late, not lost.
     credit_return(&server, number, 8, &[]);
     assert_eq!(outline(&server.turn(&mut client)), []);
     assert_ends(&mut client, &server, number);
@@ -276,7 +276,7 @@ fn the_time_out_follows_the_round_trips_and_doubles() {
         let number = server.turn(&mut client)[0].0.request_number;
         let gaps = sent_after(&world, &mut client, &server, 180);
         assert!(matches!(gaps[..], [100..=120]), "{gaps:?}");
-        // The answer is to the first copy: the time-out was too short, and now grows.
+        // The answer is to the first transmission: the time-out was too short, and now grows.
         server.response(number, 0, b"y");
         server.turn(&mut client);
         for round in 0..50 {
@@ -295,8 +295,8 @@ fn the_time_out_follows_the_round_trips_and_doubles() {
             assert!((expected..=expected + 40).contains(&gap), "{gaps:?}");
         }
         assert_eq!(gaps.len(), 8, "{gaps:?}");
-        // An answer to a first copy leaves the back-off in place, since it shows that the time-out was too short. An
-        // answer to a later copy shows that copies get through.
+        // An answer to a first transmission leaves the back-off in place, since it shows that the time-out was too
+        // short. An answer to a retransmission shows that retransmissions get through.
         server.credit_return(number, 0);
         server.turn(&mut client);
         let gaps = sent_after(&world, &mut client, &server, 12_000);
@@ -320,7 +320,7 @@ fn before_anything_is_measured_the_first_answer_to_a_copy_bounds_the_round_trip(
         let (world, mut client, server) = hand_server(config, SMALL);
         send(&mut client, server.session, ECHO, &pattern(300, 1), 0);
         let number = server.turn(&mut client)[0].0.request_number;
-        // Copies leave after 100, 300 and 700 us.
+        // Retransmissions leave after 100, 300 and 700 us.
         assert_eq!(sent_after(&world, &mut client, &server, 1_000).len(), 3);
         let answer = server.header(CreditReturn, number, 0, 0);
         server.send(Header { is_copy: true, ..answer }, &[]);
@@ -354,12 +354,12 @@ fn a_bound_of_round_trips_shrinks_and_lengthens_the_time_out_eightfold_at_most()
         server.send(Header { is_copy: true, ..server.header(CreditReturn, number, packet, 0) }, &[]);
         server.turn(client);
     };
-    // Nothing gets through for long. The last copies left a while ago.
+    // Nothing gets through for a long time. The last retransmissions left a while ago.
     sent_after(&world, &mut client, &server, 40_000);
     answer_copy(&mut client, 0);
     let mut gaps = Vec::new();
     for packet in 1..4 {
-        // Wait until copies leave, which are answered soon.
+        // Wait until retransmissions leave, which are answered soon.
         let mut waited_us = 0;
         while server.turn(&mut client).is_empty() {
             world.clock.advance(10 * US);
@@ -450,7 +450,7 @@ fn a_handler_that_takes_long_makes_no_other_call_wait() {
 
 // The server's side.
 
-/// Kind and number of each packet, and whether it answers a copy.
+/// Kind and number of each packet, and whether it answers a retransmission.
 fn answers(packets: &[(Header, Vec<u8>)]) -> Vec<(Kind, u16, bool)> {
     packets.iter().map(|(header, _)| (header.kind, header.packet_number, header.is_copy)).collect()
 }

@@ -349,7 +349,7 @@ fn an_endpoint_whose_descriptor_is_readable_already_is_ready() {
     it.arm();
 }
 
-/// A loop may turn before it looks at what the wakers announce, and must not lose a wake-up by that.
+/// A loop may turn before it handles what a waker announces, and must not lose the wake-up by that.
 #[test]
 fn a_wake_up_that_a_turn_ended_is_told_by_the_next_arming() {
     let mut it = Sleepers::new();
@@ -388,7 +388,7 @@ fn a_wake_up_that_ended_a_sleep_within_a_call_or_a_connect_is_told_by_the_next_a
     }
 }
 
-/// The loop may be a library's, of whose sleeps its caller knows nothing.
+/// The loop may belong to a library, whose caller knows nothing of its sleeps.
 #[test]
 fn a_wake_up_that_ended_a_sleep_within_a_librarys_loop_is_told_by_the_next_arming() {
     type Waits = fn(&mut Endpoint<Wakeable>);
@@ -462,8 +462,8 @@ fn a_lane_that_has_nothing_left_keeps_nobody_awake() {
     assert_eq!((it.client.poll_ready_lane(), it.client.poll_ready_lane()), (Some(lanes[0]), None));
 }
 
-/// Another thread wakes it. If the time-out were taken for a time on the clock, which has long passed, it would not
-/// wait for that.
+/// Another thread ends the rest. If the time-out were mistaken for a time on the clock, which passed long ago, the rest
+/// would end before that.
 #[test]
 fn resting_beside_something_lasts_for_as_long_as_it_may() {
     struct Beside(Alarm);
@@ -629,13 +629,13 @@ impl BothAsleep {
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// Namely by its own pings, and by its peer's.
+/// The wake-ups are for its own pings, and for its peer's.
 #[test]
 fn an_endpoint_with_idle_sessions_is_woken_a_few_times_a_second() {
     const SECONDS: u64 = 10;
     let config = Config::default();
     let mut it = BothAsleep::with(&config);
-    // Lets the work end that the opening left.
+    // Lets the work that the opening left come to an end.
     it.sleep(2 * SECOND);
     it.wake_ups = Default::default();
     let sent = it.sleep(SECONDS * SECOND);
@@ -649,7 +649,7 @@ fn an_endpoint_with_idle_sessions_is_woken_a_few_times_a_second() {
     assert_eq!((it.ends[0].sessions(), it.ends[1].sessions()), (1, 1));
 }
 
-/// Packets sent after it are not late at once, and nobody was silent meanwhile.
+/// Packets sent after the sleep are not late at once, and no peer counts as silent during it.
 #[test]
 fn what_is_done_after_a_long_sleep_begins_then() {
     let config = Config { probe_interval_ns: 4 * SECOND, ..Config::default() };
@@ -702,7 +702,7 @@ fn an_endpoint_that_sleeps_asks_a_silent_peer_fifty_times_and_gives_it_up_in_tim
     assert!(wake_ups < 2 * asked, "{wake_ups} wake-ups to ask {asked} times");
 }
 
-/// Like an endpoint that was stopped, it did not listen.
+/// Like an endpoint that was stopped, it did not listen meanwhile.
 #[test]
 fn a_sleeper_that_wakes_long_after_its_time_gives_nobody_up() {
     let mut it = BothAsleep::with(&Config::default());

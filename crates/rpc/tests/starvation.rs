@@ -199,8 +199,8 @@ fn singly() -> Config {
     Config { tuning: Tuning { cumulative_credits: false, ..Tuning::default() }, ..Config::default() }
 }
 
-/// No attack: the server stood still for so long that it receives a client's packets together with their copies. The
-/// client is answered all the same, even if it asks for each packet separately.
+/// No attack: the server stood still for so long that it receives a client's packets together with their
+/// retransmissions. The client is answered all the same, even if it asks for each packet separately.
 #[test]
 fn a_client_whose_packets_and_their_copies_come_together_is_answered() {
     for config in [Config::default(), singly()] {
@@ -318,14 +318,14 @@ fn a_session_whose_client_is_busy_with_something_else_is_not_taken_back() {
     assert!(events(&mut client).is_empty());
 }
 
-/// Repeats a client's request, as a copy.
+/// Retransmits a client's request.
 fn send_copy(client: &HandClient, number: u64, message: &[u8]) {
     client.send(Header { is_copy: true, ..client.header(number, 0, message.len()) }, message);
 }
 
 /// Somebody who knows the session, or a bug, used a much larger request number on a slot, so that all of the client's
-/// next calls there look old. After at most eight copies of one, the server answers with an error; it does not answer
-/// packets that are no copies.
+/// next calls there look old. After at most eight retransmissions of one, the server answers with an error; it does not
+/// answer other late packets.
 #[test]
 fn a_request_whose_slot_is_ahead_of_it_is_answered_with_an_error_after_some_copies() {
     let world = World::new();
@@ -349,7 +349,7 @@ fn a_request_whose_slot_is_ahead_of_it_is_answered_with_an_error_after_some_copi
     };
     assert_eq!((answer.kind, answer.request_number, answer.session), (CallError, 16, client.key));
     assert_eq!(server.stats().requests_handled, 1);
-    // The slot itself goes on from its present number.
+    // The slot itself continues from its present number.
     client.request((8 << 20) + 8, 0, b"further ahead");
     assert_eq!(client.turn(&mut server)[0].1, b"further ahead");
 }
@@ -428,7 +428,7 @@ fn a_token_that_is_guessed_among_many_runs_nothing_and_the_client_goes_on() {
         assert_eq!(outline(&client.turn(&mut server)), []);
     }
     assert_eq!((server.stats().requests_handled, server.stats().dropped(PacketDrop::Guessed)), (1, 2));
-    // The client's own next call, and a copy of it.
+    // The client's own next call, and a retransmission of it.
     for _ in 0..2 {
         client.request(2 * SLOTS, 0, b"after");
         assert_eq!(outline(&client.turn(&mut server)), [(Response, 0)]);

@@ -547,8 +547,8 @@ fn requests_that_handlers_keep_count_for_their_peer_though_it_went_and_came_back
     }
 }
 
-/// One peer makes short calls that handlers keep, or that workers have, one after another in its slots. Copies of these
-/// requests count for it too. A request that could not be given to a worker did not run.
+/// One peer makes short calls that handlers keep, or that workers have, one after another in its slots. The handlers'
+/// copies of these requests count for it too. A request that could not be given to a worker did not run.
 #[test]
 fn short_requests_that_handlers_keep_leave_memory_for_the_calls_of_others() {
     for request_type in [DEFER, WORKER] {

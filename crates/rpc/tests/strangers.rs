@@ -1,4 +1,4 @@
-//! Damaged, truncated, replayed and forged packets: each is dropped for its reason, and good sessions go on.
+//! Damaged, truncated, replayed and forged packets: each is dropped for its reason, and good sessions are unaffected.
 
 mod common;
 
@@ -149,7 +149,7 @@ fn every_flipped_bit_of_a_request_is_noticed_or_makes_another_request() {
         if let Some(reason) = expected {
             assert_eq!((stats.dropped(reason), stats.requests_handled), (1, 0), "bit {bit}: {reason:?}");
         } else {
-            // Another kind or type, a copy, or another request of this client.
+            // Another kind or type, a retransmission, or another request of this client.
             assert_eq!(stats.requests_handled + stats.dropped_total(), 1, "bit {bit}");
         }
         assert_eq!(server.sessions(), 2);
@@ -415,7 +415,7 @@ fn requests_that_stopped_arriving_are_given_up_when_others_need_the_memory() {
     let over = run(&world, &mut client, &mut server, 1);
     assert!(over.len() == 1 && over[0].result.is_ok(), "{over:?}");
     assert!(server.stats().requests_given_up > 0);
-    // A client that goes on with such a request learns that it did not run.
+    // A client that continues such a request learns that it did not run.
     greedy.request(8, 1, &message);
     let answers = greedy.turn(&mut server);
     assert_eq!(answers.iter().map(|answer| answer.0.kind).collect::<Vec<_>>(), [sinew_wire::Kind::CallError]);

@@ -68,7 +68,7 @@ fn is_ping(packet: &sinew_fabric::loopback::TappedPacket) -> bool {
 }
 
 /// Forged messages arrive without end, thousands in one turn and some in each further turn, on a network with round
-/// trips of 20 ms. Calls go on, and the messages do not turn into as many pings.
+/// trips of 20 ms. Calls go on, and far fewer pings than messages are sent.
 #[test]
 fn a_stream_of_forged_reports_ends_no_session_and_becomes_no_stream_of_pings() {
     let world = World::new();

@@ -124,7 +124,7 @@ fn a_call_that_blocks_in_an_actors_turn_ends_with_an_error() {
     assert!(is_unsupported(&error), "{error}");
 }
 
-/// Returns when a result was made on one core, and when another core saw it, which looks every 10 us.
+/// Returns when a result was made on one core, and when another core, which looks every 10 us, saw it.
 fn made_and_seen(spends_ns: u64) -> (u64, u64) {
     let mut world = World::new();
     let (clock, a) = (world.network.clock(), world.open(&Nexus::client(), 0, "a"));

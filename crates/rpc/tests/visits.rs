@@ -21,7 +21,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 type Port = Faulty<TestPort>;
 
-/// State of a session, as its opener has heard.
+/// State of a session, as reported to its opener.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Opening,

@@ -1,7 +1,7 @@
 //! A foreign event loop, mio, drives endpoints beside a TCP listener, on one thread that sleeps on all of them.
 //!
 //! The thread serves the same service over shared memory and UDP. A third endpoint has two users, each with a lane, who
-//! call over UDP: one waits in vain until its deadline, the other cancels its call.
+//! call over UDP: one call ends at its deadline without an answer, the other is cancelled.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};

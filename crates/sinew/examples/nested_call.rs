@@ -11,7 +11,7 @@ use sinew::prelude::*;
 
 /// The back end: answers with the length of the request.
 const LENGTH: RequestType = RequestType::new(1);
-/// The front end: says it in words.
+/// The front end: answers with the length in words.
 const DESCRIBE: RequestType = RequestType::new(2);
 
 /// State that the front end's handler and its loop share, on one thread.

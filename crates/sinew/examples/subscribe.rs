@@ -9,9 +9,9 @@ use std::rc::Rc;
 
 use sinew::prelude::*;
 
-/// A client has news.
+/// Sent by a client that has news.
 const PUBLISH: RequestType = RequestType::new(1);
-/// The service passes it on.
+/// Sent by the service, which passes the news on.
 const NEWS: RequestType = RequestType::new(2);
 
 fn main() -> sinew::Result<()> {

@@ -125,7 +125,7 @@ mod sleeping;
 ///   [`Self::over`] a port that belongs to no fabric of this build.
 /// - **open sessions**: [`Self::connect`] waits, [`Self::begin_connect`] does not; [`Self::poll_event`] tells what
 ///   became of them; [`Self::disconnect`] ends them.
-/// - **call, the quick way**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
+/// - **call, on the fast path**: [`Self::alloc`] buffers once; [`Self::enqueue_request`] moves them in,
 ///   [`Self::poll_completion`] hands them back.
 /// - **call, the simple way**: [`Self::call`].
 /// - **know one's clients**: [`Self::poll_client_event`] tells who comes and goes, [`Self::session_to`] how to call

@@ -35,7 +35,7 @@ pub enum Error {
     /// A message buffer could not be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// A request of another thread to an endpoint had no result.
+    /// A closure or call that another thread handed to an endpoint had no result.
     #[error(transparent)]
     Handle(#[from] HandleError),
     /// A port could not be opened.

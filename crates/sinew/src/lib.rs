@@ -1,4 +1,5 @@
-//! Services that answer in microseconds: remote procedure calls over shared memory, kernel UDP and RDMA devices.
+//! Services that answer in microseconds: remote procedure calls over shared memory, kernel UDP, AF_XDP and RDMA
+//! devices, and services built on them.
 //!
 //! A service is a set of handlers, a [`Nexus`]. It is served at an address, whose scheme names the fabric:
 //!
@@ -65,12 +66,12 @@
 //! - [`remote_memory`]: other hosts' memory; [`remote_block`]: that memory as a block device; [`far_memory`]: as
 //!   vectors and mappings.
 //! - [`forward`]: a router, a switch, and other forwarders of Ethernet frames.
-//! - [`replica`]: replicated state, and a key-value store of it.
+//! - [`replica`]: replicated state machines, and a key-value store built on them.
 //! - [`sequencer`]: unique, increasing numbers.
 //! - [`host`]: the real clock, randomness, threads.
 //! - [`herd`]: calls over verbs, with requests by WRITE and answers by datagram.
-//! - `shm`, `udp`, `ibverbs`: the fabrics, with a feature each. `ibverbs` is RDMA devices, soft-RoCE included; their
-//!   library is opened on first use. `ibverbs` and `shm::verbs` can also be used as verbs, without the RPC layer.
+//! - `shm`, `udp`, `xdp`, `ibverbs`: the fabrics, with a feature each. `ibverbs` is RDMA devices, soft-RoCE included;
+//!   their library is opened on first use. `ibverbs` and `shm::verbs` can also be used as verbs, without the RPC layer.
 #![forbid(unsafe_code)]
 
 #[cfg(not(any(feature = "ibverbs", feature = "shm", feature = "udp", feature = "xdp")))]

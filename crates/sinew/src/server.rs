@@ -19,22 +19,22 @@ type MakeProgram = Arc<dyn Fn(&EndpointInfo, &mut Rpc) -> Result<Box<dyn AnyProg
 type Open = Box<dyn FnOnce(&Nexus) -> Result<Rpc> + Send>;
 
 /// A program that runs on an endpoint's thread, in place of a [server](Server::program)'s loop. A closure that takes
-/// the endpoint and returns how to go on is one.
+/// the endpoint and returns the next step ([`Flow`]) is a program.
 pub trait Program {
     /// Error that ends it early.
     type Error: Into<Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Turns the endpoint ([`Rpc::turn`] or [`Rpc::turn_with`]), does its other work, without waiting for any, and
-    /// returns how to go on.
+    /// Turns the endpoint ([`Rpc::turn`] or [`Rpc::turn_with`]), does the program's other work without blocking, and
+    /// returns the next step.
     ///
     /// # Errors
     ///
     /// An error ends the server.
     fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, Self::Error>;
 
-    /// Called after each turn, which was `busy` or not. Sleeps if there has been nothing to do for a while, until there
-    /// is work or `timeout_ns` has passed. A program that serves something else too, such as sockets or further
-    /// endpoints, sleeps on all of them:
+    /// Called after each turn; `busy` says whether the turn found work. Sleeps if there has been nothing to do for a
+    /// while, until there is work or `timeout_ns` has passed. A program that also serves other things, such as sockets
+    /// or further endpoints, overrides this to sleep on all of them:
     ///
     /// ```
     /// # use sinew::fabric::{Readiness, readiness::Foreign};
@@ -242,8 +242,8 @@ impl Server {
 
     /// Serves with a program. `make` makes it for each endpoint, on its thread, before anybody can call; it is given
     /// the endpoint, and information about it. The program is called for each turn of the endpoint's loop, and has to
-    /// turn the endpoint ([`Rpc::turn`] or [`Rpc::turn_with`]) and return how to go on. Without a program endpoints are
-    /// turned, and completions and events dropped.
+    /// turn the endpoint ([`Rpc::turn`] or [`Rpc::turn_with`]) and return the next step. A server without a program
+    /// turns its endpoints, and drops their completions and events.
     ///
     /// Here handlers and loop share the endpoint's state, and the loop opens sessions and makes calls of its own:
     ///
@@ -275,7 +275,7 @@ impl Server {
     /// Other threads reach the endpoint by a handle that `make` creates ([`Rpc::remote_handle`]) and leaves where they
     /// find it.
     ///
-    /// A thread that serves something else too sleeps on all of it: see [`Program::rest`].
+    /// A program that also serves other things sleeps on all of them: see [`Program::rest`].
     ///
     /// A program or a `make` that fails ends the server with [`Error::Program`]: its endpoint closes its sessions, of
     /// which the clients are told, and so do the others. A server that is stopped ends between two turns, so a program

@@ -10,8 +10,8 @@
 //!
 //! A header has 24 bytes, so that with 8 bytes of a ring's own a packet with 32 bytes of data is one cache line. To
 //! fit, requests and answers share a field: a request names its type, and an answer (whose slot knows the type) tells
-//! how long the server kept the request ([`crate::residence`]). The second byte is one bit that marks copies, two bits
-//! of version, and five of kind.
+//! how long the server kept the request ([`crate::residence`]). The second byte is one bit (`copy`) that marks
+//! retransmissions and answers to them, two bits of version, and five of kind.
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 24;
@@ -20,7 +20,7 @@ pub const MAGIC: u8 = 0xE2;
 /// Version of the protocol, in two bits. An addition that does not break older peers is a
 /// [feature](crate::management::Features). A breaking change after this version takes another [`MAGIC`].
 pub const VERSION: u8 = 3;
-/// Bit of the second byte that marks a copy.
+/// Bit of the second byte that marks a retransmission, or an answer to one.
 const COPY_BIT: u8 = 1 << 7;
 /// Bits of the first word that all our packets share.
 const OURS: u64 = MAGIC as u64 | (VERSION as u64) << 13;
@@ -175,8 +175,8 @@ pub struct Header {
     pub request_number: u64,
     /// Number of the packet in its message.
     pub packet_number: u16,
-    /// Whether the packet is a copy: a client's retransmission, or a server's answer to one. It tells a client whether
-    /// a packet was lost or only late, as the time stamps of RFC 3522 do.
+    /// Whether the packet is a client's retransmission, or a server's answer to one. It tells a client whether a packet
+    /// was lost or only late, as the time stamps of RFC 3522 do.
     pub is_copy: bool,
 }
 

@@ -108,7 +108,7 @@ impl CallBack {
         back.map_or([0; 2], |back| [back.key.0, u64::from(back.credits) | u64::from(back.slots) << 16])
     }
 
-    /// `Some(None)` for no call-backs; `None` when the words make no sense.
+    /// `Some(None)` for no call-backs; `None` when the words are malformed.
     fn unpack([key, limits]: [u64; 2]) -> Option<Option<Self>> {
         let back = Self { key: SessionKey(key), credits: limits as u16, slots: (limits >> 16) as u16 };
         match (back.credits > 0, back.slots > 0) {
@@ -188,7 +188,7 @@ impl Connect {
         )
     }
 
-    /// Reads the body; `None` when it makes no sense.
+    /// Reads the body; `None` when it is malformed.
     pub fn read(body: &[u8]) -> Option<Self> {
         let [key, client_token, first, second, code, made_ns, back, limits, features] = words::<CONNECT_WORDS>(body)?;
         Some(Self {
@@ -215,7 +215,7 @@ impl Challenge {
         Management::new(Header::management(Kind::Challenge, client_key, 0), &[self.cookie.code, self.cookie.made_ns])
     }
 
-    /// Reads the body; `None` when it makes no sense.
+    /// Reads the body; `None` when it is malformed.
     pub fn read(body: &[u8]) -> Option<Self> {
         words(body).map(|[code, made_ns]| Self { cookie: Cookie { code, made_ns } })
     }
@@ -258,7 +258,7 @@ impl Accept {
         )
     }
 
-    /// Reads the body; `None` when it makes no sense.
+    /// Reads the body; `None` when it is malformed.
     pub fn read(body: &[u8]) -> Option<Self> {
         let [key, server_token, client_token, first, second, back, limits, features] = words(body)?;
         Some(Self {
@@ -323,7 +323,7 @@ impl Refusal {
         Management::new(Header::management(Kind::Refuse, client_key, code), &words)
     }
 
-    /// Reads the code and body; `None` when they make no sense.
+    /// Reads the code and body; `None` when they are malformed.
     pub fn read(code: u32, body: &[u8]) -> Option<Self> {
         let [first, second] = words(body)?;
         Some(match code {
@@ -365,7 +365,7 @@ impl Life {
         Management::new(Header::management(kind, SessionKey::default(), 0), &[self.sender_token, self.receiver_token])
     }
 
-    /// Reads the body; `None` when it makes no sense.
+    /// Reads the body; `None` when it is malformed.
     pub fn read(body: &[u8]) -> Option<Self> {
         words(body).map(|[sender_token, receiver_token]| Self { sender_token, receiver_token })
     }

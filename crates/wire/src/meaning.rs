@@ -9,7 +9,7 @@ pub struct CallName {
     pub session: SessionKey,
     /// Number of the request on its session.
     pub number: u64,
-    /// Whether the packet is a copy, or answers one: [`Header::is_copy`].
+    /// Whether the packet is a retransmission, or answers one: [`Header::is_copy`].
     pub is_copy: bool,
 }
 

@@ -1,8 +1,8 @@
-//! What a call asks for besides its request: eight bytes in front of the request's data.
+//! Options of a call: eight bytes in front of the request's data.
 //!
 //! A message of kind [`RequestWithOptions`](crate::Kind::RequestWithOptions) begins with the options, and its length
-//! counts them: its first packet carries eight bytes less of the caller's data. They have a kind of packet of their
-//! own, so that plain requests stay as short as they are.
+//! counts them: its first packet carries eight bytes less of the caller's data. Such requests are a packet kind of
+//! their own, so that plain requests do not grow.
 //!
 //! The low 48 bits are the time for which the caller still waits, in nanoseconds; if all of them are set there is no
 //! deadline. It is a duration, since two machines' clocks have nothing in common, and is written anew whenever the

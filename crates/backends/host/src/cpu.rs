@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Processors that this thread may run on, in ascending order. Never empty.
 ///
-/// Where the system does not tell, the answer is processor 0.
+/// Where the system does not say, this is processor 0 alone.
 pub fn available_cpus() -> Vec<usize> {
     let cpus: Vec<usize> = match sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),

@@ -10,7 +10,7 @@ const COUNT_LEN: usize = 32;
 
 /// Time for which a processor has been idle, as Linux counts it: `/sys/devices/system/cpu/cpuN/cpuidle/state*/time`.
 ///
-/// From it, a thread that sleeps can tell whether something else computes on its processor: the time that the thread
+/// From it, a thread that sleeps can tell whether something else competes for its processor: the time that the thread
 /// leaves is either idle or taken by others (`fabric::reader::Reader::slept`). The kernel updates the count when the
 /// processor begins to work again, so a thread on that processor that has just been woken reads a count that includes
 /// its sleep.

@@ -1,4 +1,4 @@
-//! How peers without a link reach a port, and the descriptors on which it sleeps.
+//! The door of a port: connections of peers that have no link yet, and the descriptors on which the port sleeps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

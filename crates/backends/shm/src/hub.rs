@@ -66,8 +66,8 @@ impl Hub {
     }
 }
 
-/// Messages between the ports of a hub when links are made and closed. The memory of the link identifies it. A port
-/// that talks to itself has both sides, so a letter states, or its kind implies, the side that it is for.
+/// A message between two ports of a hub, for making and closing links. A link is identified by its memory. A port that
+/// talks to itself has both sides of the link, so a letter states, or its kind implies, the side that it is for.
 #[derive(Debug)]
 pub(crate) enum Letter {
     Hello {

@@ -16,7 +16,7 @@ const FLAGS_BYTES: usize = 256;
 /// Flag: a side closed the link on purpose, so that the end of its socket does not mean its death.
 const CLOSED: u64 = 1;
 
-/// Which side of a link a port is.
+/// A port's side of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// It resolved the other's name and made the memory.
@@ -154,7 +154,7 @@ pub(crate) fn map_peer(fd: &OwnedFd, bytes: usize, access: Access) -> io::Result
     })
 }
 
-/// How a sleeping peer is woken.
+/// Means by which a sleeping peer is woken.
 #[derive(Clone, Debug)]
 pub(crate) enum Wake {
     /// A byte over the link's socket. (A write to an eventfd of the peer's could be made to block by the peer, whereas
@@ -258,7 +258,7 @@ pub(crate) struct TxLink {
     pub wake: Wake,
     pub touched: bool,
     pub lent: VecDeque<Lent>,
-    /// How many of the shares are of the port's own buffers.
+    /// Number of the shares that are of the port's own buffers.
     pub staged: usize,
     pub state: Arc<LinkState>,
 }

@@ -25,7 +25,7 @@ const EMPTY_POLLS_MAX: u32 = 1024;
 /// ...when more than this many are polled. (A few idle rings cost less to poll than their doorbells.)
 pub(crate) const HOT_MIN: usize = 8;
 
-/// How a link ends.
+/// End of a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ending {
     /// `None` when the user need not be told.

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use sinew_fabric::{Address, AddressError};
 
-/// How packets that are submitted together share system calls and datagrams.
+/// Sharing of system calls and datagrams between packets that are submitted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Coalesce {
     /// `off`: every packet is a datagram of its own. Bursts still share `sendmmsg` and `recvmmsg`.

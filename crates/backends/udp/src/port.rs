@@ -135,7 +135,7 @@ fn receive_capacity(granted: usize, packet_len: usize) -> usize {
     (granted / 4 * 3 / dearest.max().unwrap_or(charge(packet_len))).max(1)
 }
 
-/// What the kernel charges for one datagram, in bytes: a descriptor, and a block whose size is a power of two for its
+/// Bytes that the kernel charges for one datagram: a descriptor, and a block whose size is a power of two for its
 /// payload, headers and bookkeeping. Past 16 KiB the payload takes pages instead, charged by the byte, behind a small
 /// block.
 fn charge(datagram: usize) -> usize {

@@ -34,7 +34,7 @@ enum Piece {
     Shared { buffer: Frozen, start: usize, len: usize },
 }
 
-/// What one call sends to one peer: one datagram, or several that the kernel cuts apart.
+/// Data that one call sends to one peer: one datagram, or several that the kernel cuts apart.
 struct Message {
     to: Peer,
     name: Name,

@@ -120,7 +120,7 @@ pub fn room_for_frames_comes_back<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// Of more frames than there is room for, some are lost, the others are in order, and the port goes on working.
+/// Of more frames than there is room for, some are lost, the others are in order, and the port keeps working.
 pub fn a_flood_of_frames_loses_some_and_nothing_else<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair!(fixture);
     let count = (b.caps().receive_frames * 2 + 100).min(20_000);

@@ -151,7 +151,7 @@ pub fn room_comes_back_once_a_burst_is_given_back<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// Of more packets than there is room for, some are lost, the others are in order, and the port goes on working.
+/// Of more packets than there is room for, some are lost, the others are in order, and the port keeps working.
 pub fn a_flood_loses_packets_and_nothing_else<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let (to, _) = exchange(fixture, &mut a, &mut b);

@@ -137,7 +137,7 @@ pub fn a_dropped_queue_pair_writes_no_more_buffers<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A forgotten queue pair keeps what it needs for good: others of its thread, its domain and its device go on working,
+/// A forgotten queue pair keeps what it needs for good: others of its thread, its domain and its device keep working,
 /// and what its peer does to it touches nobody else.
 pub fn a_forgotten_queue_pair_leaves_others_alone<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {

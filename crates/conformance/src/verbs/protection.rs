@@ -185,8 +185,8 @@ pub fn memory_that_is_no_longer_exposed_is_refused<F: Fixture>(fixture: &F) {
     }
 }
 
-/// UC: nobody need hear of a WRITE that is not allowed. It writes nothing all the same, and allowed ones go on working,
-/// unless the sender did hear.
+/// UC: a WRITE that is not allowed need not be reported. It writes nothing all the same, and allowed ones keep working,
+/// unless it was reported to the sender.
 pub fn unreliable_writes_that_are_not_allowed_write_nothing<F: Fixture>(fixture: &F) {
     for transport in connected(fixture).into_iter().filter(|&transport| transport != Transport::Rc) {
         for wrong in 0..4 {

@@ -55,7 +55,7 @@ pub struct Outcome<'a> {
 pub struct Turn {
     /// Gets that ended.
     pub ended: usize,
-    /// Whether anything was done, including steps of gets that go on.
+    /// Whether anything was done, including steps of gets that have not ended.
     pub found: bool,
     /// Gets that are still in flight.
     pub in_flight: usize,
@@ -77,7 +77,7 @@ pub struct ReaderStats {
     pub expired: u64,
     /// READs and answers that came too late, when their get had already ended.
     pub late: u64,
-    /// Answers that made no sense, or for which nothing was waiting.
+    /// Answers that were malformed, or for which nothing was waiting.
     pub strange: u64,
     /// Gets with which the policy tried a choice that was not in use.
     pub tries: u64,
@@ -468,9 +468,9 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
 
     /// Reports that the thread slept for `slept_ns`, during which its processor was idle for `idle_ns`, as the system
     /// counts it (`sinew_host::IdleTime`). Owners that can tell do so after each sleep, or after several with their
-    /// sums. A reader that is told knows within a few sleeps that a program computes beside it, and that it has gone.
-    /// Otherwise it learns of a program from the slices that it loses, and sleeps on for up to 16 of them when none are
-    /// lost any more.
+    /// sums. A reader that is told notices within a few sleeps that a program competes with it for the processor, or
+    /// that the program has gone. Otherwise it learns of a program from the slices that it loses, and after the last
+    /// one keeps sleeping for up to the length of 16 slices.
     pub fn slept(&mut self, slept_ns: u64, idle_ns: u64, now_ns: u64) {
         if let Some(is_shared) = self.sleeps.slept(slept_ns, idle_ns) {
             self.policy.ours_is_shared(is_shared, now_ns);

@@ -48,7 +48,7 @@ impl Hello {
         bytes
     }
 
-    /// Reads a reader's greeting; `None` when it makes no sense.
+    /// Reads a reader's greeting; `None` when it is malformed.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let window = take_word(&mut bytes)? as usize;
         let address = QpAddress::from_bytes(bytes)?;
@@ -69,7 +69,7 @@ impl Welcome {
         bytes
     }
 
-    /// Reads a server's greeting; `None` when it makes no sense.
+    /// Reads a server's greeting; `None` when it is malformed.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let window = take_word(&mut bytes)? as usize;
         let limits = Limits { accesses_max: take_word(&mut bytes)?, len_max: take_word(&mut bytes)? };

@@ -35,7 +35,7 @@ pub struct Load {
 pub(super) struct Meter {
     load: Load,
     last_ns: Option<u64>,
-    /// Vain time divided by gets in flight, summed.
+    /// Time spun without finding work, divided by the gets in flight, summed.
     vain_per_get_ns: u64,
     window: (u64, u64),
     wakes: u32,
@@ -47,8 +47,8 @@ impl Meter {
         &self.load
     }
 
-    /// Vain spinning time per get in flight, summed since the meter was made: the difference of two values is one get's
-    /// share.
+    /// Time spun without finding work per get in flight, summed since the meter was made: the difference of two values
+    /// is one get's share.
     pub fn vain_per_get_ns(&self) -> u64 {
         self.vain_per_get_ns
     }

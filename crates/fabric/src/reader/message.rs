@@ -8,7 +8,7 @@
 //! ```
 //!
 //! If the answer has an object, `access` describes the server's processor: 0 for unknown, 1 if it is the server's
-//! alone, 2 if a program computes beside the server. Other values mean nothing.
+//! alone, 2 if a program competes with the server for it. Other values mean nothing.
 //!
 //! All words are little-endian. A request's number has the index of a place in the reader's window in its low 16 bits,
 //! and above them the number of times that the place was used. So numbers never repeat, and an answer that comes after
@@ -71,7 +71,7 @@ pub(super) struct AnswerHead {
     pub number: u64,
     /// Reason for there being no object, and the access at which it arose.
     pub refusal: Option<(Refusal, u16)>,
-    /// With an object: whether a program computes beside the server's thread, if that is known.
+    /// With an object: whether a program competes with the server's thread for its processor, if that is known.
     pub is_shared: Option<bool>,
     /// Length of the object in bytes.
     pub len: u32,
@@ -99,7 +99,7 @@ impl Request {
         bytes
     }
 
-    /// Reads a request; `None` when it makes no sense.
+    /// Reads a request; `None` when it is malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; REQUEST_LEN] = bytes.try_into().ok()?;
         let is_ours = bytes[..2] == MAGIC.to_le_bytes() && bytes[2] == VERSION && bytes[20..24] == [0; 4];
@@ -122,7 +122,7 @@ impl AnswerHead {
         bytes
     }
 
-    /// Reads an answer's head, and the object; `None` when they make no sense.
+    /// Reads an answer's head, and the object; `None` when they are malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, object) = bytes.split_first_chunk::<ANSWER_LEN>()?;
         let access = u16::from_le_bytes([head[10], head[11]]);

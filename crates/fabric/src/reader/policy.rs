@@ -7,16 +7,17 @@
 //! # The rules
 //!
 //! 1. **Cost.** A get costs its latency, plus [`PolicyConfig::spin_permille`] thousandths of the time that the thread
-//!    spun in vain for it. With equal latencies, the way that burns less wins.
+//!    spun for it without finding work. With equal latencies, the choice that burns less processor time wins.
 //! 2. **Averages.** A choice's base cost is an exponentially weighted average, in which samples weigh half as much
-//!    after each [`PolicyConfig::half_life_ns`]. Losses that come rarely and all at once, to slices of other programs,
-//!    are averaged separately, over several of them and over all classes, because only one get in a thousand meets one.
-//!    Each loss is charged to its cause: time lost by a thread that was to poll, to the choices that poll; any other
-//!    get that takes eight times as long as it should, to its way, or to sleeping. A choice's cost is its base cost,
-//!    increased by the share that gets with this choice lose. A lone get that meets a stall is no measurement. Neither
-//!    is the first get after it, nor the first sleep after polling on a shared processor, in which the thread pays back
-//!    the time that it had in excess. Two long gets in a row are what gets take now. If a server's thread has not run
-//!    long enough at a time to show how its processor is shared, it is assumed to be shared as ours is.
+//!    after each [`PolicyConfig::half_life_ns`]. Rare, large losses, while another program has the processor for a time
+//!    slice, are averaged separately, over several slices and all classes, because only one get in a thousand meets
+//!    one. Each loss is charged to its cause. Time for which the thread should have polled but did not run is charged
+//!    to the choices that poll. Any other get that takes eight times as long as it should is charged to its way, or to
+//!    sleeping. A choice's cost is its base cost, increased by the share of time that its gets lose. A single get that
+//!    meets a stall does not count as a measurement. Neither does the first get after it, nor the first sleep after
+//!    polling on a shared processor, in which the thread pays back the time that it had in excess. Two long gets in a
+//!    row count: gets take that long now. If a server's thread has not run long enough at a time to show how its
+//!    processor is shared, it is assumed to be shared as ours is.
 //! 3. **Unknown choices are tried**, three times each; once is enough for one that costs more than twice the choice in
 //!    use.
 //! 4. **A change forgets.** The other choices become unknown when the average of the choice in use moves by a quarter
@@ -31,26 +32,26 @@
 //!    can overdraw it further. At most one get in eight is a try, not counting those of rule 3.
 //! 7. **Hysteresis.** Another choice is taken into use when its average is lower by [`PolicyConfig::margin_permille`].
 //!
-//! So a reader comes within exploring and hysteresis, 8 % as configured, of the best choice, and follows a change of
-//! any choice whose try the budget covers at the time. With the defaults, and without debt from earlier changes, that
-//! takes at most 10 ms if the others together cost up to 300 us more than the one in use. (The tests have latencies
-//! that are up to 20 % off.) When a program competes, its first slice shows it. That it has gone, a sleeping thread
-//! cannot see: its belief in slices fades within 16 of them, then it polls, and learns. A thread that is told how long
-//! its processor was idle while it slept ([`Reader::slept`](super::Reader::slept)) knows both at once:
-//! [`Policy::ours_is_shared`].
+//! So a reader's cost is within the margins for exploring and hysteresis, together 8 % by default, of the best
+//! choice's. It follows a change of any choice whose try the budget covers at the time. With the defaults, and without
+//! debt from earlier changes, that takes at most 10 ms if the others together cost up to 300 us more than the one in
+//! use. (The tests have latencies that are up to 20 % off.) When a program competes, its first slice shows it. A
+//! sleeping thread cannot see that the program has gone: its belief in slices fades within 16 of them; then it polls,
+//! and finds out. A thread that is told how long its processor was idle while it slept
+//! ([`Reader::slept`](super::Reader::slept)) knows both at once: [`Policy::ours_is_shared`].
 //!
 //! # Why losses and shares are kept this way
 //!
-//! - **Losses to slices are averaged apart** (`reader::stalls`). One get in a thousand meets a slice, so an average of
-//!   the last ten gets shows either nothing of it or nothing else. Stalls are averaged over several slices and over all
-//!   classes, and charged to the choices that poll.
+//! - **Losses to slices are averaged apart** (`reader::stalls`). Only one get in a thousand meets a slice, so an
+//!   average of the last ten gets shows either no trace of it or little else. Stalls are averaged over several slices
+//!   and over all classes, and charged to the choices that poll.
 //! - **The first sleep after polling is no measurement**, because it pays back the time that polling took in excess. A
 //!   reader that sleeps for a try, and pays back meanwhile, sleeps for a few gets more: these are measurements, and it
 //!   is not charged for what it owed. The time that a slice takes ages no measurement.
-//! - **A thread that sleeps cannot see who computes beside it.** But the system counts how long a processor is idle
-//!   (`sinew_host::IdleTime`), and a thread that is told so after its sleep knows at once: if the processor was idle
-//!   for a quarter of the sleep, the thread is alone on it; if it was never idle (2 % at most), it is not. Until the
-//!   first slice is lost the guess is an even share, for a tenth of a second at most, since programs of a lower
+//! - **A thread that sleeps cannot see what competes for its processor.** But the system counts how long a processor is
+//!   idle (`sinew_host::IdleTime`), and a thread that is told so after its sleep knows at once: if the processor was
+//!   idle for a quarter of the sleep, the thread is alone on it; if it was never idle (2 % at most), it is not. Until
+//!   the first slice is lost the guess is an even share, for a tenth of a second at most, since programs of a lower
 //!   priority take none.
 //! - **A server says the same of its own processor** in its answers, in a field that only refusals used before.
 //! - **Exploring is paid from a budget of cost**, not of tries: a choice that costs ten times as much is tried a tenth
@@ -83,7 +84,8 @@ const CHOICES_DIFFER: u64 = 4;
 /// Weights and limits of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
-    /// Cost of a nanosecond of vain spinning, in thousandths of a nanosecond of latency. With 0, only latency counts.
+    /// Cost of a nanosecond spun without finding work, in thousandths of a nanosecond of latency. With 0, only latency
+    /// counts.
     pub spin_permille: u32,
     /// Share of the cost that may be spent on exploring, in thousandths.
     pub explore_permille: u32,
@@ -127,7 +129,7 @@ pub struct Picked {
 pub struct Sample {
     /// Time from its start to its completion, in nanoseconds.
     pub latency_ns: u64,
-    /// Time that the thread spun in vain meanwhile, in nanoseconds; divided among the gets in flight.
+    /// Time that the thread spun meanwhile without finding work, in nanoseconds; divided among the gets in flight.
     pub spun_ns: u64,
     /// Part of the latency, in nanoseconds, in which the thread was to run and did not: others had the processor.
     pub lost_ns: u64,
@@ -145,7 +147,7 @@ pub struct Measured {
     pub cost_ns: Option<u64>,
     /// Average latency, in nanoseconds.
     pub latency_ns: Option<u64>,
-    /// Average time spun in vain, in nanoseconds.
+    /// Average time spun without finding work, in nanoseconds.
     pub spun_ns: Option<u64>,
     /// Samples since the choice was last forgotten.
     pub samples: u32,
@@ -285,13 +287,13 @@ impl State {
 /// Meaning of a get's latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// What such gets usually take.
+    /// The get took as long as such gets usually do.
     Usual,
     /// The get's thread did not run.
     Lost,
     /// Something else did not run.
     Stall,
-    /// Nothing: what stalled has yet to wake up.
+    /// The latency shows nothing: whatever stalled has yet to wake up.
     AfterStall,
 }
 
@@ -323,7 +325,7 @@ impl Lost {
         })
     }
 
-    /// What bears the time that a get lost while the thread that was to poll for it ran.
+    /// Stalls to which to charge the time that a get lost although its own thread ran.
     fn of(&mut self, choice: Choice, is_first_sleep: bool) -> &mut Stalls {
         match choice {
             _ if is_first_sleep => &mut self.polling,
@@ -459,8 +461,8 @@ impl Policy {
         }
     }
 
-    /// Records whether a program computes beside our thread, as found while it slept. This is known at once, whereas
-    /// stalls show it late, or never to a thread that sleeps.
+    /// Records whether a program competes with our thread for its processor, as found while the thread slept. This is
+    /// known at once, whereas stalls show it late, or never to a thread that sleeps.
     pub fn ours_is_shared(&mut self, is_shared: bool, now_ns: u64) {
         // The cost of gets that meet no stall stays as measured.
         if self.lost.polling.competes(is_shared, now_ns) && is_shared {

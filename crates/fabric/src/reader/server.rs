@@ -163,7 +163,7 @@ pub struct Server<D: Device, C> {
     touched: Vec<usize>,
     hop: Vec<u8>,
     sleeps: Sleeps,
-    /// Whether a program computes beside the thread, and the time until which answers say so.
+    /// Whether a program competes with the thread for its processor, and the time until which answers say so.
     is_shared: Option<(bool, u64)>,
     stats: ServerStats,
     cq: Cq<D>,
@@ -291,7 +291,8 @@ impl<D: Device, C: Chase> Server<D, C> {
     }
 
     /// Reports that the thread slept for `slept_ns`, during which its processor was idle for `idle_ns`, as with
-    /// [`Reader::slept`](super::Reader::slept). Answers tell readers whether a program computes beside it.
+    /// [`Reader::slept`](super::Reader::slept). Answers tell readers whether a program competes with it for the
+    /// processor.
     pub fn slept(&mut self, slept_ns: u64, idle_ns: u64, now_ns: u64) {
         if let Some(is_shared) = self.sleeps.slept(slept_ns, idle_ns) {
             self.is_shared = Some((is_shared, now_ns.saturating_add(TOLD_NS)));
@@ -300,7 +301,7 @@ impl<D: Device, C: Chase> Server<D, C> {
 
     /// Takes a burst of requests and answers them. Never blocks.
     pub fn turn(&mut self, now_ns: u64) -> ServerTurn {
-        // A thread that goes on polling finds out nothing new, and what it found may no longer hold.
+        // A thread that keeps polling finds out nothing new, and what it found earlier may no longer hold.
         self.is_shared = self.is_shared.filter(|(_, until_ns)| now_ns < *until_ns);
         let count = self.cq.poll(&mut self.completions, BURST);
         let mut completions = std::mem::take(&mut self.completions);

@@ -1,12 +1,11 @@
-//! Whether a program computes beside a thread, as its sleeps show: while the thread sleeps, its processor is idle or
-//! runs somebody else.
+//! Detection, from a thread's sleeps, of a program that competes for its processor: while the thread sleeps, the
+//! processor is idle or runs something else.
 
 /// The least time asleep, in nanoseconds, from which anything is concluded.
 const SLEPT_MIN_NS: u64 = 50_000;
-/// Least share of the time asleep, in thousandths, for which the processor is idle if no program computes beside the
-/// thread.
+/// Least share of the time asleep, in thousandths, for which the processor is idle if no program competes for it.
 const ALONE_PERMILLE: u64 = 250;
-/// Greatest such share, in thousandths, if a program does compute beside it. In between, nothing is concluded.
+/// Greatest such share, in thousandths, if a program does compete for it. In between, nothing is concluded.
 const SHARED_PERMILLE: u64 = 20;
 
 /// Sleeps from which nothing was concluded yet.
@@ -18,7 +17,7 @@ pub(super) struct Sleeps {
 
 impl Sleeps {
     /// Records a sleep of the thread, during which its processor was idle for `idle_ns`. Returns whether a program
-    /// computes beside it, once there was enough sleep to tell.
+    /// competes for the processor, once there was enough sleep to tell.
     pub fn slept(&mut self, slept_ns: u64, idle_ns: u64) -> Option<bool> {
         self.slept_ns = self.slept_ns.saturating_add(slept_ns);
         self.idle_ns = self.idle_ns.saturating_add(idle_ns.min(slept_ns));

@@ -1,8 +1,8 @@
 //! Time that is lost rarely and all at once, kept apart from what each get takes.
 //!
-//! A thread that shares its processor with a program that computes loses a slice of milliseconds after each of its own.
-//! One get in a thousand meets it, so an average of recent gets shows either nothing of it or nothing else. [`Stalls`]
-//! keeps how much is lost for each nanosecond that something ran, over several slices.
+//! A thread that shares its processor with a compute-bound program loses a time slice of milliseconds after each of its
+//! own. Only one get in a thousand meets it, so an average of recent gets shows either no trace of it or little else.
+//! [`Stalls`] keeps how much is lost for each nanosecond that something ran, over several slices.
 
 /// The shortest run that a stall is compared with, in nanoseconds: what is lost to an interrupt is no slice.
 const SLICE_MIN_NS: u64 = 1_000_000;
@@ -13,8 +13,7 @@ const KEPT_STALLS: u64 = 8;
 const BELIEVED_STALLS: u64 = 16;
 /// Largest ratio of a stall to the run before it: a scheduler shares evenly, among at most this many others.
 const OTHERS_MAX: u64 = 4;
-/// Time in nanoseconds for which a program that computes beside it is believed to take an even share without a stall
-/// that shows it.
+/// Time in nanoseconds for which a competing program is believed to take an even share without a stall that shows it.
 const GUESSED_NS: u64 = 100_000_000;
 /// Time in nanoseconds of running without a stall that proves that there is none: no scheduler's slices are longer.
 const PROVEN_NS: u64 = 50_000_000;
@@ -36,8 +35,7 @@ pub(super) struct Stalls {
     belief_ns: u64,
     /// Whether it loses slices, so that the first stall predicts the next.
     is_sliced: bool,
-    /// Time until which a program that computes beside it is, or was, assumed to take an even share, though no stall
-    /// has shown it.
+    /// Time until which a competing program is, or was, assumed to take an even share, though no stall has shown it.
     guessed_until_ns: Option<u64>,
 }
 
@@ -91,8 +89,8 @@ impl Stalls {
         }
     }
 
-    /// Records whether a computing program competes, as known by other means than a stall. Returns whether that is
-    /// news.
+    /// Records whether a program competes for the processor, as known by other means than a stall. Returns whether this
+    /// was not known before.
     ///
     /// Until a stall shows what the program takes, the guess is an even share. It is made once and held for a while
     /// only, since a program of lower priority takes nothing.

@@ -128,14 +128,14 @@ pub struct Done {
     pub buffers: Vec<MessageBuffer>,
 }
 
-/// What a completion turned out to be.
+/// Meaning of a completion for the share.
 #[derive(Debug)]
 pub enum Taken {
-    /// A chunk's; its request goes on.
+    /// The completion of a chunk whose request is not over.
     Chunk,
-    /// The last of a request.
+    /// The last completion of a request.
     Done(Done),
-    /// Not the share's: a receive, or of another queue pair.
+    /// A completion that is not the share's: a receive, or one of another queue pair.
     Other(Completion),
 }
 

@@ -242,7 +242,8 @@ impl Scheduler {
     }
 
     fn take(&mut self, index: usize, cost: u64, takes_turn: bool) -> Chunk {
-        // A class goes on until its deficit is spent. One that passes within its reserve takes no other class's turn.
+        // A class keeps its turn until its deficit is spent. One that passes within its reserve takes no other class's
+        // turn.
         if takes_turn {
             self.turn = index;
         }

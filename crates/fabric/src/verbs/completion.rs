@@ -23,7 +23,7 @@ pub enum Status {
     /// The queue pair was in error, or reset, before the request's turn came.
     #[error("work request flushed: the queue pair is in the error state")]
     Flushed,
-    /// The peer's answer made no sense.
+    /// The peer's answer was invalid.
     #[error("bad response")]
     BadResponse,
     /// Local memory may not be accessed this way.

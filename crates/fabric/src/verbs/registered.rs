@@ -8,9 +8,9 @@ use sinew_mem::{BufferPlace, MessageBuffer};
 use super::error::VerbsError;
 use super::traits::ProtectionDomain;
 
-/// A buffer of the user's, registered with a domain. It is moved in, taken out to be posted, and put back when it comes
-/// with its completion. [`Self::end`] gives it back, and is refused while the buffer is out. So nothing is in flight
-/// when the registration ends.
+/// A buffer of the user's, registered with a domain. It is moved in, taken out to be posted, and put back when it
+/// returns with its completion. [`Self::end`] gives it back, and is refused while the buffer is out. So nothing is in
+/// flight when the registration ends.
 ///
 /// Dropping this ends the registration, wherever the buffer is: a request that has the buffer may then fail.
 #[derive(Debug)]

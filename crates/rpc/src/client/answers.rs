@@ -95,7 +95,7 @@ impl Clients {
         true
     }
 
-    /// Handles a packet of a response that [`Self::take_short`] left.
+    /// Handles a packet of a response that [`Self::take_short`] did not accept.
     pub fn on_response(
         &mut self,
         shared: &mut Shared,
@@ -241,7 +241,7 @@ impl Clients {
             return Err(PacketDrop::WrongPhase);
         }
         view.slot.progress_ns = shared.now_ns;
-        // The request has arrived: what comes next will not answer copies of it.
+        // The request has arrived: what comes next will not answer retransmissions of it.
         (view.travel.repeated, view.travel.is_probing) = (0, false);
         if shared.config.timeout == Timeout::Fixed {
             // With `Adaptive`, the back-off was doubled when the time-out passed.
@@ -259,8 +259,8 @@ impl Clients {
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
         let (index, id) = self.find_answered(shared, call, packet, |_| None)?;
-        // An error may come in the midst of a response: a server that is short of memory gives up responses that nobody
-        // fetches.
+        // An error may come in the middle of a response: a server that is short of memory gives up responses that
+        // nobody fetches.
         let failure = ErrorCode::from_wire(code).ok_or(PacketDrop::Malformed)?.meaning();
         self.finish(shared, index, id, Err(failure));
         Ok(())

@@ -19,8 +19,8 @@ use super::Clients;
 use crate::names::SessionId;
 use crate::shared::Shared;
 
-/// Number of owed calls of a session from which on the server is no longer told of calls that lack no credits, since
-/// that is only a hint.
+/// Number of a session's owed calls from which on calls whose credits are all back are not cancelled at the server:
+/// such a cancellation is only a hint.
 const TOLD_MAX: usize = 64;
 
 /// State of the cancellation of a call that ended here.

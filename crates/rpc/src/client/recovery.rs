@@ -18,8 +18,9 @@ const BOUND_MAX: u8 = 3;
 
 impl CallView<'_> {
     /// Returns the round trip that ends with the `received`th answer, less the `residence_ns` for which the server kept
-    /// the packet. The answer must be to the first copy of the timed packet: an answer to another copy does not measure
-    /// it. Nor, once there are copies, does an answer to a later packet, since that may have left long afterwards.
+    /// the packet. The answer must be to the first transmission of the timed packet: an answer to a retransmission does
+    /// not measure it. Nor, once packets were retransmitted, does an answer to a later packet, which may have left long
+    /// afterwards.
     fn round_trip_ns(&mut self, received: u32, is_copy: bool, residence_ns: u64, now_ns: u64) -> Option<u64> {
         if self.travel.timed == 0 || received < self.travel.timed {
             return None;
@@ -31,10 +32,10 @@ impl CallView<'_> {
         round_trip_ns(now_ns, self.travel.timed_ns, residence_ns)
     }
 
-    /// Bounds round trips by an answer to a copy, while none was measured.
+    /// Bounds round trips by an answer to a retransmission, while none was measured.
     fn bound_trips(&mut self, now_ns: u64) {
-        // At first, any of the copies may be the one answered, even the very first. Once there is a bound, the time-out
-        // is longer than it: so packets that left before the last copies were lost, or their answers were.
+        // At first, the answer may be to any transmission of the packet, even the very first. Once there is a bound,
+        // the time-out is longer than it: so all transmissions before the last were lost, or their answers were.
         let (trips, travel) = (&mut self.session.round_trips, &*self.travel);
         if trips.is_bound() {
             trips.bound(now_ns.saturating_sub(travel.copied_ns));
@@ -44,7 +45,7 @@ impl CallView<'_> {
     }
 
     /// Notes that the server has answered the call's first `received` packets, and what this says about round trips.
-    /// `is_copy` is whether a copy was answered, rather than a first transmission.
+    /// `is_copy` is whether a retransmission was answered, rather than a first transmission.
     pub(super) fn acknowledge(
         &mut self,
         shared: &mut Shared,
@@ -165,7 +166,7 @@ impl Clients {
         let travel = &mut self.travel[id.at()];
         let end = travel.ahead.end();
         if travel.received + end >= travel.resent_before + threshold {
-            // Packets that left after the copies were answered: the copies are lost too.
+            // Packets that left after the retransmissions were answered, so the retransmissions are lost too.
             travel.resent = Window::default();
         }
         let lost = Window::first(end.saturating_sub(threshold)).0 & !travel.ahead.0 & !travel.resent.0;
@@ -292,7 +293,7 @@ impl Clients {
         let CallView { session, slot, travel } = view;
         (slot.progress_ns, travel.copied_ns) = (shared.now_ns, shared.now_ns);
         if shared.config.timeout == Timeout::Adaptive {
-            // Once copies were not answered either, more than one at a time would only lengthen queues.
+            // Once retransmissions go unanswered too, more than one at a time would only lengthen queues.
             travel.is_probing = travel.backoff > 0;
             travel.backoff = (travel.backoff + 1).min(BACKOFF_MAX);
         }
@@ -309,7 +310,7 @@ impl Clients {
             session.limits = shared.pacing.lost(session.sample(index, shared.now_ns));
         }
         if most == 1 {
-            // The remaining credits are for other calls.
+            // The remaining credits are left for other calls.
             self.pump_up_to(shared, index, id, most);
             return self.pump_waiting(shared, index);
         }

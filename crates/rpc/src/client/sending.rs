@@ -36,7 +36,7 @@ impl Clients {
             if left == 0 || most == 0 {
                 break;
             }
-            // Copies go in runs of their own.
+            // Retransmissions go in runs of their own.
             let is_copy = travel.sent < travel.sent_max;
             let alike = if is_copy { travel.sent_max - travel.sent } else { left };
             let count = left.min(alike).min(most).min(u32::from(session.allowed()));
@@ -82,7 +82,7 @@ impl Clients {
         }
     }
 
-    /// Lets a call go on that may have packets to send, after those that wait already.
+    /// Continues a call that may have packets to send, after those that wait already.
     pub(super) fn pump_in_turn(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
         let place = self.table.place_of(id);
         let session = &mut self.table.entries[index];

@@ -5,9 +5,9 @@
 //! that wait for credits, and of those with retransmitted packets is in [`Travel`]. It is written when a call becomes
 //! long: at its start, or by [`CallView::lengthen`].
 //!
-//! A short call is one packet that left once and has no answer yet: request, response, tag, number and the time at
-//! which it left are all there is. When it becomes long, `Travel` is written as it would be if the call had been long
-//! from the start, so that recovery knows only one kind of call.
+//! A short call has sent its one packet once and has no answer yet, so its whole state is its two buffers, tag, number
+//! and the time at which the packet left. When it becomes long, `Travel` is written as it would be if the call had been
+//! long from the start, so that recovery knows only one kind of call.
 
 use std::num::NonZeroU64;
 

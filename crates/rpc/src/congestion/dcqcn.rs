@@ -1,8 +1,8 @@
 //! DCQCN (SIGCOMM 2015): a session's rate follows the marks (ECN) that switches put on packets where queues are long.
 //!
-//! A mark cuts the rate, at most once in an interval, and by more the more often marks come. Without marks the rate
-//! recovers: first by half of the loss at a time, then by steps, then by larger steps. Both time and bytes sent count
-//! as progress of the recovery.
+//! A mark cuts the rate, at most once per interval; the more frequent marks are, the deeper the cut. Without marks the
+//! rate recovers: at first each step makes up half of what is missing, then it grows by fixed steps, then by larger
+//! ones. Both time and bytes sent count as progress of the recovery.
 
 /// Parameters of DCQCN, by default those of its paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,7 +17,7 @@ pub struct DcqcnConfig {
     pub raise_bytes: u64,
     /// Weight of the newest mark: 0 to 1.
     pub newest: f64,
-    /// Steps that recover half of the loss each, before rates grow beyond what they were.
+    /// Steps that each make up half of what is missing, before the rate grows beyond its old value.
     pub fast_steps: u32,
     /// Growth of the rate per step after that, in bytes per second.
     pub step_bytes_per_s: f64,

@@ -1,8 +1,9 @@
 //! Timely: a session's rate follows the round-trip times of its packets.
 //!
-//! A round trip below a low threshold raises the rate by a step, one above a high threshold cuts it in proportion. In
-//! between the trend decides, in one of two forms: as published (SIGCOMM 2015), or as patched (CoNEXT 2016). The
-//! patched form mixes both moves by the trend, and so has a single fixed point, at which the flows have equal shares.
+//! A round trip below a low threshold raises the rate by a step, one above a high threshold cuts it in proportion.
+//! Between the thresholds the trend decides, in one of two forms: as published (SIGCOMM 2015), or as patched (CoNEXT
+//! 2016). The patched form weighs raise and cut by the trend, and so has a single fixed point, at which the flows have
+//! equal shares.
 
 /// Parameters of Timely.
 ///

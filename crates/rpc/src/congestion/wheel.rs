@@ -1,7 +1,7 @@
-//! The pacing wheel (after Carousel): returns each item at its time.
+//! The pacing wheel (after Carousel): returns each item when it is due.
 //!
-//! It holds sessions, whose packets are named by the state that they are made from, as in the transmit queue. So no
-//! buffer waits here (nsdi19 appendix C is about wheels that hold buffers).
+//! It holds sessions, not packets: as in the transmit queue, a packet is made from its session's state only when it is
+//! sent. So no buffer waits here (nsdi19 appendix C is about wheels that hold buffers).
 
 use std::collections::VecDeque;
 

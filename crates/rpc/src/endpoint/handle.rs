@@ -8,8 +8,8 @@
 //! endpoint without a handle looks at nothing more, and a sleeping endpoint is woken as it is for an answer, whatever
 //! it sleeps on. Closures run in the turn that finds them, with the endpoint as a `dyn Endpoint`; a turn within a
 //! closure begins none, so closures do not nest. Calls complete in a lane that the endpoint empties itself at the end
-//! of each turn. An endpoint that goes ends the calls that were begun with what it knows of them, and those that were
-//! not begun with `EndpointGone`, which thereby says that they did not run.
+//! of each turn. An endpoint that is dropped ends calls in progress as the end of their sessions does, and those that
+//! have not begun with `EndpointGone`, which says that they did not run.
 
 mod pending;
 
@@ -43,8 +43,8 @@ const RESPONSE_LEN: usize = 1024;
 /// thread begin in the order in which it handed them over. Until then they wait in a queue of
 /// [`Config::handle_queue_max`](crate::Config::handle_queue_max) places. The result comes as a [`Pending`]: a thread
 /// can block on it, and a task can await it, since it is a `Future`. Each takes a lock and an allocation, so handles
-/// are for what threads have to tell each other, not for a thread's own calls, which are an order of magnitude quicker
-/// over an endpoint of its own.
+/// are for communication between threads; a thread that makes calls of its own is an order of magnitude quicker over
+/// its own endpoint.
 ///
 /// A handle does not keep its endpoint alive. Closures and calls that have not begun when the endpoint is dropped end
 /// with [`HandleError::EndpointGone`].
@@ -122,7 +122,7 @@ impl RpcHandle {
     ///
     /// Until the closure returns, the endpoint does nothing else, and no other closure or call of another thread
     /// begins, so it should be short. It may make blocking calls, though. It shares the main lane with the endpoint's
-    /// owner, so it should take from there no completions and events but its own. Requests that the owner takes by
+    /// owner, so it should take only its own completions and events there. Requests that the owner takes by
     /// [`crate::Rpc::turn_with`] are refused in turns that the closure makes. A panic ends only the closure; the
     /// endpoint goes on.
     ///

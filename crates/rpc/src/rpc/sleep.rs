@@ -13,7 +13,7 @@ pub(super) struct Sleep {
     /// Whether the sleeper has been woken since, because there is something to do.
     is_told: bool,
     /// Whether a sleep ended out of the caller's sight, through a turn, or inside a call or a connect that waits, and a
-    /// waker may have ended it. Then the caller is owed that its next sleep does not begin.
+    /// waker may have ended it. The caller must hear of that, so its next sleep does not begin.
     was_woken: bool,
     /// Number of waiting events of the main lane that have prevented one sleep already. They need not be taken.
     pub(super) events_told: usize,
@@ -112,8 +112,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// Notes that the thread is awake, as a turn does. Returns whether a waker was called, as far as that can be told
-    /// from other news; that wake-up is then used up.
+    /// Notes that the thread is awake, as a turn does. Returns whether a waker was called, where the endpoint can
+    /// distinguish that from other causes; that wake-up is then consumed.
     pub fn disarm(&mut self) -> bool {
         let was_woken = self.sessions.is_armed() && self.port.disarm();
         self.set_armed(false);

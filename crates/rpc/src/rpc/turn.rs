@@ -1,8 +1,8 @@
-//! The loop: the steps of a turn and their order, and how long the loop goes on.
+//! The loop: the steps of a turn, their order, and the conditions for the loop to end or sleep.
 //!
-//! Enqueued calls are sent before anything is received: the look into an empty ring can cost a cache line's journey,
-//! for which no request should wait. A turn disarms an endpoint on which somebody sleeps without paying for it: the
-//! comparison that notices a pause of the loop notices that too.
+//! Enqueued calls are sent before anything is received: polling an empty ring can cost a cache miss, for which no
+//! request should wait. A turn also disarms the endpoint if somebody sleeps on it. Checking for that costs nothing
+//! extra, since the comparison that detects a pause of the loop covers it.
 
 use sinew_fabric::{Clock, PacketPort, PacketRx, PacketTx, PortEvent, RxBurst, Step};
 

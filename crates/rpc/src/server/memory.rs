@@ -11,12 +11,12 @@
 //!   says the number.
 //! - **Memory comes back.** When another call finds no memory, or its peer's share is used up, these are given up: a
 //!   request that arrives too slowly, a long response that nobody fetches and, when that is not enough, the buffers of
-//!   short responses that were answered long ago. A request that still finds none is answered `Busy`: it did not run.
-//!   One that is more than all of a peer's share is answered `RequestTooLarge`, since waiting would not help.
+//!   short responses that were answered long ago. A request for which there is still none is answered `Busy`: it did
+//!   not run. One that is larger than a peer's whole share is answered `RequestTooLarge`, since waiting would not help.
 //!
-//! Other limits on what one peer can cost: `sending` (answers), `guesses` (wrong tokens),
-//! `sessions::watching` (sessions that nobody uses). A slot cannot be pushed out of reach either: copies of a request
-//! that a later one in its slot has overtaken are answered with an error.
+//! Other limits on what one peer can cost: `sending` (answers), `guesses` (wrong tokens), `sessions::watching`
+//! (sessions that nobody uses). A slot cannot be pushed out of reach either: retransmissions of a request that a later
+//! one in its slot has overtaken are answered with an error.
 
 use sinew_mem::{Arena, MessageBuffer};
 
@@ -105,8 +105,8 @@ impl Servers {
 
     /// Gives up requests that arrive too slowly or not at all, and long responses that nobody fetches. If that is not
     /// enough, also gives up the buffers of short responses that were sent long ago: a client must not keep the memory
-    /// of others for as long as it lives. A client that goes on with such a call gets an error. Returns whether any
-    /// memory was freed. With `of`, only what that peer holds is given up.
+    /// of others for as long as it lives. A client that continues such a call gets an error. Returns whether any memory
+    /// was freed. With `of`, only what that peer holds is given up.
     #[cold]
     fn give_up_stalled(&mut self, shared: &mut Shared, len: usize, of: Option<u32>) -> bool {
         let next_ns = of.map_or(self.next_give_up_ns, |peer| shared.peers.get(peer).next_give_up_ns);

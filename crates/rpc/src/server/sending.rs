@@ -1,10 +1,10 @@
-//! Sending of answers, and a limit on them: in one turn, packets that were answered before, and packets that ask for
-//! more, get at most as many answers as their session has credits. Otherwise a small packet could ask for thousands of
-//! large ones.
+//! Sending of answers, and a limit on them: in one turn, repeated packets, and packets that ask for further ones, get
+//! at most as many answers as their session has credits. Otherwise a small packet could ask for thousands of large
+//! ones.
 //!
-//! A request for response packets is 24 bytes, and asks for up to all credits' worth of large packets; a copy of a
-//! finished request asks for its answer again. In one turn a session gets at most its credits' worth of packets besides
-//! first answers, and the same packet only once.
+//! A request for response packets is 24 bytes, and asks for up to all credits' worth of large packets; a retransmission
+//! of a finished request asks for its answer again. In one turn a session gets at most its credits' worth of packets
+//! besides first answers, and the same packet only once.
 
 use sinew_fabric::{PacketTx, RxPacket, TxData, TxPacket};
 use sinew_wire::{CallName, Meaning, Part, residence};
@@ -239,7 +239,7 @@ impl Servers {
                         ahead = self.arrivals.get(arrival).ahead.0 as u32;
                     }
                 } else if is_cumulative {
-                    // The request was completed since this was queued, maybe by a copy.
+                    // The request was completed since this was queued, maybe by a retransmission.
                     is_copy |= slot.is_copy;
                 }
                 Meaning::CreditReturn { taken, ahead, is_alone: item.kind == TxKind::CreditAlone }

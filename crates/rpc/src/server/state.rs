@@ -73,7 +73,7 @@ pub(crate) struct ServerSlot {
     pub(super) repeat_queued: bool,
     /// A credit return is in the transmit queue; when it is sent it reports how far the request has arrived by then.
     pub(super) credit_queued: bool,
-    /// Whether the next answer is, among others, to a copy.
+    /// Whether any of the packets that the next answer covers is a retransmission.
     pub(super) is_copy: bool,
     /// Memory that the peer is charged for this slot, in [`BLOCK_UNIT`]s of the arena.
     charged_units: u32,
@@ -332,7 +332,7 @@ pub(crate) struct ServerCold {
     pub guesses: Guesses,
     /// When the client was last told of long queues.
     pub noticed_ns: u64,
-    /// Copies of overtaken requests since the last such copy was answered.
+    /// Retransmissions of overtaken requests since one was last answered.
     pub overtaken: u8,
     /// Whether the client's coming was reported.
     pub is_told: bool,

@@ -8,8 +8,8 @@
 //!
 //! The direction is one entry among the server's own sessions, and one among those that the client answers on. So calls
 //! back are calls in every respect: handlers, deadlines, lanes, cancellation and congestion control need not know of
-//! them. The exchange of keys costs nothing but words of handshake packets that were there anyway. The client's entry
-//! is under no key until the session is accepted, so a call back that overtakes the accept is an unknown session's, and
+//! them. The exchange of keys takes only words that handshake packets have anyway. The client's entry is under no key
+//! until the session is accepted, so a call back that overtakes the accept is dropped as one of an unknown session, and
 //! is retransmitted. The client's key depends on the server's key of the session, because a connect can be granted
 //! twice, and late calls of a session that never opened must not be taken for those of the next.
 //!

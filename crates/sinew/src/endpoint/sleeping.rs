@@ -16,9 +16,9 @@ impl Rpc {
         Ok(each!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))?)
     }
 
-    /// To be called after a turn that was `busy` or not. Sleeps if there has been nothing to do for longer than
-    /// [`Config::poller`](sinew_rpc::Config::poller) spins, until there is work, but for at most `timeout_ns`
-    /// nanoseconds.
+    /// Sleeps after a turn if there has been nothing to do for longer than
+    /// [`Config::poller`](sinew_rpc::Config::poller) spins: until there is work, but for at most `timeout_ns`
+    /// nanoseconds. `busy` is what the turn returned.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ pub fn header(bytes: &[u8]) {
     }
 }
 
-/// Asserts that a management body makes no sense, or survives being written and read again.
+/// Asserts that a management body is malformed, or survives being written and read again.
 pub fn management(bytes: &[u8]) {
     let key = SessionKey::new(7, 0x12_3456_789A);
     let body = |packet: Management| packet.as_bytes()[HEADER_LEN..].to_vec();

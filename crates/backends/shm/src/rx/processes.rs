@@ -1,4 +1,4 @@
-//! Links with ports of other processes: they use sockets, and memory that is passed over them.
+//! Links with ports of other processes: they are set up over sockets, by which the two pass each other memory.
 
 use std::io::ErrorKind;
 use std::sync::Arc;

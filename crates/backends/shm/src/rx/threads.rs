@@ -1,4 +1,4 @@
-//! Links with ports of other threads of this process: they use letters, and private memory.
+//! Links with ports of other threads of this process: they are set up by [letters](Letter), and use private memory.
 
 use std::io::ErrorKind;
 use std::sync::Arc;

@@ -88,7 +88,6 @@ impl ShmDevice {
     /// [`VerbsError::NoDevice`]: the address is not an `shm` one, or its options are invalid; [`VerbsError::Limit`]:
     /// the name is too long; [`VerbsError::Device`]: the name is taken or invalid, or there is no directory for names;
     /// [`VerbsError::System`].
-    /// [`VerbsError::Device`]: a name that is taken, or no directory for names; [`VerbsError::System`].
     pub fn open(address: &Address) -> Result<Self, VerbsError> {
         let no_device = |error: AddressError| VerbsError::NoDevice(error.to_string());
         address.check_scheme("shm", "NAME").map_err(no_device)?;

@@ -1,5 +1,5 @@
-//! What a device shows to initiators: which regions are exposed, which queue pairs listen, and who is at work inside a
-//! region right now. It is one piece of memory, which every initiator maps.
+//! The directory that a device shows to initiators: which regions are exposed, which queue pairs listen, and which
+//! initiators are at work inside a region right now. It is one piece of memory, which every initiator maps.
 //!
 //! An initiator sits down before it works: it writes the region's key to a line of its own, its *seat*, and only then
 //! checks whether the region is exposed. The owner that ends an exposure clears the region's entry first and then

@@ -24,7 +24,7 @@ pub(crate) struct Ready {
     pub epoch: u32,
 }
 
-/// What a completion frees in its queue pair.
+/// Places in its queue pair that a completion frees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Frees {
     /// All requests before this one.

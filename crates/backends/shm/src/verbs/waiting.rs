@@ -9,7 +9,7 @@ use sinew_mem::copy::copy_short;
 
 use super::fifo::{Buffers, Pool};
 
-/// What a request asks for, without the data that it moves.
+/// A request's operation, without the data that it moves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     Send,
@@ -312,7 +312,7 @@ pub(crate) fn len_of(what: What, targets: &[MessageBuffer]) -> usize {
     }
 }
 
-/// What an operation asks for, and its immediate.
+/// An operation without its data, and its immediate.
 #[inline(always)]
 pub(crate) fn what(operation: &Operation<'_>) -> (What, Option<u32>) {
     match *operation {
@@ -377,7 +377,7 @@ pub(crate) struct Flying {
     pub signaled: bool,
     pub len: usize,
     pub targets: Buffers,
-    /// How it ended; `None` for a message that is not acknowledged yet.
+    /// Its status; `None` for a message that is not acknowledged yet.
     pub end: Option<Status>,
     /// Number of the message.
     pub number: u32,

@@ -28,7 +28,7 @@ pub(super) struct Place {
     pub access: u32,
     pub asked_ns: u64,
     pub deadline_ns: u64,
-    /// Time that had been spent in vain when the get began, in nanoseconds.
+    /// Time that had been spun without finding work when the get began, in nanoseconds.
     pub vain_ns: u64,
     /// Time that had been lost to others when the get began, in nanoseconds.
     pub lost_ns: u64,

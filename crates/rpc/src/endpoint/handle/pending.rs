@@ -103,7 +103,7 @@ impl<T, E: From<HandleError>> Drop for Promise<T, E> {
 }
 
 /// Result of a closure or call that a [`RpcHandle`](super::RpcHandle) handed to an endpoint. Wait for it on a thread
-/// ([`Self::wait`], [`Self::wait_timeout`]), check for it now and then ([`Self::try_take`]), or await it: it is a
+/// ([`Self::wait`], [`Self::wait_timeout`]), check for it occasionally ([`Self::try_take`]), or await it: it is a
 /// [`Future`], for any executor.
 ///
 /// The result can be taken once; after that, asking gives [`HandleError::Taken`]. Dropping a `Pending` cancels a call
