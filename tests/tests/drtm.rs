@@ -1,5 +1,5 @@
 //! DrTM-KV over shared memory: stored keys are found, and locks are taken, contended for and released. Clients that
-//! spoil memory or leave locks behind harm no data but what they spoiled.
+//! corrupt memory or leave locks behind harm only the data that they corrupted.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

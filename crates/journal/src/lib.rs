@@ -18,8 +18,8 @@
 //! Numbers are little-endian, and lengths are in bytes. The first record's "checksum of the record before" is the
 //! snapshot's. A crash may leave a record at the log's end in part, or a record without the one before it: the log ends
 //! before the first record that is not right, and is cut there. If a record behind that point was written when the lost
-//! one was known to last, the log is damaged in its middle, and is refused. The key is random, so that nobody can hide
-//! bytes that pass for a record inside a record.
+//! one was known to be durable, the log is damaged in its middle, and is refused. The key is random, so that nobody can
+//! hide bytes that pass for a record inside a record.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +51,7 @@ pub enum JournalError {
         /// Name of a file that shows that it existed.
         found: String,
     },
-    /// A log differs from what was written to it and made to last.
+    /// A log differs from what was written to it and made durable.
     #[error(
         "{file} is damaged at byte {at}: bring back a copy of the whole directory; or, to keep what lies before and lose what came later, cut the file off \
          there: truncate --size {at} {file}"
@@ -288,7 +288,7 @@ impl<D: Disk> Journal<D> {
         Err(DiskError::Full)
     }
 
-    /// Adds a record, which lasts once [`Self::sync`] has returned.
+    /// Adds a record, which is durable once [`Self::sync`] has returned.
     pub fn append(&mut self, record: &[u8]) {
         self.sequence += 1;
         self.last_sum =

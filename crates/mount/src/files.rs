@@ -1,4 +1,4 @@
-//! The seam: what the kernel asks of a file system, independent of how it asks.
+//! The interface between front and file system: what the kernel asks, independent of how it asks.
 //!
 //! Calls come from several threads at once. Errors are the system's error numbers, since those are what programs see.
 

@@ -10,8 +10,8 @@
 //! overwritten, and a reader that has found nothing reads the neighbourhood once more: if no version has changed,
 //! nothing hopped meanwhile.
 //!
-//! Slots are as long as the longest key and value. So READs are longer by the factor of the neighbourhood, which is the
-//! price for needing only one. An overflow block stays with its slot when it is empty. The hash is public: someone who
+//! Slots are as long as the longest key and value. So a READ transfers all slots of a neighbourhood, which is the price
+//! for needing only one. An overflow block stays with its slot when it is empty. The hash is public: someone who
 //! chooses keys can fill the overflow blocks.
 
 mod owner;

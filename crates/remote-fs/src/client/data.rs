@@ -40,8 +40,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let layout = match self.ask_own(Request::Layout { handle, at, count: LAYOUT_PAGES_MAX }) {
             Ok(Answer::Layout(layout)) => layout,
             Ok(_) => return Err(Failed::Nonsense),
-            // Another lane has closed the handle meanwhile. The caller looks for the page again, with a handle that is
-            // open.
+            // Another lane has closed the handle meanwhile. The caller looks for the page again, by another open
+            // handle.
             Err(Failed::Refused(Error::BadHandle)) if file.lock().has_other(handle, false) => return Ok(()),
             Err(error) => return Err(error),
         };

@@ -11,16 +11,16 @@ use super::lane::Lane;
 use super::within::Within;
 use crate::protocol::Replica;
 
-/// A donor that could not be reached is left alone for so long.
+/// Time for which a donor that could not be reached is not tried again, in ns.
 const REST_NS: u64 = 500_000_000;
-/// Turns in vain after which others may use the processor.
+/// Idle turns before the thread yields the processor.
 const SPINS: u32 = 200;
 
-/// An operation for a donor, and what became of it.
+/// An operation at a donor, and its result.
 pub(super) struct Transfer {
     pub copy: Replica,
     pub op: Option<Op>,
-    /// Of a read that succeeded.
+    /// Data of a read that succeeded.
     pub target: Option<MessageBuffer>,
     pub error: Option<String>,
     was_sent: bool,
@@ -37,7 +37,7 @@ impl Transfer {
     }
 }
 
-/// How long nothing has happened.
+/// Time without any progress.
 #[derive(Default)]
 struct Idle {
     turns: u32,
@@ -45,9 +45,9 @@ struct Idle {
 }
 
 impl<E: Endpoint, A: Approach> Lane<E, A> {
-    /// Does all of them, and waits until they are over.
+    /// Performs all transfers, and waits until they have finished.
     pub(super) fn transfer(&mut self, transfers: &mut [Transfer]) {
-        // All ways first: while one is asked for, nothing else is heard.
+        // Connects to all donors first: while a donor is asked to admit this lane, no other events are taken.
         for transfer in transfers.iter_mut() {
             if let Err(why) = self.way(&transfer.copy) {
                 transfer.fail(why);
@@ -65,7 +65,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                         transfers[index].was_sent = true;
                         open += 1;
                     }
-                    // There is room when something is over.
+                    // There is room again once an operation has finished.
                     Err(op) => {
                         transfers[index].op = Some(op);
                         let busy = self.turn_donors();
@@ -90,7 +90,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 return;
             }
         }
-        // One that had no way begins no rest anew: else whoever tries again during the rest never has one.
+        // A donor that could not be reached does not start another rest: otherwise repeated attempts during a rest
+        // would prolong it for ever.
         for transfer in transfers.iter().filter(|transfer| transfer.error.is_some() && transfer.was_sent) {
             self.check_way(transfer);
         }
@@ -120,7 +121,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         busy
     }
 
-    /// Hears what is over of these. Returns how many.
+    /// Takes the events of transfers that have finished. Returns their number.
     fn gather(&mut self, first_tag: u64, transfers: &mut [Transfer]) -> usize {
         let mut over = 0;
         for event in self.events.drain(..) {
@@ -134,7 +135,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         over
     }
 
-    /// What has not ended never will: those donors are lost to this lane, with the buffers that they have.
+    /// Fails the unfinished transfers, and drops this lane's connections to their donors, together with the buffers in
+    /// flight there.
     fn give_up(&mut self, transfers: &mut [Transfer]) {
         for transfer in transfers.iter_mut().filter(|transfer| !transfer.is_over) {
             transfer.fail("it has not answered in time".into());

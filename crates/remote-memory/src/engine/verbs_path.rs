@@ -203,7 +203,7 @@ impl<D: Device> VerbsPath<D> {
         self.registrations.borrow_mut().has(contents.as_ptr().addr(), contents.len(), place)
     }
 
-    /// Keeps the registrations of an operation's buffers until the operation is over.
+    /// Keeps the registrations of an operation's buffers until the operation has finished.
     #[inline(never)]
     fn keep(&mut self, id: u32, operation: &Operation<'_>) {
         let registrations = self.registrations.get_mut();
@@ -286,8 +286,7 @@ impl<D: Device> VerbsPath<D> {
         }
     }
 
-    /// Breaks the path after a failure. The other queue pairs go to error too, so that everything in flight is over
-    /// soon.
+    /// Breaks the path after a failure. The other queue pairs go to error too, so that everything in flight ends soon.
     #[inline(never)]
     fn fail(&mut self, why: Why) {
         if self.error.is_none() {

@@ -6,7 +6,7 @@
 //! is named by its number, and begins at 256 times that.
 //!
 //! An entry knows the length of its prefix so that a shorter prefix added later does not overwrite a longer one. A
-//! group whose entries all say the same is given up. A trie belongs to one thread: a user that serves lookups while
+//! group whose entries have all become equal is freed. A trie belongs to one thread: a user that serves lookups while
 //! routes change builds another trie.
 
 use std::collections::BTreeMap;

@@ -18,7 +18,7 @@ pub struct Flush {
     failures: u64,
     /// Error of the last write that failed since.
     error: Option<FarError>,
-    /// Writes that were in flight at the request are over.
+    /// Waits for the writes that were in flight when the flush was requested.
     has_begun: bool,
     /// The store was asked to confirm.
     is_confirming: bool,
