@@ -8,7 +8,7 @@
 //!  0  magic "SnFs"   4  format (1)             0  magic "SnFr"   4  length of the record
 //!  8  sequence number of the last record       8  sequence number
 //!     in the snapshot                         16  sequence number of the last record that was
-//! 16  key of the checksums                        known to last when this one was written
+//! 16  key of the checksums                        known to be durable when this one was written
 //! 24  length of the snapshot                  24  checksum of the record before
 //! 32  checksum of this header and             32  checksum of this header and the record
 //!     the snapshot                            40  the record

@@ -73,7 +73,7 @@ pub enum Receiver<'a> {
     /// A member, and its address if known. Without an address, the message can only be sent as an answer to one of its
     /// calls.
     Member(MemberId, Option<&'a str>),
-    /// Whoever is at an address.
+    /// The member at an address, whichever it is.
     Address(&'a str),
 }
 

@@ -62,7 +62,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(())
     }
 
-    /// Reads pages, wherever they are now, and checks them. `stored` is the layout's entry for exactly these pages.
+    /// Reads pages, wherever they lie now, and checks them. `stored` is the layout's entry for exactly these pages.
     /// `None`: they have become a hole, or were replaced.
     pub(super) fn fetch(
         &mut self,

@@ -10,7 +10,7 @@
 //! 16  logical page
 //! 24  epoch of the writer  28  epoch of "settled"
 //! 32  sequence number
-//! 40  sequence number of "settled": all versions below were over when this one was begun
+//! 40  sequence number of "settled": all versions below had finished when this one was begun
 //! 48  checksum of the page
 //! 56  checksum of the header
 //! ```
