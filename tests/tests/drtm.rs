@@ -406,7 +406,7 @@ fn spoiled_memory_is_torn_for_clients_and_the_owner_repairs_it() {
                 }
             }
         }
-        // Nobody spoils anything for a while. A client that a spoiled lock names as its holder may be dismissed.
+        // Nothing is corrupted for a while. A client that a corrupted lock names as its holder may be dismissed.
         for _ in 0..4 {
             world.now_ns += LEASE_NS;
             world.home.turn(world.now_ns);

@@ -17,7 +17,7 @@
 //!
 //! Numbers are little-endian, and lengths are in bytes. The first record's "checksum of the record before" is the
 //! snapshot's. A crash may leave a record at the log's end in part, or a record without the one before it: the log ends
-//! before the first record that is not right, and is cut there. If a record behind that point was written when the lost
+//! before the first record that is not right, and is cut there. If a record after that point was written when the lost
 //! one was known to be durable, the log is damaged in its middle, and is refused. The key is random, so that nobody can
 //! hide bytes that pass for a record inside a record.
 
@@ -295,11 +295,11 @@ impl<D: Disk> Journal<D> {
             codec::write_record(&mut self.buffer, self.key, (self.sequence, self.synced), self.last_sum, record);
     }
 
-    /// Makes all records last.
+    /// Makes all records durable.
     ///
     /// # Errors
     ///
-    /// [`DiskError`]. It is then unknown which records last, and the journal accepts no more.
+    /// [`DiskError`]. It is then unknown which records are durable, and the journal accepts no more.
     pub fn sync(&mut self) -> Result<(), DiskError> {
         self.check()?;
         if self.buffer.is_empty() {
@@ -338,7 +338,7 @@ impl<D: Disk> Journal<D> {
             self.disk.sync_names()
         })();
         if let Err(error) = written {
-            // A leftover does no harm, beside the room that it takes.
+            // A leftover file does no harm, apart from the room that it takes.
             let _ = self.disk.remove(NEW);
             return Err(error);
         }

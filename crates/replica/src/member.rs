@@ -440,7 +440,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if is_kept { Ok(()) } else { Err(MemberError::Disk(sinew_journal::disk::DiskError::Full)) }
     }
 
-    /// Starts the journal anew, with the log's latest snapshot.
+    /// Replaces the journal by one that begins with the log's latest snapshot.
     fn replace_journal(&mut self) -> Result<(), MemberError> {
         let (Some(journal), Some(cluster)) = (&mut self.journal, self.cluster) else { return Ok(()) };
         let log = self.node.store();

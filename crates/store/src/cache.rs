@@ -69,7 +69,7 @@ pub use table::{Cache, Item};
 /// Longest value that a table can be configured for, in bytes.
 pub const VALUE_LEN_MAX: usize = 128 << 20;
 
-/// The [mark](Item::mark) of an item that was fetched. Items that go without it are counted: see
+/// The [mark](Item::mark) of an item that was fetched. Items that leave the table without it are counted: see
 /// [`CacheStats::expired_unfetched`].
 pub const FETCHED: u8 = 1;
 
@@ -282,8 +282,8 @@ pub struct CacheStats {
     pub hits: u64,
     /// GETs of the owner that found none.
     pub misses: u64,
-    /// Items in the table. An expired item counts until it is come across: by a request for its key, by a PUT of its
-    /// key, or when its place is needed.
+    /// Items in the table. An expired item counts until it is found: by a request for its key, by a PUT of its key, or
+    /// when its place is needed.
     pub items: usize,
     /// Items stored, including those that replaced others.
     pub stored: u64,

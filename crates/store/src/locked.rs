@@ -300,7 +300,7 @@ impl Search {
         self.found
     }
 
-    /// Goes on after bytes that do not hold the key.
+    /// Continues the search after bytes that do not hold the key.
     #[inline(always)]
     fn go_on<'a>(&mut self, layout: &Layout) -> Step<'a> {
         if self.left > 0 {

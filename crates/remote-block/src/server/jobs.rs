@@ -223,7 +223,7 @@ impl Jobs {
         }
     }
 
-    /// Flushes the store behind the job, if the client asked for that.
+    /// Flushes the store after the job, if the client asked for that.
     fn keep(&mut self, store: &mut impl Store, job: usize) {
         if self.jobs[job].is_kept {
             self.submit(store, job, FLUSH, StoreJob::Flush);

@@ -271,7 +271,7 @@ impl<D: Device> VerbsPath<D> {
     /// Records how an operation failed.
     #[inline(never)]
     fn found(&mut self, status: Status) -> Option<Box<Why>> {
-        // Operations behind the one that failed are flushed.
+        // Operations after the one that failed are flushed.
         if self.found.is_none() || status != Status::Flushed {
             self.found = Some(status.into());
         }

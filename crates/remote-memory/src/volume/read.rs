@@ -236,7 +236,7 @@ impl<D: Donors> Volume<D> {
         self.part_over(owner, None);
     }
 
-    /// Has a page written anew, from a good copy.
+    /// Has a page rewritten, from a good copy.
     pub(super) fn refresh(&mut self, page: u64) {
         self.stats.refreshed += 1;
         let (at, len) = (page * PAGE, PAGE);

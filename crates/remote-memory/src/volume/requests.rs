@@ -16,7 +16,7 @@ pub(super) enum What {
     Read,
     Write,
     Discard,
-    /// Writes a page anew as it is, because some of its copies are bad. It comes from the volume itself.
+    /// Rewrites a page with its own contents, because some of its copies are bad. It comes from the volume itself.
     Refresh,
 }
 

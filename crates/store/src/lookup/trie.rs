@@ -194,7 +194,7 @@ impl Trie {
         Ok(hop)
     }
 
-    /// Returns the `bits` bits of an address behind the first `taken`.
+    /// Returns the `bits` bits of an address that follow the first `taken`.
     fn index(prefix: u128, taken: u32, bits: u32) -> usize {
         (prefix >> (128 - taken - bits)) as usize & ((1 << bits) - 1)
     }
@@ -270,7 +270,7 @@ impl Trie {
         next
     }
 
-    /// Frees a group that one entry can replace, behind the first `taken` bits.
+    /// Frees a group that one entry can replace, after the first `taken` bits.
     fn join(&mut self, at: usize, next: usize, taken: u32) {
         let entries = &self.entries[next..next + GROUP];
         let first = entries[0];
