@@ -1,7 +1,7 @@
-//! All doors at once. One program with one thread serves calls over two fabrics, with state of its own, and a socket
-//! with mio. It calls another service through client libraries that share an endpoint, with deadlines, and cancels one
-//! of their calls; that service calls it back over the same endpoint. It calls its own clients back, and sleeps when
-//! there is nothing to do. Its service half is the same program as an actor in virtual time.
+//! All interfaces at once. One program with one thread serves calls over two fabrics, with state of its own, and a
+//! socket with mio. It calls another service through client libraries that share an endpoint, with deadlines, and
+//! cancels one of their calls; that service calls it back over the same endpoint. It calls its own clients back, and
+//! sleeps when there is nothing to do. Its service half is the same program as an actor in virtual time.
 
 mod common;
 mod composition;

@@ -1,5 +1,5 @@
 //! DrTM-KV over shared memory: stored keys are found, and locks are taken, contended for and released. Clients that
-//! spoil memory or leave locks behind harm no data but what they spoiled.
+//! corrupt memory or leave locks behind harm only the data that they corrupted.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -406,7 +406,7 @@ fn spoiled_memory_is_torn_for_clients_and_the_owner_repairs_it() {
                 }
             }
         }
-        // Nobody spoils anything for a while. A client that a spoiled lock names as its holder may be dismissed.
+        // Nothing is corrupted for a while. A client that a corrupted lock names as its holder may be dismissed.
         for _ in 0..4 {
             world.now_ns += LEASE_NS;
             world.home.turn(world.now_ns);

@@ -31,7 +31,7 @@ fn begin_long_calls(rpc: &mut Rpc, session: SessionId) {
     rpc.turn();
 }
 
-/// Turns the loop until all calls are over.
+/// Turns the loop until all calls have finished.
 fn completions(rpc: &mut Rpc) -> Vec<Completion> {
     let began = Instant::now();
     let mut over = Vec::new();

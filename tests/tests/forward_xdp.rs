@@ -248,7 +248,7 @@ fn tcp_whose_kernel_leaves_the_cutting_to_hardware_is_counted_until_it_does_that
     server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let mut got = vec![0; bytes.len()];
     assert!(server.read(&mut got[..1]).is_err(), "what is unfinished does not arrive");
-    // The forwarder complains only after so many packets that it cannot be chance.
+    // The forwarder complains only after enough packets to rule out chance.
     let [from, to] = Side::ALL.map(|side| between.socket(side));
     let began = Instant::now();
     let command = "ethtool -K INTERFACE tx off gso off tso off";

@@ -431,7 +431,7 @@ fn a_worker_that_is_gone_is_given_up() {
 
 #[test]
 fn a_client_that_was_away_gives_nobody_up_whose_answers_wait() {
-    // There are so many requests that the completion of one of them is found first.
+    // There are enough requests that the completion of one of them is found first.
     let layout = Layout { window: 64, ..LAYOUT };
     let mut world = World::with(layout, &WorkerConfig::herd_opt());
     let (mut client, _) = world.client_of(layout);
@@ -454,7 +454,7 @@ fn a_client_that_was_away_gives_nobody_up_whose_answers_wait() {
 
 #[test]
 fn numbers_go_on_past_the_end() {
-    // There are so many requests that attempt numbers and slots wrap around, and that signaled requests were needed
+    // There are enough requests that attempt numbers and slots wrap around, and that signaled requests were needed
     // often.
     let mut world = World::new(&WorkerConfig::herd_opt());
     let (mut client, _) = world.client();

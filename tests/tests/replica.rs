@@ -165,7 +165,7 @@ fn a_cluster_with_a_key_lets_nobody_in_without_it() {
     assert!(status == 1 && complaint.contains("it wants the cluster's key; give"), "{complaint}");
     let (status, _, complaint) = ask(&members, &["put", "colour", "red"], &other);
     assert!(status == 1 && complaint.contains("it does not have the key that it asks for"), "{complaint}");
-    // A member with another key is none to the others, whoever calls whom.
+    // The others do not accept a member with another key, whichever side calls.
     members.kill(2);
     members.key = Some(other);
     members.begin(2);

@@ -137,7 +137,7 @@ struct Plan {
     pause_ns: Option<(u64, u64)>,
     /// Events of the network.
     happens: Vec<Event>,
-    /// Parts in a million by which the servers' clocks are fast, and the clients' slow.
+    /// Parts per million by which the servers' clocks run fast, and the clients' slow.
     drift_ppm: i32,
 }
 

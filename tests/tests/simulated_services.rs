@@ -29,7 +29,7 @@ const KINDS: [RequestType; 4] = [ADD, TURN_AROUND, KEEP, ADD_THERE];
 const WORKER_NS: u64 = 20_000;
 const DISK_NS: u64 = 50_000;
 
-/// Keeps the core at work busy for some ns, where the work itself does not.
+/// Keeps a simulated core busy for some ns, which the work by itself would not.
 type Spend = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// State that the parts of the service share.

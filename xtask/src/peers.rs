@@ -31,7 +31,7 @@ use stats::Spread;
 /// Fewest repetitions whose median means something.
 const REPEATS_MIN: usize = 3;
 
-/// Highest load average before the measurements, in runnable programs, that does not spoil them.
+/// Highest load average before the measurements, in runnable programs, that does not distort them.
 const BUSY_CORES_MAX: f64 = 0.5;
 
 /// Arguments of `cargo xtask peers`.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::process;
 
-/// Crates whose property tests gain from more cases. Their tests read `PROPTEST_CASES` (as proptest itself does), and
-/// `SINEW_SOAK_SECONDS` where they loop by themselves.
+/// Crates whose property tests benefit from more cases. Their tests read `PROPTEST_CASES` (as proptest itself does);
+/// those with a loop of their own read `SINEW_SOAK_SECONDS`.
 const PACKAGES: &[&str] = &[
     "sinew-wire",
     "sinew-mem",

@@ -27,13 +27,13 @@ const FOR_GUEST: &[(&str, &str)] = &[
     ("tests: swap", "a_file_is a_file_that a_served a_server the_program"),
 ];
 
-/// Programs (by the beginning of their names) whose tests start processes and threads and wait for them in real time. A
-/// test of theirs that fails beside others is run again by itself; if it then passes, it is reported as failing
-/// sometimes. All other programs run in virtual time or from seeds, so that a failure is always real. `lab` counts as
-/// one of these, although one of its tests measures two threads.
+/// Programs (by the beginning of their names) whose tests start processes and threads and wait for them in real time.
+/// If one of these tests fails while others run, it is run again by itself; if it then passes, it is reported as
+/// failing sometimes. All other programs run in virtual time or from seeds, so their failures are always real. `lab` is
+/// counted among those others, although one of its tests measures two threads.
 const IN_REAL_TIME: &[&str] =
     &["cli: ", "ibverbs: ", "kv: door", "kv: hostile_clients", "kv: memcached", "shm: ", "tests: ", "udp: ", "xdp: "];
-/// Most failed tests that are run again. More than these are not chance.
+/// Most failed tests that are run again. If more fail, chance is not the cause.
 const AGAIN_MAX: usize = 3;
 
 /// Runs programs, each in its folder. Every program has four arguments: its name, folder, executable and test filters.

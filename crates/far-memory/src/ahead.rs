@@ -96,7 +96,7 @@ impl Streams {
         Some(self.go_on(at, found.last))
     }
 
-    /// Returns the next window of a stream, behind page `last`.
+    /// Returns the next window of a stream, which begins after page `last`.
     fn go_on(&mut self, at: usize, last: u64) -> Ahead {
         let stream = &mut self.streams[at];
         stream.used = self.clock;

@@ -200,7 +200,7 @@ impl<S: Store> Pager<S> {
         }
     }
 
-    /// Requests a page into a frame without a page. If the store refuses for good, the frame is freed.
+    /// Requests a page into a frame without a page. If the store can never take the request, the frame is freed.
     fn begin_read(&mut self, page: u64, at: u32) -> Begun {
         let frame = &mut self.frames[at as usize];
         let target = frame.buffer.take().expect("a free frame is handed out with its buffer");

@@ -1,4 +1,4 @@
-//! Far memory by plain loads and stores: an area of address space whose missing pages a handler thread fetches
+//! Far memory accessed by plain loads and stores: an area of address space whose missing pages a handler thread fetches
 //! (userfaultfd).
 
 mod area;

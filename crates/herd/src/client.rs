@@ -20,7 +20,8 @@ const SPARE_RECEIVES: usize = 32;
 const DOUBLINGS_MAX: u32 = 6;
 /// Looks for expired requests within one time-out.
 const LOOKS_PER_TIMEOUT: u64 = 4;
-/// Divisor of [`ClientConfig::give_up_ns`]: of a pause between two polls, no more than that counts as silence.
+/// [`ClientConfig::give_up_ns`] divided by this is the part of a pause between two polls that counts as silence, at
+/// most.
 const LOOKS_PER_GIVE_UP: u64 = 4;
 
 /// Limits and time-outs of a client.
@@ -28,7 +29,7 @@ const LOOKS_PER_GIVE_UP: u64 = 4;
 pub struct ClientConfig {
     /// The largest server layout that the client can work with; workers, window and lengths matter.
     pub layout: Layout,
-    /// Longest request that is sent inline, in bytes, including the 16 bytes behind its body.
+    /// Longest request that is sent inline, in bytes, including the 16 bytes after its body.
     pub inline_max: usize,
     /// Time after which a request is retransmitted, in nanoseconds.
     pub timeout_ns: u64,

@@ -2,11 +2,11 @@
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Bytes behind the body of a request; see [`crate::slot`].
+/// Bytes after the body of a request; see [`crate::slot`].
 pub(crate) const FOOT_LEN: usize = 16;
 /// Bytes before the body of an answer.
 pub(crate) const ANSWER_HEAD_LEN: usize = 8;
-/// Largest region that is not taken for a mistake, in bytes.
+/// Largest region accepted, in bytes; a larger one is taken for a mistake.
 const REGION_LEN_MAX: usize = 64 << 30;
 
 /// Layout of the request region: by worker, then by client, then by slot, as in figure 8 of sigcomm14.

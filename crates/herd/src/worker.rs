@@ -173,8 +173,8 @@ impl<D: Device, S: Service> Worker<D, S> {
         self.turn_over(usize::MAX, now_ns)
     }
 
-    /// As [`Self::turn`], but the pipeline polls at most `clients` clients, in turn: the fewer they are, the sooner it
-    /// is known when each of their answers left. A batch always covers all clients.
+    /// As [`Self::turn`], but the pipeline polls at most `clients` clients, in turn: the fewer clients, the more
+    /// exactly the caller knows when each answer left. A batch always covers all clients.
     #[inline(always)]
     pub fn turn_over(&mut self, clients: usize, now_ns: u64) -> usize {
         self.turns = self.turns.wrapping_add(1);
@@ -187,8 +187,8 @@ impl<D: Device, S: Service> Worker<D, S> {
         if self.config.batch == 1 { self.pipeline(clients, now_ns) } else { self.batch(now_ns) }
     }
 
-    /// Whether the pipeline holds requests, which no further request may come to move; keep calling [`Self::turn`]
-    /// until it does not. (Turns also look for news and for retransmissions.)
+    /// Whether the pipeline holds requests. Further requests, which would move them on, may never come, so keep calling
+    /// [`Self::turn`] until this is false. (Turns also look for news and for retransmissions.)
     #[inline]
     pub fn is_pending(&self) -> bool {
         self.count > 0

@@ -67,8 +67,8 @@ pub(super) fn read_snapshot(bytes: &[u8]) -> Option<Snapshot> {
     is_one.then(|| Snapshot { key, sequence, sum, payload: payload.to_vec() })
 }
 
-/// Appends a record with number `sequence`, written when the record with number `synced` was known to last. Returns its
-/// checksum.
+/// Appends a record with number `sequence`, written when the record with number `synced` was known to be durable.
+/// Returns its checksum.
 pub(super) fn write_record(
     bytes: &mut Vec<u8>,
     key: Key,
@@ -119,7 +119,7 @@ pub(super) struct Scan {
 }
 
 /// Reads the records of a log that follows a snapshot with this number and checksum. The error is the offset of a
-/// record that is wrong although a later one shows that it was made to last.
+/// record that is wrong although a later one shows that it was made durable.
 pub(super) fn scan(bytes: &[u8], key: Key, sequence: u64, sum: u64) -> Result<Scan, u64> {
     let mut scan = Scan { records: Vec::new(), sequence, last_sum: sum, len: 0 };
     let mut rest = bytes;

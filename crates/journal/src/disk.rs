@@ -24,7 +24,7 @@ pub enum DiskError {
     /// There is no such file.
     #[error("there is no file {0}")]
     NotFound(String),
-    /// Any other failure. It is then unknown which of the writes since the last [`Disk::sync`] last.
+    /// Any other failure. It is then unknown which of the writes since the last [`Disk::sync`] are durable.
     #[error("the disk has failed: {0}")]
     Failed(String),
 }

@@ -8,7 +8,7 @@
 //!  0  magic "SnFs"   4  format (1)             0  magic "SnFr"   4  length of the record
 //!  8  sequence number of the last record       8  sequence number
 //!     in the snapshot                         16  sequence number of the last record that was
-//! 16  key of the checksums                        known to last when this one was written
+//! 16  key of the checksums                        known to be durable when this one was written
 //! 24  length of the snapshot                  24  checksum of the record before
 //! 32  checksum of this header and             32  checksum of this header and the record
 //!     the snapshot                            40  the record
@@ -17,9 +17,9 @@
 //!
 //! Numbers are little-endian, and lengths are in bytes. The first record's "checksum of the record before" is the
 //! snapshot's. A crash may leave a record at the log's end in part, or a record without the one before it: the log ends
-//! before the first record that is not right, and is cut there. If a record behind that point was written when the lost
-//! one was known to last, the log is damaged in its middle, and is refused. The key is random, so that nobody can hide
-//! bytes that pass for a record inside a record.
+//! before the first record that is not right, and is cut there. If a record after that point was written when the lost
+//! one was known to be durable, the log is damaged in its middle, and is refused. The key is random, so that nobody can
+//! hide bytes that pass for a record inside a record.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +51,7 @@ pub enum JournalError {
         /// Name of a file that shows that it existed.
         found: String,
     },
-    /// A log differs from what was written to it and made to last.
+    /// A log differs from what was written to it and made durable.
     #[error(
         "{file} is damaged at byte {at}: bring back a copy of the whole directory; or, to keep what lies before and lose what came later, cut the file off \
          there: truncate --size {at} {file}"
@@ -288,18 +288,18 @@ impl<D: Disk> Journal<D> {
         Err(DiskError::Full)
     }
 
-    /// Adds a record, which lasts once [`Self::sync`] has returned.
+    /// Adds a record, which is durable once [`Self::sync`] has returned.
     pub fn append(&mut self, record: &[u8]) {
         self.sequence += 1;
         self.last_sum =
             codec::write_record(&mut self.buffer, self.key, (self.sequence, self.synced), self.last_sum, record);
     }
 
-    /// Makes all records last.
+    /// Makes all records durable.
     ///
     /// # Errors
     ///
-    /// [`DiskError`]. It is then unknown which records last, and the journal accepts no more.
+    /// [`DiskError`]. It is then unknown which records are durable, and the journal accepts no more.
     pub fn sync(&mut self) -> Result<(), DiskError> {
         self.check()?;
         if self.buffer.is_empty() {
@@ -338,7 +338,7 @@ impl<D: Disk> Journal<D> {
             self.disk.sync_names()
         })();
         if let Err(error) = written {
-            // A leftover does no harm, beside the room that it takes.
+            // A leftover file does no harm, apart from the room that it takes.
             let _ = self.disk.remove(NEW);
             return Err(error);
         }

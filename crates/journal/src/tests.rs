@@ -18,9 +18,8 @@ fn snapshot(history: &[Vec<u8>]) -> Vec<u8> {
     postcard::to_allocvec(history).unwrap()
 }
 
-/// Lives as an owner that appends, syncs and snapshots for twelve steps or until it crashes. Returns whether it
-/// crashed, and keeps up `happened`, which is all that has happened, and `kept`, which is how much of it was made to
-/// last.
+/// Acts as an owner that appends, syncs and snapshots for twelve steps or until it crashes. Returns whether it crashed,
+/// and updates `happened`, which is all that has happened, and `kept`, which is how much of it was made durable.
 fn live(disk: &SimDisk, seed: u64, happened: &mut Vec<Vec<u8>>, kept: &mut usize) -> bool {
     let mut random = SeededGenerator::new(seed);
     let mut go_on = || -> Result<(), JournalError> {
@@ -134,7 +133,7 @@ fn what_looks_like_a_record_inside_a_record_is_none() {
     let disk = filled(2);
     let mut journal = Journal::open(disk.clone(), 6).unwrap().journal;
     // Somebody who does not know the key has a record stored that contains a forged one, which claims that all before
-    // it lasted.
+    // it were durable.
     let mut lure = vec![0; 600];
     codec::write_record(&mut lure, codec::Key(6), (100, 99), 0, b"lure");
     lure.extend([0; 600]);

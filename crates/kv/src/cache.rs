@@ -9,8 +9,8 @@
 //! - **There is one request type**, so gets and puts that arrive together are one burst. The buckets of all its keys
 //!   are prefetched, then their items; then each request is answered in turn, into the buffer from which the answer is
 //!   sent.
-//! - **An endpoint owns a partition**, and refuses keys of others. A public hash says which partition a key belongs to;
-//!   which partition an endpoint has, it says itself (`info`), so a client can be given the addresses in any order.
+//! - **An endpoint owns a partition**, and refuses keys of others. A public hash maps keys to partitions, and each
+//!   endpoint reports which partition it owns (`info`), so a client can be given the addresses in any order.
 //! - **A lost session is opened again** by the next request that needs it.
 //! - **Time is handed in**: `Partition::set_now_s`.
 

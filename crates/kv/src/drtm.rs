@@ -27,7 +27,7 @@ pub use sinew_store::locked::Layout;
 
 use crate::one_sided;
 
-/// Bytes behind the key in a request to remove its item: the record and its lock word.
+/// Bytes after the key in a request to remove its item: the record and its lock word.
 const LOCK_LEN: usize = 12;
 /// The owner's answer when an item with this key exists already; it is not among [`one_sided::Status`].
 const EXISTS: u16 = 64;

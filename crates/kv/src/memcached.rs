@@ -35,21 +35,22 @@
 //! [`protocol`] does no I/O: a session takes bytes and appends answers. The tests run random streams against memcached
 //! 1.6.18.
 //!
-//! - **A command is executed where it stands**, in the buffer that was read into. A command that waits for its data is
+//! - **A command is executed in place**, in the buffer that it was read into. A command that waits for its data is
 //!   parsed again when the data is there; only the number of bytes that it needs is kept meanwhile.
 //! - **Output bounds input.** A session stops, in the middle of a list of keys if need be, once there is enough to
 //!   send. A client that does not read its answers is not read from.
 //! - **Memory is claimed before it is needed.** A value of more than 64 KB is read, or answered, once there is room for
 //!   all of it, so that no connection waits halfway. New connections may claim up to half of the memory, connections
-//!   that were seen to make progress up to seven eighths; the rest is for short buffers, which need no claim. The last
-//!   to wait are served first, except for every fourth grant, which goes to the one that has waited longest. Only
-//!   connections that have not moved for a second are closed, after a last attempt to send.
+//!   that were seen to make progress up to seven eighths; the rest is for short buffers, which need no claim.
+//!   Connections that wait are served last in, first out, except that every fourth grant goes to the one that has
+//!   waited longest. Only connections that have made no progress for a second are closed, after a last attempt to send.
 //! - **A command for another thread's key is handed over as it was written**, each key of a list as a `get` of its own,
 //!   and is executed by the same code there; the connection keeps places for the answers. A connection awaits at most
-//!   256 answers from other threads, and at most 4 MB, as far as earlier answers tell their length. No more is answered
-//!   than the asking thread takes. Batches return to the thread that made them, with their memory.
+//!   256 answers from other threads, and at most 4 MB of them, estimated from the lengths of earlier answers. A thread
+//!   makes no more answers than the asking thread takes. Batches return to the thread that made them, with their
+//!   memory.
 //! - **Marks are part of the version.** What the meta commands remember of an item (fetched, stale, token sent) takes
-//!   four bits above its version, so items of clients that never use them are no longer.
+//!   four bits above its version, so it makes no item longer.
 //! - **One sleep for all.** A thread with a door and an endpoint sleeps on the descriptors of both (`Program::rest` of
 //!   the facade). While the door is idle, its sockets are polled every 32 turns.
 

@@ -5,7 +5,7 @@
 //! and responses are those of [`protocol`].
 //!
 //! GETs, PUTs and DELETEs are one request type, and scans and sums another. A scan is answered with at most 256 KB of
-//! entries, or with one entry that is longer; the client continues behind the last key.
+//! entries, or with one entry that is longer; the client continues after the last key.
 
 mod client;
 mod error;

@@ -1,4 +1,4 @@
-//! The seam: what the kernel asks of a file system, independent of how it asks.
+//! The interface between front and file system: what the kernel asks, independent of how it asks.
 //!
 //! Calls come from several threads at once. Errors are the system's error numbers, since those are what programs see.
 
@@ -129,7 +129,7 @@ pub struct Opened {
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Position at which a later listing continues behind this entry.
+    /// Position at which a later listing continues after this entry.
     pub cookie: u64,
     /// The name.
     pub name: Vec<u8>,
@@ -366,7 +366,7 @@ pub trait Files: Send + Sync + 'static {
     /// As `opendir`.
     fn open_directory(&self, who: &Caller, ino: u64) -> Result<u64>;
 
-    /// Passes the entries of a directory that come behind a cookie (0 for all) to `add`, until that returns false or
+    /// Passes the entries of a directory that come after a cookie (0 for all) to `add`, until that returns false or
     /// there are no more. `.` and `..` are not included.
     ///
     /// # Errors

@@ -43,7 +43,7 @@ const WANTED: [InitFlags; 6] = [
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
 ];
 
-/// With these the file system keeps the locks of files, not the kernel alone.
+/// Features with which the file system keeps the locks of files, and not the kernel alone.
 const LOCKS: [InitFlags; 2] = [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS];
 
 /// Entries of a listing that the front adds itself: `.` and `..`.

@@ -17,22 +17,23 @@
 //!
 //! # What `fuser` 0.18 does not pass on
 //!
-//! It does not say whether a lock is of `flock` or of `fcntl`. Both lock ranges of bytes in one space, as in NFS, so a
-//! program that takes both kinds on one file waits for itself. Nor does it report interrupted requests, so threads that
-//! wait for a lock are checked for signals in `/proc`.
+//! It does not say whether a lock is of `flock` or of `fcntl`. So both kinds lock ranges of bytes and exclude each
+//! other, as in NFS, and a program that takes both kinds on one file waits for itself. Nor does it report interrupted
+//! requests, so threads that wait for a lock are checked for signals in `/proc`.
 //!
 //! # Design
 //!
-//! - **The version of what the kernel has cached, and that of the layout, are two.** A layout may be fetched anew while
-//!   old pages are still cached.
+//! - **The version of what the kernel has cached is separate from that of the layout.** A layout may be fetched anew
+//!   while old pages are still cached.
 //! - **Only `O_DIRECT` files bypass the page cache**; all others can be mapped everywhere.
-//! - **Locks that wait** are retried by one thread, so that they hold up none of the session's.
-//! - **Privileges that a file lends** (set-id bits, capabilities) end when others write to it. The kernel leaves that
-//!   to the file system (FUSE_HANDLE_KILLPRIV_V2): it says of each `write` whether set-id bits are cleared, and says
-//!   nothing of `fallocate` and of pages of mappings. There the bits are cleared unless root alone has the file open
-//!   for writing. The metadata service takes capabilities away with each change of the contents, length or owner.
-//! - **The second process** has a pipe from the first. It unmounts when the pipe is closed and the mount is still
-//!   there, which it knows by the system's number of the mount, and not by its device alone.
+//! - **Locks that wait** are retried by one thread, so that they hold up no thread that serves the kernel.
+//! - **Privileges that a file gives to its program** (set-id bits, capabilities) are cleared when others write to the
+//!   file. The kernel leaves that to the file system (FUSE_HANDLE_KILLPRIV_V2): it says of each `write` whether set-id
+//!   bits are cleared, and says nothing of `fallocate` and of pages of mappings. There the bits are cleared unless root
+//!   alone has the file open for writing. The metadata service takes capabilities away with each change of the
+//!   contents, length or owner.
+//! - **The second process** has a pipe from the first. When the pipe is closed it unmounts, if the mount is still
+//!   there. It recognises the mount by the system's number for it, not only by its device.
 #![forbid(unsafe_code)]
 
 mod caller;

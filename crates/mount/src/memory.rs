@@ -29,7 +29,7 @@ struct Tree {
     next: u64,
 }
 
-/// A file system in this process' own memory.
+/// A file system in this process's own memory.
 pub struct InMemory {
     tree: Mutex<Tree>,
     /// Open files by handle: the inode and its data.

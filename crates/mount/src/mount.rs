@@ -138,7 +138,7 @@ impl<F: Files> Mount<F> {
         mounts.last().copied().ok_or_else(missing)
     }
 
-    /// Whether it was unmounted by other means.
+    /// Whether it was unmounted by someone else.
     pub fn is_over(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }

@@ -73,7 +73,7 @@ fn find(table: &[u8], point: &Path) -> Vec<Mounted> {
     table.split(|byte| *byte == b'\n').filter_map(mounted).collect()
 }
 
-/// Decodes a path from the table, in which some bytes are written as three octal digits behind a backslash.
+/// Decodes a path from the table, in which some bytes are written as three octal digits after a backslash.
 fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

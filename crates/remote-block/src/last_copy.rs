@@ -1,9 +1,10 @@
-//! A file on this host as one more copy of a volume: what no donor has any more is read from it.
+//! A file on this host as one more copy of a volume: data that no donor has any more is read from it.
 //!
 //! The file holds the volume's bytes, as any tool reads them, and a trailer of 4 KB that says which volume they are
-//! from. A change goes to the file once the volume has done it, and before the caller is told. A flush ends after the
-//! volume has flushed and then the file was synced. When the file is opened it may be older than the volume, so all of
-//! it is copied anew in the background, and nothing is read from it that has been neither copied nor written since.
+//! from. A change goes to the file after the volume has made it, and before it is reported to the caller. A flush ends
+//! once the volume has flushed and the file has then been synced. When the file is opened it may be older than the
+//! volume, so all of it is copied anew in the background, and nothing is read from it that has been neither copied nor
+//! written since.
 //!
 //! The trailer is for people, and for the next server that opens the file. It says that the copy is complete only once
 //! everything was copied and synced, and as long as the store has reported nothing that the file lacks. Then a loss of
@@ -15,20 +16,21 @@
 //!   out of order.
 //! - **Valid bytes are marked block by block**, in memory. No block is valid when the file is opened; one becomes so
 //!   when it was copied in the background or written as a whole. A change that fails puts the blocks that it touches in
-//!   doubt: their earlier state is read from the file until the store has answered for them, and then not before they
-//!   are copied anew. A chunk that cannot be read waits aside, and one such chunk is tried every five seconds.
-//! - **A flush** goes to the store, and when that is over the file is synced, by a thread of a pool, since a volume
-//!   must send heartbeats meanwhile. At the end the volume is flushed through the copy, then left, then the file is
-//!   synced once more.
+//!   doubt: the file answers with their earlier state until a read of the store has succeeded; from then on it does not
+//!   answer for them until they are copied again. A chunk that cannot be read from the store is set aside, and one such
+//!   chunk is tried every five seconds.
+//! - **A flush** goes to the store, and once that has finished the file is synced, by a thread of a pool, since a
+//!   volume must send heartbeats meanwhile. At shutdown the volume is flushed through the copy, then left, and then the
+//!   file is synced once more.
 //! - **The trailer says whose the file is**: the volume's name, and its number, which was drawn at random when the
-//!   volume was made and is kept in its record. It also says whether the copy is complete. That is written when
-//!   everything was copied and a sync after that is over. It is taken back before a later server changes the first
+//!   volume was made and is kept in its record. It also says whether the copy is complete. It is marked complete when
+//!   everything has been copied and a later sync has ended. The mark is removed before a later server changes the first
 //!   byte, when the store answers for what was in doubt, and when the file is given up. A later server trusts none of
 //!   it, and copies anew.
 //! - **The copy answers for what the store has lost** (`StoreError::Lost`), and while too few voters answer to say
-//!   whose the volume is (`StoreError::Silent`). A volume that ended so asks its donors every second what they know,
-//!   without sending heartbeats. A later epoch of the same number, or a majority of its voters, ends the silence for
-//!   good. Donors that have restarted have forgotten the volume, and count for nothing.
+//!   whose the volume is (`StoreError::Silent`). A volume that ended for this reason asks its donors every second what
+//!   they know, without sending heartbeats. A later epoch of the same number, or a majority of its voters, ends the
+//!   silence for good. Donors that have restarted have forgotten the volume, and count for nothing.
 
 mod file;
 mod marks;
@@ -101,9 +103,9 @@ pub struct LastCopyStats {
 ///
 /// A read of bytes that the store has lost ([`StoreError::Lost`]) is answered from the file. So is a read while too few
 /// donors answer to tell who owns the store ([`StoreError::Silent`]): a host that is cut off reads what it wrote
-/// itself, even if another has taken the store over meanwhile. As soon as the donors say that another writer has it, or
-/// that it is over, requests get that answer. Changes need the store, and fail without it as before. If the file fails
-/// it is given up, and the store goes on without it.
+/// itself, even if another has taken the store over meanwhile. As soon as the donors say that another writer has the
+/// store, or that it has ended, requests get that answer. Changes need the store, and fail without it as before. If the
+/// file fails it is given up, and the store goes on without it.
 pub struct LastCopy<S, C> {
     inner: S,
     clock: C,
@@ -256,7 +258,7 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         if self.marks.is_complete() {
             return;
         }
-        // The sync in progress will not cover what completes it again.
+        // The sync in progress does not cover the changes that will complete the file again.
         if let Some(syncing) = &mut self.syncing {
             syncing.was_complete = false;
         }
@@ -339,7 +341,7 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         let is_done = finished.result.is_ok();
         match asked {
             Asked::Copy { chunk, is_retry } => return self.copied(chunk, is_retry, &finished),
-            // Everything submitted before it is over, and has reached the file.
+            // Everything submitted before it has finished, and has reached the file.
             Asked::Flush if is_done && self.file.is_some() => return self.flushed.push(finished),
             Asked::Flush => {}
             Asked::Read { at, len } => match finished.result {
@@ -387,7 +389,8 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
             any = true;
             self.finished.extend(flushes);
             match result {
-                // Later changes may be there or not, as on any disk. Changes that failed since must not count.
+                // The file may have later changes or not, as with any disk. But it must not be marked as complete if a
+                // change has failed since.
                 Ok(()) if was_complete && self.marks.is_complete() && !self.is_complete() => {
                     self.with_file(|file| file.mark(true));
                 }

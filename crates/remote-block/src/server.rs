@@ -16,14 +16,14 @@
 //!
 //! - **Data is copied once on each side of the store.** A read's reply is its buffer, with the reply's header in the
 //!   room before the data, and leaves with one system call for all that a turn finished. Long payloads are received
-//!   where they are to lie.
+//!   into the buffers that go to the store.
 //! - **Long requests are pieces** of 256 KB. The pieces of a structured read are chunks, sent as they come; a simple
 //!   read, which must be whole, waits for all of them.
-//! - **Bytes in flight are claimed first**, for each connection and for all. A later request does not pass one that
-//!   waits. A connection that holds what others wait for, and has not moved for a second, is closed. Nothing is
-//!   allocated once buffers have been made.
-//! - **Sockets that had something a moment ago are read without polling** which have, so a client with one request at a
-//!   time costs two system calls.
+//! - **Bytes in flight are claimed first**, for each connection and for all. A later request does not overtake one that
+//!   waits. A connection that holds memory for which others wait, and has made no progress for a second, is closed.
+//!   Nothing is allocated once buffers have been made.
+//! - **Sockets that had input a moment ago are read without polling first**, so a client with one request at a time
+//!   costs two system calls.
 
 mod answers;
 mod budget;
@@ -195,7 +195,7 @@ impl<S: Store> Server<S> {
         let mut now_ns = clock.now_ns();
         loop {
             let found = self.turn(now_ns);
-            // A turn may last longer than the thread spins, so idle time starts when it is over.
+            // A turn may last longer than the thread spins, so idle time starts at its end.
             now_ns = clock.now_ns();
             is_news |= found;
             if now_ns >= look_ns {

@@ -11,8 +11,8 @@
 //!   committed when the file is flushed (on each `close`) or synced, when there is [too
 //!   much](ClientConfig::dirty_bytes_max) of it, and after [some time](ClientConfig::dirty_age_ns).
 //! - **No wrong bytes**: each page read is checked against its checksum. If it differs, it is read from the other
-//!   copies, and from the place where the file has it by now. If that fails, too, the read fails, and the file, the
-//!   page and the donors are logged.
+//!   copies, and from the place where the page lies by now. If that fails, too, the read fails, and the file, the page
+//!   and the donors are logged.
 //! - **Nothing in place**: pages are written to memory that the service has reserved for this client, and then
 //!   committed. Until then they stay in this program's memory: if the client is declared dead or the service restarts,
 //!   they are written again.
@@ -26,22 +26,23 @@
 //! checks the pages, and answers from the buffer that they came to.
 //!
 //! - **Written, then committed.** Written data lies in chunks of 256 KB in registered memory until the service has
-//!   committed it, so that under a new epoch, or another identity, it can be written anew. A chunk that is being
-//!   written does not change; what is written meanwhile lies on top.
-//! - **What is given up never happens later.** Each request carries the number below which its client waits for no
-//!   answer, and the service performs nothing below that number. So the pages of a commit that was given up are either
-//!   the file's or nobody's; the client offers them for return, and uses them for nothing else meanwhile.
+//!   committed it, so that it can be written again under a new epoch or another identity. A chunk that is being flushed
+//!   does not change; data written meanwhile goes to a second chunk on top.
+//! - **A request that was given up never takes effect later.** Each request carries the number below which its client
+//!   waits for no answer, and the service performs nothing below that number. So the pages of a commit that was given
+//!   up either belong to the file, or to no file; the client offers to return them, and uses them for nothing else
+//!   meanwhile.
 //! - **Losses are reported by handle**, as the kernel does for disks: data that could not be committed is reported once
 //!   to each handle that syncs or closes the file, and by no other call.
 //! - **A client that was declared dead** opens its files anew under its new number before other lanes ask by that
 //!   number, and commits what it has. If a lock is lost, its file is lost too, since somebody else may have changed it.
 //!   What other lanes opened, closed and locked while the client joined is reported to the service in the same way.
 //! - **Partial pages name what they replace.** A commit that finds another checksum there is refused, and the bytes
-//!   that were written go over what is there by then.
+//!   that were written are merged into the page that is there by then.
 //! - **A page with another checksum** was replaced, or is damaged. The layout is asked for again: if it has changed,
 //!   the pages are read from the new place; if not, the other copies are tried.
-//! - **Before a donor is blamed for a failed write**, the service is asked whether it still knows the client: an
-//!   expelled client would otherwise take out healthy copies.
+//! - **Before it blames a donor for a failed write**, the client asks the service whether it is still known: otherwise
+//!   an expelled client would have healthy copies removed.
 //! - **Pages are reserved when something is written, not when it is flushed**, so it is `write` that reports a lack of
 //!   room.
 

@@ -19,15 +19,15 @@
 //!   of a segment is not used again in that epoch, since writes to it may be in flight; the next epoch's fence frees
 //!   it.
 //! - **New copies.** Clients write to a new copy from its first moment (commits name the generation of the copies that
-//!   they wrote), while the service fills it with what files have. Pages that become free meanwhile wait for the end of
-//!   a step, so that the filling overwrites nothing newer.
+//!   they wrote), while the service fills it with the pages of files. Pages that become free meanwhile wait for the end
+//!   of a step, so that the filling overwrites nothing newer.
 //! - **After a restart**, inodes without a name stay until all clients have come back or are dead, since those may have
 //!   them open. Inodes that lost their name since then go at once.
-//! - **Blame.** When a client blames a donor, that donor's copy is taken out only if the service itself reaches another
-//!   whole one: a copy that is only recorded may be lost by now.
+//! - **Blame.** When a client blames a donor, that donor's copy is removed only if the service itself reaches another
+//!   complete one: a copy that is in the record may be lost by now.
 //! - **Bounds.** Options limit the inodes and the bytes of extended attributes (checked before a change is made, so
-//!   that state from other limits can still be read), and the protocol's limits bound the rest. Answers are bounded
-//!   with what comes along: layouts and reservations with the places of their segments.
+//!   that state from other limits can still be read), and the protocol's limits bound the rest. The bound on an answer
+//!   covers what it carries along, such as the places of the segments in layouts and reservations.
 
 mod config;
 mod core;

@@ -1,7 +1,7 @@
 //! Free and reserved pages of the donors' memory.
 //!
-//! None of this is stored: used pages are those that files have, and reservations end with their client. A page is in
-//! one of four states: free, reserved by a client, kept back (its client is gone, and may still write there until
+//! None of this is stored: used pages are those that belong to files, and reservations end with their client. A page is
+//! in one of four states: free, reserved by a client, kept back (its client is gone, and may still write there until
 //! donors have cut it off), or used.
 
 mod intervals;

@@ -18,7 +18,7 @@
 //!
 //! - A read sees every write submitted before it, by any thread, and of overlapping writes the one submitted last
 //!   prevails: a request that overlaps an earlier one, where at least one of the two is a write, waits in the queue
-//!   until the earlier one is over. Other requests pass it.
+//!   until the earlier one has finished. Other requests pass it.
 //! - A lone request is posted in its engine's next turn, as an operation of its own. A request that finds no other
 //!   unfinished one bypasses the queue.
 //! - Every request is finished once. A write that fails leaves its bytes undefined: they may be written, in part or as
@@ -37,14 +37,14 @@
 //! - **[`Shared`] is behind one lock**, which is held for some tens of instructions. Each thread's [`Engine`] posts by
 //!   its own [`Path`], for itself and for others.
 //! - **Ranges are looked up by stripes**, so the check for overlaps takes the same time however much is in flight.
-//! - **A lone request bypasses the queue.** It is its own engine's to post, which must be turned or dropped. A turn
-//!   that finds nothing else posts and ends it in code of its own.
+//! - **A lone request bypasses the queue.** Only its own engine posts it, so that engine must be turned or dropped. A
+//!   turn that finds nothing else posts and completes it on a short path of its own.
 //! - **Callers' memory is copied, or from a size on registered** (rdmabox IV-A: preMR and dynMR). Each path keeps
 //!   registrations for their next use, by where they begin, since arenas hand out the same places again and again.
 //!   Registrations that are in flight, or were asked for since the last doorbell, are not evicted. What cannot be
 //!   registered is copied. Pools and volumes never face this choice: a [`Store`](crate::Store) has its requests'
-//!   buffers from its own arena, which is registered when it is opened, so they go as they are, and a threshold
-//!   measured at start would decide nothing.
+//!   buffers from its own arena, which is registered when it is opened, so they are sent without a copy, and a
+//!   threshold measured at start would decide nothing.
 //! - **One failed operation breaks its engine's path.** What was queued goes to other engines. What was in flight ends
 //!   with an error, and a write among it may still land later.
 //! - **[`VerbsPath`] has four queue pairs**, and gives one chain to each in turn; [`RpcPath`] makes a chain one call.
@@ -54,9 +54,10 @@
 //!   for short messages of many threads (`rdmabox-fig8`): the thread that turns first takes all of a small window, and
 //!   a little more of it brings nothing.
 //! - **Four queue pairs for each thread are too many** for more than eight threads on a ConnectX-3 (`rdmabox-fig8`):
-//!   the NIC keeps the state of 35, and the misses make the rate fall to a quarter. A window keeps the rate.
+//!   the NIC caches the state of 35 queue pairs, and the misses make the rate fall to a quarter. With a window the rate
+//!   holds.
 //! - **An engine is turned until it is idle**, even by an owner that has no requests of its own left, since it may have
-//!   taken others' requests. (`sinew_harness::load::memory` is over only then.)
+//!   taken others' requests. (`sinew_harness::load::memory` ends only then.)
 
 mod admission;
 mod batch;

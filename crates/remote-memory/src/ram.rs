@@ -14,7 +14,7 @@ const WAITING_MAX: usize = 4096;
 /// Bytes after which a turn ends, so that the completions can be handled before more is copied.
 const BYTES_PER_TURN: u64 = 32 << 10;
 
-/// A store in this process' own memory.
+/// A store in this process's own memory.
 #[derive(Debug)]
 pub struct RamStore {
     memory: SharedMemory,

@@ -467,7 +467,7 @@ impl<E: Endpoint> Client<E> {
         self.at = next.unwrap_or((from + 1) % count);
     }
 
-    /// Bound below which all commands are over.
+    /// Number below which all commands have finished.
     fn done_below(&self) -> u64 {
         let numbers = self.pending.values().filter_map(|pending| match pending.request {
             Request::Run { number, .. } => Some(number),
@@ -520,7 +520,7 @@ impl<E: Endpoint> Client<E> {
     }
 
     fn take_answer(&mut self, id: u64, at: usize, bytes: &[u8], now_ns: u64) {
-        // A request that is already over tells nothing about the session that there is now.
+        // A request that has already finished tells nothing about the current session.
         if !self.pending.contains_key(&id) {
             return;
         }
@@ -561,8 +561,8 @@ impl<E: Endpoint> Client<E> {
                 let mut is_of_any = false;
                 if let Some(pending) = self.pending.get_mut(&id) {
                     is_of_any = pending.request.is_of_any();
-                    // A leader that accepted it and then lost its office answers like this, too, and the command may
-                    // still be committed.
+                    // A leader that accepted it and then lost its leadership answers like this, too, and the command
+                    // may still be committed.
                     pending.may_have_run |= matches!(pending.request, Request::Run { .. });
                 }
                 self.learn(at, leader.filter(|_| !is_of_any), &members, silent, now_ns);
@@ -603,7 +603,8 @@ impl<E: Endpoint> Client<E> {
 
     fn begin_session_anew(&mut self) {
         (self.session, self.is_opening, self.nonce) = (None, false, self.random.next_u64());
-        // A session that is being opened would be a second one, under which commands could run again.
+        // Drops pending requests to open a session: that would be a second session, under which commands could run
+        // again.
         self.pending.retain(|_, pending| !matches!(pending.request, Request::Open));
         let commands = self.pending.iter().filter(|(_, pending)| matches!(pending.request, Request::Run { .. }));
         let ids: Vec<u64> = commands.map(|(id, _)| *id).collect();

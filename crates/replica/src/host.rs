@@ -207,7 +207,8 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         self
     }
 
-    /// Last refusal because of the key, by another member or of one: its address, and the reason.
+    /// Last refusal because of the key, whether another member refused this one or this one refused it: the other's
+    /// address, and the reason.
     pub fn refusal(&self) -> Option<(&str, &'static str)> {
         self.ways.refusal.as_ref().map(|(address, why)| (address.as_str(), *why))
     }

@@ -3,7 +3,7 @@
 //! - [`machine`]: the trait of what is replicated. [`kv`]: the key-value store that comes with it.
 //! - [`member`]: one member, without I/O, clock or thread. [`host`]: a member on an endpoint.
 //! - [`client`]: finds the leader, and has each command run once. [`client_wire`]: its protocol.
-//! - [`sessions`]: ensure that a command runs once, whoever leads.
+//! - [`sessions`]: ensure that a command runs once, whichever member leads.
 //! - [`wire`]: the protocol between members.
 //! - [`disk`]: storage for a member's log, if it is to outlive the loss of a majority.
 //!

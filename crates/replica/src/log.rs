@@ -9,7 +9,7 @@ use raft::{Error, GetEntriesContext, RaftState, Result, Storage, StorageError};
 /// Bytes counted for an entry besides its data, when the size of appends is limited.
 const ENTRY_OVERHEAD: u64 = 32;
 
-/// The engine's memory: the entries behind the last snapshot, and its promises.
+/// The engine's memory: the entries after the last snapshot, and its promises.
 #[derive(Debug, Default)]
 pub struct Log {
     hard_state: HardState,
@@ -18,7 +18,7 @@ pub struct Log {
     /// Index and term of the entry before the first one kept.
     before: (u64, u64),
     entries: VecDeque<Entry>,
-    /// Bytes of the entries behind the snapshot.
+    /// Bytes of the entries after the snapshot.
     len: u64,
     /// Whether a member needs a newer snapshot than the latest.
     wants_snapshot: Cell<bool>,
@@ -29,7 +29,7 @@ fn len_of(entry: &Entry) -> u64 {
 }
 
 impl Log {
-    /// Makes a log that begins behind a snapshot.
+    /// Makes a log that begins after a snapshot.
     pub fn new(snapshot: Snapshot, hard_state: HardState) -> Self {
         let meta = snapshot.get_metadata();
         Self { hard_state, before: (meta.index, meta.term), snapshot, ..Self::default() }
@@ -55,7 +55,7 @@ impl Log {
         self.hard_state.commit = self.hard_state.commit.max(commit);
     }
 
-    /// Approximate bytes of the entries behind the latest snapshot.
+    /// Approximate bytes of the entries after the latest snapshot.
     pub fn len_bytes(&self) -> u64 {
         self.len
     }
@@ -69,7 +69,7 @@ impl Log {
         self.before.0 + self.entries.len() as u64
     }
 
-    /// Appends entries at their indices. Replaces any that were there, and drops those behind them.
+    /// Appends entries at their indices. Replaces any that were there, and drops those after them.
     pub fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         let keep = first.index.saturating_sub(self.before.0 + 1) as usize;
@@ -80,7 +80,7 @@ impl Log {
         self.entries.extend(entries.iter().cloned());
     }
 
-    /// Installs a snapshot made by another member: the log then begins behind it.
+    /// Installs a snapshot made by another member: the log then begins after it.
     pub fn install(&mut self, snapshot: Snapshot) {
         let meta = snapshot.get_metadata();
         self.before = (meta.index, meta.term);
@@ -104,7 +104,7 @@ impl Log {
         self.len = self.entries.iter().filter(|entry| entry.index > index).map(len_of).sum();
     }
 
-    /// Entries behind an index.
+    /// Entries after an index.
     pub fn behind(&self, index: u64) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| entry.index > index)
     }

@@ -10,15 +10,15 @@
 //! - **Writes overlap.** The journal gets one write and one sync in a turn. The leader's appends leave before its own
 //!   sync, so the disks write at the same time.
 //! - **Lives.** The engine's name of a member is drawn at random when it starts empty, and lies in its journal from
-//!   then on. So a member that lost its memory is another one to everybody: it is in no configuration, has promised
-//!   nothing, and nobody asks it to vote. `add` puts it in the place of its name's earlier life, in one joint change.
+//!   then on. So to all others a member that lost its memory is a new one: it is in no configuration, has promised
+//!   nothing, and is not asked to vote. `add` puts it in the place of its name's earlier life, in one joint change.
 //! - **Founding.** A cluster is founded when all of `--peers` say within 200 ms that they are new. The one whose name
 //!   comes first draws the cluster's name and lists all lives; the others take the list with their next hello.
-//! - **Tests** (`member/tests`): members, a network, clocks that drift and disks that crash, all moved by hand. There
-//!   are the classic hard cases, a crash at each of the first 59 writes, hostile messages, and a hunt whose histories
-//!   `stateright`'s tester judges, after it has been shown wrong ones. The same runs over the RPC layer on the
-//!   simulated cluster (`tests/virtual_time.rs`), and with processes that are killed (`tests/tests/replica.rs` and
-//!   `killing/` of the workspace).
+//! - **Tests** (`member/tests`): members, a network, clocks that drift and disks that crash, all stepped by the tests.
+//!   There are the classic hard cases, a crash at each of the first 59 writes, hostile messages, and random runs whose
+//!   histories `stateright`'s linearizability tester checks; a test shows first that it rejects wrong histories. The
+//!   same code runs over the RPC layer on the simulated cluster (`tests/virtual_time.rs`), and with processes that are
+//!   killed (`tests/tests/replica.rs` and `killing/` of the workspace).
 
 mod applying;
 mod clients;
@@ -73,7 +73,7 @@ pub enum Receiver<'a> {
     /// A member, and its address if known. Without an address, the message can only be sent as an answer to one of its
     /// calls.
     Member(MemberId, Option<&'a str>),
-    /// Whoever is at an address.
+    /// The member at an address, whichever it is.
     Address(&'a str),
 }
 
@@ -440,7 +440,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if is_kept { Ok(()) } else { Err(MemberError::Disk(sinew_journal::disk::DiskError::Full)) }
     }
 
-    /// Starts the journal anew, with the log's latest snapshot.
+    /// Replaces the journal by one that begins with the log's latest snapshot.
     fn replace_journal(&mut self) -> Result<(), MemberError> {
         let (Some(journal), Some(cluster)) = (&mut self.journal, self.cluster) else { return Ok(()) };
         let log = self.node.store();
@@ -459,7 +459,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Turns away requests that wait for a term that is over. A term may begin and end within one turn.
+    /// Turns away requests that wait for a term that has ended. A term may begin and end within one turn.
     fn note_leadership(&mut self) {
         let leads = self.is_leader().then_some(self.node.raft.term);
         if leads.is_none() || self.led.is_some_and(|led| leads != Some(led)) {

@@ -1,4 +1,4 @@
-//! Clients' sessions: each command runs once, whatever is repeated and whoever leads.
+//! Clients' sessions: each command runs once, however often it is sent and whichever member leads.
 //!
 //! A session is part of the replicated state. It keeps the answers to commands that its client may repeat. Sessions
 //! expire by the log: when there are too many, the one least recently used, in the log's order, is dropped. So all

@@ -28,8 +28,8 @@ pub const NAME_LEN_MAX: usize = 64;
 /// Longest address of a member, in bytes.
 pub const ADDRESS_LEN_MAX: usize = 256;
 
-/// One life of a member. A member that starts without its data has another one, so that it is not held to the promises
-/// of an older life.
+/// One life of a member. A member that starts without its data begins a new life, so that it is not held to the
+/// promises of an older one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MemberId(pub u64);
 
@@ -122,9 +122,9 @@ pub struct Roles {
     pub voters: Vec<u64>,
     /// Learners, which do not vote.
     pub learners: Vec<u64>,
-    /// Members that also vote until a change is over.
+    /// Members that also vote until the change is complete (the outgoing voters of a joint configuration).
     pub voters_outgoing: Vec<u64>,
-    /// Members that become learners when the change is over.
+    /// Members that become learners when the change is complete.
     pub learners_next: Vec<u64>,
     /// Whether the change ends by itself.
     pub auto_leave: bool,

@@ -31,13 +31,13 @@
 //!
 //! What this table adds to MICA's, and why:
 //!
-//! - **A position is a place and a lap**, 36 and 11 bits of the slot. An item is there as long as the log's head has
-//!   not passed it, which one subtraction tells. Laps repeat after 2,048, so every bucket is visited once in a lap and
-//!   loses the slots of items that are gone; items and evictions are counted on the way.
+//! - **A position is a place and a lap**, 36 and 11 bits of the slot. An item is present until the log's head passes
+//!   it; one subtraction tells. Laps repeat after 2,048, so every bucket is visited once in a lap, and slots of items
+//!   that are gone are emptied; items and evictions are counted at the same time.
 //! - **Words, not bytes.** Table and log are `sinew_mem::Words`, relaxed atomics, so the same safe code serves a thread
-//!   that is alone with its partition and readers in other threads. Readers copy, and then check a version (there are
-//!   up to 64 K of them, shared by buckets) and, for the log, that its head, which is announced before anything is
-//!   written, has not passed what they read.
+//!   that has its partition to itself, and readers in other threads. Readers copy, and then check that a version has
+//!   not changed (there are up to 64 K versions, shared by the buckets). In the log they also check that the head,
+//!   which is announced before anything is written, has not passed what they read.
 //! - **An item is changed in place** if the new value fits and the item lies in the younger half of the log. In the
 //!   older half it is appended, so that an item which was just stored is not among the next to be evicted.
 //! - **An item that was read is spared once** ([`Eviction::OldestUnread`], the default). A GET by the table's owner
@@ -69,7 +69,7 @@ pub use table::{Cache, Item};
 /// Longest value that a table can be configured for, in bytes.
 pub const VALUE_LEN_MAX: usize = 128 << 20;
 
-/// The [mark](Item::mark) of an item that was fetched. Items that go without it are counted: see
+/// The [mark](Item::mark) of an item that was fetched. Items that leave the table without it are counted: see
 /// [`CacheStats::expired_unfetched`].
 pub const FETCHED: u8 = 1;
 
@@ -282,8 +282,8 @@ pub struct CacheStats {
     pub hits: u64,
     /// GETs of the owner that found none.
     pub misses: u64,
-    /// Items in the table. An expired item counts until it is come across: by a request for its key, by a PUT of its
-    /// key, or when its place is needed.
+    /// Items in the table. An expired item counts until it is found: by a request for its key, by a PUT of its key, or
+    /// when its place is needed.
     pub items: usize,
     /// Items stored, including those that replaced others.
     pub stored: u64,

@@ -13,8 +13,9 @@
 //!   nothing moved meanwhile. (Versions have 32 bits: a bucket that is changed 2^32 times between two READs looks
 //!   unchanged.)
 //!
-//! The table does not grow, and a PUT is refused when no items can be moved to make room; up to a load of 75 % (Pilaf's
-//! figure) that is next to impossible. The hash is public: someone who chooses keys can make three buckets full.
+//! The table does not grow, and a PUT is refused when no items can be moved to make room. Up to a load of 75 % (Pilaf's
+//! figure) refusals are next to impossible. The hash is public: someone who chooses keys can fill all three buckets of
+//! a key.
 
 use sinew_mem::SharedMemory;
 
@@ -190,7 +191,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Goes on after a bucket that does not hold the key.
+    /// Continues the search after a bucket that does not hold the key.
     fn next<'a>(&mut self, layout: &Layout) -> Step<'a> {
         if self.is_check && self.versions[self.way] != self.version {
             self.way = 0;

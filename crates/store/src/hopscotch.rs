@@ -10,8 +10,8 @@
 //! overwritten, and a reader that has found nothing reads the neighbourhood once more: if no version has changed,
 //! nothing hopped meanwhile.
 //!
-//! Slots are as long as the longest key and value. So READs are longer by the factor of the neighbourhood, which is the
-//! price for needing only one. An overflow block stays with its slot when it is empty. The hash is public: someone who
+//! Slots are as long as the longest key and value. So a READ transfers all slots of a neighbourhood, which is the price
+//! for needing only one. An overflow block stays with its slot when it is empty. The hash is public: someone who
 //! chooses keys can fill the overflow blocks.
 
 mod owner;
@@ -22,7 +22,7 @@ use crate::remote::{Index, Span, Step, TableError, checksum, place, word};
 
 /// Bytes before the key in a slot: version and overflow block; lengths.
 const SLOT_HEAD_LEN: usize = 16;
-/// Bytes of the checksum behind the value.
+/// Bytes of the checksum after the value.
 const SUM_LEN: usize = 8;
 /// Bytes that stand for a value elsewhere: its place, and its checksum.
 const POINTER_LEN: usize = 16;
@@ -255,7 +255,7 @@ impl Layout {
         Search { hash, first: self.home(hash), sum: None, chain: 0, versions: None, is_check: false }
     }
 
-    /// Goes on with the item that has the key.
+    /// Continues the search with the item that has the key.
     fn found<'a>(&self, search: &mut Search, item: &Item<'a>) -> Step<'a> {
         match self.values {
             Values::Inline => match item.value.get(..item.value_len) {

@@ -1,8 +1,9 @@
 //! A table whose values clients change, too: records with a lock word, after DrTM-KV (described in atc16 4.3.2).
 //!
 //! A key is named by an entry of one of two buckets, and its item lies in a *record*: a lock word, the key, and two
-//! places for the value. The lock word tells who holds the record, and how often its value was changed, its *version*.
-//! The current value lies in the place of the version's parity, under a checksum over version, record, key and value.
+//! places for the value. The lock word tells who holds the record, and how often its value was changed: its *version*.
+//! The parity of the version says which of the two places has the current value, protected by a checksum over version,
+//! record, key and value.
 //!
 //! - A **reader** READs a bucket and the record, or the record alone if it remembers which one it was. It can read
 //!   while the record is locked, because the current value is not written. If the value changes while it is read, the
@@ -299,7 +300,7 @@ impl Search {
         self.found
     }
 
-    /// Goes on after bytes that do not hold the key.
+    /// Continues the search after bytes that do not hold the key.
     #[inline(always)]
     fn go_on<'a>(&mut self, layout: &Layout) -> Step<'a> {
         if self.left > 0 {

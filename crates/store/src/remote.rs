@@ -13,7 +13,7 @@
 //! - **A miss is checked.** An item that moves is written to its new place before its old one goes, yet a reader can
 //!   look at the new place too early and at the old one too late. So a search that found nothing checks whether any
 //!   version has changed; one that found its item pays nothing for this.
-//! - **The owner keeps what it must know in memory of its own**, and only ever publishes to the table.
+//! - **The owner keeps its bookkeeping in memory of its own**; the table holds only what readers need.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 

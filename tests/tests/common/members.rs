@@ -103,7 +103,7 @@ pub fn client(addresses: Vec<String>) -> Client<Rpc> {
     Client::new(rpc, addresses, Box::new(SystemEntropy::new().unwrap()))
 }
 
-/// Waits until a request is over, and returns its outcome.
+/// Waits until a request has finished, and returns its outcome.
 pub fn wait(client: &mut Client<Rpc>) -> Result<Answered, ClientError> {
     loop {
         let busy = client.turn();

@@ -135,7 +135,7 @@ impl World {
         self.use_mount(index, mounted);
     }
 
-    /// With all writers at rest, checks that everything acknowledged is there through each mount, and that `fsck` finds
+    /// With all writers idle, checks that everything acknowledged is there through each mount, and that `fsck` finds
     /// nothing if `checks`.
     fn look(&mut self, checks: bool) {
         turn_until(self, "all is well", Self::turn, |world| {

@@ -46,7 +46,7 @@ impl Names {
         (self.service, self.address, self.health) = (Some(service), address, Health::new());
     }
 
-    /// Takes what the service prints, and brings back those that are due.
+    /// Reads what the service prints, and restarts or continues the processes that are due.
     pub fn turn(&mut self, plan: &Plan) {
         if let Some(service) = &mut self.service {
             for line in service.err.try_iter() {

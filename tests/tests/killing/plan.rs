@@ -64,7 +64,7 @@ impl Plan {
         self.done
     }
 
-    /// Prints what happens, for whoever must find out why something was lost.
+    /// Prints what happens, for finding out later why something was lost.
     pub fn say(&self, text: &str) {
         println!("{}: {:8.2} s, {} killed: {text}", self.what, self.began.elapsed().as_secs_f64(), self.done);
     }

@@ -26,7 +26,7 @@ use crate::members::{Members, client, name, wait};
 const MEMBERS: usize = 3;
 const CLIENTS: u64 = 3;
 const KEYS: usize = 4;
-/// Most requests of a round, so that the checker comes to an end.
+/// Most requests of a round, so that the checker terminates.
 const OPS_MAX: u64 = 200;
 /// Longest pause of a client between two requests, in milliseconds.
 const PAUSE_MAX_MS: u64 = 40;
@@ -40,15 +40,15 @@ struct Shared {
     addresses: Vec<String>,
     round: u64,
     histories: Mutex<Vec<History>>,
-    /// Value that each key was last seen to have.
+    /// Value of each key as last seen.
     seen: Mutex<[Option<u64>; KEYS]>,
-    /// Set when nothing goes wrong any more, and each client makes a last request.
+    /// Set when no more faults are caused, and each client is to make a last request.
     is_over: AtomicBool,
     begun: AtomicU64,
     answered: AtomicU64,
-    /// Numbers for clients, and for those whose names they continue under.
+    /// Next number for a client, and for each name under which a client continues.
     numbers: AtomicU64,
-    /// From the changes that did run to those that may have run.
+    /// Range from the number of changes that did run to the number that may have run.
     changes: Mutex<Range<u64>>,
 }
 
@@ -210,7 +210,8 @@ impl World {
         }
     }
 
-    /// Adds a member in memory again: it has forgotten everything, and votes for nobody until then.
+    /// Adds a restarted member without a disk again: it has forgotten everything, and votes for nobody until it is
+    /// added.
     fn add_again(&mut self, at: usize) {
         let member = format!("{}={}", name(at), self.members.addresses[at]);
         common::eventually("a member is added again", || self.members.ask(&["add", &member]).0 == 0);
@@ -246,7 +247,7 @@ impl World {
         shared.is_over.store(true, Ordering::SeqCst);
         clients.into_iter().for_each(|client| client.join().expect("a client goes on to its end"));
         check(lock(&shared.histories).clone(), round);
-        // A store that answers little would pass for a correct one.
+        // Otherwise a store that answers few requests would pass for a correct one.
         let (begun, answered) =
             (shared.begun.load(Ordering::SeqCst).min(OPS_MAX), shared.answered.load(Ordering::SeqCst));
         assert!(answered * 2 >= begun, "{answered} of {begun} requests were answered");
@@ -254,7 +255,7 @@ impl World {
     }
 }
 
-/// Runs rounds until the plan is over.
+/// Runs rounds until the plan ends.
 pub fn run_plan(mut plan: Plan) {
     let on_disk = plan.below(3) > 0;
     plan.say(if on_disk { "members have disks" } else { "members are in memory" });

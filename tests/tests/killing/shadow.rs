@@ -31,8 +31,8 @@ impl Shadow {
         self.version
     }
 
-    /// Notes that a write is over. A write in flight when another server took over may have been made before that, and
-    /// be reported late; the new server has it then.
+    /// Notes that a write has finished. A write in flight when another server took over may have taken effect before
+    /// that, and be reported late; then the new server has it.
     pub fn done(&mut self, from: u64, to: u64, version: u64) {
         self.acked += 1;
         for page in &mut self.pages[from as usize..to as usize] {

@@ -58,7 +58,7 @@ fn use_device(mut client: Client, seed: u64, shadow: &Mutex<Shadow>, is_over: &A
         match result {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                // Whoever kills the server sets `may_fail` first.
+                // `may_fail` is set before the server is killed.
                 if !may_fail.load(Ordering::SeqCst) {
                     lock(shadow).note(format!("pages {from}..{to}: error {error}"));
                 }
@@ -222,8 +222,8 @@ impl World {
         self.frozen = Some((device, Instant::now() + away));
     }
 
-    /// With all clients at rest, checks that everything acknowledged is there for whoever opens the volume now, and
-    /// that `fsck` finds nothing.
+    /// With all clients idle, checks that a server that opens the volume now finds everything acknowledged, and that
+    /// `fsck` finds nothing.
     fn check(&mut self) {
         self.wait_until("all is well", |world| world.is_well() && world.frozen.is_none());
         let mut device = self.device.take().unwrap();

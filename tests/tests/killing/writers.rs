@@ -143,7 +143,8 @@ impl Writer {
             file.sync_all()?;
         }
         drop(file);
-        // Closing reports no error here, but has done its part if the mount has not been killed by now.
+        // Closing the file reports no error here, but it has committed the writes if the mount has not been killed by
+        // now.
         if syncs || !self.may_fail.load(Ordering::SeqCst) {
             written.into_iter().for_each(|(from, to, version)| shadow.done(from, to, version));
             Ok(())

@@ -21,9 +21,9 @@ use anyhow::{Context, bail};
 use super::script::{Script, share_tag};
 use super::stream::Splitter;
 
-/// Time that a guest may take from its start to its command, at each attempt. Under emulation it takes some 20 s, and
-/// more on a busy machine. Now and then a guest never gets there (a processor was seen to stand still where the kernel
-/// patches its own code), so it is started again.
+/// Time limit from a guest's start to its command, for each attempt. Under emulation it takes some 20 s, and more on a
+/// busy machine. Occasionally a guest never starts its command (a processor was seen to hang where the kernel patches
+/// its own code), so the guest is started again.
 const BOOT_TIMEOUTS: [Duration; 3] = [Duration::from_secs(150), Duration::from_secs(300), Duration::from_secs(600)];
 
 /// Last lines of the console that are kept, to be shown if something goes wrong.

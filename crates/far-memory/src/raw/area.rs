@@ -94,7 +94,7 @@ pub struct Area {
     /// A descriptor of this process, for `process_madvise` on itself.
     process: Option<OwnedFd>,
     pub(super) options: MapOptions,
-    /// Whether a handler was made: 0 if not.
+    /// Handlers asked for so far; only the first is made.
     taken: AtomicU64,
     asked: Mutex<Asked>,
     /// Held while waiting for a flush, so that one thread flushes at a time.
@@ -188,10 +188,6 @@ impl Area {
     /// # Safety
     ///
     /// The pages are present, and protected from writes until this returns.
-    ///
-    /// # Safety
-    ///
-    /// They are here and protected from writes until this returns.
     pub(super) unsafe fn copy_out(&self, page: u64, target: &mut [u8]) {
         let at = page as usize * PAGE;
         assert!(at + target.len() <= self.len, "pages of the area");

@@ -1,4 +1,4 @@
-//! The kernel's userfaultfd: the system calls, without their purpose.
+//! Thin wrappers of the kernel's userfaultfd calls.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

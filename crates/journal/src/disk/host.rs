@@ -59,7 +59,7 @@ impl HostDisk {
             Err(error) => return Err(system(error.into())),
         }
         let directory = File::open(path).map_err(system)?;
-        // The directory's own name has to last, too.
+        // The directory's own name must be durable, too.
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             File::open(parent).and_then(|parent| parent.sync_all()).map_err(system)?;
         }

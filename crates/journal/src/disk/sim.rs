@@ -141,7 +141,7 @@ impl SimDisk {
         }
     }
 
-    /// Crashes the disk and lets its owner begin anew. The seed decides for each sector that was not synced, and for
+    /// Crashes the disk and lets its owner start again. The seed decides for each sector that was not synced, and for
     /// each name, whether the old or the new one is there.
     pub fn crash(&self, seed: u64) {
         let mut state = self.0.borrow_mut();

@@ -1,4 +1,4 @@
-//! The server's side of a cache.
+//! The server of a cache.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! The client's side.
+//! The client of DrTM-KV's store.
 
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Device, Operation, QueuePair, RemoteMemory, Request, Scatter, Source,
@@ -299,7 +299,8 @@ impl<D: Device> DrtmClient<D> {
         }
     }
 
-    /// Starts an operation, or lets it wait until the calls have room; returns false if the connection accepts no more.
+    /// Starts an operation, or lets it wait until a call to the owner can be made; returns false if the connection
+    /// accepts no more.
     #[inline]
     fn act(&mut self, slot: usize, act: Act) -> bool {
         self.asked[slot].act = act;
@@ -450,7 +451,7 @@ impl<D: Device> DrtmClient<D> {
         failed.map_or(Ok(count), Err)
     }
 
-    /// Resumes the requests whose wait is over.
+    /// Resumes the requests that have waited long enough.
     fn resume(&mut self, now_ns: u64) -> Result<(), ClientError> {
         let mut at = 0;
         for _ in 0..self.waiting.len() {

@@ -1,4 +1,4 @@
-//! The owner's side.
+//! The owner of DrTM-KV's store: it exposes the table, inserts, removes and repairs.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The client's side.
+//! The client of HERD's cache.
 
 use sinew_fabric::verbs::Device;
 use sinew_herd::{ClientError, RequestError};

@@ -1,4 +1,4 @@
-//! The service that a worker runs.
+//! The cache that a HERD worker serves.
 
 use sinew_herd::{Request, Response, Service};
 use sinew_store::cache::{Cache, Key, KnownKey, Put};

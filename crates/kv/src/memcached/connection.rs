@@ -14,8 +14,8 @@ const WAITING_MAX: usize = 256;
 const WAITING_LEN_MAX: usize = 4 << 20;
 /// Length above which a buffer is made exactly as long as needed, and only when there is memory for it.
 pub(super) const LONG: usize = 64 << 10;
-/// More bytes than the kernels buffer for a client that does not read: a client for which more were accepted has read
-/// some.
+/// More bytes than the two kernels buffer for a client that does not read. Once the kernel has accepted more than this,
+/// the client must have read some.
 const UNREAD_MAX: u64 = 16 << 20;
 /// Initial capacity of the output buffer.
 const OUT_LEN: usize = 4 << 10;
@@ -36,7 +36,7 @@ pub(super) struct Connection {
     has_sent: bool,
     /// Bytes that the kernel has accepted for the client.
     taken: u64,
-    /// The requests for memory that are waiting.
+    /// Needs for memory that have not been met yet.
     pub starving: VecDeque<Want>,
     /// Nothing more is executed before all outstanding answers of other threads have arrived.
     is_behind: bool,
@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Whether the client must move next: it has not read its answers, or not sent the rest of a command.
+    /// Whether the next step is the client's: it has not read its answers, or not sent the rest of a command.
     pub fn is_stalled(&self) -> bool {
         let owes = !self.input.is_empty() && self.input.len() < self.wants && !self.readable;
         self.blocked || owes && self.starving.is_empty() && self.asked == 0

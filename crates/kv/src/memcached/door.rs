@@ -36,10 +36,11 @@ const EVENTS: usize = 1024;
 const TURNS_BETWEEN_LOOKS: u32 = 32;
 /// Longest wait, in nanoseconds, before accepting is tried again after descriptors ran out.
 const TRY_AGAIN_NS: u64 = 1_000_000_000;
-/// Interval at which a door looks for memory while connections wait for it: other threads do not announce that they
-/// have freed some.
+/// Interval at which a door looks for memory while connections wait for it, since other threads do not announce that
+/// they have freed some.
 const LOOK_FOR_MEMORY: Duration = Duration::from_millis(10);
-/// Divisor of the connection memory that gives what each thread keeps of free buffers, and again of free batches.
+/// The connection memory divided by this is the limit on the free buffers that each thread keeps, and also on its free
+/// batches.
 const KEPT_PART: usize = 8;
 
 const WAKER: Token = Token(0);
@@ -54,8 +55,8 @@ pub struct DoorConfig {
     pub connections_max: usize,
     /// Bytes for the buffers of all connections: commands not yet complete, and answers not yet read. When they run
     /// out, a connection that needs more waits, and connections that have stalled for a second are closed, the longest
-    /// stalled first: those for which the kernel accepts no more of their answers, or which have sent no more of an
-    /// incomplete command. The least is four times the longest item.
+    /// stalled first. A connection stalls if the kernel accepts no more of its answers, or if the rest of an incomplete
+    /// command does not arrive. The least is four times the longest item.
     pub connection_memory: usize,
     /// Longest item in bytes, as memcached counts it: key, value, and about 60 bytes more. No more than the table
     /// allows.
@@ -273,9 +274,8 @@ impl Door {
         self.close_idle(now_s);
     }
 
-    /// As [`Door::turn`], for a thread that does other things as well: while the door is idle, most calls cost next to
-    /// nothing, since they make no system call. New input is seen a few turns later, or at once after the thread has
-    /// slept on this door.
+    /// As [`Door::turn`], for a thread that does other things as well: while the door is idle, most calls make no
+    /// system call. New input is seen a few turns later, or at once after the thread has slept on this door.
     pub fn turn_beside(&mut self, cache: &mut Cache, now_ns: u64) -> bool {
         let is_due = self.idle_turns.is_multiple_of(TURNS_BETWEEN_LOOKS) || seconds_of(now_ns) != self.ticked_s;
         if !is_due && !self.inbox.has_messages() {

@@ -1,4 +1,4 @@
-//! The client's side.
+//! A client whose GETs are READs, and whose PUTs and DELETEs are calls to the owner.
 
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Device, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request,

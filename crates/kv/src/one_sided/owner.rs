@@ -1,4 +1,4 @@
-//! The owner's side.
+//! The owner of a table that clients READ: it exposes the table and serves changes.
 
 use sinew_fabric::verbs::{
     Access, Completion, CompletionQueue, Device, Exposed as _, ProtectionDomain, QpConfig, QueuePair, ThreadDomain,

@@ -22,7 +22,7 @@ pub struct Client<E: Endpoint> {
 pub struct Page {
     /// Keys and values, in the order of the keys.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whether the range may go on behind the last entry.
+    /// Whether the range may go on after the last entry.
     pub more: bool,
 }
 
@@ -116,7 +116,7 @@ impl<E: Endpoint> Client<E> {
     }
 
     /// Returns the first entries of a range: up to `limit`, and no more than fit into one answer. To go on, scan from
-    /// behind the last key ([`Bound::Excluded`]).
+    /// after the last key ([`Bound::Excluded`]).
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl<E: Endpoint> Client<E> {
     }
 
     /// Passes up to `limit` entries of a range to `visit`, in as many requests as that takes, until `visit` returns
-    /// `false`. A change between two requests may be seen or not. Returns whether there may be more behind the last
+    /// `false`. A change between two requests may be seen or not. Returns whether there may be more after the last
     /// entry.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl<E: Endpoint> Client<E> {
     }
 }
 
-/// Copies entries, and refuses them if they are out of order or too many: else a scan that goes on behind the last of
+/// Copies entries, and refuses them if they are out of order or too many: else a scan that goes on after the last of
 /// them might never end.
 fn page(entries: &Entries<'_>, from: Bound<&[u8]>, limit: u32) -> Result<Page, Error> {
     let mut last = from;

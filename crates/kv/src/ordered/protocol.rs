@@ -153,14 +153,14 @@ pub struct Sum<'a> {
     pub passed_over: u32,
     /// The last key that was looked at if `more` is set; else empty.
     pub last: &'a [u8],
-    /// Whether the limit ended the sum: the range may go on behind `last`.
+    /// Whether the limit ended the sum: the range may go on after `last`.
     pub more: bool,
 }
 
 /// Entries in the order of their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entries<'a> {
-    /// Whether the limit, or the room in the response, ended the scan: the range may go on behind the last key.
+    /// Whether the limit, or the room in the response, ended the scan: the range may go on after the last key.
     pub more: bool,
     count: u32,
     bytes: &'a [u8],

@@ -1,4 +1,4 @@
-//! The server's side of an index.
+//! The server of an ordered index.
 
 use std::sync::Arc;
 

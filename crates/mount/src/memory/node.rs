@@ -47,7 +47,7 @@ impl Directory {
         self.entries.values().map(|(_, ino)| *ino).collect()
     }
 
-    /// The first entry behind a place: its place, name and inode.
+    /// The first entry after a place: its place, name and inode.
     pub fn behind(&self, place: u64) -> Option<(u64, Vec<u8>, u64)> {
         let (place, (name, ino)) = self.entries.range(place.checked_add(1)?..).next()?;
         Some((*place, name.clone(), *ino))

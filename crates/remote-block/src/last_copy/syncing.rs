@@ -56,7 +56,7 @@ impl Syncing {
         Self { outcome, flushes, was_complete }
     }
 
-    /// Result of the sync, once it is over.
+    /// Result of the sync, once it has ended.
     pub fn result(&self) -> Option<Outcome> {
         self.outcome.get().cloned()
     }

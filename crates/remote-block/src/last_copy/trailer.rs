@@ -1,4 +1,4 @@
-//! The trailer behind the store's bytes in the file: it says which volume they are from, and whether all are there.
+//! The trailer after the store's bytes in the file: it says which volume they are from, and whether all are there.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
@@ -11,7 +11,7 @@ const BODY: usize = 48;
 /// Bytes that are not zero. They all lie in one sector, which a disk writes as a whole or not at all.
 const USED: usize = BODY + 8;
 
-/// The volume of which a last copy is.
+/// The volume that a last copy belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whose {
     /// The volume's [id](sinew_remote_memory::volume::Volume::id), derived from its name.

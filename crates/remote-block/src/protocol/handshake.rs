@@ -125,7 +125,7 @@ impl Handshake {
         Self { state: State::Flags, session: Session::default(), has_no_zeroes: false, options: 0 }
     }
 
-    /// Handles input, and appends replies to `out`. Input that was not consumed must be passed again, with more behind
+    /// Handles input, and appends replies to `out`. Input that was not consumed must be passed again, with more after
     /// it. While `is_ending`, the server accepts no new clients.
     pub fn run(&mut self, export: &Export, is_ending: bool, input: &[u8], out: &mut Vec<u8>) -> Ran {
         let mut consumed = 0;

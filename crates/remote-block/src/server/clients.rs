@@ -11,7 +11,7 @@ use super::counters::Closed;
 const ACCEPTS_PER_TURN: usize = 64;
 /// Longest handshake, in ns.
 const HANDSHAKE_NS: u64 = 10_000_000_000;
-/// A connection that holds memory for which others wait, and makes no progress for so many ns, is closed.
+/// Time without progress, in ns, after which a connection that holds memory for which others wait is closed.
 const STILL_NS: u64 = 1_000_000_000;
 /// Interval between searches for such connections, in ns.
 const TICK_NS: u64 = 100_000_000;

@@ -19,7 +19,7 @@ const FLUSH: u32 = u32::MAX;
 /// The work that a request is for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// Reads from `at` on. With `in_one`, the reply is sent once all of it is there.
+    /// Reads from `at` on. With `in_one`, the reply is sent only when all of its data has been read.
     Read { at: u64, len: u32, in_one: bool },
     /// Writes from `at` on.
     Write { at: u64, len: u32 },
@@ -66,7 +66,7 @@ pub(super) struct Jobs {
     free: Vec<usize>,
     /// Parts that the store has not accepted yet.
     held: VecDeque<Request>,
-    /// Parts that the store refused for good.
+    /// Parts that the store refused, and that are not submitted again.
     failed: Vec<Finished>,
     /// Parts that the store has finished.
     pub finished: Vec<Finished>,
@@ -223,7 +223,7 @@ impl Jobs {
         }
     }
 
-    /// Flushes the store behind the job, if the client asked for that.
+    /// Flushes the store after the job, if the client asked for that.
     fn keep(&mut self, store: &mut impl Store, job: usize) {
         if self.jobs[job].is_kept {
             self.submit(store, job, FLUSH, StoreJob::Flush);
@@ -308,7 +308,7 @@ impl Jobs {
         (index, news)
     }
 
-    /// Result of a job, once it is over.
+    /// Result of a job, once it has ended.
     pub fn is_over(&self, job: usize) -> Option<Result<(), ErrorCode>> {
         let job = &self.jobs[job];
         (job.left == 0 && !job.is_open).then(|| job.error.map_or(Ok(()), Err))

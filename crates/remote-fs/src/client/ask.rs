@@ -92,7 +92,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     continue;
                 }
                 Attempt::Answered(Reply::Refused(Error::Grace)) => "it waits for other clients to come back".to_owned(),
-                // The client may be joining, and has its handles once that is over.
+                // The client may be joining, and has its handles once it has joined.
                 Attempt::Answered(Reply::Refused(Error::BadHandle)) if sequence == 0 && !has_waited => {
                     has_waited = true;
                     let client = std::sync::Arc::clone(&self.client);
@@ -118,7 +118,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    /// Sends a message once, over a session that the service has let in, which may have to be made.
+    /// Sends a message once, over a session that the service has admitted. Opens the session first if there is none.
     pub(super) fn attempt(&mut self, message: &Message, until: u64) -> Result<Attempt, Failed> {
         if let Err(why) = self.greet(until)? {
             return Ok(Attempt::Lost(why));
@@ -136,7 +136,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         })
     }
 
-    /// Makes a session and has the service let it in. Inside: why not, where it is worth to try again.
+    /// Opens a session and has the service admit it. The inner error is a reason for which another attempt may succeed.
     fn greet(&mut self, until: u64) -> Result<Result<(), String>, Failed> {
         self.hear_events();
         if self.session.is_some() {

@@ -40,8 +40,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let layout = match self.ask_own(Request::Layout { handle, at, count: LAYOUT_PAGES_MAX }) {
             Ok(Answer::Layout(layout)) => layout,
             Ok(_) => return Err(Failed::Nonsense),
-            // Another lane has closed the handle meanwhile. The caller looks for the page again, with a handle that is
-            // open.
+            // Another lane has closed the handle meanwhile. The caller looks for the page again, by another open
+            // handle.
             Err(Failed::Refused(Error::BadHandle)) if file.lock().has_other(handle, false) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -62,7 +62,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(())
     }
 
-    /// Reads pages, wherever they are now, and checks them. `stored` is the layout's entry for exactly these pages.
+    /// Reads pages, wherever they lie now, and checks them. `stored` is the layout's entry for exactly these pages.
     /// `None`: they have become a hole, or were replaced.
     pub(super) fn fetch(
         &mut self,

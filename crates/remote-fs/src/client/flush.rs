@@ -123,7 +123,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.write_out_held(file)
     }
 
-    /// Does the same; the caller holds `flushing`.
+    /// As [`Self::write_out`]; the caller holds `flushing`.
     fn write_out_held(&mut self, file: &Arc<File>) -> Result<(), Failed> {
         let result = self.commit_all(file);
         if let Err(error) = &result {
@@ -135,7 +135,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     fn commit_all(&mut self, file: &Arc<File>) -> Result<(), Failed> {
         let mut attempts = 0;
         if file.lock().dirty.has_flushing() {
-            // The last attempt lacked the memory to thaw it.
+            // The last attempt could not thaw it for lack of memory.
             self.thaw(file)?;
         }
         loop {
@@ -196,7 +196,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         thawed
     }
 
-    /// Discards data that cannot be committed. The next to sync is told.
+    /// Discards data that cannot be committed. The next sync reports it.
     fn give_up_on(&self, file: &File, error: Failed) -> Failed {
         let mut state = file.lock();
         let before = state.dirty.bytes();
@@ -390,7 +390,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             if failed.is_empty() {
                 continue;
             }
-            // It may be this client that was cut off.
+            // Perhaps it is this client that was cut off; the service's answer shows that.
             self.ask_own(Request::Heartbeat)?;
             if self.client.identity().joined != before {
                 return Err(Error::Rejoin.into());
@@ -402,7 +402,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     continue;
                 }
                 match self.report(segment, &copy, &why) {
-                    // It is the last copy, and may come back.
+                    // It is the segment's last copy, and its donor may come back.
                     Err(Failed::Refused(Error::Lost)) if self.now_ns() < until => self.pause(PAUSE_NS),
                     told => told?,
                 }

@@ -33,7 +33,7 @@ pub(super) struct Stored {
 pub(super) struct Known {
     /// Runs by first page; none overlap.
     runs: BTreeMap<u64, Run>,
-    /// Known ranges: first page, and the page behind the last; none touch.
+    /// Known ranges: first page, and the page after the last; none touch.
     ranges: BTreeMap<u64, u64>,
     pages: u64,
 }

@@ -387,7 +387,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         Ok(handle)
     }
 
-    /// Passes the entries of an open directory behind the cookie `after` (0 for all) to `add`, until that returns false
+    /// Passes the entries of an open directory after the cookie `after` (0 for all) to `add`, until that returns false
     /// or there are no more.
     ///
     /// # Errors
@@ -555,7 +555,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let page = PAGE as u64;
         let mut holes = Vec::new();
         if how == Punch::Hole {
-            // There is nothing behind the end of the file.
+            // There is nothing past the end of the file.
             let size = attr(self.ask_own(Request::GetAttr { ino: file.ino })?)?.size;
             let stop = end.min(size);
             let (first, last) = (at.div_ceil(page), if stop == size { stop.div_ceil(page) } else { stop / page });

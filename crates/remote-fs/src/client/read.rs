@@ -30,7 +30,7 @@ enum Plan {
     Several(Vec<u8>, Vec<(u64, Stored)>),
 }
 
-/// The first page of a range, and the page behind its last.
+/// The first page of a range, and the page after its last.
 fn pages(at: u64, len: usize) -> (u64, u64) {
     (at / PAGE as u64, (at + len as u64).div_ceil(PAGE as u64))
 }

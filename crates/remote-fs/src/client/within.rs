@@ -1,18 +1,18 @@
-//! A donor, as one lane reaches it.
+//! The connection of one lane to a donor.
 
 use sinew_remote_memory::pool::{Approach, Reach};
 use sinew_rpc::{Endpoint, SharedEndpoint};
 
-/// A donor, from one lane.
+/// One lane's connection to a donor.
 pub(super) struct Within<E: Endpoint, A: Approach> {
     pub reach: Reach<SharedEndpoint<E>, A>,
-    /// As which client, in which epoch.
+    /// Client number and epoch under which the donor has admitted this lane.
     pub admitted: Option<(u64, u32)>,
     pub incarnation: u64,
     /// An earlier run of the donor of which a copy was wanted, and the time before which the donor is not asked about
     /// it again.
     pub over: Option<(u64, u64)>,
-    /// It is not tried before.
+    /// Time before which the donor is not tried again.
     pub rests_until_ns: u64,
     pub why: String,
 }

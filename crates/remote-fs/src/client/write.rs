@@ -37,7 +37,7 @@ impl State {
             }
             match (bases.get(page), self.layout.sum(*page)) {
                 (Some((_, had)), Some(sum)) => *had != sum,
-                // Not read again: if the page has changed meanwhile, the commit finds out.
+                // It is not read again: if the page has changed meanwhile, the commit is refused.
                 (Some(_), None) => false,
                 (None, Some(0)) => false,
                 (None, _) => true,

@@ -457,7 +457,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         if let (Request::Create { handle, access, .. }, Answer::Attr(attr)) = (request, answer)
             && self.store.kept.tree.inode(attr.ino).is_ok()
         {
-            // If the handle belongs to another file by now, the client has already had the answer.
+            // If the handle belongs to another file by now, the client has already received the answer.
             let _ = self.sessions.open(client, Held { handle: *handle, ino: attr.ino, access: *access });
         }
     }
@@ -629,7 +629,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         self.drop_closed(closed);
     }
 
-    /// Ends the grace period if it is over. Clients that have not come back are declared dead.
+    /// Ends the grace period if its time has passed. Clients that have not come back are declared dead.
     fn end_grace_if_over(&mut self, now: Now) {
         let is_over = self.grace.as_ref().is_some_and(|grace| grace.missing.is_empty() || grace.until_ns <= now.ns);
         if !is_over {

@@ -31,13 +31,13 @@ pub(super) struct Lane {
     pub knows_free: bool,
     pub look_ns: u64,
     pub is_looked_at: bool,
-    /// When to tell it again to cut off the clients that it could not.
+    /// When to ask it again to cut off the clients that it could not cut off.
     pub expel_again_ns: Option<u64>,
-    /// Why it has failed to cut a client off, if it refused the last request.
+    /// Reason why it could not cut a client off, if it refused the last request.
     pub refusal: Option<Refusal>,
     /// Time since which it has not answered.
     pub away_since_ns: Option<u64>,
-    /// Whether its copies have been removed for that.
+    /// Whether its copies have been removed because it does not answer.
     pub is_given_up: bool,
 }
 

@@ -37,7 +37,7 @@ impl Directory {
         self.names.get(name).map(|(ino, _)| *ino)
     }
 
-    /// Entries behind a cookie, in order: cookie, name, inode.
+    /// Entries after a cookie, in order: cookie, name, inode.
     pub fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], Ino)> {
         let behind = cookie.checked_add(1).map(|first| self.order.range(first..));
         behind.into_iter().flatten().map(|(cookie, name)| {

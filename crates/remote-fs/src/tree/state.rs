@@ -197,7 +197,7 @@ impl Tree {
         }
     }
 
-    /// Returns the entries of a directory behind a cookie, whether these are the last ones, and the parent directory.
+    /// Returns the entries of a directory after a cookie, whether these are the last ones, and the parent directory.
     /// `go_on` is given the length of each entry's name in bytes, and stops the listing by returning false.
     ///
     /// # Errors

@@ -189,8 +189,8 @@ impl<L: Lends> Service<L> {
         self.donor.handle(call, &mut zero)
     }
 
-    /// Handles a call. When this returns, whoever has lost access has no way to the memory, and nothing sent over one
-    /// changes a slab of the volume any more.
+    /// Handles a call. When this returns, those who have lost access cannot reach the memory any more, and nothing sent
+    /// over one changes a slab of the volume any more.
     pub(super) fn call(&mut self, call: &Call, addresses: &[QpAddress]) -> Result<(Answer, Option<Way>), Refusal> {
         if addresses.len() > self.queue_pairs_max {
             return Err(Refusal::Never("the caller sends too many queue pairs"));

@@ -79,7 +79,7 @@ impl Donor {
         self.incarnation
     }
 
-    /// Makes the donor want its memory back: from now on it lends no more, and tells the volumes that hold some.
+    /// Asks for the memory back: from now on the donor lends no more, and tells the volumes that hold some of it.
     pub fn want_back(&mut self) {
         self.wants_back = true;
     }

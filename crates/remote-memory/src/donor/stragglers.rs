@@ -1,4 +1,5 @@
-//! Stragglers: writes of those who have lost access that a device cannot stop. Slabs are moved out of their reach.
+//! Stragglers: writes in progress by initiators that have lost access, which the device cannot stop. Slabs are moved
+//! out of their reach.
 
 use sinew_fabric::verbs::Straggler;
 use sinew_mem::SharedMemory;
@@ -13,7 +14,7 @@ pub(super) struct Asides(Vec<(Straggler, u64)>);
 
 impl Asides {
     /// Moves a volume's slabs out of reach of stragglers, after some access to the volume was ended. They move only if
-    /// they `may`: as an epoch begins, when nobody has yet been told where they are.
+    /// `may` is set: at the beginning of an epoch, when no client has been told yet where they are.
     ///
     /// # Errors
     ///
@@ -173,7 +174,7 @@ mod tests {
         assert!(world.holds(1) && world.holds(2));
         let (lent, free) = (world.donor.lent_bytes(), world.donor.free_bytes());
         assert_eq!((lent, free), (2 * SLAB, 0));
-        // The next writer finds the slab in its new place; the old place is free once both stragglers are over.
+        // The next writer finds the slab in its new place; the old place is free once both stragglers are done.
         let moved = world.slab(1);
         assert_eq!((world.settle(1, true), world.slab(1)), (Ok(()), moved));
         for left in (0..2).rev() {

@@ -47,9 +47,9 @@ pub enum Way {
 pub enum Response {
     /// Nonce with which the caller is to prove that it has the key.
     Nonce([u8; PROOF_LEN]),
-    /// The caller is known: its calls are answered.
+    /// The caller is admitted: its calls are answered.
     Welcome,
-    /// The caller is not known: it must greet and prove first.
+    /// The caller is not admitted: it must greet, and prove that it has the key, first.
     Stranger,
     /// The call succeeded. If it [asks for a way](Call::asks_for_way), the way to the memory is included.
     Answer(Answer, Option<Way>),

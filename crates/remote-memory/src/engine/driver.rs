@@ -59,8 +59,8 @@ pub struct Engine<P: Path> {
     alone: Option<Carried>,
     /// The operation in flight for such a request, or [`NONE`].
     lone: u32,
-    /// Whether nothing was left taken, cut, over or broken after the last turn, so that there is at most a lone
-    /// request.
+    /// Whether the last turn left nothing to do: no request taken but not posted, none partly cut, none finished but
+    /// not reported, and no broken path. Then there is at most a lone request.
     is_quiet: bool,
     /// Requests taken from the queue and not posted yet.
     taken: VecDeque<Carried>,
@@ -130,7 +130,7 @@ impl<P: Path> Engine<P> {
         self.error.as_ref()
     }
 
-    /// Operations in flight, for whichever engine.
+    /// Operations that this engine has in flight, for its own requests and others'.
     pub fn in_flight(&self) -> usize {
         self.flight.len()
     }
@@ -225,7 +225,7 @@ impl<P: Path> Engine<P> {
         true
     }
 
-    /// Completes the lone request in flight, if its operation is over.
+    /// Completes the lone request in flight, if its operation has finished.
     #[inline]
     fn land_lone(&mut self, now_ns: u64) -> bool {
         let mut landed = None;
@@ -517,7 +517,7 @@ fn put_out(state: &State, owner: u32, one: Finished, outgoing: &mut Vec<(Arc<Inb
     }
 }
 
-/// Completes requests that are over, and sorts them by owner: into `finished` or `outgoing`.
+/// Completes requests that have finished, and sorts them by owner: into `finished` or `outgoing`.
 #[inline(never)]
 fn settle(
     state: &mut State,

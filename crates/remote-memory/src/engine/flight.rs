@@ -212,8 +212,8 @@ impl Flight {
         Ok(is_write)
     }
 
-    /// Makes the request that is being cut fail, once its fragments in flight are over. Returns it if that is already
-    /// so.
+    /// Makes the request that is being cut fail, once its fragments in flight have finished. Returns it if that is
+    /// already so.
     pub fn stop_cutting(&mut self, why: Why) -> Option<Over> {
         let place = self.cutting.take()?;
         let whole = self.wholes[place as usize].as_mut()?;

@@ -67,7 +67,7 @@ pub struct RpcPath<E: Endpoint> {
     idle: Vec<(MessageBuffer, MessageBuffer)>,
     /// Calls to be repeated.
     again: Vec<(u64, MessageBuffer, MessageBuffer)>,
-    /// Operations that are over, but not reported yet.
+    /// Operations that have finished, but are not reported yet.
     over: Vec<Done>,
     error: Option<Why>,
 }

@@ -13,7 +13,7 @@ use super::request::{Finished, Op, Request};
 use super::stats::EngineStats;
 
 const NONE: u32 = u32::MAX;
-/// Place of a request that found no other.
+/// Place of the lone request, which found no other unfinished one.
 const LONE: u32 = 0;
 
 /// The buffer of a request.
@@ -73,7 +73,7 @@ pub(super) struct State {
     free: u32,
     live: usize,
     stripes: Stripes,
-    /// Whether the request at the lone place is missing from the stripes, as it is while there is none to compare it
+    /// Whether the lone request is not listed in the stripes. It is left out as long as there is no other to compare it
     /// with.
     is_hidden: bool,
     first: u32,
@@ -158,7 +158,7 @@ impl State {
 
     pub fn join(&mut self, inbox: Arc<Inbox>) -> u32 {
         self.able += 1;
-        // Places are not used again, so what is in flight for a former engine goes to nobody.
+        // Places are never reused, so a result for an engine that has left goes to no other.
         self.engines.push(Some(inbox));
         self.engines.len() as u32 - 1
     }
@@ -199,8 +199,8 @@ impl State {
         Carried { key: LONE, start, len, buffer }
     }
 
-    /// Ends the lone request, which was posted and succeeded, and returns its tag. `None` if others came meanwhile, so
-    /// that it must be ended as they are.
+    /// Ends the lone request, which was posted and succeeded, and returns its tag. `None` if others were submitted
+    /// meanwhile, so that it must be ended like them.
     #[inline]
     pub fn end_lone(&mut self, posted_ns: u64, now_ns: u64) -> Option<u64> {
         if !self.is_hidden {

@@ -203,7 +203,7 @@ impl<D: Device> VerbsPath<D> {
         self.registrations.borrow_mut().has(contents.as_ptr().addr(), contents.len(), place)
     }
 
-    /// Keeps the registrations of an operation's buffers until the operation is over.
+    /// Keeps the registrations of an operation's buffers until the operation has finished.
     #[inline(never)]
     fn keep(&mut self, id: u32, operation: &Operation<'_>) {
         let registrations = self.registrations.get_mut();
@@ -271,7 +271,7 @@ impl<D: Device> VerbsPath<D> {
     /// Records how an operation failed.
     #[inline(never)]
     fn found(&mut self, status: Status) -> Option<Box<Why>> {
-        // Operations behind the one that failed are flushed.
+        // Operations after the one that failed are flushed.
         if self.found.is_none() || status != Status::Flushed {
             self.found = Some(status.into());
         }
@@ -286,8 +286,7 @@ impl<D: Device> VerbsPath<D> {
         }
     }
 
-    /// Breaks the path after a failure. The other queue pairs go to error too, so that everything in flight is over
-    /// soon.
+    /// Breaks the path after a failure. The other queue pairs go to error too, so that everything in flight ends soon.
     #[inline(never)]
     fn fail(&mut self, why: Why) {
         if self.error.is_none() {

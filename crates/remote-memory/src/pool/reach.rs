@@ -38,7 +38,7 @@ impl DonorId {
 ///
 /// The session is opened, with the key, when there is a call to make. Every call and every operation ends with one
 /// [`Event`]. The answer to a call that [asks for a way](Call::asks_for_way) brings a path to the memory: reads and
-/// writes submitted before it fail, and those on an earlier path end as they may.
+/// writes submitted before it fail, and those on an earlier path may succeed or fail.
 pub struct Reach<E: Endpoint, A: Approach> {
     id: DonorId,
     name: String,

@@ -117,7 +117,7 @@ impl<D: Donors> Check<D> {
         }
     }
 
-    /// Makes progress. Returns the report once the check is over. If this is not called for as long as the volume's
+    /// Makes progress. Returns the report once the check is complete. If this is not called for as long as the volume's
     /// [lease](super::VolumeConfig::lease_ns), another writer may take the volume over, and the rest counts as unread.
     pub fn turn(&mut self) -> Option<CheckReport> {
         self.donors.turn();

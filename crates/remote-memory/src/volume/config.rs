@@ -53,7 +53,7 @@ pub struct VolumeStats {
     pub operations: u64,
     /// Pages found with the wrong checksum, in one copy.
     pub bad_pages: u64,
-    /// Pages written anew because a copy was bad or missing.
+    /// Pages rewritten because a copy was bad or missing.
     pub refreshed: u64,
     /// Slots cleared.
     pub cleared: u64,

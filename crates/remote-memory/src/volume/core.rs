@@ -99,7 +99,7 @@ pub(super) struct Run {
     pub out: u32,
     pub lanes: Lanes,
     pub failed: Lanes,
-    /// Generation that the durable record must reach before the run is over: that record says which copies have it.
+    /// Generation that the durable record must reach before the run finishes: that record says which copies have it.
     pub needs: u64,
 }
 
@@ -443,7 +443,7 @@ impl<D: Donors> Volume<D> {
         &mut self.donors
     }
 
-    /// Gives the volume up; what is in flight may take effect or not.
+    /// Abandons the volume; operations in flight may take effect or not.
     pub fn into_donors(self) -> D {
         self.donors
     }
@@ -460,7 +460,7 @@ impl<D: Donors> Volume<D> {
         self.settled_floor.unwrap_or(Version { epoch: self.epoch, seq: self.versions.all_below() })
     }
 
-    /// From now on no later version counts as settled, because a write failed and may be there in part.
+    /// From now on no later version counts as settled, because a write failed and may have left parts of its pages.
     pub(super) fn pin_settled(&mut self) {
         self.settled_floor = Some(self.settled());
     }

@@ -24,7 +24,7 @@ pub enum CallFailed {
 /// An event at a donor.
 #[derive(Debug)]
 pub enum Event {
-    /// An operation on its memory is over.
+    /// An operation on its memory has finished.
     Over {
         /// The tag with which it was submitted.
         tag: u64,
@@ -33,7 +33,7 @@ pub enum Event {
         /// The target of a read.
         target: Option<MessageBuffer>,
     },
-    /// A call is over.
+    /// A call has finished.
     Answered {
         /// The tag with which it was made.
         tag: u64,
@@ -43,7 +43,7 @@ pub enum Event {
 }
 
 /// The donors that a writer knows, each with a lane: its place among [the ids](Self::ids). Every operation and every
-/// call ends with one [`Event`], in any order; a silent donor is given up in the end.
+/// call ends with one [`Event`], in any order; a donor that stays silent is given up eventually.
 ///
 /// Reads and writes use the access that the donor gave with its last answer to [`Call::Fence`], and fail before there
 /// is one.

@@ -10,7 +10,7 @@ use super::donors::{Donors, Event};
 use super::requests::{Asked, What};
 use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, StoreError, check};
 
-/// Tags from here on belong to the opening of the volume, which is over.
+/// Tags from here on belong to the opening of the volume, which has ended.
 pub(super) const OF_OPENING: u64 = 1 << 63;
 
 impl<D: Donors> Volume<D> {

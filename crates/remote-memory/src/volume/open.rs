@@ -32,7 +32,7 @@ pub struct NewVolume {
     pub segments: Vec<Vec<DonorId>>,
     /// Donors that vote: an odd number, three or more so that one may fail.
     pub voters: Vec<DonorId>,
-    /// Drawn at random, so that no other volume has it, of the same name or another.
+    /// Random number of the volume, which tells it from every other volume, even one of the same name.
     pub number: u64,
 }
 
@@ -45,7 +45,7 @@ impl NewVolume {
 
 /// Times within a lease that the last writer's heartbeats are checked.
 const LOOKS_IN_A_LEASE: u64 = 8;
-/// Number of calls whose answers are ignored.
+/// Tag of calls whose answers are ignored.
 const NOBODY_WAITS: usize = 0xFFFF_FFFF;
 
 enum Step {
@@ -496,7 +496,7 @@ impl<D: Donors> Opening<D> {
         Ok(())
     }
 
-    /// Frees slabs that a writer took and never put to use.
+    /// Frees slabs that a writer took but that no record names.
     fn free_orphans(&mut self, record: &Record) {
         let mut orphans = Vec::new();
         for (lane, known) in self.known.iter().enumerate() {
@@ -530,7 +530,8 @@ impl<D: Donors> Opening<D> {
     }
 }
 
-/// A thread can sleep on it as on its donors; once it is over there is nothing to sleep on.
+/// A thread can sleep on it as on its donors; once the volume is open, or opening has failed, there is nothing to sleep
+/// on.
 impl<D: Donors> Readiness for Opening<D> {
     fn descriptor(&self) -> Option<Descriptor> {
         match (&self.donors, &self.mending) {

@@ -106,7 +106,7 @@ impl<D: Donors> Volume<D> {
         };
         let Some((lane, base)) = rotated.clone().find_map(good) else {
             if self.voting.durable < self.voting.generation {
-                // Another writer may have it; the voters will tell.
+                // Another writer may have the volume by now; the voters will tell.
                 return self.deferred.push_back(key);
             }
             let why = if piece.was_bad {
@@ -236,7 +236,7 @@ impl<D: Donors> Volume<D> {
         self.part_over(owner, None);
     }
 
-    /// Has a page written anew, from a good copy.
+    /// Has a page rewritten, from a good copy.
     pub(super) fn refresh(&mut self, page: u64) {
         self.stats.refreshed += 1;
         let (at, len) = (page * PAGE, PAGE);

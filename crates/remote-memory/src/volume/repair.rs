@@ -225,7 +225,7 @@ impl<D: Donors> Volume<D> {
         };
         let (lane, base, first) = (*lane, *base, copied * CHUNK);
         for (header, page) in headers.as_chunks::<HEADER>().0.iter().zip(pages.chunks_exact(BLOCK)) {
-            // A page that is bad here is copied as it is, and then written anew from another copy.
+            // A page that is bad in this copy is copied as it is, and then rewritten from another copy.
             if let Found::Header(Header { page: number, sum, .. }) = Header::read(header)
                 && sum != 0
                 && checksum(page) != sum

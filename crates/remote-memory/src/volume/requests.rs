@@ -16,7 +16,7 @@ pub(super) enum What {
     Read,
     Write,
     Discard,
-    /// Writes a page anew as it is, because some of its copies are bad. It comes from the volume itself.
+    /// Rewrites a page with its own contents, because some of its copies are bad. It comes from the volume itself.
     Refresh,
 }
 
@@ -106,12 +106,12 @@ impl Requests {
         self.flushes.len()
     }
 
-    /// Adds a flush, which is over when every request before it is.
+    /// Adds a flush, which finishes when every request before it has.
     pub fn flush(&mut self, tag: u64) {
         self.flushes.push_back((self.sequence.next(), tag));
     }
 
-    /// Takes a flush that is over.
+    /// Takes a flush that has finished.
     pub fn next_flushed(&mut self) -> Option<u64> {
         let (until, tag) = *self.flushes.front()?;
         if self.sequence.all_below() < until {

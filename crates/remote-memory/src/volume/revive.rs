@@ -1,6 +1,6 @@
-//! Heartbeats to the donors, which also tell whether a donor is still there. A donor that failed is fenced anew when it
-//! answers again, so that nothing sent to it before still arrives; from then on it is like a new one. Its old copy
-//! counts only if it is the last of its segment, because then it has missed nothing.
+//! Heartbeats to the donors, which also tell whether a donor is still there. A donor that failed is fenced again when
+//! it answers again, so that nothing sent to it before still takes effect; from then on it counts as a new donor. Its
+//! old copy is used only if it is the last one of its segment, because then it has missed nothing.
 
 use super::core::{Called, Volume};
 use super::donors::{CallFailed, Donors};
@@ -16,7 +16,7 @@ impl<D: Donors> Volume<D> {
         for lane in 0..self.lanes.len() {
             let state = &mut self.lanes[lane];
             let is_down = state.down.is_some();
-            // First everything sent to it must be over, so that old events are not taken for new ones.
+            // Everything sent to it must have ended first, so that old events are not taken for new ones.
             if state.is_asked || is_down && state.out > 0 {
                 continue;
             }
@@ -33,7 +33,7 @@ impl<D: Donors> Volume<D> {
     }
 
     /// Tells the donors that this writer leaves, so that the next one need not wait until it has been silent for its
-    /// [lease](super::VolumeConfig::lease_ns). Everything submitted must be over, and nothing may be submitted
+    /// [lease](super::VolumeConfig::lease_ns). Everything submitted must have finished, and nothing may be submitted
     /// afterwards; the volume must be turned until it [has left](Self::has_left).
     pub fn leave(&mut self) {
         for lane in 0..self.lanes.len() {

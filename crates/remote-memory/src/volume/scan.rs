@@ -214,7 +214,7 @@ impl Scan {
                     same.lanes |= bit(*lane);
                 } else {
                     let place_for = if found[0].is_none() { 0 } else { 1 };
-                    // A third that differs is not possible.
+                    // A third, different header of a slot cannot occur.
                     found[place_for] = Some(Candidate { page, version, place, sum, lanes: bit(*lane) });
                 }
             }

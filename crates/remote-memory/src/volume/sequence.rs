@@ -6,7 +6,7 @@ use std::ops::Range;
 pub(super) struct Sequence {
     /// Lowest number that is not over.
     base: u64,
-    /// Whether each number from `base` on is over.
+    /// Whether each number from `base` on has ended.
     over: VecDeque<bool>,
 }
 
@@ -15,7 +15,7 @@ impl Sequence {
         Self { base: first, over: VecDeque::new() }
     }
 
-    /// Bound below which all numbers are over.
+    /// Bound below which all numbers have ended.
     pub fn all_below(&self) -> u64 {
         self.base
     }

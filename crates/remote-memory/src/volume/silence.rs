@@ -1,6 +1,6 @@
 //! A volume that ended because too few of its voters answered. Its writer does nothing more, and sends no heartbeats.
-//! But it keeps asking what became of the volume, so that nothing relies on this writer's knowledge longer than
-//! necessary.
+//! But it keeps asking the donors what became of the volume, so that nothing relies on what this writer last knew for
+//! longer than necessary.
 
 use super::core::{Called, Volume, bit};
 use super::donors::{CallFailed, Donors};

@@ -10,13 +10,13 @@
 //! 16  logical page
 //! 24  epoch of the writer  28  epoch of "settled"
 //! 32  sequence number
-//! 40  sequence number of "settled": all versions below were over when this one was begun
+//! 40  sequence number of "settled": all versions below had finished when this one was begun
 //! 48  checksum of the page
 //! 56  checksum of the header
 //! ```
 //!
-//! Numbers are little-endian. A header of zeros means that the slot is free. Anything else is no header, but a header's
-//! write that was cut off.
+//! Numbers are little-endian. A header of zeros means that the slot is free. Other bytes that are not a valid header
+//! are what a header's write left when it was cut off.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
@@ -95,7 +95,7 @@ pub struct Header {
     pub page: u64,
     /// Of several slots with the same page, the one with the highest version counts.
     pub version: Version,
-    /// All lower versions were over when this header was written: they are complete on all copies.
+    /// All lower versions had finished when this header was written: they are complete on all copies.
     pub settled: Version,
     /// Checksum of the page; 0 if it has none.
     pub sum: u64,

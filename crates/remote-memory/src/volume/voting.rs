@@ -38,7 +38,7 @@ impl<D: Donors> Volume<D> {
         self.change_record();
     }
 
-    /// Begins a new record: from now on no run is over before the voters have it.
+    /// Begins a new record: from now on no run finishes before the voters have it.
     pub(super) fn change_record(&mut self) {
         self.voting.generation += 1;
         let keys: Vec<u32> = self.runs.keys().collect();

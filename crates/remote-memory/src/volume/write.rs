@@ -113,7 +113,7 @@ impl<D: Donors> Volume<D> {
             }
             if self.segments[self.home(next).0 as usize].is_dead() {
                 if self.voting.durable < self.voting.generation && self.ended.is_none() {
-                    // Another writer may have it; the voters will tell.
+                    // Another writer may have the volume by now; the voters will tell.
                     return self.starved.push_back(key);
                 }
                 let error = self.no_copy();
@@ -241,7 +241,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Ends a run whose operations are over, once the voters know which copies have it.
+    /// Ends a run whose operations have finished, once the voters know which copies have it.
     pub(super) fn settle_run(&mut self, key: u32) {
         let Some(run) = self.runs.get(key) else { return };
         let is_lost = run.lanes & !run.failed == 0;
@@ -300,7 +300,7 @@ impl<D: Donors> Volume<D> {
         self.segments[place.segment as usize].busy[(place.slot / super::slot::CHUNK) as usize] -= 1;
         match kind {
             RunKind::Write { key, .. } => {
-                // Its slots stay taken, because they may hold it, in whole or in part.
+                // The run's slots stay taken, because they may hold its pages, in whole or in part.
                 self.pin_settled();
                 self.unclean.push(Owed { place, count, page, owner: None });
                 let error = self.no_copy();

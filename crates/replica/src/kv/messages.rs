@@ -143,7 +143,7 @@ pub enum Found<'a> {
         /// The items, in order of their keys.
         #[serde(borrow)]
         items: Vec<Item<'a>>,
-        /// Whether there are more behind the last one.
+        /// Whether there are more after the last one.
         more: bool,
     },
     /// Result of [`Query::Watch`].

@@ -2,9 +2,8 @@
 //!
 //! # Which Raft
 //!
-//! As in nsdi19 7.1, somebody else wrote the Raft in the middle: tikv's (`raft` 0.7), as published. What is around it
-//! is ours. Measured with callgrind for a commit of 80 bytes among three members in memory, the work of all three
-//! together:
+//! As in nsdi19 7.1, the Raft itself is an existing one: tikv's (`raft` 0.7), as published. What surrounds it is ours.
+//! Measured with callgrind for a commit of 80 bytes among three members in memory, the work of all three together:
 //!
 //! - **`raft` 0.7** (tikv): 25,300 instructions, or 14,700 each in batches of 64; 21 allocations, of which 9 at the
 //!   leader. It has pre-vote, check-quorum, read index, learners, joint changes, transfer, etcd's tests, and years in
@@ -12,34 +11,34 @@
 //! - **`omnipaxos` 0.2**: 8,200 instructions, 22 allocations. Its elections survive partial partitions. A change of
 //!   members is a new log, and reads and transfers would have to be ours.
 //! - **`raftbare` 0.2**: not measured. It has no dependencies and does no I/O. But a vote looks at the *length* of the
-//!   candidate's log and not at its last term (Raft 5.4.1), so decided entries can be lost: it is not usable.
+//!   candidate's log and not at its last term (Raft 5.4.1), so committed entries can be lost: it is not usable.
 //! - **`openraft` 0.9**: not measured. It has tasks and channels for each step, and transfers only in pre-releases of
 //!   0.10.
 //!
-//! Correctness and completeness came first: what `omnipaxos` saves in instructions it would cost in protocol of our
-//! own.
+//! Correctness and completeness came first: what `omnipaxos` saves in instructions we would pay for by writing the
+//! missing protocol ourselves.
 //!
 //! A whole PUT of 16 B and 64 B, one at a time over shared memory, costs 43,000 instructions and 10 allocations at the
-//! leader (`cargo xtask cost --row "replicated PUT"`). Of these the engine has 12,000 and 9, with its own storage in
-//! memory and the vector that it takes; the tenth allocation is the value. Requests that wait for the log lie in a
-//! queue by the places of their entries, answers in one buffer, and lists that usually have one element lie in place
-//! (`few`), so the rest of the way allocates nothing.
+//! leader (`cargo xtask cost --row "replicated PUT"`). Of these the engine accounts for 12,000 and 9, including its
+//! storage in memory and the vector that it is given; the tenth allocation is the value. Requests that wait for the log
+//! lie in a queue by the places of their entries, answers in one buffer, and lists that usually have one element lie in
+//! place (`few`), so the rest of the way allocates nothing.
 //!
-//! # What the engine drags along
+//! # What comes with the engine
 //!
 //! - *protobuf 2.28*, whose parser recurses without bound on hostile input (RUSTSEC-2024-0437). It never runs on bytes
 //!   from elsewhere: messages, entries and members' descriptions of changes have our encoding ([`crate::wire`]), and
 //!   the engine's own types are filled in field by field. The engine parses what its own member proposes, and nothing
 //!   else.
 //! - *A build script that runs `protoc`*: the system's if there is one, otherwise one that the crate brings along as a
-//!   program for Linux with glibc on x86-64 and aarch64. There it builds with Rust and gcc alone, and on other systems
-//!   not without `protoc`.
+//!   program for Linux with glibc on x86-64 and aarch64. On those it builds with Rust and gcc alone; other systems must
+//!   have `protoc`.
 //! - *`fxhash`*, which is unmaintained (RUSTSEC-2025-0057), and no release since 2023.
-//! - *`rand`'s thread generator* for election time-outs. The engine's time-out is set so long that it never ends, and
-//!   `member` asks the engine to campaign after a time-out from the generator that it was handed. So virtual time has
-//!   the same elections from the same seed.
-//! - *Panics* on messages that contradict what is decided. [`is_bearable`] and `WireMessage::to_message` drop and count
-//!   such messages; a property test sends arbitrary ones.
+//! - *`rand`'s thread generator* for election time-outs. The engine's time-out is set so long that it never expires,
+//!   and `member` asks the engine to campaign after a time-out from the generator that it was handed. So virtual time
+//!   has the same elections from the same seed.
+//! - *Panics* on messages that contradict what is committed. [`is_bearable`] and `WireMessage::to_message` drop and
+//!   count such messages; a property test sends arbitrary ones.
 
 use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Message, MessageType};
 use raft::{Config, RawNode};

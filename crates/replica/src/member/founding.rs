@@ -1,4 +1,4 @@
-//! The founding of a cluster, once all members that it is to have say that they are new.
+//! The founding of a cluster, once all of its intended members say that they are new.
 //!
 //! The member whose name comes first founds it; the others learn of it with their next hello. A member that starts
 //! empty while the others already have a cluster cannot found one: it waits to be added, and until then votes for

@@ -50,12 +50,12 @@ pub struct Base<'a> {
     /// [`Replicated`], as bytes.
     #[serde(borrow, with = "serde_bytes")]
     pub data: &'a [u8],
-    /// Entries behind the snapshot.
+    /// Entries after the snapshot.
     #[serde(borrow)]
     pub tail: Vec<WireEntry<'a>>,
 }
 
-/// A record of a journal, behind its base.
+/// A record of a journal, after its base.
 #[derive(Serialize, Deserialize)]
 pub enum Record<'a> {
     Entries(#[serde(borrow)] Vec<WireEntry<'a>>),

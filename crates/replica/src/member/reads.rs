@@ -6,8 +6,8 @@
 //! transfer of leadership breaks this, so a term in which one has happened has no leases any more.
 //!
 //! The lease counts from the moment at which the majority was asked. It is shorter than the election time-out by two
-//! ticks and by the clock drift. A member that starts from its disk votes for nobody until a lease that it may have
-//! confirmed is over.
+//! ticks and by the clock drift. A member that starts from its disk votes for nobody until any lease that it may have
+//! confirmed has expired.
 
 use std::collections::VecDeque;
 
@@ -73,7 +73,7 @@ impl Reads {
         }
     }
 
-    /// Drops the lease, as its term is over.
+    /// Drops the lease, as its term has ended.
     pub fn forget_lease(&mut self) {
         self.lease = (0, 0);
     }

@@ -22,7 +22,7 @@ impl Census {
         self.words += entry.room();
     }
 
-    /// Counts an item that is no longer there. Those up to version `cleared` were discounted when the table was
+    /// Counts an item that is no longer there. Those up to version `cleared` were subtracted when the table was
     /// cleared.
     pub fn leave(&mut self, entry: &Entry, cleared: u64) {
         if entry.version() > cleared {

@@ -2,7 +2,7 @@
 //!
 //! Two-level segregated fit: free blocks are listed by the power of two of their size, in eight steps, and two levels
 //! of bit masks say which lists are not empty. A block begins with a word that has its size. A free block has its
-//! list's links next, and its size again at its end, where the block behind it finds it.
+//! list's links next, and its size again at its end, where the block after it finds it.
 
 use sinew_mem::Words;
 

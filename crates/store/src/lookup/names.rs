@@ -41,7 +41,7 @@ pub enum NameError {
     /// The name does not begin with `/`.
     #[error("a name begins with `/`")]
     NoSlash,
-    /// A component is empty: there is nothing between two `/`, or behind the last.
+    /// A component is empty: there is nothing between two `/`, or after the last.
     #[error("the component at byte {at} is empty")]
     EmptyComponent {
         /// Index at which the component would begin.

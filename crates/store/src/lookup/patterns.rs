@@ -88,7 +88,7 @@ pub const STATES_MAX: usize = 1 << 24;
 pub struct Hit {
     /// Index of the pattern, in the order given to the automaton.
     pub pattern: u32,
-    /// Index of the byte behind the match.
+    /// Index of the byte after the match.
     pub end: u32,
 }
 

@@ -6,7 +6,7 @@
 //! is named by its number, and begins at 256 times that.
 //!
 //! An entry knows the length of its prefix so that a shorter prefix added later does not overwrite a longer one. A
-//! group whose entries all say the same is given up. A trie belongs to one thread: a user that serves lookups while
+//! group whose entries have all become equal is freed. A trie belongs to one thread: a user that serves lookups while
 //! routes change builds another trie.
 
 use std::collections::BTreeMap;
@@ -194,7 +194,7 @@ impl Trie {
         Ok(hop)
     }
 
-    /// Returns the `bits` bits of an address behind the first `taken`.
+    /// Returns the `bits` bits of an address that follow the first `taken`.
     fn index(prefix: u128, taken: u32, bits: u32) -> usize {
         (prefix >> (128 - taken - bits)) as usize & ((1 << bits) - 1)
     }
@@ -270,7 +270,7 @@ impl Trie {
         next
     }
 
-    /// Frees a group that one entry can replace, behind the first `taken` bits.
+    /// Frees a group that one entry can replace, after the first `taken` bits.
     fn join(&mut self, at: usize, next: usize, taken: u32) {
         let entries = &self.entries[next..next + GROUP];
         let first = entries[0];

@@ -27,7 +27,7 @@ impl<S: Store> Handler<S> {
     /// # Errors
     ///
     /// [`FarError::System`] and [`FarError::Sleep`]: errors of the system; [`FarError::Lost`] and [`FarError::Fetch`]
-    /// when the store refuses a request for good. Faults wait then.
+    /// when the store can never take a request. Then threads that fault keep waiting.
     pub fn run(&mut self, mut tell: impl FnMut(FarError)) -> Result<(), FarError> {
         self.area.asked().has_stopped = false;
         let result = self.serve(&mut tell);

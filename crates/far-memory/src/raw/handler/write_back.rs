@@ -18,9 +18,9 @@ pub struct Flush {
     failures: u64,
     /// Error of the last write that failed since.
     error: Option<FarError>,
-    /// Writes that were in flight at the request are over.
+    /// Whether the writes that were in flight when the flush was requested have finished.
     has_begun: bool,
-    /// The store was asked to confirm.
+    /// Whether the store was asked to confirm.
     is_confirming: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Requests.
+//! Requests to a cache: values and their encoding.
 
 use sinew_store::cache::When;
 

@@ -1,4 +1,4 @@
-//! Responses.
+//! Responses of a cache: values and their encoding.
 
 use sinew_store::cache::{KEY_LEN_MAX, PutError};
 

@@ -133,13 +133,13 @@ impl Door {
         self.count(connection);
     }
 
-    /// Gives the available memory to waiting connections.
+    /// Grants the available memory to waiting connections.
     pub(super) fn feed(&mut self) {
         for queue in (0..self.hunger.queues.len()).rev() {
             loop {
                 let Waiting { connections, fed } = &mut self.hunger.queues[queue];
-                // Mostly the newest, and now and then the one that has waited longest, so that a crowd that came at
-                // once does not shut out all later ones.
+                // Usually the newest is served, and every few grants the one that has waited longest, so that a crowd
+                // that arrived together does not shut out all later ones.
                 let is_oldest = fed.is_multiple_of(FED_FOR_AN_OLD_ONE);
                 let next = if is_oldest { connections.pop_front() } else { connections.pop_back() };
                 let Some((index, generation)) = next else { break };

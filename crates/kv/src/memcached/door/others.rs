@@ -11,11 +11,11 @@ use super::Door;
 
 /// Requests handed over in one batch.
 const BATCH_LEN: usize = 1024;
-/// Divisor of the connection memory: while more bytes than that, or than `UNREAD_MAX`, wait unread at another thread,
-/// it gets no further answers.
+/// The connection memory divided by this, or `UNREAD_MAX`, limits the bytes that may wait unread at another thread:
+/// above that it gets no further answers.
 const UNREAD_PART: usize = 16;
 const UNREAD_MAX: usize = 16 << 20;
-/// Divisor of the connection memory that bounds the bytes of long values on their way to other threads; one value is
+/// The connection memory divided by this bounds the bytes of long values on their way to other threads; one value is
 /// always allowed.
 const ASKED_PART: usize = 16;
 

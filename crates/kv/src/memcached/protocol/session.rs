@@ -22,7 +22,7 @@ pub struct Session {
     swallow: usize,
     /// The input is the rest of this list of keys.
     list: Option<List>,
-    /// The list of keys goes on behind the current piece: its line is too long to be kept whole.
+    /// The list of keys goes on after the current piece: its line is too long to be kept whole.
     open: Option<Keys>,
     /// The rest of the current line is dropped.
     skips_line: bool,

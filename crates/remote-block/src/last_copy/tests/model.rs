@@ -26,7 +26,7 @@ pub enum Donors {
     Silent,
     /// Another writer has the store.
     TakenOver,
-    /// They answer again, but the store is over.
+    /// They answer again, but the store has ended.
     Over,
 }
 

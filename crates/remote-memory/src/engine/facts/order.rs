@@ -19,7 +19,7 @@ pub fn bytes_come_as_they_were_written(ground: &mut impl Ground) {
     crew.all_good();
 }
 
-/// This holds whoever submits a write, and whoever posts it.
+/// This holds whichever engine a write is submitted to, and whichever engine posts it.
 pub fn a_read_sees_every_write_that_was_submitted_before_it(ground: &mut impl Ground) {
     for mode in Mode::ALL {
         let mut crew = Crew::new(ground, 3, EngineConfig { mode, ..EngineConfig::default() });
