@@ -63,9 +63,14 @@ const VIRTUAL_TIME_ROOMS: &[&str] = &[
     "crates/mem/",
     "crates/fabric/",
     "crates/forward/",
-    "crates/rpc/",
+    "crates/herd/",
     "crates/kv/",
+    "crates/remote-fs/",
+    "crates/remote-memory/",
+    "crates/replica/",
+    "crates/rpc/",
     "crates/sequencer/",
+    "crates/store/",
 ];
 
 /// Crates whose modules may use each other in circles. In all others, only a module and those in it may.

@@ -16,7 +16,7 @@ use crate::{Usage, interrupted};
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterArgs {
     /// Addresses of one or more members: shm://NAME or udp://HOST:PORT; the others are learned from them
-    #[arg(long = "at", value_name = "URL", value_delimiter = ',', default_values_t = [DEFAULT.to_owned()])]
+    #[arg(long = "at", value_name = "URL", value_delimiter = ',', default_values_t = DEFAULTS.map(str::to_owned))]
     pub at: Vec<String>,
     /// Milliseconds to wait for an answer
     #[arg(long, value_name = "MS", default_value_t = 5000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
@@ -25,8 +25,8 @@ pub struct ClusterArgs {
     pub key: KeyArgs,
 }
 
-/// Address of the first member in the examples.
-pub const DEFAULT: &str = "udp://127.0.0.1:7401";
+/// Addresses of the members in the examples.
+pub const DEFAULTS: [&str; 3] = ["udp://127.0.0.1:7401", "udp://127.0.0.1:7402", "udp://127.0.0.1:7403"];
 
 impl ClusterArgs {
     /// Opens a client of the cluster.

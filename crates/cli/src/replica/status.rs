@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sinew::replica::client::{Answered, ClientError};
 use sinew::replica::client_wire::{Ask, Role, Status};
 
-use super::cluster::ClusterArgs;
+use super::cluster::{ClusterArgs, DEFAULTS};
 use crate::{Outcome, output, table};
 
 const AFTER_HELP: &str = "\
@@ -69,6 +69,21 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         }
         let name = status.as_ref().map_or(name, |status| status.me.name.clone());
         lines.push(Line { name, address, status });
+    }
+    // An address that was named and does not answer has a name if other members know it. The default addresses mean
+    // nothing if nobody knows them.
+    let known: Vec<(String, String)> = lines
+        .iter()
+        .filter_map(|line| line.status.as_ref())
+        .flat_map(|status| &status.members)
+        .map(|member| (member.info.address.clone(), member.info.name.clone()))
+        .collect();
+    for line in lines.iter_mut().filter(|line| line.name.is_empty()) {
+        let found = known.iter().find(|(address, _)| *address == line.address);
+        line.name = found.map(|(_, name)| name.clone()).unwrap_or_default();
+    }
+    if !known.is_empty() && args.cluster.at == DEFAULTS {
+        lines.retain(|line| line.status.is_some() || !line.name.is_empty());
     }
     lines.sort_by(|one, other| one.name.cmp(&other.name));
     let statuses = || lines.iter().filter_map(|line| line.status.as_ref());
