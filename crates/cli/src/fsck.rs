@@ -115,9 +115,9 @@ fn counts(report: &CheckReport) -> [(&'static str, &'static str, u64, bool); 10]
         ("pages", "pages that were written", report.pages, false),
         ("good", "slots that hold such a page correctly", report.good, false),
         ("missing", "slots that should hold one, and do not", report.missing, true),
-        ("torn", "slots whose page does not match its checksum", report.torn, true),
-        ("differing", "slots whose page differs from the first copy's", report.differing, true),
-        ("stale", "slots with data that the volume no longer uses", report.stale, true),
+        ("torn", "slots whose page fails its checksum", report.torn, true),
+        ("differing", "slots that differ from the first copy", report.differing, true),
+        ("stale", "slots with data that is no longer used", report.stale, true),
         ("garbage", "slots with an invalid header", report.garbage, true),
         ("unread", "chunks of a copy that could not be read", report.unread, true),
         ("degraded", "segments with too few copies", report.degraded, true),
@@ -157,7 +157,7 @@ mod tests {
         (bad.pages, bad.torn) = (7, 3);
         let text = as_text(&bad, "shm://a: it is dead");
         let marked: Vec<&str> = text.lines().filter(|line| line.trim_end().ends_with("wrong")).collect();
-        assert!(marked.len() == 1 && marked[0].contains("does not match its checksum"), "{text}");
+        assert!(marked.len() == 1 && marked[0].contains("fails its checksum"), "{text}");
         assert!(text.contains("Gone: shm://a: it is dead.") && text.ends_with("Something is wrong."), "{text}");
         let json = as_json("v", &bad, "x");
         assert_eq!((&json["torn"], &json["clean"], &json["gone"]), (&3.into(), &false.into(), &"x".into()));

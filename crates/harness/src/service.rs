@@ -186,7 +186,7 @@ mod tests {
         port.count_dropped(Dropped::BadSeal, 4);
         port.count_dropped(Dropped::NoSuchPeer, 4);
         let text = sentence("shm://a", &stats, &port, 2);
-        assert!(text.ends_with("sent; 2 sessions still open; 5 sent again; packets dropped: 4 bad seal"), "{text}");
+        assert!(text.ends_with("sent; 2 sessions still open; 5 retransmitted; packets dropped: 4 bad seal"), "{text}");
     }
 
     #[test]
