@@ -108,7 +108,8 @@ Exit status:
 
 A server that is stopped by a signal ends with 0.";
 
-/// Services that answer in microseconds: RPC over shared memory, UDP and RDMA devices, and verbs. Without a command,
+/// Services that answer in microseconds, over shared memory, UDP, AF_XDP and RDMA devices: remote procedure calls,
+/// caches, indexes, sequencers, replicated stores and remote memory. Without a command,
 /// `sinew` takes you on a tour of this machine.
 #[derive(Parser)]
 #[command(name = "sinew", version, after_help = AFTER_HELP, max_term_width = 110, args_conflicts_with_subcommands = true)]
@@ -133,7 +134,7 @@ enum Command {
     /// Use an ordered index, and measure it
     #[command(subcommand)]
     Index(Box<index::Command>),
-    /// Measure donors' memory
+    /// Measure access to a donor's memory
     #[command(subcommand)]
     Memory(Box<memory::Command>),
     /// Measure lookups that overlap their cache misses
@@ -151,23 +152,23 @@ enum Command {
     /// Swap on remote memory
     #[command(subcommand)]
     Swap(swap::Command),
-    /// Measure file systems that lie in other hosts' memory
+    /// Measure a file system in other hosts' memory
     #[command(subcommand)]
     Files(files::Command),
-    /// Mount a file system that lies in other hosts' memory
+    /// Mount a file system in other hosts' memory
     Mount(Box<mount::Args>),
     #[command(name = mount::WATCH, hide = true)]
     MountWatch(mount::WatchArgs),
     /// Take numbers from a sequencer, and measure sequencers
     #[command(subcommand)]
     Seq(Box<seq::Command>),
-    /// Use a replicated key-value store, change its members, measure it
+    /// Use a replicated key-value store, change its members, and measure it
     #[command(subcommand)]
     Replica(Box<replica::Command>),
     /// Run simulated clusters
     #[command(subcommand)]
     Sim(sim::Command),
-    /// Run the papers' experiments again
+    /// Repeat the papers' experiments
     #[command(subcommand)]
     Lab(lab::Command),
     /// Compute what RDMA requests send over PCI Express, and show NIC models

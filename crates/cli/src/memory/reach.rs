@@ -70,7 +70,7 @@ impl ByArgs {
 /// The key of a pool, or of a cluster.
 #[derive(clap::Args, Clone, Debug)]
 pub struct KeyArgs {
-    /// File with the key: any 16 bytes or more, the same on all hosts
+    /// File with the shared key: at least 16 bytes, the same on all hosts
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
 }

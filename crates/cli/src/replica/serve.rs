@@ -22,11 +22,11 @@ use crate::{Outcome, Usage, advice, output};
 const HAND_OVER_NS: u64 = 100_000_000;
 
 const AFTER_HELP: &str = "\
-Three members survive the loss of any one, five of any two, seven of any three. Start all with the same --peers; they found the cluster once all of them are
-there and new. What a client was told is done lies with a majority of them.
+Three members survive the loss of any one, five of any two, seven of any three. Start all with the same --peers; they form the cluster once all are up and empty.
+Every acknowledged write is held by a majority of them.
 
 Without --data everything is in memory, as in nsdi19: it is lost if a majority dies at once, and a member that is restarted knows nothing. It waits
-until it is added again (`sinew replica add NAME=URL`), and does not vote before. With --data a member resumes where it was.
+until it is added again (`sinew replica add NAME=URL`); until then it does not vote. With --data a member resumes where it was.
 
 A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon after. Give all members the same
 --election-ms: reads with --lease rely on it. A leader that is stopped with Ctrl-C hands over first.
@@ -36,13 +36,15 @@ they have it; nothing is encrypted. With --open anybody is let in.
 
 JSON: first `serving`, a list of one address; at the end `status`: role, term, applied.
 
-Examples: three terminals, and a fourth
-  sinew serve replica --name a --peers a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
-  sinew serve replica --name b --peers a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
-  sinew serve replica --name c --peers a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
+Examples: in each of three terminals, with --name b and c in the others
+  P=a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
+  sinew serve replica --name a --peers $P
+and in a fourth
   sinew replica put colour blue
-Between hosts, with a key that `head -c 32 /dev/urandom > cluster.key` made:
-  sinew serve replica --name a --peers a=udp://10.0.0.1:7401,b=udp://10.0.0.2:7401,c=udp://10.0.0.3:7401 --key-file cluster.key
+Between hosts, with a key that all of them have
+  head -c 32 /dev/urandom > cluster.key
+  P=a=udp://10.0.0.1:7401,b=udp://10.0.0.2:7401,c=udp://10.0.0.3:7401
+  sinew serve replica --name a --peers $P --key-file cluster.key
   sinew replica status --at udp://10.0.0.1:7401 --key-file cluster.key";
 
 /// Serve as a member of a replicated key-value store, until Ctrl-C.

@@ -8,7 +8,7 @@ use super::cluster::{ClusterArgs, DEFAULTS};
 use crate::{Outcome, output, table};
 
 const AFTER_HELP: &str = "\
-Each member reports on itself. Behind: entries that the leader knows to be decided and that the member has not applied. If no member leads, the command exits
+Each member reports on itself. Behind: committed entries that the member has not applied. If no member leads, the command exits
 with status 5.
 
 JSON: leader (a name, or null), members, a list of: name, address, role, term, committed, applied, behind, snapshot, sessions, durable, disk_full, dropped;
@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         output::print(table::of(&["member", "at", "role", "term", "applied", "behind", "disk"], rows, table::FIGURES))?;
         output::print(match &leader {
             Some(leader) => format!(
-                "\n{} leads in term {}; {} entries are decided; {} sessions",
+                "\n{} leads in term {}; {} entries are committed; {} sessions",
                 leader.me.name, leader.term, leader.committed, leader.sessions
             ),
             None => "\nnobody leads: a majority of the members has to run and reach each other".to_owned(),
