@@ -460,8 +460,8 @@ fn a_file_that_is_no_text_file_of_sense_is_refused_at_once() {
         (of(&fifo), "not a regular file"),
         (of(&folder.0), "not a regular file"),
         ("/dev/zero".to_owned(), "not a regular file"),
-        (of(&large), "it has more than 16 MB"),
-        (of(&latin), "line 2: this is no text in UTF-8"),
+        (of(&large), "larger than 16 MB"),
+        (of(&latin), "line 2: this is not UTF-8 text"),
     ] {
         for args in [["sim", "run", &file, "--workload", "x"], ["sim", "run", "cx4", "--workload", &file]] {
             let output = run(&mut sinew(&args));

@@ -90,7 +90,7 @@ fn items_are_touched_counted_and_flushed_in_every_thread() {
     assert_eq!(item["expires_s"], 0);
     let keys: Vec<_> = (0..10).map(|key| format!("key {key}")).collect();
     keys.iter().for_each(|key| drop(good(&["set", key, "no number"])));
-    assert!(bad(&["incr", "key 1"]).contains("is no number"));
+    assert!(bad(&["incr", "key 1"]).contains("is not a number"));
     assert_eq!(good(&["flush"]), "");
     keys.iter().for_each(|key| assert!(bad(&["get", key]).contains("no item")));
 }

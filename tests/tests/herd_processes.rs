@@ -151,7 +151,7 @@ fn nonsense_in_place_of_a_greeting_is_refused() {
         rendezvous.send(nonsense).unwrap();
         let frame = rendezvous.receive().unwrap();
         assert_eq!(frame[0], 1);
-        assert!(String::from_utf8_lossy(&frame[1..]).contains("no greeting of this release"));
+        assert!(String::from_utf8_lossy(&frame[1..]).contains("not a greeting of this release"));
     }
 }
 

@@ -56,7 +56,7 @@ fn header_only_sends_and_receives_leave_out_what_figures_5_and_6_say() {
 #[test]
 fn what_counters_show_beyond_what_is_expected_is_told_as_misses() {
     let shown = shown("model verbs --verb read --payload 8 --rate 40 --counted-reads 60");
-    assert!(shown.contains("60.0 M/s counted, 0.00 M/s expected; 1.50 a request"), "{shown}");
+    assert!(shown.contains("60.0 M/s counted, 0.00 M/s expected; 1.50 more a"), "{shown}");
     let args =
         ["model", "verbs", "--verb", "write", "--transport", "uc", "--rate", "30", "--at", "responder", "--json"];
     let all = results(sinew(&args).args(["--counted-writes", "33"]));
