@@ -436,7 +436,7 @@ fn a_mount_that_cannot_be_says_what_to_do() {
     assert!(missing.contains("mkdir -p"), "{missing}");
     fs::write(folder.0.join("file"), b"").unwrap();
     let file = complaint(&cluster.address, &folder.0.join("file"));
-    assert!(file.contains("is no directory"), "{file}");
+    assert!(file.contains("is not a directory"), "{file}");
     let busy = complaint(&cluster.address, &mounted.point);
     assert!(busy.contains("mount point already") && busy.contains("umount"), "{busy}");
     mounted.end();
