@@ -133,7 +133,7 @@ fn all_are_killed_at_once_and_go_on_from_their_disks() {
     let address = &members.addresses[0];
     let peers = format!("z={address}");
     let output = run(&mut sinew(&["serve", "replica", "--name", "z", "--peers", &peers, "--data", &data]));
-    assert!(text(&output.stderr).contains("those of member a"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("belong to member a"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -25,8 +25,8 @@ impl Tree {
         }
     }
 
-    /// Checks that an inode may be moved to another directory, in place of `old` if that is there. The `..` of a directory
-    /// changes with it, and counts as a link of its parent.
+    /// Checks that an inode may be moved to another directory, in place of `old` if that is there. The `..` of a
+    /// directory changes with it, and counts as a link of its parent.
     fn may_move(&self, context: Context<'_>, ino: Ino, from: Ino, to: Ino, old: Option<Ino>) -> Result<(), Error> {
         let inode = self.inode(ino)?;
         if inode.kind() != Kind::Directory || from == to {

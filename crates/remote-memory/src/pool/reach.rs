@@ -111,7 +111,7 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         self.link.now_ns()
     }
 
-    /// Whether calls have a session, as far as is known. One that the donor has given up is only noticed by the next call.
+    /// Whether calls have a session, as far as is known. The next call notices one that the donor has given up.
     pub fn has_session(&self) -> bool {
         self.link.has_session()
     }

@@ -98,7 +98,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.heard_ns.remove(gone);
             self.outgoing.remove(gone);
         }
-        self.wishes.changed(&mut self.clients, &change);
+        self.wishes.changed(&mut self.clients, &change, entry.index);
         Ok(())
     }
 

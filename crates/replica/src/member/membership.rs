@@ -19,6 +19,9 @@ const PATIENCE_NS: u64 = 30_000_000_000;
 /// Entries that a learner may be behind when it becomes a voter.
 const BEHIND_MAX: u64 = 64;
 
+/// Time after which a change counts as done although not enough others are known to know of it, in ns.
+const SPREAD_NS: u64 = 100_000_000;
+
 enum Step {
     /// Asks the member at an address for its id.
     Asking { address: String, name: String, stays_learner: bool, next_ns: u64 },
@@ -28,6 +31,9 @@ enum Step {
     CatchingUp { info: MemberInfo },
     /// Waits until the change is applied.
     Changing { change: Change },
+    /// Waits until enough members know that the change is committed. If its leader died before, the others would still
+    /// need votes of a majority by the old configuration, in which a member that died counts.
+    Spreading { index: u64, since_ns: Option<u64> },
     /// Waits until another member leads.
     HandingOver { to: Option<MemberId> },
 }
@@ -45,8 +51,8 @@ pub struct Wishes {
 }
 
 impl Wishes {
-    /// Notes that a change was applied.
-    pub fn changed(&mut self, clients: &mut Clients, change: &Change) {
+    /// Notes that the change in the entry at `index` was applied.
+    pub fn changed(&mut self, clients: &mut Clients, change: &Change, index: u64) {
         let Some(wish) = &mut self.now else { return };
         match &wish.step {
             Step::Learning { info, stays_learner } if change.learners.contains(info) => {
@@ -55,7 +61,10 @@ impl Wishes {
                     return;
                 }
             }
-            Step::Changing { change: asked } if asked == change => {}
+            Step::Changing { change: asked } if asked == change => {
+                wish.step = Step::Spreading { index, since_ns: None };
+                return;
+            }
             _ => return,
         }
         clients.answer(wish.held, &Answer::Done);
@@ -71,7 +80,7 @@ impl Wishes {
     /// elsewhere: for a hand-over to a certain member, the next leader knows whether it is that one.
     pub fn turn_away(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
         if let Some(wish) = self.now.take() {
-            let is_done = matches!(wish.step, Step::HandingOver { to: None });
+            let is_done = matches!(wish.step, Step::HandingOver { to: None } | Step::Spreading { .. });
             clients.answer(wish.held, if is_done { &Answer::Done } else { elsewhere });
         }
     }
@@ -172,6 +181,17 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.lives(name).find(|id| voters.contains(id.0)).or_else(|| self.lives(name).next())
     }
 
+    /// Whether so many others know that the entry at `index` is committed that any majority without this member has one
+    /// of them.
+    fn is_known_to_enough(&self, index: u64) -> bool {
+        let raft = &self.node.raft;
+        let voters = raft.prs().conf().voters();
+        let knows = |(id, progress): &(&u64, &raft::Progress)| {
+            **id != self.me.id.0 && voters.contains(**id) && progress.committed_index >= index
+        };
+        raft.prs().iter().filter(knows).count() >= voters.ids().iter().count() / 2
+    }
+
     /// Hands leadership over to a member, or to the voter that is least behind. Returns the receiver.
     ///
     /// # Errors
@@ -224,6 +244,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     format!("no member answers at {address}: start {name} there, with the same --peers")
                 }
                 Step::CatchingUp { info } => format!("{} does not catch up", info.name),
+                Step::Spreading { .. } => return self.clients.answer(wish.held, &Answer::Done),
                 _ => "no majority agreed in time".to_owned(),
             };
             return self.clients.answer(wish.held, &Answer::Refused(what));
@@ -243,6 +264,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     if self.propose_change(&change).is_ok() {
                         wish.step = Step::Changing { change };
                     }
+                }
+            }
+            Step::Spreading { index, since_ns } => {
+                let since_ns = *since_ns.get_or_insert(now_ns);
+                if self.is_known_to_enough(*index) || now_ns - since_ns >= SPREAD_NS {
+                    return self.clients.answer(wish.held, &Answer::Done);
                 }
             }
             Step::HandingOver { .. } if self.node.raft.lead_transferee.is_none() && self.is_leader() => {

@@ -51,6 +51,22 @@ fn a_member_that_comes_back_empty_waits_to_be_added() {
 }
 
 #[test]
+fn a_leader_that_dies_just_after_it_has_added_a_member_leaves_a_majority() {
+    for seed in 0..20 {
+        let mut world = World::new(3, false, seed);
+        let leader = world.elect();
+        let at = (leader + 1) % 3;
+        let name = world.places[at].name.clone();
+        world.crash(at);
+        world.pass_ms(10);
+        world.start(at);
+        done(&world.ask_leader(&add(&name)));
+        world.crash(leader);
+        world.until("another leads", |world| world.leader().is_some_and(|of| of != leader));
+    }
+}
+
+#[test]
 fn a_name_that_two_lives_share_is_removed_with_both() {
     for seed in 0..8 {
         let mut world = World::new(3, false, seed);
