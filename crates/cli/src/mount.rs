@@ -30,7 +30,7 @@ use crate::verbs::{Carried, Job};
 use crate::{Outcome, Usage, fabrics, output, paging};
 pub use options::{Args, Joining};
 
-/// Time between two looks whether the mount is to end.
+/// Time between checks whether the mount is to end.
 const LOOK: Duration = Duration::from_millis(50);
 /// Memory for buffers in addition to uncommitted data, in bytes.
 const BUFFERS: usize = 128 << 20;

@@ -1,4 +1,4 @@
-//! Experiments, and the figures that they find.
+//! Experiments, and the figures that they produce.
 
 use sinew_harness::load::verbs::VerbsPlan;
 
@@ -37,7 +37,7 @@ pub trait Experiment: Sync {
         Vec::new()
     }
 
-    /// Runs the experiment. `progress` is told how much is done, from 0 to 1.
+    /// Runs the experiment. `progress` is called with the part that is done, from 0 to 1.
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row>;
 }
 

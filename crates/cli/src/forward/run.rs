@@ -114,10 +114,10 @@ const TABLE_LEN_MAX: u64 = 256 << 20;
 trait Live: Application + Sized {
     type Table: Send + 'static;
 
-    /// Takes a new table, and returns the old one, which takes long to free.
+    /// Installs a new table, and returns the old one, which takes long to free.
     fn exchange(&mut self, table: Self::Table) -> Self::Table;
 
-    /// Values that it reports beside its counters.
+    /// Further values that it reports beside its counters, by name.
     fn more(&self) -> Vec<(&'static str, u64)>;
 
     /// Takes an interface whose packets turned out to arrive unfinished, if there is one to report.
@@ -299,7 +299,7 @@ impl Serving<'_> {
             .map(|(interface, address)| format!("{}={address}", interface.name))
             .collect();
         let wakes = ports.first().context("there are no interfaces")?.waker();
-        // Done before it says that it serves: whoever reads that may send SIGHUP at once.
+        // Made before the command announces that it serves: a reader of that may send SIGHUP at once.
         let reload = Reload::new(load, self.interrupt, wakes.clone())?;
         let _woken = self.interrupt.wake_on_interrupt(wakes);
         let mut live = Running {
