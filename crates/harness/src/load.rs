@@ -117,7 +117,7 @@ pub trait Load {
     ///
     /// # Errors
     ///
-    /// What it waits for is gone.
+    /// The peer that it waits for is gone.
     fn rest(&mut self) -> anyhow::Result<bool> {
         Ok(false)
     }

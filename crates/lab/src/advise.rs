@@ -38,13 +38,13 @@ pub struct Advice {
     pub plan: Plan,
     /// Results of its run.
     pub outcome: Outcome,
-    /// What keeps it from doing more, and how busy that is, from 0 to 1.
+    /// The bottleneck, and how busy it is, from 0 to 1.
     pub limit: (Limit, f64),
     /// Explanation of its performance.
     pub why: Guideline,
     /// Explanations of its settings.
     pub settings: Vec<Guideline>,
-    /// How far the model can be believed here.
+    /// Trust in the model for this design and workload.
     pub trust: Trust,
 }
 

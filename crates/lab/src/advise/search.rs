@@ -66,7 +66,7 @@ pub fn is_better(a: &Tried, b: &Tried) -> bool {
     is_less(by_goal.into_iter().chain(costs(a, b)))
 }
 
-/// How far a run reached its goal: more is better.
+/// Merit of a run by the workload's goal: more is better.
 fn merit(it: &Tried) -> f64 {
     match it.plan.workload.goal {
         Goal::Throughput => it.outcome.rate_mops,

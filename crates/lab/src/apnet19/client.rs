@@ -21,7 +21,7 @@ const BURST: usize = 4;
 /// Bytes of each access but the last, if several dependent accesses lead to an object.
 const POINTER: usize = 8;
 
-/// What the clients of a run fetched together.
+/// Objects that the clients of a run fetched together.
 #[derive(Debug)]
 pub struct Tally {
     from_ns: u64,

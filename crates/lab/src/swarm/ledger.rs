@@ -37,7 +37,7 @@ impl Shared {
     }
 }
 
-/// How long the client of a call waits for its completion.
+/// Time for which the client of a call waits for its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// For ever.
