@@ -51,11 +51,11 @@
 //! # Order in virtual time
 //!
 //! A wake carries the time that the waking core has reached, because code may run before code that is earlier in
-//! virtual time. An effect that the woken must not see early travels with the wake; one that others look for takes
-//! effect at that time without a wake. Wakes are handled in the order of their times, then of their actors; among other
-//! events of the same nanosecond they keep the place at which they were scheduled. Code that would wait for ever (at a
-//! port of no actor, in an actor's turn, in a worker's job) gets an error instead. A pool's job runs when it begins,
-//! and its core is charged for what it spends.
+//! virtual time. An effect that the woken actor must not see early travels with the wake; one that others look for
+//! takes effect at that time without a wake. Wakes are handled in the order of their times, then of their actors; among
+//! other events of the same nanosecond they keep the place at which they were scheduled. Code that would wait for ever
+//! (at a port of no actor, in an actor's turn, in a worker's job) gets an error instead. A pool's job runs when it
+//! begins, and its core is charged for what it spends.
 //!
 //! # Speed
 //!

@@ -43,7 +43,8 @@ pub(crate) struct QpInner {
     /// Number of the first packet that we send.
     pub first_packet: u32,
     pub state: Cell<QpState>,
-    /// Whether the queue pair is in error although the device never took its work: we flush whatever is posted.
+    /// Whether the queue pair is in error here while the device's is reset and has none of its work: we flush whatever
+    /// is posted.
     pub stopped: Cell<bool>,
     /// Most of our READs and atomics in flight, within both sides' limits.
     pub reads_out: Cell<u8>,
