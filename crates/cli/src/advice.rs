@@ -1,4 +1,4 @@
-//! Advice for errors that found no server: the command that starts one. Libraries know of no commands.
+//! Advice for errors that found no server: the command that starts one. Libraries know nothing of commands.
 
 use anyhow::anyhow;
 use sinew::fabric::PortError;

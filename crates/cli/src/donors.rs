@@ -27,7 +27,7 @@ pub struct DonorArgs {
     key: KeyArgs,
 }
 
-/// Work to do with donors, whatever means reads and writes their memory.
+/// Work to do with donors, by whichever means their memory is read and written.
 pub trait WithDonors {
     type Result;
 
@@ -82,7 +82,7 @@ impl DonorArgs {
         is_of_this_host(address) && self.by.by(address) != By::Ibverbs
     }
 
-    /// Checks these options for donors at `addresses`, as far as that needs no look at the machine.
+    /// Checks these options for donors at `addresses`, as far as that is possible without examining the machine.
     pub fn check(&self, addresses: &[String]) -> anyhow::Result<()> {
         let first = addresses.first().context("name donors: addresses where `sinew serve memory` runs")?;
         ensure!(addresses.len() <= DONORS_MAX, "{} donors: a volume has up to {DONORS_MAX}", addresses.len());

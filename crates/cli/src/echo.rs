@@ -65,7 +65,7 @@ impl Echoes {
                 FabricEndpoint::Xdp(rpc) => boxed(rpc, &plan, address, interrupt),
                 FabricEndpoint::Other(rpc) => boxed(rpc, &plan, address, interrupt),
             };
-            // The first thread found its server, so this server has fewer threads than we.
+            // The first thread found its server, so the server has fewer threads than we have.
             member.map_err(|error| match index > 0 && is_nobody_there(&error) {
                 true => anyhow!(
                     "--threads {0} needs a server with as many threads, and there is none at {1}: start it with `sinew rpc serve {2} --threads {0}`",

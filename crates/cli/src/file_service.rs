@@ -27,7 +27,7 @@ use crate::{Outcome, Usage, advice, output};
 
 /// Memory for buffers in which lost copies are made anew, in bytes.
 const ARENA: usize = 8 << 20;
-/// Longest sleep before timers are looked at again.
+/// Longest sleep before timers are checked again.
 const LOOK_NS: u64 = 10_000_000;
 
 const AFTER_HELP: &str = "\

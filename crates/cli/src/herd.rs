@@ -29,12 +29,12 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Time that a client spends to reach its server, and then again to be admitted.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Limits of a server's answers, which it sends one at a time: a client that does not take its answer delays new
-/// clients, and nobody else, for at most this long.
+/// clients, but no admitted one, for at most this long.
 const ANSWERING: RendezvousLimits = RendezvousLimits { frame_timeout: Duration::from_millis(500), ..LIMITS };
 /// Turns without work after which a worker naps between polls.
 const IDLE_TURNS: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(100);
-/// Turns between two looks at the interrupt, at which the counters are published, too.
+/// Turns between checks for an interrupt, at which the counters are published, too.
 const TURNS_PER_LOOK: u32 = 4096;
 /// First byte of a frame that admits a client.
 const WELCOME: u8 = 0;

@@ -18,7 +18,8 @@ use crate::{Outcome, Usage, output, table};
 
 /// Rounds of each measurement, of which the best counts.
 const ROUNDS: u32 = 5;
-/// Spread above which the machine counts as restless: how much worse than the best the median round may be.
+/// Spread above which the machine counts as restless: greatest share by which the median round may be worse than the
+/// best.
 const SPREAD: f64 = 0.2;
 
 const HELP: &str = "\

@@ -30,7 +30,7 @@ use crate::verbs::{Carried, Job};
 use crate::{Outcome, Usage, fabrics, output, paging};
 pub use options::{Args, Joining};
 
-/// Time between two looks whether the mount is to end.
+/// Time between checks whether the mount is to end.
 const LOOK: Duration = Duration::from_millis(50);
 /// Memory for buffers in addition to uncommitted data, in bytes.
 const BUFFERS: usize = 128 << 20;
@@ -80,10 +80,10 @@ struct Mounting<'a> {
     interrupt: Interrupt,
 }
 
-/// Sink for news that no program is told.
+/// Sink for problems that no program's call reports.
 type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Makes the sink for news that no program is told: a file, or standard error.
+/// Makes the sink for problems that no program's call reports: a file, or standard error.
 fn log(file: Option<File>) -> Log {
     let file = file.map(Mutex::new);
     Arc::new(move |text: &str| match &file {

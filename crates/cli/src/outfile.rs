@@ -1,9 +1,9 @@
 //! The file that `--out` names.
 //!
-//! A regular file is either whole or absent: what was there before stays until the new contents lie beside it, on disk.
-//! Anything else of that name (`/dev/stdout`, a FIFO) is written directly, and so is a file that cannot be replaced: a
-//! mount point, or another owner's file in a sticky folder. If such a write fails half-way, all of the contents are in
-//! a file beside it, which the error names.
+//! A regular file is never half written: its former contents stay until the new ones lie beside it, on disk. Anything
+//! else of that name (`/dev/stdout`, a FIFO) is written directly, and so is a file that cannot be replaced: a mount
+//! point, or another owner's file in a sticky folder. If such a write fails half-way, all of the contents are in a file
+//! beside it, which the error names.
 
 use std::fs::{self, File, Permissions};
 use std::hash::{BuildHasher, RandomState};

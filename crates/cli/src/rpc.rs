@@ -1,4 +1,4 @@
-//! `sinew rpc bench`: calls measured beside the machine's own limit, in the same run, by turns.
+//! `sinew rpc bench`: calls measured beside the machine's own limit, alternately, in the same run.
 
 mod args;
 mod limit;

@@ -22,15 +22,19 @@ use crate::rpc::RpcPlan;
 use crate::{Outcome, Usage, output, own_pair, table};
 
 const HELP: &str = "\
-Makes pairs of virtual interfaces in network namespaces of their own, which are removed afterwards, and measures by turns in the same run:
+Makes pairs of virtual interfaces in network namespaces of their own, which are removed afterwards, and measures alternately in the same run:
 
   rate     frames of 98 B that a frame port sends back, 64 in flight, beside a bare socket's
   latency  one such frame there and back, median, beside a bare socket's
-  forward  IPv4 frames of 98 B that a router on two frame ports passes from one pair to another, 64 at a time, by the router's own time; beside a bare loop that
-           writes new Ethernet addresses, on two sockets of one memory
-  routing  the same by the time of sender, router and receiver together; beside the kernel's own routing
-  rpc      calls over xdp:// with every packet a datagram of its own, 60 in flight, beside the same over udp://
-  joined   calls over xdp:// with as many packets to a datagram as fit, 512 in flight, beside the same over udp://
+  forward  IPv4 frames of 98 B that a router on two frame ports passes from one
+           pair to another, 64 at a time, by the router's own time; beside a bare
+           loop that writes new Ethernet addresses, on two sockets of one memory
+  routing  the same by the time of sender, router and receiver together; beside
+           the kernel's own routing
+  rpc      calls over xdp:// with every packet a datagram of its own, 60 in
+           flight, beside the same over udp://
+  joined   calls over xdp:// with as many packets to a datagram as fit, 512 in
+           flight, beside the same over udp://
 
 Frames that pass a router are sent, forwarded and received by one thread, on the first processor; in the others there is one thread at each end.
 

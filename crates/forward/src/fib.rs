@@ -16,7 +16,7 @@ use crate::routes::{LineError, Route, Target};
 pub(crate) enum Hop {
     /// The router itself.
     Local,
-    /// Where the route points.
+    /// The route's target.
     To(Target),
     /// Nowhere: it is the first or last address of a network, and senders are not told about packets to it (RFC 1122
     /// 3.2.2).
@@ -50,8 +50,7 @@ impl Fib {
     ///
     /// # Errors
     ///
-    /// The line of a route for which the tables have no room.
-    /// The line of a route for which the tables have no room.
+    /// [`LineError`], with the line of a route for which the tables have no room.
     pub fn new(interfaces: &[Interface], routes: &[Route]) -> Result<Self, LineError> {
         let mut entries = Vec::new();
         for (at, interface) in (0..).zip(interfaces) {

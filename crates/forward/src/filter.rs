@@ -33,7 +33,7 @@ pub const BATCH: usize = 8192;
 /// A pattern found in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Alert {
-    /// Index of the pattern among the contents that the filter was made of.
+    /// Index of the pattern among the contents that the filter was made from.
     pub content: usize,
     /// Offset in the payload at which the pattern ends.
     pub end: usize,

@@ -62,8 +62,8 @@ impl<P: FramePort, A: Application> Forwarder<P, A> {
         self.application.next_ns()
     }
 
-    /// Receives a burst from each port and sends what the application makes of it. Returns the number of frames
-    /// received.
+    /// Receives a burst from each port, has the application process it and sends the outcome. Returns the number of
+    /// frames received.
     pub fn turn(&mut self, now_ns: u64) -> usize {
         let Self { ports, application, outbox } = self;
         let mut rxs = ArrayVec::<&mut P::Rx, INTERFACES_MAX>::new();

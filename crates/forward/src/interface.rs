@@ -26,7 +26,7 @@ pub struct Network {
 pub struct NetworkError {
     /// The text that was read.
     pub text: String,
-    /// What is wrong with it.
+    /// Description of the problem.
     pub problem: String,
 }
 

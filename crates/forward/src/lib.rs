@@ -38,17 +38,17 @@
 //!   code between its lookups. Fates are in the order of the frames, so every flow keeps its order.
 //! - **What waited goes first.** The [`Outbox`] is sent before the frames of the burst that filled it, so frames that
 //!   waited for a neighbour leave before later ones that found it known.
-//! - **The table says what is local.** A router's own addresses, its networks and their broadcasts are entries of the
-//!   same trie as routes; a packet that is only passing needs no other check.
-//! - **Tables are built whole and exchanged** between bursts ([`router::Router::install`]); nobody reads one that
-//!   changes. What is known of neighbours stays.
+//! - **The table says what is local.** A router's own addresses, its networks and their broadcast addresses are entries
+//!   of the same trie as routes; a packet that is only passing through needs no other check.
+//! - **Tables are built whole and exchanged** between bursts ([`router::Router::install`]); none changes while it is
+//!   read. Learnt neighbours are kept.
 //! - **Strangers cost a bounded amount**: there are limits for neighbours, waiting frames (for each neighbour and in
-//!   all), questions a second, errors a second, and learnt stations. Neighbours that routes name are pinned, and
+//!   all), address requests a second, errors a second, and learnt stations. Neighbours that routes name are pinned, and
 //!   stations of the file stay.
 //! - **Ports of several families** are put behind one type by [`sinew_fabric::frames::any`]; a [`Forwarder`] has ports
 //!   of one family.
-//! - **Not there**: multicast, VLANs, reassembly, redirects, router advertisements; and, for named data, anything that
-//!   remembers Interests.
+//! - **Not implemented**: multicast, VLANs, reassembly, redirects, router advertisements; and, for named data, a table
+//!   of pending Interests.
 #![forbid(unsafe_code)]
 
 mod bucket;

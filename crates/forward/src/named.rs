@@ -1,8 +1,7 @@
 //! Forwarding of named data (nsdi15 4): an Interest leaves by the port of the longest prefix of its name, with its hop
 //! limit decremented.
 //!
-//! Interests that passed are not remembered, so Data cannot find its way back; it is counted as
-//! [`Reason::NotInterest`].
+//! There is no table of pending Interests, so Data cannot find its way back; it is counted as [`Reason::NotInterest`].
 
 use arrayvec::ArrayVec;
 use sinew_fabric::MAX_BURST;

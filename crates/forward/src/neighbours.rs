@@ -1,5 +1,5 @@
 //! Neighbours on a link: their Ethernet addresses are learnt, asked for and forgotten. A bounded number of frames waits
-//! meanwhile.
+//! for addresses that are not known yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
@@ -19,7 +19,7 @@ pub const PATIENCE_NS: u64 = 1_000_000_000;
 pub const QUESTIONS: u8 = 3;
 /// Frames that can wait for one neighbour.
 pub const WAITING_EACH: usize = 8;
-/// Entries examined, at most, for one to replace.
+/// Most entries examined in search of one to replace.
 const REPLACE_STEPS: usize = 32;
 
 /// Limits of a neighbour table.
@@ -65,9 +65,9 @@ struct Neighbour {
     is_asked: bool,
     /// When the last round of requests ended without an answer.
     failed_ns: Option<u64>,
-    /// A route names it, so it is not replaced.
+    /// Whether a route names it; such an entry is never replaced.
     is_pinned: bool,
-    /// It was used since the search for an entry to replace last passed it.
+    /// Whether it was used since the search for an entry to replace last passed it.
     is_used: bool,
     waiting: VecDeque<Vec<u8>>,
 }

@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::interface::{Interface, Network, is_host};
 
-/// Where a route sends packets.
+/// Target of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// To a router on the link of an interface.
@@ -33,7 +33,7 @@ pub enum Target {
 pub struct Route {
     /// Destinations that the route is for.
     pub prefix: Network,
-    /// Where the packets go.
+    /// Target of the packets.
     pub target: Target,
     /// Line that the route was read from, counted from 1.
     pub line: usize,
@@ -45,7 +45,7 @@ pub struct Route {
 pub struct LineError {
     /// Line number, counted from 1; 0 if no single line is at fault.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the problem.
     pub problem: String,
 }
 

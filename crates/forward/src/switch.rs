@@ -1,5 +1,5 @@
-//! A layer-2 switch (nsdi15 4): a frame goes to the port that its destination is behind, found in a cuckoo table.
-//! Stations are given in a file, and learnt from the frames that they send.
+//! A layer-2 switch (nsdi15 4): a frame goes to the port behind which its destination is, found in a cuckoo table.
+//! Stations are given in a file, or learnt from the frames that they send.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::MAX_BURST;

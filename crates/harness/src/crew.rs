@@ -1,7 +1,7 @@
 //! Threads that obey orders: clients, and servers of measurements.
 //!
-//! What a thread works with often belongs to that thread, so it is made there and stays there. All threads of a crew
-//! obey an order at the same time, and answer.
+//! Much of what a thread works with cannot be sent to another thread, so it is made there and stays there. All threads
+//! of a crew obey an order at the same time, and answer.
 
 use std::sync::mpsc;
 use std::thread::JoinHandle;

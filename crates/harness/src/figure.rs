@@ -39,7 +39,7 @@ impl Unit {
         }
     }
 
-    /// A value, with the unit that reads best.
+    /// A value as text, with the prefix of the unit that reads best.
     pub fn text(self, value: f64) -> String {
         match self {
             Self::Ns => units::time(value),
@@ -83,7 +83,7 @@ pub struct Beside {
     pub what: String,
     /// Its value, in the figure's unit; `None` if nothing was received.
     pub value: Option<f64>,
-    /// Whether the figure can be divided by it: not if the two are of different sizes.
+    /// Whether the figure can be divided by it; false if the two were measured with different sizes.
     pub has_ratio: bool,
     /// Slices of it.
     pub slices: Vec<f64>,
@@ -121,7 +121,7 @@ pub struct Figure {
 impl Measured {
     /// The figure of a side, with what makes it invalid.
     pub fn figure(&self, bench: impl Into<String>, title: impl Into<String>, unit: Unit, side: usize) -> Figure {
-        // Disturbance by others also makes figures unsteady; then that is no reason of its own.
+        // Disturbance by other programs also makes figures unsteady, which is then not reported as a second reason.
         let unsteady = if self.disturbed.is_empty() { validity::unsteady(self, side) } else { None };
         let unsteady = unsteady.map(|unsteady| unsteady.complaint("the figure"));
         Figure {
@@ -147,7 +147,7 @@ impl Figure {
     pub fn beside(mut self, measured: &Measured, side: usize, comparison: Comparison, what: impl Into<String>) -> Self {
         let unsteady = if measured.disturbed.is_empty() { validity::unsteady(measured, side) } else { None };
         let complaint = unsteady.map(|unsteady| unsteady.complaint(&format!("the {}", comparison.name())));
-        // A problem of the cores concerns both sides, and is reported once.
+        // A problem with the cores' distance concerns both sides, and is reported once.
         self.invalid_because.extend(complaint.filter(|complaint| !self.invalid_because.contains(complaint)));
         let (value, slices) = (validity::figure(measured, side), measured.slices(side));
         self.beside = Some(Beside { comparison, what: what.into(), value, has_ratio: true, slices });
@@ -286,7 +286,7 @@ pub fn list(results: impl IntoIterator<Item = Value>) -> Value {
     json!({ "schema": RESULTS, "results": results.into_iter().collect::<Vec<_>>() })
 }
 
-/// Checks that an object is in the schema, as the output of every command must be.
+/// Checks that an object conforms to the schema, as the output of every command must.
 ///
 /// # Errors
 ///

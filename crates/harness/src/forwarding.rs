@@ -1,8 +1,8 @@
 //! Frames through applications of `forward`, on one thread and without ports (nsdi15 4): a router's work without that
 //! of its network card.
 //!
-//! Frames are drawn in advance, when it is also worked out where each must go; every one is compared inside the timed
-//! run. Before each burst the first bytes of its frames are written anew, as a network card would, since routers change
+//! Frames are drawn in advance, together with where each must go; every outcome is compared inside the timed run.
+//! Before each burst the first bytes of its frames are written anew, as a network card would, since routers change
 //! them.
 
 mod latency;
@@ -23,7 +23,7 @@ pub use loads::{echo, ipv4, ipv6, names, switch};
 const FRAME_LEN: usize = 60;
 /// Bytes between the beginnings of frames in a burst.
 const FRAME_ROOM: usize = 128;
-/// Bursts between looks at the clock.
+/// Bursts between readings of the clock.
 const STRETCH: usize = 64;
 
 /// An application, and frames for it.

@@ -1,9 +1,9 @@
 //! How Sinew measures.
 //!
-//! A figure is compared with something: the machine's own limit, a baseline, a peer. [`run`] measures the sides by
-//! turns, in slices, and meanwhile observes the [surroundings]: the share of the processors that others used, and how
-//! far apart the cores are. The result is a [`Figure`], which knows whether it is [valid](validity). It has one text
-//! for people and one schema for programs.
+//! A figure is compared with something: the machine's own limit, a baseline, a peer. [`run`] measures the sides
+//! alternately, in slices, and observes the [surroundings]: the share of the processors that other programs used, and
+//! how far apart the cores are. The result is a [`Figure`], which knows whether it is [valid](validity). It has one
+//! text for people and one schema for programs.
 //!
 //! - [`machine`]: processors, and threads that are pinned to them; [`limits`]: what the machine allows with nothing
 //!   above.

@@ -1,8 +1,8 @@
 //! The work of client threads: load drivers, as state machines.
 //!
-//! A driver keeps a window of requests in flight and checks every answer. Its owner turns it, and hands it the time: a
-//! thread by [`Drive::drive`], a simulated cluster as an actor. So the same driver measures this machine and runs in
-//! virtual time.
+//! A driver keeps a window of requests in flight and checks every answer. Its owner runs it turn by turn, and hands it
+//! the time: a thread through [`Drive::drive`], a simulated cluster as an actor. So the same driver measures this
+//! machine and runs in virtual time.
 
 pub mod cache;
 pub mod echo;
@@ -26,7 +26,7 @@ use crate::histogram;
 use crate::machine::Idle;
 use crate::run::Interrupted;
 
-/// Turns between two looks at the clock.
+/// Turns between readings of the clock.
 const TURNS_PER_LOOK: u32 = 16;
 
 /// Result of a driver's turn.
@@ -117,7 +117,7 @@ pub trait Load {
     ///
     /// # Errors
     ///
-    /// What it waits for is gone.
+    /// The peer that it waits for is gone.
     fn rest(&mut self) -> anyhow::Result<bool> {
         Ok(false)
     }

@@ -1,7 +1,7 @@
 //! Lookups in tables that are larger than the caches, in several forms, on one thread (nsdi15 2.5, 3.3).
 //!
-//! Every data set is made by fixed rules from a seed. Keys are drawn in advance, when it is also worked out what each
-//! must find; every result is compared inside the timed run.
+//! Every data set is made by fixed rules from a seed. Keys are drawn in advance, together with what each must find;
+//! every result is compared inside the timed run.
 
 mod chase;
 mod limit;
@@ -20,9 +20,9 @@ pub(crate) use tables::{NAME_LEN, ipv4_prefix, ipv6_prefix, name_text, station};
 
 /// Most lookups in flight at a time.
 pub const WIDTH_MAX: usize = sinew::store::lookup::GROUP_MAX;
-/// Keys drawn in advance; so many that the data they touch fits no cache.
+/// Keys drawn in advance: enough that the data they touch fit no cache.
 pub const TRACE: usize = 1 << 22;
-/// Lookups between looks at the clock.
+/// Lookups between readings of the clock.
 const STRETCH: usize = 4096;
 
 /// Form of the lookups.

@@ -1,9 +1,9 @@
-//! Share of the processors that others used during a measurement.
+//! Share of the processors that other programs used during a measurement.
 //!
-//! A thread whose processor others use half of the time seems half as fast, and so does the limit that is measured
-//! beside it. The kernel reports two things: for each thread, how long it waited for its processor; and for each
-//! processor how busy it was, of which the measuring processes know their own part. The first is exact, but only tells
-//! something if each thread has a processor of its own. The second counts in ticks of 10 ms, and includes what the
+//! A thread whose processor others use half of the time seems half as fast, and so does the limit that is measured on
+//! it. The kernel reports two things: for each thread, how long it waited for its processor; and for each processor how
+//! busy it was, of which the measuring processes know their own part. The first is exact, but means something only if
+//! each thread has a processor of its own. The second counts in ticks of 10 ms, and includes the time that the
 //! hypervisor took.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,11 +12,11 @@ use std::time::Instant;
 
 use crate::machine;
 
-/// Share of the processors' time from which a figure says too much about others.
+/// Share of the processors' time used by others from which a figure is invalid.
 pub const TOO_MUCH: f64 = 0.05;
-/// Ticks of the kernel's counters from which even a small share of others can be told.
+/// Ticks of the kernel's counters from which even a small share used by others can be measured.
 const TICKS_MIN: u64 = 100;
-/// Ticks of others that rounding alone never makes when there are fewer ticks in total.
+/// Ticks used by others that count even when there are fewer ticks in total: rounding alone never makes as many.
 const TICKS_OF_OTHERS_MIN: u64 = 10;
 
 /// Watches processors from its creation on.
@@ -59,13 +59,13 @@ impl Watch {
         Self { cpus, are_own, processes, began: Instant::now(), before }
     }
 
-    /// Whether there will be a [share](Self::share) once enough time has passed, since the kernel has the counters for
-    /// it.
+    /// Whether the kernel has the counters for a [share](Self::share), which is then known once enough time has passed.
     pub fn will_tell(&self) -> bool {
         self.before.ticks.is_some()
     }
 
-    /// Share of the processors' time that others have used since, from 0 to 1, if it can be told.
+    /// Share of the processors' time that others have used since the watch began, from 0 to 1; `None` if it is not
+    /// known.
     pub fn share(&self) -> Option<f64> {
         let now = Reading::take(&self.cpus, &self.processes);
         let by_ticks = self.before.ticks.zip(now.ticks).and_then(|(before, now)| ticks_share(before, now));

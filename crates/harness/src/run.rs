@@ -1,10 +1,10 @@
-//! Measures sides by turns.
+//! Measures sides alternately.
 //!
-//! Machines change while programs run: their clocks, the distance of their cores, the share that others leave. So our
-//! side and those it is compared with are not measured one after the other, but by turns in slices, and the machine is
-//! looked at in between. If the two halves of a measurement disagree, it goes on for as long again, and the next time
-//! the older half is dropped. If others disturbed it, it begins anew. Both happen a few times at most; the last result
-//! is then reported, with the reasons if it is invalid.
+//! Machines change while programs run: their clock rates, the distance of their cores, the processor time that other
+//! programs leave. So our side and those that it is compared with are measured alternately, in slices, and the machine
+//! is examined in between. If the two halves of a measurement disagree, it continues for as long again, and the next
+//! time the older half is dropped. If other programs disturbed it, it begins anew. Both happen a few times at most; the
+//! last result is then reported, with the reasons if it is invalid.
 
 use std::time::Duration;
 
@@ -28,10 +28,10 @@ const SIDE_SLICE_MAX: Duration = Duration::from_millis(150);
 const LOOK: Duration = Duration::from_millis(2);
 /// Most attempts at a measurement that does not settle, or was disturbed.
 const ATTEMPTS_MAX: u32 = 5;
-/// Share of others from which the measurement is not repeated: they are there to stay.
+/// Share of the processors that others use from which the measurement is not repeated: such load is there to stay.
 const HOPELESS: f64 = 0.2;
 
-/// Sides that can be measured by turns. The first is ours.
+/// Sides that can be measured alternately. The first is ours.
 pub trait Turns {
     /// Measures a side for `duration`; `None` if nothing was received.
     ///
@@ -40,7 +40,7 @@ pub trait Turns {
     /// Whatever ends the measurement: a wrong answer, or a server that is gone.
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>>;
 
-    /// Forgets what was summed up over slices: they were the warm-up, or a disturbed attempt.
+    /// Discards the sums over past slices, which were the warm-up or a disturbed attempt.
     fn forget(&mut self) {}
 }
 
@@ -62,11 +62,11 @@ pub struct Run<'a> {
     pub interrupt: Interrupt,
 }
 
-/// Callback for the current activity, and the fraction of it that is done, from 0 to 1.
+/// Callback that is given the current activity, and the fraction of it that is done, from 0 to 1.
 pub type Progress<'a> = dyn FnMut(&str, f64) + 'a;
 
 impl Run<'_> {
-    /// Measures `sides` sides by turns.
+    /// Measures `sides` sides alternately.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Run<'_> {
             let is_hopeless = measured.surroundings.others_share.is_some_and(|share| share >= HOPELESS);
             if attempt == ATTEMPTS_MAX || is_hopeless || self.is_undisturbed(&measured) {
                 if measured.surroundings.others_share.is_none() {
-                    // All attempts together are longer, so they can tell more.
+                    // All attempts together are longer, so the share may be known for them.
                     let share = overall.share();
                     measured.surroundings.others_share = share;
                     let others = match share {

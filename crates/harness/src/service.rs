@@ -16,7 +16,7 @@ pub const ECHO: RequestType = RequestType::new(1);
 pub const SINK: RequestType = RequestType::new(2);
 /// Answers with the endpoint's counters as JSON.
 pub const REPORT: RequestType = RequestType::new(3);
-/// Answers `slept` from a worker, after as many milliseconds as the request says in decimal digits.
+/// Answers `slept` from a worker, after the number of milliseconds that the request states in decimal digits.
 pub const SLEEP: RequestType = RequestType::new(4);
 
 /// Longest sleep of [`SLEEP`], in milliseconds.

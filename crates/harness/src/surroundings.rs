@@ -38,7 +38,7 @@ impl Machine {
 pub struct Surroundings {
     /// Round trip of a cache line to the other core in nanoseconds: before each round of slices, and after the last.
     pub cores_ns: Vec<f64>,
-    /// Share of the measured processors that others used, from 0 to 1, if it can be told.
+    /// Share of the measured processors that others used, from 0 to 1; `None` if it is not known.
     pub others_share: Option<f64>,
     /// Number of attempts: more than one after a disturbance.
     pub attempts: u32,

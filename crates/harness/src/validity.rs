@@ -1,9 +1,9 @@
 //! Validity of a figure.
 //!
 //! A figure is invalid if it was disturbed: others used the processors, the two halves of the measurement disagree, or
-//! what it is compared with moved meanwhile. That a machine is slower than another is none of these. The distance of
-//! the cores, which on virtual machines changes while programs run, is measured before each round, and only rounds at
-//! the same distance are compared.
+//! what it is compared with moved meanwhile. A slower machine does not make a figure invalid. The distance of the
+//! cores, which on virtual machines changes while programs run, is measured before each round, and only rounds at the
+//! same distance are compared.
 
 use crate::measured::{Measured, Round};
 use crate::others::TOO_MUCH;
@@ -11,14 +11,14 @@ use crate::reference::Reading;
 use crate::surroundings::Surroundings;
 use crate::units::{self, median};
 
-/// Most by which the halves of a measurement may differ, as a part of the smaller one.
+/// Greatest difference allowed between the halves of a measurement, relative to the smaller one.
 pub const TOLERANCE: f64 = 0.05;
-/// Most by which two distances of the cores may differ and still count as the same, as a part of the smaller one.
+/// Greatest difference between two distances of the cores that count as the same, relative to the smaller one.
 const SAME_DISTANCE: f64 = 0.1;
 /// Rounds at the same distance that each half needs.
 const ROUNDS_MIN: usize = 2;
 
-/// Reason why it is unknown whether a measurement was disturbed.
+/// Reason that is given where it is unknown whether a measurement was disturbed.
 pub const TOO_SHORT: &str =
     "it was too short to tell how much of the processors others used: measure for longer, or use --pin";
 

@@ -2,8 +2,8 @@
 //!
 //! # Design
 //!
-//! Both faces of the crate, async lookups and the attribute, run on this engine. The attribute makes an `async`
-//! function of a plain one, by an await in place of each mark.
+//! Both interfaces of the crate, async lookups and the attribute, run on this engine. The attribute turns a plain
+//! function into an `async` one, with an await in place of each mark.
 //!
 //! - **Slots lie on the stack, in a ring.** A lookup is polled and dropped where it was put. The slot of one that has
 //!   ended takes the next input at once, so lookups of different lengths do not wait for each other, as groups do.
@@ -15,7 +15,7 @@
 //!   future in this engine: they set a flag in each `Switch`, which the compiler cannot know to be set. They take 46 %
 //!   more than a loop written for one table, which keeps the table's addresses in registers.
 //! - **A panic ends its own lookup.** The engine is left and entered again, the other lookups end, and then the first
-//!   panic goes on.
+//!   panic is resumed.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -25,7 +25,7 @@ use std::task::{Context, Poll, Waker};
 /// Most lookups that any batch can run at once.
 pub const WIDTH_MAX: usize = 256;
 
-/// Number of lookups that run at once: at most `MAX`, for which there is room on the stack.
+/// A runner of lookups, up to `MAX` at once, which take room on the stack.
 ///
 /// A processor core handles some ten to fifty cache misses at once, so 16 is a good first width; lookups that touch
 /// several lines between two switches do better with less.
@@ -92,11 +92,11 @@ impl<const MAX: usize> Batch<MAX> {
     /// of lookups: that of the inputs, or of the results if these are fewer; inputs beyond that are not taken.
     ///
     /// Lookups start in the order of the inputs and run in turn, each up to its next [`fetch`](crate::fetch). When one
-    /// ends, the next input's starts in its place. Nothing is allocated, and no waker is called.
+    /// ends, the lookup for the next input starts in its place. Nothing is allocated, and no waker is called.
     ///
     /// # Panics
     ///
-    /// When a lookup does. The others end first, and their results are in `results`, where the place of a lookup that
+    /// If a lookup panics. The others end first, and their results are in `results`, where the place of a lookup that
     /// panicked is unchanged. The first panic is resumed; others are dropped.
     #[inline(always)]
     pub fn run<I, F>(&self, inputs: I, results: &mut [F::Output], lookup: impl FnMut(I::Item) -> F) -> usize
@@ -113,8 +113,8 @@ impl<const MAX: usize> Batch<MAX> {
     ///
     /// # Panics
     ///
-    /// When a lookup, `take` or `inputs` does. Lookups that have begun end first, and so do those of the inputs still
-    /// to come, unless it was `inputs` that panicked: then no more are taken from it.
+    /// If a lookup, `take` or `inputs` panics. Lookups that have begun end first, and so do lookups for the inputs
+    /// still to come, unless it was `inputs` that panicked: then no more are taken from it.
     #[inline(always)]
     pub fn for_each<I, F>(
         &self,
@@ -173,7 +173,7 @@ struct Turns<I, F, L, T, K> {
     begun: usize,
     /// Whether an input is being asked for.
     is_asking: bool,
-    /// None once there are no more, or asking for one has panicked.
+    /// `None` once there are no more, or asking for one has panicked.
     inputs: Option<I>,
     lookup: L,
     take: K,

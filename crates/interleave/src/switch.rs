@@ -1,4 +1,4 @@
-//! The points at which one lookup makes room for the others.
+//! The points at which one lookup gives way to the others.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -23,7 +23,7 @@ pub fn fetch<T>(value: &T) -> Switch {
     switch()
 }
 
-/// Lets the other lookups of the batch run; for a lookup that has asked the cache by other means than [`fetch`].
+/// Lets the other lookups of the batch run. It is for lookups that prefetch by other means than [`fetch`].
 #[inline(always)]
 pub fn switch() -> Switch {
     Switch { is_over: false }
@@ -54,7 +54,7 @@ impl Future for Switch {
     }
 }
 
-/// Tells the compiler that a lookup finds an `R`. It is for the expansion of the attribute
+/// Tells the compiler that a lookup returns an `R`. It is for the expansion of the attribute
 /// [`interleave`](crate::interleave).
 #[doc(hidden)]
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! What a batch promises: results in order, whatever the lookups do, and nothing left behind.
+//! The promises of a batch: results in order, whatever the lookups do, and nothing left behind.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};

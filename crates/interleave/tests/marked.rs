@@ -1,4 +1,4 @@
-//! What the attribute makes of plain functions.
+//! The functions that the attribute makes from plain ones.
 
 use proptest::prelude::*;
 use sinew_interleave::{Batch, alone, interleave};

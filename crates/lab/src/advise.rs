@@ -2,7 +2,7 @@
 //!
 //! [`advise`] takes the designs that the papers know and a [`Workload`] allows, runs each on the modelled NIC in
 //! virtual time, with settings searched from coarse to fine, and ranks them by their results. No recommendation is
-//! written down in advance: the sections of the papers that it names say why.
+//! hard-coded; the sections of the papers that the advice cites say why.
 
 mod bulk;
 mod client;
@@ -38,13 +38,13 @@ pub struct Advice {
     pub plan: Plan,
     /// Results of its run.
     pub outcome: Outcome,
-    /// What keeps it from doing more, and how busy that is, from 0 to 1.
+    /// The bottleneck, and how busy it is, from 0 to 1.
     pub limit: (Limit, f64),
     /// Explanation of its performance.
     pub why: Guideline,
     /// Explanations of its settings.
     pub settings: Vec<Guideline>,
-    /// How far the model can be believed here.
+    /// Trust in the model for this design and workload.
     pub trust: Trust,
 }
 
@@ -59,9 +59,9 @@ pub struct Ranking {
 
 /// Ranks the designs that a workload allows on a NIC.
 ///
-/// `goes_on` is told how much is done, from 0 to 1, and returns whether to go on looking for better settings. Once it
-/// returns false, each design that was not run yet is run once, and what was found is returned. Equal arguments, with a
-/// `goes_on` that returns true throughout, give equal results.
+/// `goes_on` is called with the part that is done, from 0 to 1, and returns whether to go on looking for better
+/// settings. Once it returns false, each design that was not run yet is run once, and what was found is returned. Equal
+/// arguments, with a `goes_on` that returns true throughout, give equal results.
 pub fn advise(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f64) -> bool) -> Ranking {
     let search::Found { ranked, is_complete } = search::search(profile, workload, goes_on);
     let told = ranked.into_iter().filter(|tried| tried.outcome.done > 0).map(|search::Tried { plan, outcome }| {

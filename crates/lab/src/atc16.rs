@@ -20,7 +20,7 @@ use crate::experiment::{Against, Row};
 
 /// Requests in flight of each client. The paper does not say how many; each point is run with all of these.
 const WINDOWS: &[usize] = &[2, 4, 8, 16];
-/// What setups say about windows.
+/// Sentence about windows in the descriptions of set-ups.
 const BEST_OF_WINDOWS: &str =
     "The paper does not say how many requests each client had in flight: each point is the best of 2, 4, 8 and 16.";
 
@@ -29,7 +29,7 @@ fn baseline() -> WorkerConfig {
     WorkerConfig { response_queue_pairs: 2, ..WorkerConfig::herd() }
 }
 
-/// The baseline with batches: one doorbell for what one look at all clients finds (4.1).
+/// The baseline with batches: one doorbell for the answers to all requests found in one round over the clients (4.1).
 fn batched(clients: usize) -> WorkerConfig {
     WorkerConfig { batch: clients, per_client: 1, doorbell_per_batch: true, ..baseline() }
 }

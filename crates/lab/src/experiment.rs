@@ -1,4 +1,4 @@
-//! Experiments, and the figures that they find.
+//! Experiments, and the figures that they produce.
 
 use sinew_harness::load::verbs::VerbsPlan;
 
@@ -12,16 +12,16 @@ pub trait Experiment: Sync {
         self.id().split('-').next().unwrap_or_default()
     }
 
-    /// What it shows, in a few words.
+    /// What the experiment shows, in a few words.
     fn title(&self) -> &'static str;
 
     /// The paper and the place in it.
     fn source(&self) -> &'static str;
 
-    /// What it runs, and where the model departs from what the paper ran.
+    /// Description of what it runs, and of where the model departs from what the paper ran.
     fn setup(&self) -> &'static str;
 
-    /// Why the results differ from the paper's, if they do; empty if nothing needs to be said.
+    /// Reason why the results differ from the paper's, if they do; empty if nothing needs to be said.
     fn remark(&self) -> &'static str {
         ""
     }
@@ -31,13 +31,13 @@ pub trait Experiment: Sync {
         Vec::new()
     }
 
-    /// What the same programs can also measure on a real fabric: rows without results, each with the requests that it
-    /// counts. Empty if there is nothing.
+    /// Measurements that the same programs can make on a real fabric: rows without results, each with the requests that
+    /// it counts. Empty if there are none.
     fn plans(&self) -> Vec<(Row, VerbsPlan)> {
         Vec::new()
     }
 
-    /// Runs the experiment. `progress` is told how much is done, from 0 to 1.
+    /// Runs the experiment. `progress` is called with the part that is done, from 0 to 1.
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row>;
 }
 
@@ -54,7 +54,7 @@ pub struct Row {
     pub metric: String,
     /// The paper's value.
     pub paper: Option<f64>,
-    /// How the paper's value and the one that was found compare.
+    /// Relation of the paper's value to the one that was found.
     pub against: Against,
     /// Value of the simulated cluster.
     pub model: Option<f64>,
@@ -64,13 +64,13 @@ pub struct Row {
     pub unit: &'static str,
 }
 
-/// How the paper's value compares with the one that was found.
+/// Relation of the paper's value to the one that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
     /// Both measure the same thing: the difference is an error.
     Same,
-    /// The model was calibrated by the paper's value, or the value follows from the set-up: agreement shows that, and
-    /// nothing else.
+    /// The model was calibrated on the paper's value, or the value follows from the set-up, so agreement proves
+    /// nothing.
     Calibrated,
     /// The paper's value is an upper bound.
     AtMost,

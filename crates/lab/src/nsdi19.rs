@@ -26,7 +26,7 @@ const ALGORITHMS: [Named; 3] = [
 ];
 /// Suffix and description of rows without congestion control.
 const NO_CONTROL: (&str, &str) = (".nocc", "without congestion control");
-/// What the paper's values with congestion control belong to.
+/// Name of what the paper's values with congestion control belong to.
 const PAPERS_TIMELY: &str = "the paper's Timely";
 /// Reason why differences from those are no errors of the model.
 const BETTER_THAN_THE_PAPER: &str = "The paper's figures with congestion control are those of its Timely, and no \

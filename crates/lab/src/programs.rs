@@ -76,7 +76,7 @@ pub fn turn<P: PacketPort>(rpc: &mut Rpc<P, SimClock>) -> Doing {
     wait(busy, rpc, None)
 }
 
-/// What a program does next. One that was idle waits, until `until_ns` at the latest.
+/// Next step of a program. One that was idle waits, until `until_ns` at the latest.
 pub fn wait<P: PacketPort>(busy: bool, rpc: &mut Rpc<P, SimClock>, until_ns: Option<u64>) -> Doing {
     if busy {
         return Doing::Work;

@@ -1,4 +1,4 @@
-//! How the results of experiments are shown: their columns, and how a row compares with the paper.
+//! Presentation of experiments' results: the columns, and the comparison of a row with the paper.
 
 mod page;
 
@@ -71,7 +71,7 @@ fn number(number: Option<f64>) -> Cell {
     number.map_or(Cell::Empty, Cell::Figure)
 }
 
-/// How a row compares with the paper, in a few words; empty if the paper has no value.
+/// A row's comparison with the paper, in a few words; empty if the paper has no value.
 pub fn standing(row: &Row) -> String {
     let (Some(paper), Some(found)) = (row.paper, row.found()) else { return String::new() };
     let error = match row.error() {

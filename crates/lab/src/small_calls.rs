@@ -64,7 +64,7 @@ impl SmallCalls {
         outcome.calls as f64 * 1e3 / self.measured_ns as f64 / self.nodes as f64
     }
 
-    /// Runs it. `progress` is told how much is done, from 0 to 1.
+    /// Runs it. `progress` is called with the part that is done, from 0 to 1.
     pub fn run(&self, topology: Topology, progress: &mut dyn FnMut(f64)) -> Outcome {
         let network = Network::new(topology, 1).expect("the topology is the paper's");
         let mut cluster = Cluster::new(&network);

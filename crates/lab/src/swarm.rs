@@ -117,7 +117,7 @@ pub fn run(seed: u64) -> Result<Report, Failure> {
     run_showing(seed, &mut |_| ())
 }
 
-/// Same as [`run`]; `progress` is told about how much is done, from 0 to 1.
+/// Same as [`run`]; `progress` is called with about the part that is done, from 0 to 1.
 ///
 /// # Errors
 ///

@@ -36,7 +36,7 @@ pub struct Workload {
     pub credits: u16,
     /// Calls that a session may have in flight.
     pub slots: u16,
-    /// Which packets are retransmitted after a loss.
+    /// Choice of the packets that are retransmitted after a loss.
     pub recovery: Recovery,
     /// Whether time-outs follow the round trips.
     pub timeout: Timeout,

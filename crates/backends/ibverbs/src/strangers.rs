@@ -1,13 +1,13 @@
-//! The share of a thread's time that goes to strangers, whom nobody here asked for. Anyone who sends a datagram, under
-//! any name, makes us look for the way to that name once the datagram is answered; while the kernel looks, the thread's
-//! sessions stand still.
+//! The share of a thread's time that goes to strangers: senders of datagrams for whom nobody here asked for a
+//! destination. Answering a datagram makes the kernel resolve its sender's address, whatever address the sender chose;
+//! while the kernel does so, the thread's sessions stand still.
 
-/// The share: one part in this many of the time, in the long run.
+/// The share, in the long run: one in this many parts of the time.
 const PART: u64 = 11;
-/// Nanoseconds that may be taken at once after a calm: enough for a thousand strangers that are easily found.
+/// Nanoseconds that may be taken at once after a quiet time: enough for a thousand strangers that are easily found.
 const AT_ONCE_NS: u64 = 10_000_000;
 
-/// The state of the share. One look may take more than is left; then none is left for correspondingly longer.
+/// The state of the share. One lookup may take more than is left; then none may begin for correspondingly longer.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     /// When all time taken so far is paid for.
@@ -15,12 +15,12 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Whether a look may begin.
+    /// Whether a lookup may begin.
     pub fn is_left(&self, now_ns: u64) -> bool {
         self.paid_ns <= now_ns.saturating_add(AT_ONCE_NS * (PART - 1))
     }
 
-    /// Charges a look to the share.
+    /// Charges a lookup to the share.
     pub fn take(&mut self, began_ns: u64, ended_ns: u64) {
         let took_ns = ended_ns.saturating_sub(began_ns);
         self.paid_ns = self.paid_ns.max(ended_ns).saturating_add(took_ns.saturating_mul(PART - 1));

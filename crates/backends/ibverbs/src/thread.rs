@@ -1,4 +1,4 @@
-//! One thread's part of a domain: its completion queues, its queue pairs, and the ways that it knows.
+//! One thread's part of a domain: its completion queues, its queue pairs, and its address handles.
 
 mod cq;
 mod qp;

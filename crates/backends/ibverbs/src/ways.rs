@@ -1,4 +1,5 @@
-//! Ways to other ports: address handles, made when a datagram first goes there, and kept for later ones.
+//! Ways to other ports: paths with their address handles, made when a datagram first goes there, and kept for later
+//! ones.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,7 +33,7 @@ pub(crate) enum Target {
     Gid { gid: [u8; 16], lid: u16 },
 }
 
-/// Describes the way to a target for a queue pair or an address handle.
+/// Describes the path to a target, for a queue pair or an address handle.
 pub(crate) fn ah_attr(target: Target, port: u8, sgid_index: u8) -> ibv_ah_attr {
     let (gid, lid, is_global) = match target {
         Target::Lid(lid) => ([0; 16], lid, false),
@@ -67,7 +68,7 @@ pub(crate) struct Way<H> {
     failed: Option<(i32, u64)>,
 }
 
-/// The device's description of a target, which on Ethernet holds the MAC of the next host.
+/// The device's description of a target, which on Ethernet holds the MAC address of the next hop.
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
     ah: NonNull<ibv_ah>,
@@ -75,7 +76,7 @@ pub(crate) struct AddressHandle {
 }
 
 impl AddressHandle {
-    /// Makes a handle. The device asks the kernel, which on Ethernet waits for the next host's answer: for a second or
+    /// Makes a handle. The device asks the kernel, which on Ethernet waits for the next hop's answer: for a second or
     /// more when there is none.
     pub fn new(domain: &Arc<DomainInner>, target: Target) -> io::Result<Self> {
         let device = &domain.device;
@@ -109,7 +110,7 @@ pub(crate) struct Ways<H> {
     /// The slot at which the next search for one to evict begins.
     hand: usize,
     slots_max: usize,
-    /// Bytes of a way's messages unless its peer takes fewer.
+    /// Most bytes of a message on a way, unless its peer takes fewer.
     mtu: usize,
     /// The share of the thread's time for strangers' ways.
     share: Share,
@@ -195,9 +196,9 @@ impl<H> Ways<H> {
         Some(&mut slot.way)
     }
 
-    /// Makes the address handle for answering a stranger, whose way nobody here asked for, unless that failed lately,
-    /// or strangers have used up their share of the thread's time. The error is the system's number; [`libc::EAGAIN`]
-    /// if the share is used up.
+    /// Makes the address handle for answering a stranger, to whom nobody here asked for a way. This is refused if it
+    /// failed lately, or if strangers have used up their share of the thread's time. The error is the system's number;
+    /// [`libc::EAGAIN`] if the share is used up.
     #[cold]
     pub fn reach_stranger(
         &mut self,
@@ -259,7 +260,8 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Tries a stranger's way for `takes_ns`; returns whether the system was asked, and the outcome.
+    /// Answers a stranger, for whose handle the system takes `takes_ns`; returns whether the system was asked, and the
+    /// outcome.
     fn answer(
         ways: &mut Ways<()>,
         stranger: u16,

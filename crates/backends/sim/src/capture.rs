@@ -1,4 +1,4 @@
-//! Captures of packets on hosts' links, for Wireshark and its kin.
+//! Captures of packets on hosts' links, for Wireshark and similar tools.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

@@ -14,7 +14,7 @@ use crate::time::SimClock;
 use crate::wakes::{Listener, Note, Source, WakeSource};
 use crate::workers::{SimWorkers, WorkersConfig};
 
-/// A program that turns an endpoint's loop, on a core of the cluster.
+/// A program that runs an endpoint's loop, on a core of the cluster.
 pub trait Actor {
     /// Runs the loop once. The core is charged for what the ports do, and for what the actor
     /// [spends](SimClock::spend_ns) itself.
@@ -56,7 +56,7 @@ struct Place {
     /// When that turn is scheduled, if it is.
     next_ns: Option<u64>,
     core: Core,
-    /// Time and number before which wakes had been made when it had its last turn: a wake before both needs no further
+    /// Bounds, as a time and a number, of the wakes that its last turn has seen: a wake below both needs no further
     /// turn.
     seen: (u64, u64),
 }
@@ -86,12 +86,12 @@ impl Place {
     }
 }
 
-/// When a wake is due, whom it wakes, and how many were noted before it.
+/// Key of a wake: when it is due, its listener, and the number of wakes noted before it.
 type WakeKey = (u64, Listener, u64);
 
 /// A wake that is due at its key's time.
 struct Wake {
-    /// When it was made, which is before it is due where a core is busy.
+    /// When it was made; it is due later if the woken core is busy.
     time_ns: u64,
     source: u32,
     effect: Option<Box<dyn FnOnce() + Send>>,
@@ -121,10 +121,10 @@ impl std::error::Error for Stuck {}
 /// cannot [wait](sinew_fabric::PacketPort::wait) meanwhile.
 ///
 /// Events of one nanosecond happen in the order in which they were scheduled: packets, turns for packets and at
-/// requested times, and the moments at which wakes are heard. Each such moment hears the first of all wakes that are
-/// due by then: first those that only [take effect](sinew_fabric::Waker::take_effect) and wake nobody, then pools, then
-/// actors, in the order in which they were added. So of two actors woken at one time, the one added first has the first
-/// turn; an actor that has a turn at that time anyway has it before or after them, as it was scheduled.
+/// requested times, and the moments at which wakes are handled. Each such moment handles the first of all wakes that
+/// are due by then: first those that only [take effect](sinew_fabric::Waker::take_effect) and wake nobody, then pools,
+/// then actors, in the order in which they were added. So of two actors woken at one time, the one added first has the
+/// first turn; an actor that has a turn at that time anyway has it before or after them, as it was scheduled.
 pub struct Cluster {
     network: Network,
     places: Vec<Place>,
@@ -199,7 +199,7 @@ impl Cluster {
     ///
     /// A wake from an actor's turn, or from a worker's job, is at the time that its core has reached; one from code
     /// that holds the cluster is now. The woken actor has a turn then, or as soon as its core is free; several wakes
-    /// that it can see in one turn count as one. Wakes at one time are heard in the order in which the actors were
+    /// that it can see in one turn count as one. Wakes at one time are handled in the order in which the actors were
     /// added ([`Cluster`]). A wake from another thread is outside virtual time, and is noticed at the cluster's next
     /// step.
     pub fn waker(&self, actor: ActorId) -> Waker {
@@ -227,8 +227,8 @@ impl Cluster {
         pool
     }
 
-    /// Ends an actor at once, as when a host crashes: it has no turn in which to take leave, unless its destructor does
-    /// so. Its ports close. Returns the actor, unless it had ended.
+    /// Ends an actor at once, as when a host crashes: it has no further turn, and only its destructor can still act.
+    /// Its ports close. Returns the actor, unless it had ended.
     pub fn crash(&mut self, actor: ActorId) -> Option<Box<dyn Actor>> {
         let place = &mut self.places[actor.0 as usize];
         place.foresee_none();
@@ -240,7 +240,7 @@ impl Cluster {
         place.actor.take()
     }
 
-    /// Stalls an actor until `end_ns`: packets arrive, and it does not look.
+    /// Stalls an actor until `end_ns`: packets arrive, but it has no turn in which to see them.
     pub fn pause(&mut self, actor: ActorId, end_ns: u64) {
         let place = &mut self.places[actor.0 as usize];
         if place.core.has_ended() {
@@ -308,8 +308,8 @@ impl Cluster {
         Stuck { time_ns: self.network.0.clock.event_ns(), waiting: waiting.collect() }
     }
 
-    /// Runs the simulation until an actor has had a turn or a wake was heard, or until `end_ns`; returns false for the
-    /// latter.
+    /// Runs the simulation until an actor has had a turn or a wake was handled, or until `end_ns`; returns false for
+    /// the latter.
     fn step(&mut self, end_ns: u64) -> bool {
         if self.network.0.wakes.any() {
             self.read_notes();
@@ -447,7 +447,7 @@ impl Cluster {
             }
             Doing::Work => {
                 place.core.work(spent_ns);
-                // Time passes even where nothing costs anything.
+                // Time must pass even if the turn cost nothing.
                 Some(place.core.free_ns.max(now_ns + 1))
             }
             Doing::Idle | Doing::IdleUntil(_) | Doing::Asleep | Doing::AsleepUntil(_) if has_more => {

@@ -31,7 +31,7 @@ pub(crate) enum Event {
     /// Something is due at a NIC.
     Nic { nic: u32, job: u32 },
     /// An actor has its turn, if it still waits for the turn of this number. For the actor [`WOKEN`]: the first wake
-    /// that is due is heard.
+    /// that is due is handled.
     Turn { actor: u32, number: u32 },
 }
 
@@ -135,7 +135,7 @@ impl Events {
         self.add_word(time_ns, event.to_word());
     }
 
-    /// Schedules the moment at which a wake is heard.
+    /// Schedules the moment at which a wake is handled.
     #[cold]
     pub fn add_wake(&mut self, time_ns: u64) {
         self.add(time_ns, Event::Turn { actor: WOKEN, number: 0 });

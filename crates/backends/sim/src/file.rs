@@ -1,4 +1,4 @@
-//! Errors in TOML files that people write, with their lines.
+//! Errors in users' TOML files, with line numbers.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! A hash that is the same on every machine and in every run: it chooses flows' routes, and sums up everything that
+//! A hash that is the same on every machine and in every run: it chooses flows' routes, and digests everything that
 //! happened.
 
 /// State of a hash, and its value.

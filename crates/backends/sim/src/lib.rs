@@ -1,8 +1,8 @@
 //! Packet ports on a simulated network of hosts, links and switches, in virtual time.
 //!
 //! A [`Topology`] describes the network; a [`Network`] moves packets over it; a [`Cluster`] gives each endpoint a core
-//! and charges the core for the endpoint's work. Nothing here reads a clock, draws randomness from the system or has a
-//! thread: the same topology, seed and actors give the same run, which [`Network::trace_hash`] shows.
+//! and charges the core for the endpoint's work. Nothing here reads a clock, draws randomness from the system or starts
+//! a thread: the same topology, seed and actors give the same run, which [`Network::trace_hash`] shows.
 //!
 //! The model of a network (nsdi19 2.1, 6.1):
 //!
@@ -16,7 +16,7 @@
 //! - **Hosts** have ports, which share the host's links. A port's receive queue holds a fixed number of packets, and
 //!   further ones are lost.
 //! - **Faults**: links that lose, damage, duplicate or reorder packets, each direction by itself; links that are down;
-//!   hosts that others cannot reach, one way or both; hosts that stall, crash and come back.
+//!   hosts that others cannot reach, in one direction or both; hosts that stall, crash and come back.
 //!
 //! The model of a host's programs:
 //!
@@ -25,12 +25,12 @@
 //!   through the whole turn.
 //! - **Wakes**: anything that has a [`Waker`](sinew_fabric::Waker), of a port
 //!   ([`waker`](sinew_fabric::PacketPort::waker)), of an actor ([`Cluster::waker`]) or of a [`WakeSource`], can wake an
-//!   actor from anywhere: the actor has a turn at the time that the waker's core has reached.
+//!   actor from anywhere: the actor has a turn at the time that the core which calls the waker has reached.
 //! - **Workers**: a pool for slow handlers ([`SimWorkers`]), whose jobs are charged to cores of their own.
 //!
-//! Everything runs in one thread, one turn or job at a time, each to its end. One may therefore be executed before
+//! Everything runs in one thread, one turn or job at a time, each to its end. A turn or job may therefore run before
 //! another that is earlier in virtual time, and memory that actors share may show them the future, by the length of a
-//! turn or a job at most. Whatever must not be early goes through the network, or [with a
+//! turn or a job at most. An effect that must not be seen early goes through the network, or [with a
 //! wake](sinew_fabric::Waker::wake_with), as answers to deferred calls do, or [takes effect
 //! later](sinew_fabric::Waker::take_effect), as results of handles do. Nothing can block in a turn: whatever a turn
 //! waits for happens only after the turn. Blocking calls work only on networks without actors, where time passes while
@@ -43,27 +43,29 @@
 //! of one thread with batches of three (nsdi19 6.2), then the latency of CX4's hosts to the latency of one call (Table
 //! 2), and the cost of copying to the 75 Gbps of one thread on CX5 (nsdi19 6.4). The experiments `nsdi19-fig4` and
 //! `nsdi19-table4` show these figures, which therefore prove nothing; the rates and latencies of a hundred nodes
-//! (`nsdi19-fig5`), and what losses make of large requests, follow. A million sessions, which are two million ends,
-//! take some 5 GB there. Once they are open, their memory is gathered on huge pages
+//! (`nsdi19-fig5`), and the effect of losses on large requests, are predictions. A million sessions, which are two
+//! million ends, take some 5 GB in `nsdi19-fig5`. Once they are open, their memory is gathered on huge pages
 //! (`sinew_host::gather_on_huge_pages`), which gives a tenth to a third more packets per second with 40 nodes of ten
 //! threads.
 //!
 //! # Order in virtual time
 //!
-//! A wake carries the time that its core has reached, because code may run before code that is earlier in virtual time.
-//! What must not be early goes with the wake. What others than the woken look for takes effect then without a wake.
-//! Wakes are heard by time, then by actor; among other events of the same nanosecond they have the place that was
-//! foreseen. Where code would wait for ever (at a port of no actor, in an actor's turn, in a worker's job) it is told
-//! so instead. A pool's job runs when it begins, and its core is charged for what it spends.
+//! A wake carries the time that the waking core has reached, because code may run before code that is earlier in
+//! virtual time. An effect that the woken actor must not see early travels with the wake; one that others look for
+//! takes effect at that time without a wake. Wakes are handled in the order of their times, then of their actors; among
+//! other events of the same nanosecond they keep the place at which they were scheduled. Code that would wait for ever
+//! (at a port of no actor, in an actor's turn, in a worker's job) gets an error instead. A pool's job runs when it
+//! begins, and its core is charged for what it spends.
 //!
 //! # Speed
 //!
-//! Events take most of a simulation's time. A packet behind others on a link is given its time at once, so queues need
-//! no events unless switches pause their neighbours, and only a link's first packet has an event. At a host whose
-//! program is an actor, a packet has arrived when the actor looks. What a switch must know of a packet is a flight,
-//! which has one place in memory on its whole way; the packet itself is touched only at its ends. What goes wrong on a
-//! lane, and a capture of its packets, are behind one flag that is usually false. A core that polls in vain has no
-//! turns, and is charged all the same: it polled whenever it did not work ([`Cluster::core_time`]).
+//! Events take most of a simulation's time. A packet behind others on a link is given its departure time at once, so
+//! queues need no events unless switches pause their neighbours, and only a link's first packet has an event. At a host
+//! whose program is an actor, an arrival needs no event either: the packet is there when the actor next looks. A flight
+//! holds all that switches must know of a packet, and keeps one place in memory from end to end; the packet itself is
+//! touched only at its ends. A lane's faults, and captures of its packets, are behind one flag that is usually false.
+//! Polls that find nothing are not simulated, but counted: a core polls whenever it does not work
+//! ([`Cluster::core_time`]).
 
 #![forbid(unsafe_code)]
 

@@ -20,11 +20,11 @@
 //!   its first work.
 //! - **Little is calibrated.** A unit's times follow from a few published rates, each named in the NIC's file
 //!   (`nics/*.toml`), and every other row of the papers is predicted.
-//! - **What is in order passes in order.** Stages are events, since a resource that is reserved ahead of time holds up
-//!   what comes before. A core's long turn writes to the NIC when its time comes, and waits for what is under way by
-//!   then.
-//! - **Handles are numbers.** The traits want devices and domains that can be sent, and a simulation has one thread. A
-//!   handle has its network's number, which another thread does not find, and says so.
+//! - **Order is kept.** Each stage is an event of its own, since a resource that is reserved ahead of time would hold
+//!   up earlier work. A write to the NIC late in a core's long turn crosses the bus at its own time, and waits for what
+//!   is on the bus by then.
+//! - **Handles are numbers.** The traits require devices and domains that can be sent, and a simulation has one thread.
+//!   A handle holds its network's number, which other threads do not know: used there, the handle reports an error.
 //! - **A device is opened once for each actor.** Its completions, and WRITEs into memory that it exposes, wake that
 //!   actor.
 //! - **An acknowledged WRITE is in memory** by the time that its sender hears of it: the acknowledgement leaves when
@@ -104,7 +104,7 @@ pub(crate) enum Job {
     Over { slot: u32, epoch: u32, number: u64 },
     /// The retransmission timer may have expired.
     Late { slot: u32, epoch: u32 },
-    /// A queue pair's wait for a receiver that was not ready is over.
+    /// A queue pair may try again to send to a receiver that was not ready.
     Rested { slot: u32, epoch: u32 },
 }
 // Each job is copied in and out of the list of jobs, so it is kept small: what a packet says is read from it again when

@@ -1,4 +1,4 @@
-//! Reads topologies that people write in TOML.
+//! Reads topologies from TOML files.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -104,7 +104,7 @@ enum Frame {
 impl Local {
     fn look(&self, frame: &[u8]) -> Frame {
         if frame.len() > self.frame_len_max {
-            // The kernel expected a device to cut this packet.
+            // The kernel expected a device to segment this packet.
             return Frame::Dropped(Dropped::Unfinished);
         }
         match udp::read(frame) {

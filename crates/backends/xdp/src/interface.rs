@@ -1,4 +1,4 @@
-//! An interface whose frames ports of this process take: the program on it, and the sockets and rings at its queues.
+//! An interface with ports of this process: the program on it, and the sockets and rings at its queues.
 //!
 //! An interface has one program, so all ports of a process on it share an [`Interface`]; another process cannot have it
 //! meanwhile. The ports at one queue share the rings by which chunks go to the kernel and back, behind a lock that each
@@ -75,7 +75,7 @@ impl Default for InterfaceOptions {
     }
 }
 
-/// Abilities that an interface turned out to have.
+/// Features that an interface turned out to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// Whether the program runs in the driver; if not, it sees frames after the kernel has taken them.
@@ -151,7 +151,7 @@ pub(crate) fn find(netlink: &Netlink, name: &str) -> Result<Link, PortError> {
     })
 }
 
-/// Number of queues that ports use at an interface.
+/// Number of queues at an interface that ports use, at most [`QUEUES_MAX`].
 fn queues_of(name: &str, link: &Link) -> u32 {
     ethtool::rx_queues(name).unwrap_or(link.rx_queues).clamp(1, QUEUES_MAX)
 }
@@ -249,7 +249,7 @@ impl Interface {
             }
             let system = |error| refused(&doing, error);
             let rings = socket.queue_rings(self.options.ring).map_err(system)?;
-            // A socket must have one, though it is not used.
+            // A socket must have a receive ring, though this one is not used.
             drop(socket.rx_ring(KEEPER_ENTRIES).map_err(system)?);
             let bound = match &registered {
                 Some(with) => socket.bind_sharing(place, borrowed(with)),

@@ -47,11 +47,11 @@
 //!
 //! # Unfinished packets
 //!
-//! Between virtual interfaces, a kernel leaves checksums, and the cutting of large packets, to a device that does not
-//! exist. A port counts such packets as [`Dropped::Unfinished`](sinew_fabric::Dropped::Unfinished) instead of trusting
-//! them. Make the sender's kernel finish them with `ethtool -K INTERFACE tx off gso off tso off` at the sender's end;
-//! [`finishing_command`] says whether that is needed, where it can be known. The pairs of [`testbed`] are set up this
-//! way.
+//! Between virtual interfaces, a kernel leaves checksums, and the segmentation of large packets, to a device that does
+//! not exist. A port counts such packets as [`Dropped::Unfinished`](sinew_fabric::Dropped::Unfinished) instead of
+//! trusting them. Make the sender's kernel finish them with `ethtool -K INTERFACE tx off gso off tso off` at the
+//! sender's end; [`finishing_command`] says whether that is needed, where it can be known. The pairs of [`testbed`] are
+//! set up this way.
 //!
 //! Other bad packets are also counted by reason: [`Malformed`](sinew_fabric::Dropped::Malformed),
 //! [`BadChecksum`](sinew_fabric::Dropped::BadChecksum), [`Fragment`](sinew_fabric::Dropped::Fragment),
@@ -60,20 +60,21 @@
 //! # Design
 //!
 //! - **The program is data and a few instructions.** It is assembled without a compiler, and tested, byte by byte, in a
-//!   small interpreter that checks every access. A map says whose frames are whose, by places (an address and a UDP
-//!   port) and by whole addresses. The program of a port that takes everything only redirects.
+//!   small interpreter that checks every access. A map says which port gets which frames, by places (an address and a
+//!   UDP port) and by whole addresses. The program of a port that takes everything only redirects.
 //! - **It is attached by a link**, so that a killed process leaves nothing behind. The link is the interface's only
-//!   one: ports of a process share an interface, and an opener in another process is told who has it.
-//! - **A chunk of memory is a token.** [`Memory`] gives out a `Chunk` for each, without a copy, and bytes are
-//!   borrowed through it. The owner of a chunk that the kernel names is looked up, so rings that lie, or an error of
-//!   ours, cannot give one chunk two owners.
-//! - **One lock per burst.** Sockets on one queue have one ring of chunks for the kernel and one of sent chunks. Ports
-//!   on several threads take a lock for these, for which a port that is alone never waits.
+//!   one: ports of a process share an interface, and a second process that opens the interface gets an error that names
+//!   the first.
+//! - **A chunk of memory is a token.** [`Memory`] gives out a `Chunk` for each, without a copy, and bytes are borrowed
+//!   through it. The owner of a chunk that the kernel names is looked up, so neither corrupt rings nor a bug of ours
+//!   can give one chunk two owners.
+//! - **One lock per burst.** Sockets on one queue share a fill ring and a completion ring. Ports on several threads
+//!   take a lock for these, for which a port that is alone never waits.
 //! - **No list of chunks is kept at a port.** A received chunk goes back to the queue at the next receive, a forwarded
 //!   one is replaced by a free one, and a sent one is free again. The number of chunks that a port and a queue may hold
-//!   at a time is promised to them when they are opened, so that a port which nobody turns cannot starve another.
-//! - **Sockets are watched only while a thread sleeps.** Each frame for a watched socket also wakes the epoll set; on a
-//!   virtual pair that is a quarter of the sender's cost for a frame.
+//!   at a time is promised to them when they are opened, so that a port which nobody polls cannot starve another.
+//! - **Sockets are watched only while a thread sleeps.** Each frame for a watched socket also wakes its epoll instance;
+//!   on a virtual pair that is a quarter of the sender's cost for a frame.
 //! - **Where the kernel has the address, neighbours are the kernel's.** The port asks by netlink, and up to 64 frames
 //!   of packets wait for the answer. Senders of packets are remembered by the Ethernet address that they came from,
 //!   except for neighbours that the port had asked for: those are asked for again. A neighbour unconfirmed for five

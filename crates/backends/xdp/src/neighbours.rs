@@ -1,4 +1,4 @@
-//! The neighbours of a port: the Ethernet address at which the way to each peer begins.
+//! The neighbours of a port: the Ethernet address of the next hop to each peer.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ const FRESH_NS: u64 = 5_000_000_000;
 const AGAIN_NS: u64 = 1_000_000_000;
 /// Unanswered questions after which it counts as unknown.
 const IN_VAIN: u8 = 3;
-/// Most neighbours that can be doubted at once. Further ones are doubted when they are used again.
+/// Most neighbours that can wait to be asked for again. Further ones are noted when they are used again.
 const DOUBTED_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

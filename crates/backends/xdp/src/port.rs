@@ -23,7 +23,7 @@ use crate::sleeping::Sleeping;
 use crate::sys::netlink::Netlink;
 use crate::tx::{PAYLOAD_START, XdpTx};
 
-/// Pause between looks for a neighbour when a peer is resolved.
+/// Pause between checks for a neighbour's answer when a peer is resolved.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(1);
 const RESOLVE_TRIES: u32 = 100;
 /// UDP ports to choose from where none was named and the kernel is not asked.

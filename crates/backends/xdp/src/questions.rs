@@ -1,4 +1,4 @@
-//! Questions about neighbours that are open, and the times at which they are repeated.
+//! Requests for neighbours' addresses that are not answered yet, and the times at which they are repeated.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,4 @@
-//! Bare loops over AF_XDP: sockets, their rings and nothing else. They are the baseline against which benchmarks
-//! measure the ports.
+//! Bare loops over AF_XDP: sockets, their rings and nothing else. Benchmarks measure the ports against them.
 
 mod forward;
 

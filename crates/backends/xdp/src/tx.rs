@@ -18,7 +18,7 @@ use crate::memory::{Chunk, Memory};
 const FRAMES_MAX: usize = 64;
 /// Room before the first packet of a frame, in case the frame becomes a batch.
 const BATCH_ROOM: usize = BATCH_HEADER + FRAME_HEADER;
-/// Where a batch begins in its chunk. The headers end there, or, for a packet that is sent without a batch,
+/// Offset at which a batch begins in its chunk. The headers end there, or, for a packet that is sent without a batch,
 /// [`BATCH_ROOM`] later.
 pub(crate) const PAYLOAD_START: usize = 64;
 

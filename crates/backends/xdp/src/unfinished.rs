@@ -1,4 +1,4 @@
-//! Work that the kernel at the other end of a virtual pair leaves undone.
+//! Checksums and segmentation that the kernel at the other end of a virtual pair leaves undone.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use crate::sys::netlink::Netlink;
 
 /// The command that makes the kernel finish the packets that it sends to an interface. It is returned if the interface
 /// is an end of a virtual pair whose other end is in the same network namespace, and that kernel leaves checksums or
-/// the cutting of packets to it. Nothing is known about ends in other namespaces, and about other interfaces.
+/// segmentation to it. Nothing is known about ends in other namespaces, or about other interfaces.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Traffic on a port's interface that is not the port's own packets, or not valid.
+//! Frames on a port's interface that are not for the port, or not valid.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

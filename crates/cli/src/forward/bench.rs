@@ -19,11 +19,13 @@ use crate::{Outcome, Usage, output, table};
 
 pub const HELP: &str = "\
 One thread passes bursts of frames, headers and all, through an application whose table is larger than most last-level caches. Lookups are interleaved, plain, or grouped by
-prefetching written by hand, by turns in the same run, and the outputs are compared. A fourth application, echo, looks nothing up and so shows what the rest costs. There are no ports;
+prefetching written by hand, alternately in the same run, and the outputs are compared. One more application, echo, looks nothing up and so shows what the rest costs. There are no ports;
 before each burst its frames are written anew.
 
-  ipv4    random addresses among routes whose lengths are distributed about as in BGP; most take one load, and the lookups of a burst do not depend on each other, so a core
-          overlaps them by itself and the forms are about equal
+  ipv4    random addresses among routes whose lengths are distributed about as
+          in BGP; most lookups take one load, and those of a burst do not depend
+          on each other, so a core overlaps them by itself, and the three forms
+          are about equal
   ipv6    addresses of the table's random prefixes of 48 to 64 bits
   switch  stations in a cuckoo table
   names   Interests with a prefix in the table (NDN)

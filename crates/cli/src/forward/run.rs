@@ -30,12 +30,17 @@ use crate::{Outcome, Usage, infile, output};
 pub const HELP: &str = "\
 Each interface has a name, a port, and options, separated by commas:
 
-  NAME=PORT            the port: xdp://INTERFACE, a network interface with all its frames, none of which the kernel sees meanwhile (root; Linux 5.9);
-                       or shm://NAME or udp://HOST:PORT, whose packets are frames
-  to=PORT              the other end; without it, the sender of the first frame
+  NAME=PORT            the port: xdp://INTERFACE, all frames of a network
+                       interface, which the kernel then does not see (needs
+                       root and Linux 5.9); or shm://NAME or udp://HOST:PORT,
+                       each of whose packets is a frame
+  to=PORT              the other end of shm:// or udp:// [default: the sender
+                       of the first frame]
   ip=ADDRESS/LENGTH    an address and its network; may be repeated
-  mac=ADDRESS          its Ethernet address, for shm:// and udp:// [default: random]
-  mtu=BYTES            the largest packet [default: 1500, or what the port carries]
+  mac=ADDRESS          its Ethernet address, for shm:// and udp://
+                       [default: random]
+  mtu=BYTES            the largest packet
+                       [default: 1500, or what the port carries]
 
 A network interface must accept frames for other addresses than its own: ip link set INTERFACE promisc on, for a switch, and allmulticast on, for a router of
 IPv6. If the port is one end of a virtual pair, the kernel at the other end must not leave checksums and segmentation to hardware: ethtool -K INTERFACE tx off gso off tso off there.
@@ -55,9 +60,13 @@ JSON, one object a line: first `serving`, the interfaces; then, every --every se
 forwarder itself), made (answers, questions, errors), dropped by reason, and the counts of each interface.
 
 Examples:
-  sinew forward run --interface lan=shm://lan,ip=10.1.0.1/24 --interface wan=udp://0.0.0.0:7000,to=udp://peer:7000,ip=10.2.0.1/24 --table routes
-  sinew forward run --interface lan=xdp://eth1,ip=10.1.0.1/24 --interface wan=xdp://eth2,ip=10.2.0.1/24 --table routes
-  sinew forward run --as switch --interface a=shm://a --interface b=shm://b --every 10
+  sinew forward run --interface lan=shm://lan,ip=10.1.0.1/24 \\
+      --interface wan=udp://0.0.0.0:7000,to=udp://peer:7000,ip=10.2.0.1/24 \\
+      --table routes
+  sinew forward run --interface lan=xdp://eth1,ip=10.1.0.1/24 \\
+      --interface wan=xdp://eth2,ip=10.2.0.1/24 --table routes
+  sinew forward run --as switch --interface a=shm://a --interface b=shm://b \\
+      --every 10
   kill -HUP $(pidof sinew)";
 
 /// Forwarding application.
@@ -114,10 +123,10 @@ const TABLE_LEN_MAX: u64 = 256 << 20;
 trait Live: Application + Sized {
     type Table: Send + 'static;
 
-    /// Takes a new table, and returns the old one, which takes long to free.
+    /// Installs a new table, and returns the old one, which takes long to free.
     fn exchange(&mut self, table: Self::Table) -> Self::Table;
 
-    /// Values that it reports beside its counters.
+    /// Further values that it reports beside its counters, by name.
     fn more(&self) -> Vec<(&'static str, u64)>;
 
     /// Takes an interface whose packets turned out to arrive unfinished, if there is one to report.
@@ -299,7 +308,7 @@ impl Serving<'_> {
             .map(|(interface, address)| format!("{}={address}", interface.name))
             .collect();
         let wakes = ports.first().context("there are no interfaces")?.waker();
-        // Done before it says that it serves: whoever reads that may send SIGHUP at once.
+        // Made before the command announces that it serves: a reader of that may send SIGHUP at once.
         let reload = Reload::new(load, self.interrupt, wakes.clone())?;
         let _woken = self.interrupt.wake_on_interrupt(wakes);
         let mut live = Running {

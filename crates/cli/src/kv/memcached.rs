@@ -1,5 +1,5 @@
 //! `sinew kv bench memcached` and `redis`: servers measured by a client of their protocols. The server is a running
-//! one, or ours, or ours and memcached itself by turns.
+//! one, or ours, or ours and memcached itself alternately.
 
 pub mod peers;
 mod servers;
@@ -182,7 +182,7 @@ impl Side {
     }
 }
 
-/// Servers measured by turns.
+/// Servers that are measured alternately.
 struct Sides(Vec<Side>);
 
 impl Turns for Sides {

@@ -46,7 +46,7 @@ Examples:
   sinew kv bench farm --out-of-line --emulate
   sinew kv bench drtm --get 50 --dist zipf";
 
-/// Turns between two looks at the interrupt, or, for the owner, for new clients.
+/// Turns between checks for an interrupt, or, for the owner, for new clients.
 const TURNS_PER_LOOK: u32 = 1024;
 /// Longest value, in bytes, which a PUT carries in one request.
 const VALUE_SIZE_MAX: usize = 4096;

@@ -34,7 +34,7 @@ const BATCH_MAX: usize = 64;
 const VALUE_SIZE_MAX: usize = 4096;
 /// Requests drawn in advance.
 const TRACE: usize = 1 << 22;
-/// Requests between looks at the clock.
+/// Requests between readings of the clock.
 const STRETCH: usize = 4096;
 /// Time that the table is given, in seconds: nothing expires here.
 const NOW_S: u32 = 1;

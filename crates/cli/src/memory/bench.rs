@@ -45,7 +45,7 @@ Examples:
 
 /// Sizes that a request can have, in bytes.
 const SIZES: std::ops::RangeInclusive<usize> = 64..=16 << 20;
-/// Most requests in flight of a thread, and most threads.
+/// Most requests of a thread in flight, and most threads.
 const WINDOW_MAX: usize = 4096;
 const THREADS_MAX: usize = 64;
 
@@ -295,7 +295,7 @@ impl<D: Device + 'static> Donor<'_, D> {
         let arenas = (0..plan.threads)
             .map(|_| domain.arena(requests(0).arena_len()).context("registering memory for requests"))
             .collect::<anyhow::Result<Vec<Arena>>>()?;
-        // Memory of requests that the path does not know.
+        // Memory of requests that is not registered with the path.
         let foreign = (0..if plan.unregistered { plan.threads } else { 0 })
             .map(|_| Arena::private(requests(0).arena_len()).context("reserving memory for requests"))
             .collect::<anyhow::Result<Vec<Arena>>>()?;
@@ -310,7 +310,7 @@ impl<D: Device + 'static> Donor<'_, D> {
         let requests: Vec<Requests> = (0..plan.threads as u64).map(requests).collect();
         let cpus = &plan.setting.client_cpus;
         let crew = Crew::start(cpus, move |index| {
-            // The first arena is the thread's own, to which it copies where it has to.
+            // The first arena is the thread's own, to which it copies what is not registered.
             let mut arenas = arenas.clone();
             arenas.swap(0, index);
             let mut path = VerbsPath::new(&device, &domain, &arenas, &path_config)?;
@@ -359,7 +359,7 @@ struct EngineTurns {
     crew: Crew<Ask, (Slice, u64)>,
     size: usize,
     shared: sinew::mem::atomic::Arc<Shared>,
-    /// Counters of the engines when the measurement that counts began.
+    /// Counters of the engines at the start of the measurement, after the warm-up.
     before: EngineStats,
     sum: Slice,
     checked: u64,

@@ -55,7 +55,7 @@ impl ByArgs {
         Some(DeviceArgs { fabric, device: self.device.clone() })
     }
 
-    /// Checks these options, as far as that needs no look at the machine.
+    /// Checks these options, as far as that is possible without examining the machine.
     pub fn check(&self, address: &str) -> anyhow::Result<()> {
         match self.device_args(address) {
             Some(device) => device.check(),

@@ -1,4 +1,4 @@
-//! A mount that goes on when the command has returned.
+//! A mount that outlives the command which made it.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -186,7 +186,7 @@ fn step(host: &mut Kv) -> anyhow::Result<()> {
     Ok(host.rpc().rest(busy, Some(rest_ns))?)
 }
 
-/// The member's state, for people, who are told when it changes.
+/// The member's state as text, which is printed whenever it changes.
 fn says(status: &Status) -> String {
     let leader = status.leader.as_ref().map(|leader| leader.name.as_str());
     match (status.role, leader) {

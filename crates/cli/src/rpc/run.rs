@@ -1,4 +1,4 @@
-//! Runs a benchmark: a server, clients, and slices of calls and of their limit by turns.
+//! Runs a benchmark: a server, clients, and alternating slices of calls and of their limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

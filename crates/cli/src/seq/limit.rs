@@ -17,7 +17,7 @@ use sinew_harness::machine::{Pair, two_threads};
 const BURST: usize = 64;
 /// Signaling interval: one message in this many is signaled.
 const SIGNAL_EVERY: usize = 64;
-/// Turns between two looks at the clock.
+/// Turns between readings of the clock.
 const TURNS_PER_LOOK: u32 = 64;
 
 /// One side: a queue pair whose messages have no data.

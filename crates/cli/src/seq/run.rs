@@ -1,5 +1,5 @@
-//! Runs a measurement of a sequencer: its server, its clients, and slices of calls, of the comparison and of ranges by
-//! turns.
+//! Runs a measurement of a sequencer: its server, its clients, and alternating slices of calls, of the comparison and
+//! of ranges.
 
 use std::time::Duration;
 
@@ -223,7 +223,7 @@ impl Job for OnVerbs<'_, '_> {
     }
 }
 
-/// Measures the clients and the comparison by turns.
+/// Measures the clients and the comparison alternately.
 fn alternate(
     plan: &SequencerPlan,
     clients: Clients,

@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 impl Args {
-    /// Checks the options, as far as that needs no look at the machine.
+    /// Checks the options, as far as that is possible without examining the machine.
     fn check(&self) -> anyhow::Result<()> {
         self.device.check()?;
         if self.design == Design::Rpc {

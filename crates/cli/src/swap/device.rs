@@ -28,7 +28,7 @@ pub enum Source {
     Port(String, u16),
     /// A file.
     File(PathBuf),
-    /// A device that is attached already; only for taking it down.
+    /// A device that is attached already, to be released.
     Device(PathBuf),
 }
 
@@ -128,7 +128,7 @@ impl Source {
                 let listed =
                     tools::done(&["losetup", "--noheadings", "--output", "NAME", "-j", &file.to_string_lossy()])?;
                 let devices = || listed.lines().map(str::trim).filter(|device| !device.is_empty()).map(PathBuf::from);
-                // Others may have attached it to a device, too.
+                // Other programs may have attached the file to a device, too.
                 let ours = devices().find(|device| check_ours(device).is_ok());
                 ours.or_else(|| devices().next()).with_context(|| format!("{} is not on a loop device", file.display()))
             }
@@ -145,7 +145,7 @@ impl Source {
         }
     }
 
-    /// Form in which it is noted for a device.
+    /// Text that a device's note holds for this source.
     fn backend(&self) -> String {
         match self {
             Self::Socket(path) => format!("unix:{}", path.display()),
@@ -155,17 +155,17 @@ impl Source {
     }
 }
 
-/// File that notes what a device was set up for. It does not survive a reboot.
+/// Path of a device's note, a file that says what the device was set up for. It does not survive a reboot.
 fn note_path(device: &Path) -> PathBuf {
     Path::new("/run/sinew-swap").join(device.file_name().unwrap_or_default())
 }
 
-/// File that notes which process connected the device.
+/// Path of the file that says which process connected the device.
 fn client_path(device: &Path) -> PathBuf {
     note_path(device).with_extension("client")
 }
 
-/// The process that has connected a network block device, according to the kernel.
+/// ID of the process that has connected a network block device, according to the kernel.
 fn nbd_client(device: &Path) -> Option<String> {
     let path = Path::new(DEVICES).join(device.file_name()?).join("pid");
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
@@ -322,7 +322,7 @@ fn attach_nbd(server: &[&str], name: &str) -> anyhow::Result<Attached> {
     let shown = device.to_string_lossy().into_owned();
     let mut command = vec!["nbd-client"];
     command.extend(server);
-    // Options of a device that is paged to: its client must not wait for memory either.
+    // Options of a device that is swapped to: `-swap` keeps its client, too, from waiting for memory.
     command.extend([shown.as_str(), "-name", name, "-block-size", "4096", "-swap"]);
     tools::done(&command)?;
     let attached = |bytes| Attached { device: device.clone(), bytes, is_new: false, file: None, is_kept: false };

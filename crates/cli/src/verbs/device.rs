@@ -49,7 +49,7 @@ pub trait Job {
 }
 
 impl DeviceArgs {
-    /// Checks these options, as far as that needs no look at the machine.
+    /// Checks these options, as far as that is possible without examining the machine.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.device.is_none() || self.fabric == Carried::Ibverbs, "--device applies to --fabric ibverbs");
         self.selector().map(|_| ())

@@ -16,7 +16,7 @@ use sinew_harness::{Comparison, histogram, limits};
 use super::device::Carried;
 use super::kind::Kind;
 
-/// Turns of a loop between two looks at the clock.
+/// Turns of a loop between readings of the clock.
 const GROUP: usize = 256;
 /// Length of a packet's header, when a message goes over shared memory, in bytes.
 const PACKET_HEADER: usize = 24;

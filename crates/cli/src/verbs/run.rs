@@ -1,4 +1,4 @@
-//! Runs a measurement: a server, client threads, and slices of the measurement and of its limit by turns.
+//! Runs a measurement: a server, client threads, and alternating slices of the measurement and of its limit.
 
 use std::sync::mpsc;
 use std::time::Duration;

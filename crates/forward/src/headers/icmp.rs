@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 
 use sinew_wire::checksum::Sum;
 
-/// What a router reports about a packet that it does not forward.
+/// Problem that a router reports about a packet that it does not forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// There is no route.

@@ -14,7 +14,7 @@ use sinew::ibverbs::{IbDevice, IbOptions};
 use crate::histogram;
 use crate::machine::{Idle, Pair, two_threads};
 
-/// Polls between two looks at the clock.
+/// Polls between readings of the clock.
 const POLLS_PER_LOOK: u64 = 64;
 /// Silence after which datagrams in flight are lost, in ns.
 const LOST_NS: u64 = 1_000_000_000;

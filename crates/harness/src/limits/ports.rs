@@ -18,7 +18,7 @@ use crate::machine::{Idle, Pair, two_threads};
 
 /// Most bytes that one side's messages take together: more than its caches hold.
 const MESSAGES_BYTES: usize = 64 << 20;
-/// Polls between two looks at the clock.
+/// Polls between readings of the clock.
 const POLLS_PER_LOOK: u64 = 64;
 /// Time after which an answer will not come any more.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -131,7 +131,7 @@ fn serve(mut end: End, stop: &AtomicBool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The side that asks, with so many messages that they do not all fit into its nearest cache.
+/// The side that asks, with more messages than its nearest cache holds.
 struct Client {
     end: End,
     to: Peer,

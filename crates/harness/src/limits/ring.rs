@@ -13,7 +13,7 @@ use crate::machine::{Idle, Pair, two_threads};
 const LINES: usize = 8192;
 /// Packets taken at a time, as in a port's burst.
 const BURST: usize = 32;
-/// Bursts between two looks at the clock.
+/// Bursts between readings of the clock.
 const BURSTS_PER_LOOK: u64 = 64;
 
 /// A packet of at most [`ring::INLINE_MAX`] bytes.

@@ -14,9 +14,9 @@ use super::store::Asks;
 use crate::run::Interrupted;
 use crate::workload::{KEY_LEN, fill_value, key_bytes};
 
-/// Time after which a GET that finds nothing but changes is given up, in ns.
+/// Time after which a GET is given up that always finds its item changing, in ns.
 const GIVE_UP_NS: u64 = 5_000_000_000;
-/// Lease of a lock in ns: far longer than the system keeps a thread waiting.
+/// Lease of a lock in ns: far longer than a thread waits for its processor.
 const LEASE_NS: u64 = 10_000_000_000;
 
 /// Plan of a store.

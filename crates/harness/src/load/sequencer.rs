@@ -8,7 +8,7 @@ use super::{Drive, Load, Slice, Span, State};
 
 /// Sampling interval: the latency of one batch in this many is recorded.
 const SAMPLE_EVERY: u64 = 32;
-/// Time after which an answer will not come any more, in ns.
+/// Silence after which the sequencer counts as gone, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// Greatest distance between the numbers of one slice.
 const SPAN_MAX: u64 = 1 << 36;

@@ -14,7 +14,8 @@ use super::design::{Design, Placement};
 use super::plan::{Message, Plan, Record, waits};
 use super::workload::Kind;
 
-/// Most completions, and most accesses, that a client handles in one turn, since others' turns go on meanwhile.
+/// Most completions, and most accesses, that a client handles in one turn: a longer turn would run ahead of the other
+/// actors.
 const TAKEN: usize = 8;
 /// Distance between two locks' records, in bytes.
 pub const RECORD: u64 = 4096;

@@ -26,14 +26,14 @@ pub enum Placement {
     Spread,
 }
 
-/// How an access is done.
+/// Way to make an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
     /// READs, which bypass the server's processor. Changes are calls, as by [`Design::WriteSend`].
     Reads(Chain),
     /// A WRITE into server memory that the server polls, and a SEND by datagram back (HERD).
     WriteSend,
-    /// SENDs by datagram both ways.
+    /// SENDs by datagram in both directions.
     SendSend,
     /// SENDs by datagram without payload: the header's immediate says everything.
     HeaderOnly,
@@ -43,7 +43,7 @@ pub enum Design {
     Atomics(Placement),
 }
 
-/// How completions are awaited.
+/// Way to wait for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// The core polls.
@@ -65,11 +65,11 @@ pub struct Settings {
     pub queue_pairs: usize,
     /// Whether payloads are inline in the work queue elements, where they fit.
     pub inline: bool,
-    /// One in this many requests that need no completion asks for one.
+    /// Signaling interval: of the requests that need no completion, one in this many asks for one.
     pub signal: usize,
-    /// How clients wait.
+    /// Way in which clients wait.
     pub client_wait: Wait,
-    /// How the server's threads wait.
+    /// Way in which the server's threads wait.
     pub server_wait: Wait,
     /// Threads of the server.
     pub threads: usize,

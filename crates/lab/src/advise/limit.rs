@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::trial::Outcome;
 use super::workload::{Goal, Kind};
 
-/// What keeps a run from doing more.
+/// Bottleneck of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// The processing units of the server's NIC that handle others' requests.

@@ -15,7 +15,7 @@ pub struct Plan {
     pub profile: Profile,
     /// The workload.
     pub workload: Workload,
-    /// How it is done.
+    /// The design.
     pub design: Design,
     /// Settings of the design.
     pub settings: Settings,
@@ -116,14 +116,14 @@ impl Plan {
     }
 }
 
-/// Record of the accesses that completed while it was measured.
+/// Record of the accesses that completed during the measurement.
 #[derive(Debug, Default)]
 pub struct Record {
     /// When the measurement begins.
     pub from_ns: Cell<u64>,
     /// Accesses completed since then.
     pub done: Cell<u64>,
-    /// How long accesses took, in ns, for the first [`SAMPLED_MAX`] of them.
+    /// Times of the first [`SAMPLED_MAX`] accesses, in ns.
     pub took_ns: RefCell<Vec<u64>>,
 }
 
@@ -138,7 +138,7 @@ impl Record {
         }
     }
 
-    /// Notes how long an access took.
+    /// Notes the time of an access.
     pub fn note_time(&self, began_ns: u64, now_ns: u64) {
         let mut took_ns = self.took_ns.borrow_mut();
         if now_ns >= self.from_ns.get() && took_ns.len() < SAMPLED_MAX {
@@ -157,7 +157,7 @@ impl Record {
     }
 }
 
-/// Summary of how long accesses took.
+/// Summary of the accesses' times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// Mean.
@@ -168,8 +168,8 @@ pub struct Times {
     pub p99_ns: u64,
 }
 
-/// What a core does next that has found nothing and waits as `wait` says. It last found something at `found_ns`, and
-/// its own next work, if there is any, is due at `next_ns`.
+/// Next step of a core that has found nothing and waits as `wait` says. It last found something at `found_ns`, and its
+/// own next work, if there is any, is due at `next_ns`.
 pub fn waits(wait: Wait, found_ns: u64, now_ns: u64, interrupt_ns: u64, next_ns: Option<u64>) -> Doing {
     let until_ns = found_ns + interrupt_ns;
     match (wait, next_ns) {

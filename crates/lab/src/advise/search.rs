@@ -66,7 +66,7 @@ pub fn is_better(a: &Tried, b: &Tried) -> bool {
     is_less(by_goal.into_iter().chain(costs(a, b)))
 }
 
-/// How far a run reached its goal: more is better.
+/// Merit of a run by the workload's goal: more is better.
 fn merit(it: &Tried) -> f64 {
     match it.plan.workload.goal {
         Goal::Throughput => it.outcome.rate_mops,
@@ -216,9 +216,9 @@ pub struct Found {
     pub is_complete: bool,
 }
 
-/// Ranks all designs with the best settings that were found. `goes_on` is told how much is done, from 0 to 1, and
-/// returns whether to look further. Once it returns false, each design that was not run yet is run once, and no more is
-/// tried. Designs take turns, so that none has better chances because it is searched for longer.
+/// Ranks all designs with the best settings that were found. `goes_on` is called with the part that is done, from 0 to
+/// 1, and returns whether to search further. Once it returns false, each design that was not run yet is run once, and
+/// no more is tried. Designs take turns, so that none has better chances because it is searched for longer.
 pub fn search(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f64) -> bool) -> Found {
     const COARSE: f64 = 0.1;
     const FINAL: f64 = 0.9;

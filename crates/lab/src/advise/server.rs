@@ -14,7 +14,7 @@ use super::workload::Kind;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Most slots that a thread looks at in one turn, since others' turns go on meanwhile.
+/// Most slots that a thread looks at in one turn: a longer turn would run ahead of the other actors.
 const LOOKED_AT: usize = 32;
 
 /// A client, as the thread knows it.
@@ -54,7 +54,7 @@ pub struct Worker {
     pub buffer_len: usize,
     /// Source of the answers that are not inline.
     pub data: Frozen,
-    /// Time that it has worked so far, in ns, without looks that found nothing.
+    /// Time that it has worked so far, in ns, not counting looks that found nothing.
     pub worked_ns: Rc<Cell<u64>>,
     pub state: State,
 }
@@ -87,7 +87,7 @@ impl Worker {
         let slots_each = self.plan.clients().div_ceil(self.peers.len().max(1)) as u64;
         let to_find = (slots_each / window).max(1);
         if std::mem::take(&mut self.state.rests) {
-            // The round has gone on meanwhile, to wherever it is now.
+            // While the thread was not simulated, its round over the slots went on; find where it is now.
             let looks = self.clock.now_ns() / (core.look_ns * slots_each).max(1);
             self.state.next = looks as usize % self.peers.len();
         }
@@ -220,7 +220,7 @@ impl Actor for Worker {
             return Doing::Work;
         }
         if self.slots.is_some() && self.state.in_vain < self.peers.len() {
-            // The round goes on. The thread polls, and finds at its place whatever comes meanwhile.
+            // The round is not complete, so the thread goes on polling, slot by slot.
             return Doing::Work;
         }
         self.state.in_vain = 0;

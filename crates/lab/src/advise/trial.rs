@@ -24,15 +24,15 @@ use crate::nics::cluster::{Lender, NicCluster};
 pub struct Outcome {
     /// Completed accesses per second, in millions.
     pub rate_mops: f64,
-    /// Accesses that completed while it was measured.
+    /// Accesses that completed during the measurement.
     pub done: u64,
-    /// How long accesses took; none if none was timed.
+    /// Times of the accesses; `None` if none was timed.
     pub times: Option<Times>,
-    /// CPU time per access of the clients' cores and of the server's, in ns, without looks that found nothing.
+    /// CPU time per access of the clients' cores and of the server's, in ns, not counting polls that found nothing.
     pub cpu_ns: (f64, f64),
-    /// How busy the clients' cores and the server's were with that work, from 0 to 1.
+    /// Share of the time that the clients' cores and the server's were busy with that work, from 0 to 1.
     pub cores: (f64, f64),
-    /// The NICs of the first client's host and of the server, while it was measured.
+    /// The NICs of the first client's host and of the server, during the measurement.
     pub nics: [(NicStats, NicUse); 2],
     /// Length of the measurement.
     pub measured_ns: u64,
@@ -331,7 +331,7 @@ pub fn run(plan: &Rc<Plan>, length: Length) -> Outcome {
     }
 }
 
-/// What a NIC did between two moments, and how busy it was.
+/// Counters of a NIC between two moments, and its use.
 fn between(before: (NicStats, NicUse), after: (NicStats, NicUse), from_ns: u64, to_ns: u64) -> (NicStats, NicUse) {
     let part = |of: fn(&NicUse) -> f64| {
         let (before, after) = (of(&before.1) * from_ns as f64, of(&after.1) * to_ns as f64);

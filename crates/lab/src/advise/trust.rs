@@ -1,10 +1,10 @@
-//! How far the model's results can be believed.
+//! Trust in the model's results: how far they can be believed.
 
 use super::plan::Plan;
 use super::trial::Outcome;
 use super::workload::{Goal, Kind, Load};
 
-/// How far figures can be believed.
+/// Trust in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
     /// The level of trust, in a word.
@@ -13,7 +13,7 @@ pub struct Trust {
     pub warnings: Vec<String>,
 }
 
-/// How far a NIC's model was compared with published figures.
+/// Extent to which a NIC's model was compared with published figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// It was, for workloads of this kind.

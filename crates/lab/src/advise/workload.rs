@@ -15,7 +15,7 @@ pub enum Kind {
     Reads,
 }
 
-/// What to optimise.
+/// Figure to optimise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Time of one access, for a client that makes one at a time.
@@ -52,7 +52,7 @@ pub struct Workload {
     pub client_cpu: Load,
     /// Other load on the server's processors.
     pub server_cpu: Load,
-    /// What to optimise.
+    /// Figure to optimise.
     pub goal: Goal,
     /// Whether another client keeps 4 MB of READs in flight from the same server.
     pub bulk: bool,

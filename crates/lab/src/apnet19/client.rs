@@ -16,12 +16,12 @@ use sinew_sim::{Actor, Doing, SimClock, SimCq, SimQp};
 use super::server::{REQUEST, SIGNAL_EVERY, SLOT};
 use super::ways::{Kind, Notice, Way};
 
-/// Most completions taken in one turn, since others' turns go on meanwhile.
+/// Most completions taken in one turn: a longer turn would run ahead of the other actors.
 const BURST: usize = 4;
 /// Bytes of each access but the last, if several dependent accesses lead to an object.
 const POINTER: usize = 8;
 
-/// What the clients of a run fetched together.
+/// Objects that the clients of a run fetched together.
 #[derive(Debug)]
 pub struct Tally {
     from_ns: u64,

@@ -20,7 +20,7 @@ use crate::nics::cluster::NicCluster;
 /// An experiment to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How objects are fetched.
+    /// Way to fetch objects.
     pub kind: Kind,
     /// Bytes of an object.
     pub len: usize,
@@ -145,7 +145,7 @@ impl Run<'_> {
 
     /// Adds transfers of 4 MB, one after the other, between a client's host and the servers'.
     fn add_bulk(&mut self, host: usize, moved: &Rc<RefCell<u64>>) {
-        // Transfers go the way of the objects: READs compete with READs, and answers with WRITEs from the servers'
+        // Transfers go in the objects' direction: READs compete with READs, and answers with WRITEs from the servers'
         // host.
         let reads = matches!(self.plan.kind.way, Way::Read { .. });
         let (near, far) = if reads { (host, 0) } else { (0, host) };

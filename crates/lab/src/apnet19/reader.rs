@@ -16,7 +16,7 @@ use crate::nics::cluster::NicCluster;
 /// Experiment for the adaptive reader.
 pub struct AdaptiveReader;
 
-/// What is read, and whether a computing program competes for the cores of both hosts.
+/// Object that is read, and whether a computing program competes for the cores of both hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     is_busy: bool,
@@ -45,7 +45,7 @@ pub const CASES: [Case; 8] = {
 const SETTLING_NS: u64 = 10_000_000;
 /// Time after that in which they are.
 const MEASURED_NS: u64 = 48_000_000;
-/// Time between two looks of a core that polls and finds nothing, in ns.
+/// Time between two polls of a core that finds nothing, in ns.
 const LOOKS_NS: u64 = 2_000;
 /// Bytes of a hop, which is the place of the next access.
 const HOP_LEN: u32 = RemoteMemory::BYTES as u32;
@@ -86,7 +86,7 @@ impl Sleep {
 }
 
 struct Reading {
-    /// Until then it sleeps, whatever comes: the competing program's slices begin there.
+    /// Time until which it sleeps, whatever arrives: the competing program's slices begin then.
     rests_until_ns: Rc<Cell<u64>>,
     sleep: Sleep,
     reader: Reader<SimVerbs, Next, SeededGenerator>,

@@ -10,7 +10,7 @@ use sinew_sim::{Actor, Doing, SimClock, SimCq, SimExposed, SimQp};
 pub const SLOT: usize = 64;
 /// Bytes of a request: a number and a key.
 pub const REQUEST: usize = 16;
-/// One in this many sends, whose completions nobody awaits, is signalled.
+/// Signaling interval: of the SENDs, whose completions nobody awaits, one in this many is signaled.
 pub const SIGNAL_EVERY: usize = 16;
 
 /// A client that sends requests.

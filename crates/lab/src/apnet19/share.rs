@@ -51,7 +51,7 @@ pub enum Beside {
 pub struct Moved {
     /// Millions of small requests a second.
     pub small_mops: f64,
-    /// What transfers moved, in Gb/s.
+    /// Rate of the transfers, in Gb/s.
     pub bulk_gbps: f64,
 }
 
@@ -205,7 +205,7 @@ struct Compared {
     scheduled: Moved,
     /// The lesser of the rate of small requests alone and that of half of the link.
     fair_small_mops: f64,
-    /// What the scheduled small requests leave of the link for transfers, in Gb/s.
+    /// Rate that the scheduled small requests leave of the link for transfers, in Gb/s.
     rest_gbps: f64,
 }
 

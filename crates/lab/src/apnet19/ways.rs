@@ -14,14 +14,14 @@ pub enum Way {
     SendSend,
 }
 
-/// How processes notice completions and requests.
+/// Way in which processes notice completions and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// They sleep until a completion interrupts.
     Interrupts,
     /// The client polls its completion queue, and the server its memory.
     Polling,
-    /// The client polls the memory to which an unsignalled READ brings the object.
+    /// The client polls the memory to which an unsignaled READ brings the object.
     PollingTargets,
 }
 
@@ -34,7 +34,7 @@ pub struct Kind {
     pub id: &'static str,
     /// Messages of a get.
     pub way: Way,
-    /// How they are noticed.
+    /// Way in which they are noticed.
     pub notice: Notice,
 }
 

@@ -57,11 +57,11 @@ impl Experiment for Table4 {
     }
 }
 
-/// What a rate counts.
+/// Requests that a rate counts.
 enum How {
     /// Requests that the host sends.
     Out(VerbsPlan),
-    /// Requests that it takes.
+    /// Requests that the host receives.
     In(VerbsPlan),
     /// Fetch-and-add on this many counters.
     Counters(u64),

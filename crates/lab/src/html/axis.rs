@@ -1,4 +1,4 @@
-//! Axes: the places of their marks, and how places are written.
+//! Axes: the places of their marks, and the marks' labels.
 
 /// Marks of an axis from 0 to at least `most`: about five, at round numbers. The last is the end of the axis.
 pub fn marks(most: f64) -> Vec<f64> {

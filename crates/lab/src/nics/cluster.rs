@@ -66,7 +66,7 @@ impl NicCluster {
         self.cluster.add(&name, [device.place()], Box::new(actor))
     }
 
-    /// What a host's NIC did, and how busy it was.
+    /// Counters of a host's NIC, and its use.
     pub fn nic(&self, host: usize) -> (NicStats, NicUse) {
         let network = self.cluster.network();
         let host = HostId(host);

@@ -35,7 +35,7 @@ impl Actor for Client {
             self.connections[completion.id as usize].2 -= 1;
             self.targets.extend(completion.buffers.pop());
         }
-        // Only one is posted in a turn, since others' turns go on meanwhile.
+        // Only one is posted in a turn: a longer turn would run ahead of the other actors.
         if let Some(target) = self.targets.pop() {
             did += 1;
             let index = self.generator.below(self.connections.len() as u64) as usize;

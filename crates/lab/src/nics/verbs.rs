@@ -53,9 +53,9 @@ pub struct Found {
     pub asking: (NicStats, NicUse),
     /// NIC of the first asked host, over the whole run.
     pub asked: (NicStats, NicUse),
-    /// What the first asking host's NIC did while it was measured.
+    /// Counters of the first asking host's NIC during the measurement.
     pub asking_delta: NicStats,
-    /// What the first asked host's NIC did while it was measured.
+    /// Counters of the first asked host's NIC during the measurement.
     pub asked_delta: NicStats,
     /// Time that was measured.
     pub measured_ns: u64,

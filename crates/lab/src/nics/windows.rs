@@ -45,7 +45,7 @@ impl Actor for Client {
         if self.left == 0 {
             (self.left, self.to_post) = (self.window, self.window);
         }
-        // Only a few are posted in a turn, since others' turns go on meanwhile.
+        // Only a few are posted in a turn: a longer turn would run ahead of the other actors.
         let now = self.to_post.min(POSTS_PER_TURN);
         if now > 0 {
             for _ in 0..now {

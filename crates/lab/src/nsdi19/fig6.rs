@@ -9,9 +9,9 @@ use crate::experiment::{Against, Experiment, Row};
 /// Experiment for Figure 6.
 pub struct Fig6;
 
-/// Length in bytes from which on section 6.4 states a share of the bandwidth of RDMA writes.
+/// Length in bytes from which section 6.4 states a share of the bandwidth of RDMA writes.
 const LARGE: usize = 32 << 10;
-/// That share, at least, in percent.
+/// Least value of that share, in percent.
 const PAPER_PERCENT: f64 = 70.0;
 /// Lengths of requests, in bytes.
 const LENS: [usize; 8] = [512, 2 << 10, 8 << 10, LARGE, 128 << 10, 512 << 10, 2 << 20, 8 << 20];

@@ -1,4 +1,4 @@
-//! Figures 6 and 7: throughput, and 99th percentile of the latency, of a database with each way to batch.
+//! Figures 6 and 7: throughput, and 99th percentile of the latency, of a database, for each way of batching.
 
 use sinew_remote_memory::engine::{Mode, Unlimited};
 

@@ -55,7 +55,7 @@ const fn way(id: &'static str, name: &'static str, config: PollerConfig, shared:
     Way { id, name, config, shared }
 }
 
-/// The paper's ways.
+/// The paper's ways to poll.
 const WAYS: [Way; 7] = [
     way("event", "Event", PollerConfig::EVENT, None),
     way("busy", "Busy", PollerConfig::SPIN, None),

@@ -60,7 +60,7 @@ impl Workload {
     }
 }
 
-/// Where the bytes of operations are (IV-A).
+/// Place of operations' bytes (IV-A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
     /// Copied to or from memory that was registered in advance (preMR).
@@ -76,9 +76,9 @@ pub struct Way {
     pub id: &'static str,
     /// Name in the figures.
     pub name: &'static str,
-    /// What is done with requests that have gathered.
+    /// Treatment of requests that have gathered.
     pub mode: Mode,
-    /// Where the requests' bytes are.
+    /// Place of the requests' bytes.
     pub bytes: Bytes,
 }
 
@@ -86,7 +86,7 @@ const fn way(id: &'static str, name: &'static str, mode: Mode, bytes: Bytes) -> 
     Way { id, name, mode, bytes }
 }
 
-/// The ways of Figure 6.
+/// The ways to batch in Figure 6.
 pub const WAYS: [Way; 7] = [
     way("single_pre", "Single preMR", Mode::Single, Bytes::Copied),
     way("merge_pre", "Merge preMR", Mode::Merge, Bytes::Copied),
@@ -100,15 +100,15 @@ pub const WAYS: [Way; 7] = [
 /// A run of the database.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// What is read and written.
+    /// Reads and writes of the database.
     pub workload: Workload,
-    /// How requests are batched.
+    /// Way to batch requests.
     pub way: Way,
     /// Threads, each on a core of its own.
     pub threads: usize,
     /// Mean time that each thread computes between two faults.
     pub compute_ns: u64,
-    /// How often requests are adjacent.
+    /// Chances that requests are adjacent.
     pub adjacent: Adjacent,
     /// Seed for everything random.
     pub seed: u64,
@@ -129,7 +129,7 @@ pub struct Adjacent {
 }
 
 impl Adjacent {
-    /// Such that merging with preMR leaves as many operations as in Table I.
+    /// Chances with which merging with preMR leaves as many operations as in Table I.
     pub const CALIBRATED: Self = Self { pages: 146, blocks: 140 };
 }
 
@@ -156,7 +156,7 @@ pub struct Found {
     pub kops: f64,
     /// Time of each fault, in ns.
     pub latency: Histogram<u64>,
-    /// What the engines did.
+    /// Counters of the engines.
     pub stats: EngineStats,
     /// Shares of the time for which the link to the host, the link from it and its NIC's requesters were busy.
     pub busy: [f64; 3],

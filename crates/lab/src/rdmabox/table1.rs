@@ -7,7 +7,7 @@ use crate::experiment::{Against, Experiment, Row};
 /// Experiment for Table I.
 pub struct Table1;
 
-/// The table: the way, millions of READs and thousands of WRITEs.
+/// The table: the way to batch, millions of READs, and thousands of WRITEs.
 const TABLE: [(&str, f64, f64); 6] = [
     ("single_pre", 13.2, 308.0),
     ("merge_pre", 11.5, 272.0),
@@ -17,7 +17,7 @@ const TABLE: [(&str, f64, f64); 6] = [
     ("hybrid_dyn", 11.0, 280.0),
 ];
 
-/// Ways whose rows have a shorter name elsewhere.
+/// Ways to batch whose rows have a shorter name elsewhere.
 const KNOWN: [(&str, &str); 3] = [("single_pre", "single"), ("merge_pre", "merged"), ("hybrid_dyn", "hybrid")];
 
 fn find(id: &str) -> Way {

@@ -26,7 +26,7 @@ use crate::services::charges::SharedWord;
 /// Time for a request's way through the queue, beside the lock: an estimate, some hundred instructions.
 pub const REQUEST_NS: u64 = 30;
 
-/// Time of a turn in which a thread finds nothing and looks into the queue, where others' requests wait for the window:
+/// Time of a turn in which a thread finds nothing and examines the queue, where others' requests wait for the window:
 /// an estimate.
 const VAIN_NS: u64 = 50;
 
@@ -41,9 +41,9 @@ pub struct Plan {
     pub depth: usize,
     /// Bytes of each request.
     pub len: usize,
-    /// Whether they write; else they read.
+    /// Whether the requests write; otherwise they read.
     pub writes: bool,
-    /// What is done with requests that have gathered.
+    /// Treatment of requests that have gathered.
     pub mode: Mode,
     /// Chance in a thousand that a request lies right behind the one that its thread made before; the others have
     /// random places.
@@ -69,7 +69,7 @@ pub struct Found {
     pub wqe_misses: f64,
     /// Fetches of a queue pair's state per element.
     pub state_misses: f64,
-    /// How busy the asking host's NIC was.
+    /// Use of the asking host's NIC.
     pub usage: NicUse,
     /// Operations per request.
     pub operations: f64,
@@ -337,7 +337,7 @@ pub fn run(profile: &Profile, plan: &Plan, admission: impl Admission + 'static) 
     }
 }
 
-/// What engines did between two moments.
+/// Counters of engines between two moments.
 pub fn since(now: &EngineStats, before: &EngineStats) -> EngineStats {
     let mut stats = *now;
     stats.reads -= before.reads;

@@ -36,7 +36,7 @@ pub struct Parts {
     pub handle_ns: u64,
     /// Its core, if an application computes on it, too.
     pub shared: Option<Rc<SharedCore>>,
-    /// Is told of each completion, by its request's number.
+    /// Called with the request's number of each completion.
     pub told: Box<dyn FnMut(u64)>,
 }
 

@@ -157,7 +157,7 @@ fn headline(same: &[&Row], bounds: &[&Row]) -> String {
 /// Error above which a row is counted as far off.
 const FAR: f64 = 0.3;
 
-/// How far each paper's rows are from the model's predictions. Calibrated rows are counted apart.
+/// Distance of each paper's rows from the model's predictions. Calibrated rows are counted apart.
 fn papers<'a>(results: &'a [Done<'_>]) -> String {
     let names: BTreeSet<&str> = results.iter().map(|done| done.experiment.paper()).collect();
     let line = |name: &&str| {

@@ -64,7 +64,7 @@ pub struct CacheFound {
     pub batch: f64,
     /// Percentage of GETs that found their key.
     pub hit_percent: f64,
-    /// How busy the server's NIC was.
+    /// Use of the server's NIC.
     pub usage: NicUse,
     /// Hash of everything that the network did.
     pub trace_hash: u64,

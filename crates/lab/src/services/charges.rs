@@ -3,7 +3,7 @@
 //! All times are the profile's:
 //!
 //! - a look at a slot: `look_ns`;
-//! - bytes of a request, copied out, and of an answer: `copy_line_ns` for 64 of them;
+//! - copying a request's bytes out, and an answer's: `copy_line_ns` for each 64 bytes;
 //! - an access to a table's memory: what is left of `memory_ns` since it was prefetched, with at most [`MISSES_MAX`] in
 //!   progress at a time (sigcomm14 4.1.1);
 //! - a word that several cores change: `contended_ns` if another core changed it last, one change at a time; else

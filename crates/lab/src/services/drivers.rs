@@ -7,7 +7,7 @@ use sinew_fabric::Clock;
 use sinew_harness::load::{Load, Slice, State};
 use sinew_sim::{Actor, Cluster, Doing, SimClock};
 
-/// Time between two looks of a finished driver at its peers.
+/// Time between two turns in which a finished driver tends its peers.
 const TENDING_NS: u64 = 200;
 
 /// Results of all drivers.
@@ -64,16 +64,16 @@ pub struct Driven<L> {
     /// Lengths of the slices that it is driven for: the last counts, the others warm up.
     slices_ns: Vec<u64>,
     begun: usize,
-    /// Time after which it looks again although nothing has come.
+    /// Time after which it has a turn although nothing has arrived.
     look_ns: u64,
     found: Rc<RefCell<Found>>,
     at_end: Option<AtEnd<L>>,
-    /// Whether it goes on tending its peers once it is done, and whether it is done.
+    /// Whether it keeps tending its peers once it is done (`stays`), and whether it is done (`is_over`).
     stays: bool,
     is_over: bool,
 }
 
-/// What is done with a driver at its end.
+/// Function that is called with a driver when it ends.
 type AtEnd<L> = Box<dyn FnOnce(&mut L)>;
 
 impl<L: Load> Driven<L> {
@@ -94,7 +94,7 @@ impl<L: Load> Driven<L> {
         }
     }
 
-    /// Has something done with the driver at its end.
+    /// Calls `look` with the driver when it ends.
     #[must_use]
     pub fn at_end(self, look: impl FnOnce(&mut L) + 'static) -> Self {
         Self { at_end: Some(Box::new(look)), ..self }

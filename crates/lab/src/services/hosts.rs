@@ -53,7 +53,7 @@ impl Hosts {
         self.open(1 + number % self.clients)
     }
 
-    /// How busy the server's NIC was.
+    /// Use of the server's NIC.
     pub fn usage(&self) -> NicUse {
         self.network.nic_use(HostId(0)).expect("the server has a NIC")
     }

@@ -63,7 +63,7 @@ pub struct IndexFound {
     pub median_ns: u64,
     /// 99th percentile of the times.
     pub p99_ns: u64,
-    /// How busy the server's NIC was.
+    /// Use of the server's NIC.
     pub usage: NicUse,
     /// Hash of everything that the network did.
     pub trace_hash: u64,

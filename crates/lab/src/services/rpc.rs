@@ -94,7 +94,7 @@ pub struct RpcFound {
     pub mops: f64,
     /// Median time of the calls.
     pub median_ns: u64,
-    /// How busy the first host's NIC was.
+    /// Use of the first host's NIC.
     pub usage: NicUse,
     /// Hash of everything that the network did.
     pub trace_hash: u64,

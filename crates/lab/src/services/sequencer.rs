@@ -78,7 +78,7 @@ pub struct SequencerFound {
     pub numbers: u64,
     /// The greatest number plus one.
     pub end: u64,
-    /// How busy the server's NIC was.
+    /// Use of the server's NIC.
     pub usage: NicUse,
     /// Hash of everything that the network did.
     pub trace_hash: u64,

@@ -75,7 +75,7 @@ pub struct StoreFound {
     pub percentiles_ns: [u64; 2],
     /// Operations of all clients.
     pub ops: Ops,
-    /// How busy the server's NIC was.
+    /// Use of the server's NIC.
     pub usage: NicUse,
     /// Hash of everything that the network did.
     pub trace_hash: u64,

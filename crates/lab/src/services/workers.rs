@@ -7,10 +7,10 @@ use sinew_fabric::Clock;
 use sinew_herd::{Service, Worker, WorkerConfig};
 use sinew_sim::{Actor, Doing, SimClock, SimVerbs};
 
-/// Least time between two looks of a worker that found nothing in a whole round.
+/// Least time between two polls of a worker that found nothing in a whole round.
 const POLL_NS: u64 = 100;
 
-/// What workers have done, for others to see.
+/// Counts of the workers' work, shared with the experiment.
 #[derive(Debug, Default)]
 pub struct Serving {
     /// Requests answered.

@@ -37,7 +37,7 @@ impl Shared {
     }
 }
 
-/// How long the client of a call waits for its completion.
+/// Time for which the client of a call waits for its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// For ever.
@@ -48,7 +48,7 @@ pub enum Patience {
     Cancels,
 }
 
-/// A moment in time that lets one tell later whether a packet that was sent then must have arrived.
+/// A moment, with enough to tell later whether a packet that was sent then must have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// Time on the cluster's clock.
@@ -151,14 +151,14 @@ impl Ledger {
         self.calls.get(&call).is_some_and(|known| known.patience != Patience::Endless)
     }
 
-    /// Notes that the client cancels a call, of whose completion it will be told.
+    /// Notes that the client cancels a call, whose completion is still reported to it.
     pub fn cancel(&mut self, call: u64, now: Moment) {
         if let Some(known) = self.calls.get_mut(&call) {
             known.stopped.get_or_insert(now);
         }
     }
 
-    /// Notes that the client stops waiting for a call and must not be told of its completion.
+    /// Notes that the client stops waiting for a call, whose completion must not be reported to it.
     pub fn silence(&mut self, call: u64, now: Moment) {
         let Some(known) = self.calls.get_mut(&call) else { return };
         known.stopped.get_or_insert(now);
@@ -172,7 +172,8 @@ impl Ledger {
         self.calls.get(&call).filter(|known| !known.is_orphan).and_then(|known| known.stopped)
     }
 
-    /// Notes that a server finds a call abandoned that it keeps; `is_there` says that its client is still there.
+    /// Notes that a call which a server keeps is reported as abandoned; `is_there` says that the call's client is still
+    /// there.
     pub fn abandon(&mut self, call: u64, is_there: bool, time_ns: u64) {
         self.abandoned += 1;
         let Some(known) = self.calls.get_mut(&call) else { return };

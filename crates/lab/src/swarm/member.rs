@@ -19,13 +19,13 @@ use super::shelf::{Shelf, Turned};
 use super::{handlers, memory};
 use crate::programs::{Endpoint, turn};
 
-/// Time between two looks at its sessions, at which it also makes calls.
+/// Time between two checks of a member's sessions, at which it also makes calls.
 const LOOK_NS: u64 = 1_000_000;
-/// Time for which it waits before it opens a session again.
+/// Time for which a member waits before it opens a session again.
 const AGAIN_NS: u64 = 5_000_000;
-/// Probability that it closes a lane at a look, while calls may begin.
+/// Probability that a member closes a lane at such a check, while calls may begin.
 const CLOSES_LANE: f64 = 0.01;
-/// Share of sessions that are opened for a lane.
+/// Share of sessions that are opened for a lane other than the main one.
 const OF_LANES: f64 = 0.3;
 
 /// Orders of the swarm to a member, and what the member reports.
@@ -33,7 +33,7 @@ const OF_LANES: f64 = 0.3;
 pub struct Orders {
     pub begins_no_more: bool,
     pub last_calls: u32,
-    /// How rates must recover, once the member has to show that they do.
+    /// Required recovery of rates, once the member has to show it.
     pub recovery: Option<Recovery>,
     pub has_recovered: bool,
     pub closes: bool,
@@ -73,7 +73,7 @@ struct NewCall {
     request_len: usize,
     answer_len: usize,
     may_be_impatient: bool,
-    /// Whether it may be kept by its handler, have a lane, or be handed over.
+    /// Whether it may be kept by its handler, run on another lane, or be handed over.
     is_usual: bool,
 }
 
@@ -116,12 +116,12 @@ pub struct Member {
     handed: Vec<Handed>,
     shelf: Shelf,
     turned: Turned,
-    /// When it next looks at its sessions, and makes calls.
+    /// When it next checks its sessions, and makes calls.
     look_ns: u64,
     is_closing: bool,
     /// Trial of the session whose rate has to recover now.
     trial: Option<Trial>,
-    /// The sessions before this one have recovered.
+    /// Host whose session is tried next; the sessions to hosts before it have recovered.
     next_trial: usize,
     ledger: Shared,
     orders: Rc<RefCell<Orders>>,
@@ -304,7 +304,7 @@ impl Member {
         self.call_to(&NewCall { server, session, request_len, answer_len, may_be_impatient, is_usual: true })
     }
 
-    /// Draws a client, and returns its host and the session over which it can be called back.
+    /// Draws a client at random, and returns its host and the session over which it can be called back.
     fn way_back(&mut self) -> Option<(usize, SessionId)> {
         let drawn = self.generator.below(self.clients.len().max(1) as u64) as usize;
         let client = *self.clients.get(drawn)?;
@@ -536,7 +536,8 @@ impl Actor for Member {
         self.shelf.serve(&mut self.rpc);
         self.turned = Turned { host_ns: now_ns, time_ns: self.time.now_ns() };
         let doing = turn(&mut self.rpc);
-        // These come at once: all servers know by then what a later call of this turn tells them.
+        // Completions are recorded in the turn that brings them: a call sent in it may tell a server that an earlier
+        // call is over, and the ledger must know that first.
         self.see_completions();
         if doing == Doing::Work {
             self.see_all_handed();

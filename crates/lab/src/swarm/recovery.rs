@@ -1,4 +1,4 @@
-//! How soon the rates of sessions must recover once nothing is in their way.
+//! The pace at which sessions' rates must recover once nothing holds them back.
 
 use sinew_rpc::Algorithm;
 

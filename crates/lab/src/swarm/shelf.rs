@@ -1,6 +1,6 @@
 //! Calls that a member keeps: its program answers them later, perhaps when their clients no longer wait, or drops them.
 //!
-//! What these calls report of their clients is checked. A call is abandoned only if its client no longer waits or is
+//! The calls' reports about their clients are checked. A call is abandoned only if its client no longer waits or is
 //! gone. It is certain to be abandoned if the client is gone, has a later call in each of its slots, has let the call's
 //! deadline pass, or has said that it no longer waits and no packet was lost since.
 
@@ -22,8 +22,7 @@ const KEPT_NS: [u64; 5] = [0, 0, 30_000, 500_000, 3_000_000];
 /// answer.
 const KEPT_TO_THE_END: f64 = 0.3;
 const LET_GO: f64 = 0.1;
-/// Number of calls on the shelf from which on further ones are answered at once, since kept calls take memory from
-/// others.
+/// Number of calls on the shelf from which further ones are answered at once, since kept calls take memory from others.
 const KEPT_MAX: usize = 256;
 /// A turn that begins this long after a call's deadline has ended the call: it looks at many deadlines at a time, and
 /// then rests.

@@ -16,7 +16,7 @@ const MS_MIN: f64 = 0.001;
 /// Shortest retransmission time-out, in us.
 const TIMEOUT_US_MIN: f64 = 1.0;
 const SELECTIVE_CREDITS_MAX: u16 = 64;
-/// Shortest request, in bytes: it states the length of its answer.
+/// Shortest request, in bytes: a request states the length of its answer.
 pub(super) const REQUEST_LEN_MIN: usize = 4;
 const LEN_MAX: usize = 1 << 28;
 const WINDOW_MAX: usize = 1 << 16;
@@ -24,7 +24,8 @@ const ENDPOINTS_MAX: usize = 20_000;
 const SESSIONS_MAX: usize = 2_000_000;
 /// Most bytes of messages in flight at a time, which the simulating machine has to hold.
 const IN_FLIGHT_MAX: u64 = 8 << 30;
-/// Bytes that each call takes beside its data: heads of two buffers, rounding of their sizes, and its client's record.
+/// Bytes that each call takes beside its data: headers of two buffers, rounding of their sizes, and the client's
+/// record.
 const PER_CALL: u64 = 512;
 /// Most calls that all sessions together have room for.
 const SLOTS_MAX: usize = 8 * SESSIONS_MAX;
@@ -52,7 +53,7 @@ struct File {
     faults: Vec<Spanned<faults::Entry>>,
 }
 
-/// Fields of a workload. All that are missing are reported at once.
+/// Fields of a workload. All missing ones are reported at once.
 const FIELDS: [Fields; 4] = [
     Fields {
         table: "",

@@ -1,4 +1,4 @@
-//! A part of a workload's file whose fields are checked.
+//! Checks of the fields of one part of a workload's file, with errors that name its lines.
 
 use std::ops::{Range, RangeInclusive};
 

@@ -50,8 +50,8 @@ pub enum RunError {
     Stopped,
 }
 
-/// Runs a workload on a topology. Everything random follows from `seed`. `progress` is told how much is done, from 0 to
-/// 1, and returns whether to go on.
+/// Runs a workload on a topology. Everything random follows from `seed`. `progress` is called with the part that is
+/// done, from 0 to 1, and returns whether to go on.
 ///
 /// # Errors
 ///

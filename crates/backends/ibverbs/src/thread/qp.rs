@@ -26,7 +26,7 @@ use crate::work_id::WorkId;
 
 use states::PACKET_MASK;
 
-/// Most retries for a receiver that is not ready; this value means for ever.
+/// Most retries for a receiver that is not ready; this value means without limit.
 const RNR_RETRIES_MAX: u8 = 7;
 
 /// A queue pair on an [`IbDevice`](crate::IbDevice).
@@ -43,7 +43,8 @@ pub(crate) struct QpInner {
     /// Number of the first packet that we send.
     pub first_packet: u32,
     pub state: Cell<QpState>,
-    /// Whether the state is error although the device has nothing of ours: we flush whatever is posted.
+    /// Whether the queue pair is in error here while the device's is reset and has none of its work: we flush whatever
+    /// is posted.
     pub stopped: Cell<bool>,
     /// Most of our READs and atomics in flight, within both sides' limits.
     pub reads_out: Cell<u8>,
@@ -159,7 +160,7 @@ fn refused_qp(name: &str, config: &QpConfig, error: io::Error) -> VerbsError {
 }
 
 impl QpInner {
-    /// Describes a request in the chain's next place.
+    /// Writes a request into the chain's next work request.
     #[inline]
     fn describe(&self, work: &mut Work, request: &Request<'_>) -> Result<Option<Rc<AddressHandle>>, PostError> {
         let domain = &self.thread.domain;
@@ -353,8 +354,8 @@ impl Drop for QpInner {
         let destroyed = unsafe { (self.library().ibv_destroy_qp)(self.qp.as_ptr()) } == 0;
         self.thread.qps.borrow_mut().free(self.slot);
         if !destroyed {
-            // The device may still use everything that it was given: that is kept for good, with everything that it
-            // depends on.
+            // The device may still use everything that it was given, so that is leaked, with everything that it depends
+            // on.
             std::mem::forget((Rc::clone(&self.send_cq), Rc::clone(&self.receive_cq), Rc::clone(&self.thread)));
             return;
         }

@@ -1,7 +1,7 @@
 //! Expected traffic of requests on the PCIe links of both hosts, if the NICs' caches never miss (atc16 3.1, 3.2, 5.1,
 //! Figures 4, 5, 6 and 13a).
 //!
-//! Anything that a processor counts beyond that is misses (atc16 3.5).
+//! Anything that a processor counts beyond that is due to misses (atc16 3.5).
 
 use std::iter::Sum;
 use std::ops::{Add, Mul};

@@ -1,4 +1,4 @@
-//! Reads NIC profiles that people write in TOML: every parameter has its source.
+//! Reads NIC profiles from TOML files, in which every parameter has its source.
 
 use std::collections::BTreeMap;
 
@@ -241,7 +241,7 @@ impl Reader<'_> {
         base
     }
 
-    /// Reads the value and the source of a parameter.
+    /// Reads the value and the source of a parameter; `None` after reporting a problem.
     fn parameter(&mut self, path: &str, at: usize, entry: &DeValue<'_>) -> Option<(Value, String)> {
         let example = format!("{path} is {{ value = ..., source = \"...\" }}");
         let DeValue::Table(table) = entry else {

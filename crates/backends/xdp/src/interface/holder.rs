@@ -1,4 +1,4 @@
-//! The holder of the program on an interface, for errors.
+//! The process that holds the program on an interface, for error messages.
 
 use std::fs;
 

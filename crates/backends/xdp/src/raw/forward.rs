@@ -1,5 +1,5 @@
-//! A bare loop that forwards between two interfaces: two sockets, one memory, and new Ethernet addresses. It reads
-//! nothing of a packet.
+//! A bare loop that forwards between two interfaces: two sockets, one memory, and new Ethernet addresses. It reads no
+//! packets.
 
 use rustix::fd::OwnedFd;
 use sinew_fabric::PortError;

@@ -1,4 +1,4 @@
-//! Work that a network device does for its host, read and set by `ioctl`.
+//! Offloads of a network device, read and set by `ioctl`.
 
 use std::io;
 use std::mem::size_of;
@@ -9,12 +9,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use super::check;
 
 const GET_CHANNELS: u32 = 0x3c;
-/// Commands that ask whether the device computes checksums, and cuts packets.
+/// Commands that ask whether the device computes checksums and segments packets (GSO, TSO).
 const GET_TX_CHECKSUM: u32 = 0x16;
 const GET_CUTTING: u32 = 0x23;
 const GET_TCP_CUTTING: u32 = 0x1e;
-/// Commands that switch work which a device would do for the kernel: checksums of sent packets, and cutting and joining
-/// packets.
+/// Commands that switch a device's offloads: checksums of sent packets, segmentation (GSO, TSO), and joining of
+/// received packets (GRO).
 const SET_TX_CHECKSUM: u32 = 0x17;
 const SET_CUTTING: u32 = 0x24;
 const SET_TCP_CUTTING: u32 = 0x1f;

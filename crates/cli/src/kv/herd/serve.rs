@@ -59,7 +59,7 @@ pub fn parse_window(text: &str) -> Result<usize, String> {
 }
 
 const WINDOW_MAX: usize = 1024;
-/// Keys stored between two looks at the interrupt.
+/// Keys stored between checks for an interrupt.
 const KEYS_PER_LOOK: u64 = 1 << 16;
 /// Default window.
 pub const WINDOW: usize = 16;

@@ -123,7 +123,7 @@ impl Echoes {
         state.is_asked = false;
         state.next += rig.layout.slots as u64;
         self.left -= 1;
-        // One look at the clock ends one message and begins the next.
+        // One reading of the clock ends one message and begins the next.
         let is_sampled = rig.layout.slots == 1 || self.count.is_multiple_of(SAMPLE_EVERY);
         let now_ns = if is_sampled || state.began_ns > 0 { clock.now_ns() } else { 0 };
         if state.began_ns > 0 {

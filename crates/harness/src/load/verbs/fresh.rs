@@ -1,4 +1,4 @@
-//! One READ at a time, of what the server has written since the last one.
+//! One READ at a time, each of data that the server has written since the last one.
 
 use anyhow::{Context, anyhow, ensure};
 use sinew::fabric::Clock;

@@ -45,7 +45,7 @@ pub fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes that hexadecimal digits stand for; `None` if the value is not hexadecimal digits.
+/// Bytes that a value's hexadecimal digits stand for; `None` if it is not a text of such digits.
 pub fn bytes_of(value: &Value) -> Option<Vec<u8>> {
     let (pairs, []) = value.as_str()?.as_bytes().as_chunks::<2>() else { return None };
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
@@ -60,7 +60,7 @@ pub struct Flow {
     every: usize,
     batch: usize,
     unsignaled: u32,
-    /// Each request completes by itself, with its buffer, rather than with the next signaled one.
+    /// Whether each request completes by itself, with its buffer, rather than with the next signaled one.
     each: bool,
     /// Requests that each signaled one stands for, oldest first.
     signals: VecDeque<u32>,
@@ -112,7 +112,7 @@ impl Flow {
         over
     }
 
-    /// Whether the completion of the last requests would go unreported, since none is signaled.
+    /// Whether the last requests are unsignaled, so that their completion would go unreported.
     pub fn has_silent_tail(&self) -> bool {
         self.unsignaled > 0
     }
@@ -127,14 +127,14 @@ impl Flow {
 /// A pair of queue pairs, one on each side, and what belongs to it.
 pub struct Link<D: Device> {
     pub qp: Qp<D>,
-    /// UD queue pair for answers of an echo that was asked by WRITE.
+    /// UD queue pair for the answers of echoes whose requests are WRITEs.
     reply: Option<Qp<D>>,
     pub exposed: Option<<D::Domain as ProtectionDomain>::Exposed>,
     pub remote: Option<RemoteMemory>,
     /// Destination of datagrams.
     pub to: Option<Destination>,
     pub flow: Flow,
-    /// Messages, or requests, of this side so far.
+    /// Messages, or requests, that this side has made so far.
     pub made: u64,
     /// Sources of requests that are not inline, by their place in the window.
     staged: Vec<Option<Frozen>>,
@@ -166,7 +166,7 @@ pub struct Rig<D: Device> {
     side: Side,
     pub plan: VerbsPlan,
     pub layout: Layout,
-    /// A message that is being put together, and, in `seen`, one that is checked.
+    /// The message that is being put together; `seen` is one that is being checked.
     pub message: Vec<u8>,
     /// Messages of a list of WRITEs, one after another.
     messages: Vec<u8>,
@@ -221,7 +221,7 @@ impl<D: Device> Rig<D> {
         let config = QpConfig {
             send_depth,
             receive_depth: receives,
-            // A word says which message is asked for.
+            // For `fresh`, a word says which message is asked for.
             inline_max: if plan.inline {
                 plan.size.max(8)
             } else if plan.fresh {
@@ -345,7 +345,7 @@ impl<D: Device> Rig<D> {
         Ok(count)
     }
 
-    /// Waits as a thread does that found nothing. Returns whether it has slept.
+    /// Waits after a poll that found nothing. Returns whether the thread has slept.
     #[inline]
     pub fn rest(&mut self, wait: Wait) -> anyhow::Result<bool> {
         self.looks = self.looks.saturating_add(1);
@@ -393,7 +393,7 @@ impl<D: Device> Rig<D> {
             let place = &mut link.staged[turn as usize];
             let mut buffer = match place.take().map(Frozen::thaw) {
                 Some(Ok(buffer)) => buffer,
-                // This is the first time, or the queue pair still holds its reference.
+                // The place has no buffer yet, or the queue pair still holds a reference to it.
                 _ => {
                     let mut fresh = self.arena.alloc(len, len)?;
                     message::write_body(&mut fresh);
@@ -427,7 +427,7 @@ impl<D: Device> Rig<D> {
         }
         let RemoteMemory { address, rkey, len } = remote.context("the other side exposes no memory")?;
         let requests = (first..*made).zip(messages.chunks_exact(layout.size)).map(
-            // Otherwise each request is put together in memory, which costs more than the WRITE.
+            // Without inlining, each request is put together in memory, which costs more than the WRITE.
             #[inline(always)]
             |(nth, message)| {
                 let offset = layout.offset(layout.place(nth).0) as u64;

@@ -1,4 +1,4 @@
-//! Samples that are taken from time to time during a run.
+//! Samples that are taken at the end of each interval of a run.
 
 use sinew_sim::{LinkId, Topology};
 

@@ -1,4 +1,4 @@
-//! The ends of requests and receives, good and bad.
+//! Completion of requests and receives, successful or not.
 
 use sinew_fabric::verbs::{Completion, Opcode, QpState, Status};
 

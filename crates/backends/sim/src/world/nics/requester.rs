@@ -40,8 +40,8 @@ impl Nic {
 }
 
 impl World {
-    /// Rings for the requests that were pushed to a queue pair. Returns how long the core has to wait until the bus has
-    /// taken what it wrote.
+    /// Rings the doorbell for the requests that were pushed to a queue pair. Returns how long the core has to wait
+    /// until the bus has taken what it wrote.
     ///
     /// The core has reached `now_ps` in a turn that began at `turn_ps`. Its writes take their place on the bus when
     /// that time comes, since other actors' turns may be earlier.
@@ -324,7 +324,7 @@ impl World {
         }
     }
 
-    /// Completes a request that has done its work: its completion is written if it has one.
+    /// Completes a request whose work is done; if it is signaled, its completion is written first.
     fn complete_request(&mut self, nic: u32, slot: u32, epoch: u32, number: u64, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let Some(qp) = n.qp_of(slot, epoch) else { return };
@@ -337,7 +337,7 @@ impl World {
         }
     }
 
-    /// Answers a request for a payload that has reached memory.
+    /// Answers a DMA read of a payload, now that the read has reached memory.
     pub(super) fn read_payload(
         &mut self,
         nic: u32,
@@ -537,7 +537,7 @@ impl World {
         self.give_back(packet);
     }
 
-    /// Handles the news that the peer has no receive for a packet.
+    /// Handles a peer's notice that it has no receive for a packet (RNR NAK).
     fn not_ready(&mut self, nic: u32, slot: u32, psn: u32, now_ps: u64) {
         self.acknowledge(nic, slot, psn.wrapping_sub(1), now_ps);
         let number = self.number_of(nic, slot, psn);
@@ -545,7 +545,7 @@ impl World {
         let (retries, epoch) = (qp.config.rnr_retries, qp.epoch);
         qp.has_progress = true;
         if qp.is_resting {
-            // An earlier packet brought the same news.
+            // An earlier packet brought the same notice.
             return;
         }
         if retries < 7 && qp.not_ready_tries >= retries {
