@@ -11,7 +11,7 @@ use super::{Member, MemberError};
 use crate::client_wire::Answer;
 use crate::machine::StateMachine;
 use crate::sessions::Verdict;
-use crate::wire::{self, MemberId, Roles, SnapshotPlace};
+use crate::wire::{self, Roles, SnapshotPlace};
 
 /// Contents of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
