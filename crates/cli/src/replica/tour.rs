@@ -45,7 +45,7 @@ pub fn puts(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<F
         interrupt,
     };
     let measured = run.alternate(2, &mut sides, progress)?;
-    let figure = measured.figure("replica put", ": a PUT of 64 B", Unit::Ns, 0);
+    let figure = measured.figure("replica put", "a PUT of 64 B", Unit::Ns, 0);
     let mut figure = figure.beside(&measured, 1, Comparison::Baseline, "a read that one member answers alone");
     figure.setup =
         json!({ "members": NAMES.len(), "value_len": SHAPE.value_len, "in_flight": SHAPE.window, "fabric": "shm" });
