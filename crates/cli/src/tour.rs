@@ -263,7 +263,8 @@ impl Seen {
         }
         for ((name, _), seen) in SERVICES.iter().zip(&self.services) {
             if let Ok(figure) = seen {
-                let what = if figure.unit == figure::Unit::Mops { String::new() } else { format!(": {}", figure.title) };
+                let what =
+                    if figure.unit == figure::Unit::Mops { String::new() } else { format!(": {}", figure.title) };
                 others.add_row([format!("{name}{what}"), cell(figure), beside_what(figure)]);
             }
         }

@@ -42,13 +42,16 @@ pub struct Writers {
     is_over: Arc<AtomicBool>,
     /// Set before the mount is killed: from then on calls may fail.
     may_fail: Arc<AtomicBool>,
+    /// Set before the mount is stopped past its lease: the outcome of a call that was in flight may then be unknown,
+    /// which is an error too.
+    may_be_unknown: Arc<AtomicBool>,
     /// Set once the service has taken all that a killed mount had sent; writes from then on are later.
     is_heard: Arc<AtomicBool>,
 }
 
 impl Writers {
     pub fn start(point: &Path, count: usize, random: &mut SeededGenerator, shadows: &Shadows) -> Self {
-        let [is_over, may_fail, is_heard] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let [is_over, may_fail, may_be_unknown, is_heard] = [(); 4].map(|()| Arc::new(AtomicBool::new(false)));
         let threads = (0..count).map(|number| {
             let writer = Writer {
                 point: point.to_owned(),
@@ -56,17 +59,23 @@ impl Writers {
                 random: SeededGenerator::new(random.next_u64()),
                 shadows: shadows.clone(),
                 may_fail: may_fail.clone(),
+                may_be_unknown: may_be_unknown.clone(),
                 is_heard: is_heard.clone(),
             };
             let is_over = is_over.clone();
             std::thread::spawn(move || writer.run(&is_over))
         });
-        Self { threads: threads.collect(), is_over, may_fail, is_heard }
+        Self { threads: threads.collect(), is_over, may_fail, may_be_unknown, is_heard }
     }
 
     /// Lets calls fail from now on.
     pub fn may_fail(&self) {
         self.may_fail.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets the outcome of calls be unknown from now on.
+    pub fn may_be_unknown(&self) {
+        self.may_be_unknown.store(true, Ordering::SeqCst);
     }
 
     /// Lets threads begin nothing more.
@@ -91,6 +100,7 @@ struct Writer {
     random: SeededGenerator,
     shadows: Shadows,
     may_fail: Arc<AtomicBool>,
+    may_be_unknown: Arc<AtomicBool>,
     is_heard: Arc<AtomicBool>,
 }
 
@@ -107,6 +117,10 @@ impl Writer {
             };
             let done = self.step(file, &mut shadow);
             if let Err(error) = done {
+                let is_io = error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
+                if is_io && self.may_be_unknown.load(Ordering::SeqCst) && !self.may_fail.load(Ordering::SeqCst) {
+                    continue;
+                }
                 if !self.may_fail.load(Ordering::SeqCst) {
                     return shadow.note(format!("file {file} at {}: {error}", self.point.display()));
                 }
