@@ -11,6 +11,8 @@ use super::writers::{Shadows, Writers, look_at_all, make, shadows};
 use crate::mounts::remote::{Mounted, is_mounted};
 
 const MOUNTS: usize = 3;
+/// Lease of a mount.
+const LEASE: Duration = Duration::from_secs(10);
 /// Threads that use each mount.
 const THREADS: usize = 2;
 /// Kills between two looks at everything, and looks between two checks.
@@ -115,6 +117,9 @@ impl World {
         let away = if self.plan.below(8) == 0 { self.plan.ms(10_500, 13_000) } else { self.plan.ms(50, 3_000) };
         let Some(used) = self.mounts[index].as_mut().filter(|used| used.until.is_none()) else { return };
         if stops {
+            if away > LEASE {
+                used.writers.may_be_unknown();
+            }
             used.mounted.process.signal(Signal::STOP);
             used.until = Some(Instant::now() + away);
             return self.plan.say(&format!("mount {index} is stopped for {away:?}"));
