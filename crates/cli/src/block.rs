@@ -32,12 +32,15 @@ With --memory the device is this process's memory, and its contents are lost whe
 it is a volume in their memory, with --copies of every page at different donors. Data survives as long as one of its copies does, whoever else dies, and
 the next server that opens the volume by its name finds it again. A volume that does not exist yet is created, with --size. It has one writer:
 a new server waits until the last one has been silent for three seconds, and is refused while that one lives, unless --force takes the volume from it.
-What a replaced writer still writes never appears.
+Late writes of a replaced writer never appear.
+
 With --last-copy FILE a file of this host holds the whole volume as well: the device's bytes, and a trailer of 4 KB. Data that no donor has any more is read from
-the file; writes of such data fail. This costs the volume's size on disk, a second write of all data, and a sync of the file with each flush. A write is
+the file; writes of such data fail. This takes the volume's size on disk, a second write of all data, and a sync of the file with each flush. A write is
 done once the donors and the file's cache have it; a flush is done once the donors have flushed and the file has then been synced. A server that starts copies the file
 anew from the donors, and reads nothing that the file held before. The file belongs to one volume, by a random number that the volume got when it was created: the file of another
-volume, even one of the same name, is refused and left as it is, and so is anything that is not a regular file. When too few donors answer for ten seconds, the volume ends. From then on
+volume, even one of the same name, is refused and left as it is, and so is anything that is not a regular file.
+
+When too few donors answer for ten seconds, the volume ends. From then on
 the server reads its own file as long as the donors stay silent, even though another server may have taken the volume over. Once enough donors answer again, or one says that
 another server has the volume, every request fails until the server is restarted.
 
@@ -51,8 +54,9 @@ volume also `volume`: its status, and what it did; with --last-copy `last_copy`:
 
 Examples:
   sinew serve block --memory 1G --at unix:/run/memory.sock
-  sinew serve block udp://a:7200 udp://b:7200 udp://c:7200 --size 4G --key-file pool.key --at unix:/run/disk.sock
-  sinew serve block udp://a:7200 udp://b:7200 udp://c:7200 --last-copy /var/lib/disk.img --at unix:/run/disk.sock
+  D='udp://a:7200 udp://b:7200 udp://c:7200'
+  sinew serve block $D --size 4G --key-file pool.key --at unix:/run/disk.sock
+  sinew serve block $D --last-copy /var/lib/disk.img --at unix:/run/disk.sock
   nbdinfo 'nbd+unix:///?socket=/run/memory.sock'          elsewhere
   sinew serve block --memory 4G --at unix:/run/memory.sock --for-paging
   sinew swap on unix:/run/memory.sock                     elsewhere, as root

@@ -57,7 +57,7 @@ pub struct ThreadArgs {
     /// Threads, each with an endpoint of its own; further ones get NAME.1, NAME.2, ... or PORT+1, PORT+2, ...
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
-    /// Processor of each thread: given once for each thread, or as a list with commas
+    /// Processor to pin each thread to; repeat the option, or separate by commas
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pin: Vec<usize>,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub struct ThreadArgs {
 /// Form of a server's reports, and their reader.
 #[derive(clap::Args)]
 pub struct TellArgs {
-    /// Print JSON objects, one on each line: its addresses, and at its end what it did
+    /// Print JSON, one object per line: the addresses at the start, a summary at the end
     #[arg(long)]
     json: bool,
     /// Serve for a parent process: print `ready`, and end when standard input does

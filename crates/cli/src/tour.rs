@@ -320,7 +320,7 @@ impl Seen {
     }
 }
 
-const MEANING: &str = "Every answer, value and number was checked. A limit is what this machine allows for the same bytes with nothing above; \
+const MEANING: &str = "Every answer, value and number was checked. A limit is what this machine allows for the same bytes without Sinew; \
                        a baseline is something else that does as much, which ours may beat.";
 
 const NEXT: &str = "

@@ -44,6 +44,7 @@ pub struct RangeArgs {
 pub enum Command {
     /// Print a value
     Get {
+        /// The key
         key: String,
         /// Print one JSON object
         #[arg(long)]
@@ -53,6 +54,7 @@ pub enum Command {
     },
     /// Store a value
     Put {
+        /// The key
         key: String,
         /// Value; without it, standard input is read
         value: Option<String>,
@@ -61,6 +63,7 @@ pub enum Command {
     },
     /// Remove a key
     Delete {
+        /// The key
         key: String,
         #[command(flatten)]
         at: At,

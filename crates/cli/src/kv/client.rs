@@ -28,6 +28,7 @@ pub struct At {
 pub enum Command {
     /// Print a value
     Get {
+        /// The key
         key: String,
         /// Print one JSON object, with the item's metadata
         #[arg(long)]
@@ -37,6 +38,7 @@ pub enum Command {
     },
     /// Store a value
     Set {
+        /// The key
         key: String,
         /// Value; without it, standard input is read
         value: Option<String>,
@@ -51,12 +53,14 @@ pub enum Command {
     },
     /// Delete a key
     Delete {
+        /// The key
         key: String,
         #[command(flatten)]
         at: At,
     },
     /// Change an item's lifetime
     Touch {
+        /// The key
         key: String,
         /// Seconds from now until the item expires [default: never]
         #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
@@ -68,6 +72,7 @@ pub enum Command {
     // lower one.
     /// Add to a number
     Incr {
+        /// The key
         key: String,
         /// Number to add; a negative one is subtracted
         #[arg(default_value_t = 1, allow_negative_numbers = true)]

@@ -48,7 +48,7 @@ pub struct Args {
     /// values
     #[arg(long, value_enum, conflicts_with_all = ["get", "dist"])]
     mix: Option<Mix>,
-    /// Fabric that carries the requests; follows from --address [default: shm]
+    /// Fabric that carries the requests; taken from --address if that is given [default: shm]
     #[arg(long, value_enum)]
     fabric: Option<Fabric>,
     /// Address of a running `sinew serve cache` [default: a server is started in a process of its own]

@@ -29,7 +29,7 @@ pub enum Command {
 }
 
 const LATENCY_HELP: &str = "\
-Every answer is checked in full. The limit is the time of the same message there and back with nothing above. Over shm and hub: through two
+Every answer is checked in full. The limit is the round trip of the same message without the RPC layer. Over shm and hub: through two
 rings between two threads, and past 224 bytes between two bare ports, which copy it on arrival. Over udp: as one datagram
 between two sockets that spin; messages of more than 64,976 bytes have no ratio. Over ibverbs: as one datagram between
 two bare queue pairs of the device; messages that do not fit one have no ratio.
@@ -64,7 +64,7 @@ Example: sinew rpc bench scale --fabric shm --json";
 /// Options of every benchmark.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fabric that carries the calls; follows from --address
+    /// Fabric that carries the calls; taken from --address if that is given
     #[arg(long, value_enum)]
     fabric: Option<Fabric>,
     /// Address of a running `sinew rpc serve` [default: a server is started in a process of its own]
