@@ -103,7 +103,7 @@ Exit status:
   2    wrong usage: nothing was started
   3    a threshold (--fail-if-...) was missed
   4    thresholds were given, and the result is invalid
-  5    a check found something wrong
+  5    a check found something wrong, or what was asked for is not there
   130  interrupted by Ctrl-C before it was done (143: by SIGTERM)
 
 A server that is stopped by a signal ends with 0.";
@@ -220,7 +220,7 @@ enum Outcome {
     NotJudged,
     /// A threshold that the user gave was missed.
     ThresholdMissed,
-    /// A check found something wrong.
+    /// A check found something wrong, or what was asked for is not there, or not as expected.
     FoundWrong,
     /// The command failed, and has reported why.
     Failed,
