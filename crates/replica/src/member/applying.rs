@@ -89,7 +89,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             // All members refuse it alike.
             return Ok(());
         }
-        let Some(change) = change else { return Ok(()) };
+        let Some(change) = change else {
+            self.wishes.second_step(entry.index);
+            return Ok(());
+        };
         for member in change.voters.iter().chain(&change.learners) {
             self.members.insert(member.id, member.clone());
         }

@@ -71,6 +71,14 @@ impl Wishes {
         self.now = None;
     }
 
+    /// Notes that the second step of a change, in the entry at `at`, was applied: the old configuration has no say any
+    /// more.
+    pub fn second_step(&mut self, at: u64) {
+        if let Some(Wish { step: Step::Spreading { index, since_ns }, .. }) = &mut self.now {
+            (*index, *since_ns) = (at, None);
+        }
+    }
+
     /// Whether no change is in progress.
     pub fn is_idle(&self) -> bool {
         self.now.is_none()
@@ -268,7 +276,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             Step::Spreading { index, since_ns } => {
                 let since_ns = *since_ns.get_or_insert(now_ns);
-                if self.is_known_to_enough(*index) || now_ns - since_ns >= SPREAD_NS {
+                // A change that replaces a member has two steps, between which both configurations have to agree.
+                let is_between = !self.node.raft.prs().conf().to_conf_state().voters_outgoing.is_empty();
+                if !is_between && (self.is_known_to_enough(*index) || now_ns - since_ns >= SPREAD_NS) {
                     return self.clients.answer(wish.held, &Answer::Done);
                 }
             }
