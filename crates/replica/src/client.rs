@@ -342,7 +342,7 @@ impl<E: Endpoint> Client<E> {
     /// Handles the answer to a message of a [`Knock`].
     fn take_knock(&mut self, address: &str, completion: &Completion, now_ns: u64) {
         let Some(way) = self.ways.get_mut(address) else { return };
-        let (Some(session), Some(knock)) = (way.session, &way.knock) else { return };
+        let (Some(session), Some(knock)) = (way.session, &mut way.knock) else { return };
         let knocked = completion.result.is_ok().then(|| knock.hear(&completion.response));
         let at = self.addresses.iter().position(|known| known == address);
         match knocked {
@@ -381,7 +381,14 @@ impl<E: Endpoint> Client<E> {
         let address = self.addresses.get(at).cloned().unwrap_or_default();
         self.refused.clear();
         for id in self.pending.keys().copied().collect::<Vec<_>>() {
-            self.finish(id, Err(ClientError::Stranger { address: address.clone(), why }));
+            let may_have_run = self.pending.get(&id).is_some_and(|pending| pending.may_have_run);
+            let error = if may_have_run {
+                let (reached, silent) = (self.reached.clone(), self.silent.clone());
+                ClientError::NoAnswer { reached, silent, may_have_run }
+            } else {
+                ClientError::Stranger { address: address.clone(), why }
+            };
+            self.finish(id, Err(error));
         }
     }
 

@@ -388,7 +388,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
 
     /// Handles the answer to a message of a [`Knock`]; `None` if there was no answer.
     fn take_knock(&mut self, way: usize, answer: Option<&[u8]>, now_ns: u64) {
-        let State::Knocking(session, knock) = &self.ways.ways[way].state else { return };
+        let State::Knocking(session, knock) = &mut self.ways.ways[way].state else { return };
         let session = *session;
         match answer.map(|answer| knock.hear(answer)) {
             None => self.close(way, AGAIN_NS, now_ns),

@@ -299,9 +299,10 @@ fn a_cluster_with_a_key_serves_and_replaces_its_leader_and_refuses_strangers() {
         assert!(before > 100 && log.borrow().len() > before, "seed {seed}: {before}");
         check(&log.borrow());
     }
-    for wrong in [None, key(2)] {
-        let mut sim = Sim::with_key(3, false, 1, key(1));
-        let log = sim.writer_with(2, 0, wrong);
+    // A client with a key does not take the word of a cluster without one, either.
+    for (cluster, client) in [(key(1), None), (key(1), key(2)), (None, key(1))] {
+        let mut sim = Sim::with_key(3, false, 1, cluster);
+        let log = sim.writer_with(2, 0, client);
         sim.pass_ms(300);
         assert!(matches!(log.borrow()[..], [Event::Failed(ClientError::Stranger { .. })]), "{:?}", log.borrow());
     }

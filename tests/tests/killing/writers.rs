@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -42,16 +42,17 @@ pub struct Writers {
     is_over: Arc<AtomicBool>,
     /// Set before the mount is killed: from then on calls may fail.
     may_fail: Arc<AtomicBool>,
-    /// Set before the mount is stopped past its lease: the outcome of a call that was in flight may then be unknown,
-    /// which is an error too.
-    may_be_unknown: Arc<AtomicBool>,
+    /// Number of times that the mount was stopped past its lease. The outcome of the call that each thread had in
+    /// flight may then be unknown, which is an error too.
+    stops: Arc<AtomicUsize>,
     /// Set once the service has taken all that a killed mount had sent; writes from then on are later.
     is_heard: Arc<AtomicBool>,
 }
 
 impl Writers {
     pub fn start(point: &Path, count: usize, random: &mut SeededGenerator, shadows: &Shadows) -> Self {
-        let [is_over, may_fail, may_be_unknown, is_heard] = [(); 4].map(|()| Arc::new(AtomicBool::new(false)));
+        let [is_over, may_fail, is_heard] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let stops = Arc::new(AtomicUsize::new(0));
         let threads = (0..count).map(|number| {
             let writer = Writer {
                 point: point.to_owned(),
@@ -59,13 +60,13 @@ impl Writers {
                 random: SeededGenerator::new(random.next_u64()),
                 shadows: shadows.clone(),
                 may_fail: may_fail.clone(),
-                may_be_unknown: may_be_unknown.clone(),
+                stops: stops.clone(),
                 is_heard: is_heard.clone(),
             };
             let is_over = is_over.clone();
             std::thread::spawn(move || writer.run(&is_over))
         });
-        Self { threads: threads.collect(), is_over, may_fail, may_be_unknown, is_heard }
+        Self { threads: threads.collect(), is_over, may_fail, stops, is_heard }
     }
 
     /// Lets calls fail from now on.
@@ -73,9 +74,9 @@ impl Writers {
         self.may_fail.store(true, Ordering::SeqCst);
     }
 
-    /// Lets the outcome of calls be unknown from now on.
+    /// Lets the outcome of one call of each thread be unknown.
     pub fn may_be_unknown(&self) {
-        self.may_be_unknown.store(true, Ordering::SeqCst);
+        self.stops.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Lets threads begin nothing more.
@@ -100,7 +101,7 @@ struct Writer {
     random: SeededGenerator,
     shadows: Shadows,
     may_fail: Arc<AtomicBool>,
-    may_be_unknown: Arc<AtomicBool>,
+    stops: Arc<AtomicUsize>,
     is_heard: Arc<AtomicBool>,
 }
 
@@ -108,6 +109,7 @@ impl Writer {
     fn run(mut self, is_over: &AtomicBool) {
         have_own_files();
         let shadows = self.shadows.clone();
+        let mut unknown = 0;
         while !is_over.load(Ordering::SeqCst) {
             let file = self.random.below(FILES as u64) as usize;
             // The holder may be at a mount that is stopped.
@@ -118,7 +120,8 @@ impl Writer {
             let done = self.step(file, &mut shadow);
             if let Err(error) = done {
                 let is_io = error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
-                if is_io && self.may_be_unknown.load(Ordering::SeqCst) && !self.may_fail.load(Ordering::SeqCst) {
+                if is_io && unknown < self.stops.load(Ordering::SeqCst) && !self.may_fail.load(Ordering::SeqCst) {
+                    unknown = self.stops.load(Ordering::SeqCst);
                     continue;
                 }
                 if !self.may_fail.load(Ordering::SeqCst) {
