@@ -268,6 +268,8 @@ struct Health {
     last: Option<((usize, usize), (usize, usize))>,
     /// Refusals of donors at the last look.
     refusals: Vec<String>,
+    /// Room that a missing copy wanted at the last look.
+    wanted: Option<u64>,
 }
 
 impl Health {
@@ -276,6 +278,7 @@ impl Health {
         let refusals: Vec<String> = service.refusals().map(|(name, why)| format!("{name}: {why}")).collect();
         refusals.iter().filter(|refusal| !self.refusals.contains(refusal)).for_each(output::note);
         self.refusals = refusals;
+        self.look_for_room(service);
         let (degraded, ready) = (service.degraded(), service.donors_ready());
         let is_first = self.last.is_none() && ready.0 < ready.1;
         if self.last == Some((degraded, ready)) || is_first {
@@ -297,6 +300,18 @@ impl Health {
             )),
         }
         self.last = Some((degraded, ready));
+    }
+
+    /// Reports that a missing copy has no room.
+    fn look_for_room<D: Donors>(&mut self, service: &Files<D>) {
+        let wanted = service.room_wanted();
+        if let Some(len) = wanted.filter(|_| wanted != self.wanted) {
+            let mb = len >> 20;
+            output::note(format_args!(
+                "no donor has {mb} MB free in one piece for a missing copy: give more memory, or another donor"
+            ));
+        }
+        self.wanted = wanted;
     }
 }
 

@@ -16,8 +16,9 @@
 //! # Design
 //!
 //! - **Fencing.** A donor is fenced under the service's epoch before its pages are reserved. A slab that is taken out
-//!   of a segment is not used again in that epoch, since writes to it may be in flight; the next epoch's fence frees
-//!   it.
+//!   of a segment can only become a copy of the same segment again in that epoch, since writes to it may be in flight;
+//!   the next epoch's fence frees it.
+//! - **Room.** If no donor has room for a missing copy, segments without contents are given back.
 //! - **New copies.** Clients write to a new copy from its first moment (commits name the generation of the copies that
 //!   they wrote), while the service fills it with the pages of files. Pages that become free meanwhile wait for the end
 //!   of a step, so that the filling overwrites nothing newer.
@@ -35,6 +36,7 @@ mod graves;
 mod growth;
 mod lanes;
 mod memory;
+mod orphans;
 mod reads;
 mod repair;
 mod room;

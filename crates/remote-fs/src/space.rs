@@ -91,6 +91,11 @@ impl Space {
         })
     }
 
+    /// Whether all pages of a segment are free.
+    pub fn is_free(&self, segment: u32) -> bool {
+        self.segments.get(&segment).is_some_and(|segment| segment.free.len() == u64::from(segment.pages))
+    }
+
     /// The first run of pages at or after `from` that belong to files, cut to `max` pages: first, count.
     pub fn used(&self, segment: u32, from: u32, max: u32) -> Option<(u32, u32)> {
         let segment = self.segments.get(&segment)?;

@@ -148,6 +148,12 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         (lacking, segments().filter(|segment| whole(segment) == 0).count())
     }
 
+    /// Bytes that a donor must have free in one piece before the next missing copy can be made; `None` while there is
+    /// room for all of them.
+    pub fn room_wanted(&self) -> Option<u64> {
+        self.memory.wanted_len
+    }
+
     /// Number of donors that answer, and of all donors.
     pub fn donors_ready(&self) -> (usize, usize) {
         let lanes = &self.memory.lanes.0;

@@ -46,6 +46,11 @@ impl Lane {
         self.state == State::Ready
     }
 
+    /// Records that the donor refused a slab of `len` bytes: it has `free` bytes, as it says, but not in one piece.
+    pub fn refused(&mut self, len: u64, free: u64) {
+        self.free = free.min(len.saturating_sub(1));
+    }
+
     /// Whether it may have more to lend than is known.
     pub fn is_coming(&self) -> bool {
         !(self.is_given_up || self.is_ready() && self.knows_free)

@@ -11,7 +11,8 @@ use super::config::{Config, Failure};
 use super::graves::Graves;
 use super::growth::{self, Growth};
 use super::lanes::{Lane, Lanes, State};
-use super::repair::{self, Repair, STEP};
+use super::orphans::Orphans;
+use super::repair::{self, Plan, Repair, STEP};
 use super::store::Store;
 use crate::disk::Disk;
 use crate::kept::{Member, Op};
@@ -44,6 +45,7 @@ pub(super) struct Memory<D> {
     repair: Option<Repair>,
     repair_again_ns: u64,
     graves: Graves,
+    orphans: Orphans,
     failure: Option<Failure>,
     events: Vec<Event>,
     /// Whether the pages that can be reserved may have changed.
@@ -51,6 +53,8 @@ pub(super) struct Memory<D> {
     begun_ns: Option<u64>,
     look_ns: u64,
     now_ns: u64,
+    /// Length of a missing copy for which no donor has room.
+    pub wanted_len: Option<u64>,
 }
 
 impl<D: Donors> Memory<D> {
@@ -70,12 +74,14 @@ impl<D: Donors> Memory<D> {
             repair: None,
             repair_again_ns: 0,
             graves: Graves::default(),
+            orphans: Orphans::default(),
             failure: None,
             events: Vec::new(),
             has_changed: true,
             begun_ns: None,
             look_ns: 0,
             now_ns: 0,
+            wanted_len: None,
         };
         for (segment, members) in repair::abandoned(store, None) {
             // If the disk is full, this is retried later.
@@ -176,6 +182,7 @@ impl<D: Donors> Memory<D> {
             return Err(Error::Lost);
         }
         store.perform(&Op::Members { segment, members: rest })?;
+        out.iter().for_each(|member| self.orphans.add(segment, *member, &self.lanes));
         store.stats.lost_copies += out.len() as u64;
         self.has_changed = true;
         Ok(true)
@@ -259,6 +266,28 @@ impl<D: Donors> Memory<D> {
                 store.space.remove(segment);
             }
         }
+        self.make_room(store);
+    }
+
+    /// Gives a segment without contents back, if a missing copy has room nowhere else.
+    fn make_room<K: Disk>(&mut self, store: &mut Store<K>) {
+        let beside = (&self.orphans, &self.graves);
+        let copy = repair::without_room(store, &self.lanes, beside, self.config.copies);
+        self.wanted_len = copy.as_ref().map(|copy| copy.len);
+        let Some(segment) = copy.and_then(|copy| repair::to_give_back(store, &self.lanes, &copy)) else { return };
+        let members = store.kept.segments[&segment].members.clone();
+        if store.perform(&Op::Remove { segment }).is_err() {
+            return;
+        }
+        store.space.remove(segment);
+        self.has_changed = true;
+        for member in members.iter().filter(|member| self.lanes.reaches(member)).copied().collect::<Vec<_>>() {
+            if let Some(lane) = self.lanes.of(&member) {
+                self.free(lane, member.slab);
+                // The next look tells how much is free.
+                self.lanes.0[lane].look_ns = self.now_ns;
+            }
+        }
     }
 
     /// Removes copies that cannot be reached, of segments that have another copy within reach.
@@ -336,7 +365,10 @@ impl<D: Donors> Memory<D> {
                     self.end_repair(store, false);
                 }
             }
-            (Purpose::Repair(lane), _) => {
+            (Purpose::Repair(lane), result) => {
+                if let (Err(CallFailed::Refused(Refusal::Full { asked, free })), Some(_)) = (&result, self.repair) {
+                    self.lanes.0[lane].refused(*asked, *free);
+                }
                 self.end_repair(store, false);
                 if is_unreachable {
                     self.away(lane, again_ns);
@@ -378,12 +410,15 @@ impl<D: Donors> Memory<D> {
         (known.state, known.incarnation, known.look_ns) = (State::Ready, Some(incarnation), self.now_ns);
         (known.away_since_ns, known.is_given_up) = (None, false);
         self.has_changed = true;
+        let donor = self.lanes.0[lane].donor.0;
         if !is_first {
+            let place = |slab| slabs.iter().find(|lent| lent.slab == slab).map(|lent| lent.base);
+            self.orphans.fenced(donor, place);
             return self.expel_buried(lane);
         }
         self.graves.close(lane, None);
+        self.orphans.forget(donor);
         // Slabs not in use were requested by a service that died, or given up in an earlier epoch.
-        let donor = self.lanes.0[lane].donor.0;
         let is_used = |lent: &&Lent| {
             let mut all = store.kept.segments.values().flat_map(|segment| &segment.members);
             all.any(|member| (member.donor, member.incarnation, member.slab) == (donor, incarnation, lent.slab))
@@ -460,8 +495,7 @@ impl<D: Donors> Memory<D> {
                 self.lanes.0[lane].free = self.lanes.0[lane].free.saturating_sub(lent.len);
             }
             Err(CallFailed::Refused(Refusal::Full { free, .. })) => {
-                // The donor has this much free, but not in one piece.
-                self.lanes.0[lane].free = free.min(growth.slab_len.saturating_sub(1));
+                self.lanes.0[lane].refused(growth.slab_len, free);
                 growth.has_failed = true;
             }
             _ => growth.has_failed = true,
@@ -493,13 +527,28 @@ impl<D: Donors> Memory<D> {
             }
             self.repair_again_ns = self.now_ns + self.config.look_ns / 8;
             for (segment, members) in repair::abandoned(store, None) {
-                let _ = store.perform(&Op::Members { segment, members });
+                let half = store.kept.segments[&segment].members.iter().find(|member| !member.is_whole).copied();
+                if let (Some(half), Ok(_)) = (half, store.perform(&Op::Members { segment, members })) {
+                    self.orphans.add(segment, half, &self.lanes);
+                }
             }
-            let Some((segment, lane)) = repair::plan(store, &self.lanes, self.config.copies) else { return };
-            let len = u64::from(store.kept.segments[&segment].pages) * PAGE as u64;
-            self.repair = Some(Repair { segment, lane, to: None, next: 0, step: 0 });
-            let (volume, epoch) = (self.volume, self.epoch);
-            return self.call(lane, Purpose::Repair(lane), Call::Take { volume, epoch, len });
+            let beside = (&self.orphans, &self.graves);
+            return match repair::plan(store, &self.lanes, beside, self.config.copies) {
+                None => {}
+                Some(Plan::Take { segment, lane, len }) => {
+                    self.repair = Some(Repair { segment, lane, to: None, next: 0, step: 0 });
+                    let (volume, epoch) = (self.volume, self.epoch);
+                    self.call(lane, Purpose::Repair(lane), Call::Take { volume, epoch, len });
+                }
+                Some(Plan::Adopt { segment, lane, to }) => {
+                    let mut repair = Repair { segment, lane, to: None, next: 0, step: 0 };
+                    if repair.begin(store, to) {
+                        self.orphans.adopt(&to);
+                        self.repair = Some(repair);
+                        self.has_changed = true;
+                    }
+                }
+            };
         };
         let (Some(to), 0) = (repair.to, repair.step) else { return };
         let Some(segment) = store.kept.segments.get(&repair.segment) else { return self.end_repair(store, false) };
@@ -556,9 +605,12 @@ impl<D: Donors> Memory<D> {
     fn end_repair<K: Disk>(&mut self, store: &mut Store<K>, is_whole: bool) {
         store.unpin();
         let Some(repair) = self.repair.take() else { return };
-        if repair.end(store, is_whole) && is_whole {
+        let is_recorded = repair.end(store, is_whole);
+        if is_recorded && is_whole {
             store.stats.repaired += 1;
             self.repair_again_ns = self.now_ns;
+        } else if let (true, Some(to)) = (is_recorded, repair.to) {
+            self.orphans.add(repair.segment, to, &self.lanes);
         }
         self.has_changed = true;
     }

@@ -1,6 +1,8 @@
 //! Restoring a missing copy.
 
-use super::lanes::Lanes;
+use super::graves::Graves;
+use super::lanes::{Lane, Lanes};
+use super::orphans::Orphans;
 use super::store::Store;
 use crate::disk::Disk;
 use crate::kept::{Member, Op, Segment};
@@ -23,21 +25,99 @@ pub(super) struct Repair {
     pub step: u32,
 }
 
-/// Chooses a segment that lacks a copy, and a donor for it.
-pub(super) fn plan<K: Disk>(store: &Store<K>, lanes: &Lanes, copies: usize) -> Option<(u32, usize)> {
+/// Where a missing copy goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Plan {
+    /// To a slab of this many bytes that the donor is to be asked for.
+    Take { segment: u32, lane: usize, len: u64 },
+    /// To a slab that was one of the segment's copies before.
+    Adopt { segment: u32, lane: usize, to: Member },
+}
+
+/// A segment that lacks a copy.
+pub(super) struct Lacking {
+    pub segment: u32,
+    /// Bytes of a copy.
+    pub len: u64,
+    /// The donors that have one.
+    pub used: Vec<usize>,
+}
+
+/// The segments that lack a copy and have one to copy from.
+fn lacking<'a, K: Disk>(
+    store: &'a Store<K>,
+    lanes: &'a Lanes,
+    copies: usize,
+) -> impl Iterator<Item = Lacking> + use<'a, K> {
     let copies = copies.min(lanes.0.len());
-    let lacks = |segment: &Segment| {
+    let lacks = move |segment: &Segment| {
         segment.members.len() < copies
             && segment.members.iter().all(|member| member.is_whole)
             && segment.members.iter().any(|member| lanes.reaches(member))
     };
-    for (number, segment) in store.kept.segments.iter().filter(|(_, segment)| lacks(segment)) {
-        let used: Vec<usize> = segment.members.iter().filter_map(|member| lanes.of(member)).collect();
-        if let Some(lane) = lanes.with_room(u64::from(segment.pages) * PAGE as u64, &used).first() {
-            return Some((*number, *lane));
+    store.kept.segments.iter().filter(move |(_, segment)| lacks(segment)).map(|(number, segment)| {
+        let used = segment.members.iter().filter_map(|member| lanes.of(member)).collect();
+        Lacking { segment: *number, len: u64::from(segment.pages) * PAGE as u64, used }
+    })
+}
+
+/// Chooses a segment that lacks a copy, and a place for it.
+pub(super) fn plan<K: Disk>(
+    store: &Store<K>,
+    lanes: &Lanes,
+    (orphans, graves): (&Orphans, &Graves),
+    copies: usize,
+) -> Option<Plan> {
+    lacking(store, lanes, copies).find_map(|Lacking { segment, len, used }| {
+        let adopt = |times_max| {
+            let to = orphans.for_segment(segment, times_max, lanes, graves)?;
+            Some(Plan::Adopt { segment, lane: lanes.of(&to).filter(|lane| !used.contains(lane))?, to })
+        };
+        let take = || {
+            let not: Vec<usize> = used.iter().copied().chain(orphans.lanes_of(segment, lanes)).collect();
+            Some(Plan::Take { segment, lane: *lanes.with_room(len, &not).first()?, len })
+        };
+        // A slab that was taken out again after it had been adopted is at a donor that is likely in trouble.
+        adopt(1).or_else(take).or_else(|| adopt(u32::MAX))
+    })
+}
+
+/// A missing copy that another donor could have, if there were one with room.
+pub(super) fn without_room<K: Disk>(
+    store: &Store<K>,
+    lanes: &Lanes,
+    (orphans, graves): (&Orphans, &Graves),
+    copies: usize,
+) -> Option<Lacking> {
+    if lanes.0.iter().any(Lane::is_coming) {
+        return None;
+    }
+    lacking(store, lanes, copies).find(|Lacking { segment, len, used }| {
+        !lanes.with_room(0, used).is_empty()
+            && lanes.with_room(*len, used).is_empty()
+            && orphans.for_segment(*segment, u32::MAX, lanes, graves).is_none()
+    })
+}
+
+/// Chooses a segment without contents to be given back, so that there is room for this copy.
+pub(super) fn to_give_back<K: Disk>(store: &Store<K>, lanes: &Lanes, copy: &Lacking) -> Option<u32> {
+    let Lacking { segment, len, ref used } = *copy;
+    if store.space.is_free(segment) {
+        return Some(segment);
+    }
+    let free = store.kept.segments.iter().filter(|(number, _)| store.space.is_free(**number));
+    let mut at_lane = vec![(None, 0); lanes.0.len()];
+    for (number, segment) in free {
+        for lane in segment.members.iter().filter(|member| lanes.reaches(member)).filter_map(|m| lanes.of(m)) {
+            let (first, bytes) = &mut at_lane[lane];
+            first.get_or_insert(*number);
+            *bytes += u64::from(segment.pages) * PAGE as u64;
         }
     }
-    None
+    let suffices = |(lane, (first, bytes)): (usize, (Option<u32>, u64))| {
+        first.filter(|_| !used.contains(&lane) && lanes.0[lane].is_ready() && lanes.0[lane].free + bytes >= len)
+    };
+    at_lane.into_iter().enumerate().find_map(suffices)
 }
 
 /// Segments with copies that an earlier service began and did not finish, each with its whole copies.

@@ -1,0 +1,84 @@
+//! Slabs that were taken out of their segment while their donor still had them.
+//!
+//! Writes to such a slab may be in flight for as long as the epoch lasts, so it is not given back before the next one.
+//! All that a late write can hit is a page of the slab's own segment that its writer still has reserved. The slab can
+//! therefore become a copy of the same segment again, which also keeps their number bounded.
+
+use super::graves::Graves;
+use super::lanes::Lanes;
+use crate::kept::Member;
+
+/// A slab that belongs to no segment any more.
+#[derive(Clone, Copy, Debug)]
+struct Orphan {
+    segment: u32,
+    member: Member,
+    /// Whether it is a copy again.
+    is_used: bool,
+    /// How often it was taken out.
+    times: u32,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Orphans(Vec<Orphan>);
+
+impl Orphans {
+    /// Adds a slab that was taken out of a segment, unless its donor has forgotten it.
+    pub fn add(&mut self, segment: u32, member: Member, lanes: &Lanes) {
+        let is_it = |orphan: &&mut Orphan| (orphan.member.donor, orphan.member.slab) == (member.donor, member.slab);
+        match self.0.iter_mut().find(is_it) {
+            Some(known) => (known.is_used, known.times) = (false, known.times + 1),
+            None if lanes.is_fenced(&member) => {
+                let member = Member { is_whole: false, ..member };
+                self.0.push(Orphan { segment, member, is_used: false, times: 1 });
+            }
+            None => {}
+        }
+    }
+
+    /// A slab that can become a copy of a segment: one that was taken out at most `times_max` times, whose donor is
+    /// within reach and has cut off all clients that are gone.
+    pub fn for_segment(&self, segment: u32, times_max: u32, lanes: &Lanes, graves: &Graves) -> Option<Member> {
+        let is_free = |orphan: &&Orphan| {
+            let lane = lanes.of(&orphan.member);
+            (orphan.segment, orphan.is_used) == (segment, false)
+                && orphan.times <= times_max
+                && lanes.reaches(&orphan.member)
+                && lane.is_some_and(|lane| graves.of_lane(lane).is_empty())
+        };
+        self.0.iter().filter(is_free).min_by_key(|orphan| orphan.times).map(|orphan| orphan.member)
+    }
+
+    /// The donors with a slab that was taken out of a segment. Each of them gets no second one.
+    pub fn lanes_of(&self, segment: u32, lanes: &Lanes) -> Vec<usize> {
+        let of = |orphan: &Orphan| (orphan.segment == segment).then(|| lanes.of(&orphan.member)).flatten();
+        self.0.iter().filter_map(of).collect()
+    }
+
+    /// Records that a slab is a copy again.
+    pub fn adopt(&mut self, member: &Member) {
+        let is_it = |orphan: &&mut Orphan| (orphan.member.donor, orphan.member.slab) == (member.donor, member.slab);
+        if let Some(orphan) = self.0.iter_mut().find(is_it) {
+            orphan.is_used = true;
+        }
+    }
+
+    /// Takes over what a donor says of its slabs when it is fenced again: `place` gives the address of each that it
+    /// still has.
+    pub fn fenced(&mut self, donor: u64, place: impl Fn(u64) -> Option<u64>) {
+        self.0.retain_mut(|orphan| {
+            if orphan.member.donor != donor {
+                return true;
+            }
+            let base = place(orphan.member.slab);
+            orphan.member.base = base.unwrap_or(orphan.member.base);
+            base.is_some()
+        });
+    }
+
+    /// Forgets the slabs of a donor, which were given back, or are gone.
+    pub fn forget(&mut self, donor: u64) {
+        self.0.retain(|orphan| orphan.member.donor != donor);
+    }
+}
