@@ -33,8 +33,10 @@ fn a_table_is_measured_beside_what_memory_allows() {
             assert_eq!((&workload["keys"], &workload["dist"]), (&10_000.into(), &distribution.into()));
         }
         let batches: Vec<_> = results.iter().map(|result| result["setup"]["batch"].as_u64()).collect();
-        assert_eq!(batches, [Some(1), Some(8)]);
+        assert_eq!(batches, [Some(1), Some(8), None]);
         positive(&results[1], "/details/gain");
+        assert_eq!(results[2]["setup"]["pipeline"], 32);
+        positive(&results[2], "/details/gain");
     }
 }
 

@@ -4,7 +4,8 @@
 //! An index of buckets, each one cache line with eight slots of tag and position, leads to the items. They are in a
 //! circular log, in which new items overwrite the oldest ([`WhenFull::Evict`]), or in a heap, which evicts nothing and
 //! refuses items that do not fit ([`WhenFull::Refuse`]). A GET costs two cache misses, and so does a PUT of an existing
-//! key. [`Cache::prefetch_bucket`] and [`Cache::prefetch_item`] take these misses for a batch of requests at once.
+//! key. [`Cache::prefetch_bucket`] and [`Cache::prefetch_item`] take these misses for a batch of requests at once;
+//! a [`Pipeline`] takes them while other requests are served.
 //!
 //! One thread owns a [`Cache`]. To use several cores, make several caches, each for the keys of one [`Key::partition`].
 //! Where other threads need to read as well, [`Cache::reader`] makes them [`CacheReader`]s.
@@ -58,11 +59,13 @@ mod key;
 mod leave;
 mod limit;
 mod log;
+mod pipeline;
 mod reader;
 mod table;
 mod view;
 
 pub use key::{KEY_LEN_MAX, Key, KeyHasher, KnownKey};
+pub use pipeline::Pipeline;
 pub use reader::{CacheReader, Read};
 pub use table::{Cache, Item};
 

@@ -9,7 +9,7 @@ use rand::RngExt;
 use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::mem::Words;
-use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, Put};
+use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, Pipeline, Put};
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::workload::{self, KEY_LEN, KEYS_MAX, Request, Workload, check_value, fill_value, key_bytes};
 use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, figure, histogram, machine, units};
@@ -19,12 +19,12 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output, table};
 
 pub const HELP: &str = "\
-Fills the table of the cache. Then one thread serves a trace of requests drawn in advance: one at a time, and in batches whose cache misses
-overlap. Every value found is copied out and checked, in full from 16 bytes on. The limit is what the memory allows: the rate of
-pairs of random cache lines, one of the index and one of the items, read in batches of the same size from a table as large, with
-nothing else done.
+Fills the table of the cache. Then one thread serves a trace of requests drawn in advance: one at a time, in batches whose cache
+misses overlap, and in a pipeline, in which the misses of one request overlap with the service of others. Every value found is copied
+out and checked, in full from 16 bytes on. The limit is what the memory allows: the rate of pairs of random cache lines, one of the
+index and one of the items, read in the same way from a table as large, with nothing else done.
 
-There is a result for each batch size; thresholds apply to the largest.
+There is a result for each batch size, and one for the pipeline, to which thresholds apply.
 
 Example: sinew kv bench table --keys 8M --get 95 --dist uniform --json";
 
@@ -40,6 +40,39 @@ const STRETCH: usize = 4096;
 const NOW_S: u32 = 1;
 /// Words of a cache line.
 const LINE: usize = 8;
+/// Requests in the pipeline.
+const PIPELINE: usize = 32;
+
+/// The way in which requests are served, or pairs of lines read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// In batches of this many.
+    Batch(usize),
+    Pipeline,
+}
+
+impl Form {
+    /// The form, for titles.
+    fn text(self) -> String {
+        match self {
+            Self::Batch(size) => format!("batches of {size}"),
+            Self::Pipeline => format!("a pipeline of {PIPELINE}"),
+        }
+    }
+
+    /// Requests that are under way at a time.
+    fn width(self) -> usize {
+        match self {
+            Self::Batch(size) => size,
+            Self::Pipeline => PIPELINE,
+        }
+    }
+
+    /// Number of requests between two readings of the clock.
+    fn stretch(self) -> usize {
+        STRETCH / self.width() * self.width()
+    }
+}
 
 /// Options of `sinew kv bench table`.
 #[derive(clap::Args)]
@@ -58,8 +91,8 @@ pub struct Args {
 struct TablePlan {
     workload: Workload,
     value_size: usize,
-    /// Batch sizes in ascending order.
-    batches: Vec<usize>,
+    /// Batches in ascending order of their sizes, and the pipeline.
+    forms: Vec<Form>,
     setting: Setting,
 }
 
@@ -71,8 +104,9 @@ impl Args {
         let mut batches: Vec<usize> = self.batch.iter().map(|batch| usize::from(*batch)).collect();
         batches.sort_unstable();
         batches.dedup();
+        let forms = batches.into_iter().map(Form::Batch).chain([Form::Pipeline]).collect();
         let workload = self.workload.workload(8_000_000, KEYS_MAX)?;
-        Ok(TablePlan { workload, value_size, batches, setting: self.measure.setting((1, 0), false)? })
+        Ok(TablePlan { workload, value_size, forms, setting: self.measure.setting((1, 0), false)? })
     }
 }
 
@@ -83,22 +117,22 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.measure.show_all(&figures, || text)
 }
 
-/// A table that is served, and memory that is read, in batches of several sizes: two sides for each size.
+/// A table that is served, and memory that is read, in several forms: two sides for each form.
 struct TableTurns<'a> {
-    batches: &'a [usize],
+    forms: &'a [Form],
     server: Server<'a>,
     limit: Limit,
-    /// Latency of one request in ns, for each batch size.
+    /// Latency of one request in ns, for each form.
     latencies: Vec<Histogram<u64>>,
 }
 
 impl Turns for TableTurns<'_> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         let (at, is_limit) = (side / 2, side % 2 == 1);
-        let batch = self.batches[at];
+        let form = self.forms[at];
         Ok(Some(match is_limit {
-            true => self.limit.mops(batch, duration),
-            false => self.server.mops(batch, duration, &mut self.latencies[at])?,
+            true => self.limit.mops(form, duration),
+            false => self.server.mops(form, duration, &mut self.latencies[at])?,
         }))
     }
 
@@ -134,10 +168,10 @@ fn measure(plan: &TablePlan, progress: &mut Progress<'_>) -> anyhow::Result<(Vec
         }
     }
     let trace = plan.workload.trace(TRACE);
-    let server = Server { cache, trace: &trace, at: 0, round: 0, value, requests: 0 };
-    let latencies = plan.batches.iter().map(|_| histogram()).collect();
-    let mut turns = TableTurns { batches: &plan.batches, server, limit: Limit::new(keys, item)?, latencies };
-    let sides = 2 * plan.batches.len();
+    let server = Server { cache, trace: &trace, at: 0, round: 0, value, requests: 0, pipeline: Pipeline::default() };
+    let latencies = plan.forms.iter().map(|_| histogram()).collect();
+    let mut turns = TableTurns { forms: &plan.forms, server, limit: Limit::new(keys, item)?, latencies };
+    let sides = 2 * plan.forms.len();
     let run = plan.setting.run(sides, [], None, interrupt);
     let measured = run.alternate(sides, &mut turns, progress)?;
     let TableTurns { server, latencies, .. } = turns;
@@ -149,15 +183,16 @@ fn measure(plan: &TablePlan, progress: &mut Progress<'_>) -> anyhow::Result<(Vec
 }
 
 fn figure(plan: &TablePlan, measured: &Measured, at: usize, latency: Histogram<u64>, stats: &CacheStats) -> Figure {
-    let batch = plan.batches[at];
-    let title = format!("cache table, one thread, batches of {batch}");
+    let form = plan.forms[at];
+    let title = format!("cache table, one thread, {}", form.text());
     let figure = measured.figure("kv table", title, Unit::Mops, 2 * at);
-    let what = "pairs of random cache lines, read in batches of the same size";
+    let what = "pairs of random cache lines, read in the same way";
     let mut figure = figure.beside(measured, 2 * at + 1, Comparison::Limit, what);
     figure.latency = Some(latency);
     figure.setup = json!({
         "design": "table",
-        "batch": batch,
+        "batch": if let Form::Batch(size) = form { Some(size) } else { None },
+        "pipeline": if form == Form::Pipeline { Some(PIPELINE) } else { None },
         "workload": workload_json(&plan.workload, KEY_LEN),
         "seconds": plan.setting.duration.as_secs_f64(),
     });
@@ -166,7 +201,7 @@ fn figure(plan: &TablePlan, measured: &Measured, at: usize, latency: Histogram<u
         "items": stats.items,
         "item_bytes": stats.used_bytes,
         "index_bytes": stats.index_bytes,
-        "gain": if at > 0 && plan.batches[0] == 1 { measured.times(2 * at, 0).map(units::rounded) } else { None },
+        "gain": if at > 0 && plan.forms[0] == Form::Batch(1) { measured.times(2 * at, 0).map(units::rounded) } else { None },
     });
     figure
 }
@@ -181,7 +216,7 @@ fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
     let rows = figures.iter().map(|figure| {
         let fold = |pick: fn(f64, f64) -> f64| figure.slices.iter().copied().reduce(pick).unwrap_or(0.0);
         vec![
-            figure.setup["batch"].to_string(),
+            figure.setup["batch"].as_u64().map_or_else(|| "pipeline".to_owned(), |batch| batch.to_string()),
             figure.text(),
             format!("{} .. {}", units::figure(fold(f64::min)), units::figure(fold(f64::max))),
             figure.beside_text(),
@@ -195,14 +230,13 @@ fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
     let mut lines = vec![
         format!("{}; {:.1} % of the GETs hit.", workload_text(&plan.workload, KEY_LEN), hit_percent(stats)),
         format!("Items take {}, their index {}.", memory(stats.used_bytes), memory(stats.index_bytes)),
-        "The limit is pairs of random cache lines, read in batches of the same size; p50 and p99 are for one request."
-            .to_owned(),
+        "The limit is pairs of random cache lines, read in the same way; p50 and p99 are for one request.".to_owned(),
     ];
     lines.extend(
         figures
             .last()
             .and_then(|figure| figure.details["gain"].as_f64())
-            .map(|gain| format!("Batches gain {gain:.1} times.")),
+            .map(|gain| format!("The pipeline gains {gain:.1} times over one request at a time.")),
     );
     lines.extend(figure::complaints(figures));
     let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();
@@ -217,14 +251,14 @@ struct Server<'a> {
     round: u64,
     value: Vec<u8>,
     requests: u64,
+    pipeline: Pipeline<Request, PIPELINE>,
 }
 
 impl Server<'_> {
-    fn mops(&mut self, batch: usize, duration: Duration, latency: &mut Histogram<u64>) -> anyhow::Result<f64> {
+    fn mops(&mut self, form: Form, duration: Duration, latency: &mut Histogram<u64>) -> anyhow::Result<f64> {
         let began = Instant::now();
-        let mut served = 0;
+        let (mut served, stretch, width) = (0, form.stretch(), form.width());
         while began.elapsed() < duration {
-            let stretch = STRETCH / batch * batch;
             if self.at + stretch > self.trace.len() {
                 self.at = 0;
                 self.round += 1;
@@ -233,21 +267,50 @@ impl Server<'_> {
             self.at += stretch;
             // The first batch of a stretch is timed.
             let first = Instant::now();
-            let mut good = self.serve(&requests[..batch]);
-            latency.saturating_record(first.elapsed().as_nanos() as u64 / batch as u64);
-            for batch in requests[batch..].chunks_exact(batch) {
-                good &= self.serve(batch);
-            }
+            let mut good = self.serve(form, &requests[..width]);
+            latency.saturating_record(first.elapsed().as_nanos() as u64 / width as u64);
+            good &= match form {
+                Form::Pipeline => self.serve(form, &requests[width..]),
+                Form::Batch(_) => {
+                    requests[width..].chunks_exact(width).fold(true, |good, batch| self.serve(form, batch) & good)
+                }
+            };
             ensure!(good, "the table gave a wrong value");
             served += stretch;
+        }
+        while let Some((known, request)) = self.pipeline.pop(&self.cache) {
+            let bytes = key_bytes(request.key());
+            ensure!(self.serve_one(request, &known.with_bytes(&bytes)), "the table gave a wrong value");
         }
         self.requests += served as u64;
         Ok(served as f64 / began.elapsed().as_secs_f64() / 1e6)
     }
 
+    #[inline(always)]
+    fn serve(&mut self, form: Form, requests: &[Request]) -> bool {
+        match form {
+            Form::Batch(_) => self.serve_batch(requests),
+            Form::Pipeline => self.serve_pipelined(requests),
+        }
+    }
+
+    /// Takes requests into the pipeline, and serves those that come out. Returns whether all values were right.
+    fn serve_pipelined(&mut self, requests: &[Request]) -> bool {
+        let mut good = true;
+        for request in requests {
+            let bytes = key_bytes(request.key());
+            let key = self.cache.hasher().key(&bytes);
+            if let Some((known, request)) = self.pipeline.push(&self.cache, &key, *request) {
+                let bytes = key_bytes(request.key());
+                good &= self.serve_one(request, &known.with_bytes(&bytes));
+            }
+        }
+        good
+    }
+
     /// Serves a batch. Returns whether all values were right.
     #[inline(always)]
-    fn serve(&mut self, requests: &[Request]) -> bool {
+    fn serve_batch(&mut self, requests: &[Request]) -> bool {
         if let [request] = requests {
             let bytes = key_bytes(request.key());
             let key = self.cache.hasher().key(&bytes);
@@ -313,28 +376,49 @@ impl Limit {
     }
 
     /// Reads pairs of lines for `duration`. Returns millions a second.
-    fn mops(&self, batch: usize, duration: Duration) -> f64 {
+    fn mops(&self, form: Form, duration: Duration) -> f64 {
         let began = Instant::now();
-        let (mut read, mut at, mut sum) = (0usize, 0, 0u64);
+        let (mut read, mut at, mut sum, stretch) = (0usize, 0, 0u64, form.stretch());
         while began.elapsed() < duration {
-            let stretch = STRETCH / batch * batch;
             at = if at + stretch > self.lines.len() { 0 } else { at };
-            for batch in self.lines[at..at + stretch].chunks_exact(batch) {
-                let [index, items] = [0, 1].map(|which| batch.iter().map(move |pair| pair[which] as usize * LINE));
-                if batch.len() > 1 {
-                    index.clone().for_each(|line| self.index.prefetch_line(line));
-                    items.clone().for_each(|line| self.items.prefetch_line(line));
+            let pairs = &self.lines[at..at + stretch];
+            match form {
+                Form::Batch(size) => {
+                    pairs.chunks_exact(size).for_each(|batch| sum = sum.wrapping_add(self.batch(batch)))
                 }
-                for (index, item) in index.zip(items) {
-                    // The second load waits for the first, as it does in a table.
-                    let found = self.index.load(index);
-                    sum = sum.wrapping_add(self.items.load(item + (found >> 63) as usize));
-                }
+                Form::Pipeline => sum = sum.wrapping_add(self.pipeline(at, pairs.len())),
             }
             at += stretch;
             read += stretch;
         }
         black_box(sum);
         read as f64 / began.elapsed().as_secs_f64() / 1e6
+    }
+
+    #[inline(always)]
+    fn batch(&self, batch: &[[u32; 2]]) -> u64 {
+        let [index, items] = [0, 1].map(|which| batch.iter().map(move |pair| pair[which] as usize * LINE));
+        if batch.len() > 1 {
+            index.clone().for_each(|line| self.index.prefetch_line(line));
+            items.clone().for_each(|line| self.items.prefetch_line(line));
+        }
+        index.zip(items).fold(0, |sum, (index, item)| sum.wrapping_add(self.pair(index, item)))
+    }
+
+    /// Reads `count` pairs from `at` on, each after its lines were prefetched as [`Pipeline`] does.
+    fn pipeline(&self, at: usize, count: usize) -> u64 {
+        let line = |at: usize, which: usize| self.lines.get(at).map_or(0, |pair| pair[which] as usize * LINE);
+        (at..at + count).fold(0, |sum, at| {
+            self.index.prefetch_line(line(at + PIPELINE, 0));
+            self.items.prefetch_line(line(at + PIPELINE / 2, 1));
+            sum.wrapping_add(self.pair(line(at, 0), line(at, 1)))
+        })
+    }
+
+    #[inline(always)]
+    fn pair(&self, index: usize, item: usize) -> u64 {
+        // The second load waits for the first, as it does in a table.
+        let found = self.index.load(index);
+        self.items.load(item + (found >> 63) as usize)
     }
 }
