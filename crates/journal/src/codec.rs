@@ -69,6 +69,10 @@ pub(super) fn read_snapshot(bytes: &[u8]) -> Option<Snapshot> {
 
 /// Appends a record with number `sequence`, written when the record with number `synced` was known to be durable.
 /// Returns its checksum.
+///
+/// # Panics
+///
+/// If the record has 4 GiB or more.
 pub(super) fn write_record(
     bytes: &mut Vec<u8>,
     key: Key,
@@ -78,7 +82,8 @@ pub(super) fn write_record(
 ) -> u64 {
     let start = bytes.len();
     bytes.extend(RECORD.to_le_bytes());
-    bytes.extend((record.len() as u32).to_le_bytes());
+    let len = u32::try_from(record.len()).expect("a record is shorter than 4 GiB");
+    bytes.extend(len.to_le_bytes());
     bytes.extend(sequence.to_le_bytes());
     bytes.extend(synced.to_le_bytes());
     bytes.extend(before.to_le_bytes());

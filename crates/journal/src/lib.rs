@@ -289,6 +289,10 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Adds a record, which is durable once [`Self::sync`] has returned.
+    ///
+    /// # Panics
+    ///
+    /// If the record has 4 GiB or more.
     pub fn append(&mut self, record: &[u8]) {
         self.sequence += 1;
         self.last_sum =

@@ -218,10 +218,13 @@ fn catch(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: libc::
 }
 
 fn install_once() -> io::Result<()> {
-    let wake: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC)?;
-    let reader = wake.try_clone()?;
-    std::thread::Builder::new().name("sinew-interrupt".to_owned()).spawn(move || call_wakers(&reader))?;
-    WAKE_FD.store(wake.into_raw_fd() as u32, Ordering::Release);
+    // If an earlier attempt failed after this, its thread is there. The caller holds the lock of `STATE`.
+    if WAKE_FD.load(Ordering::Acquire) == NO_FD {
+        let wake: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let reader = wake.try_clone()?;
+        std::thread::Builder::new().name("sinew-interrupt".to_owned()).spawn(move || call_wakers(&reader))?;
+        WAKE_FD.store(wake.into_raw_fd() as u32, Ordering::Release);
+    }
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         if signal == libc::SIGHUP && is_ignored(signal)? {
             continue;

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::{Resource, getrlimit};
 use sinew_fabric::PortError;
 use sinew_mem::Region;
 use sinew_mem::atomic::plain::{Arc, AtomicU8, AtomicU32, Ordering};
@@ -217,10 +218,11 @@ pub(crate) fn borrowed(fd: &Arc<OwnedFd>) -> BorrowedFd<'_> {
 
 /// Turns the system's refusal to register memory into an error that names the remedy.
 pub(crate) fn registering(source: io::Error, len: u64) -> PortError {
-    if source.raw_os_error() == Some(libc::ENOBUFS) || source.raw_os_error() == Some(libc::ENOMEM) {
+    let is_short = matches!(source.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM));
+    if let Some(limit) = getrlimit(Resource::Memlock).current.filter(|_| is_short) {
         return PortError::Limit {
             what: format!("pinning {len} bytes for frames"),
-            limit: 0,
+            limit,
             remedy: "raise the limit on locked memory (ulimit -l), or use fewer chunks (?chunks=NUMBER)".to_owned(),
         };
     }

@@ -51,6 +51,8 @@ impl HostDisk {
     /// [`OpenFailed`].
     pub fn open(path: &Path) -> Result<Self, OpenFailed> {
         let system = |error| OpenFailed::System(path.to_owned(), error);
+        let new: Vec<&Path> =
+            path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists()).collect();
         fs::create_dir_all(path).map_err(system)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK)).map_err(system)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -59,9 +61,11 @@ impl HostDisk {
             Err(error) => return Err(system(error.into())),
         }
         let directory = File::open(path).map_err(system)?;
-        // The directory's own name must be durable, too.
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            File::open(parent).and_then(|parent| parent.sync_all()).map_err(system)?;
+        // The names of the directory, and of those above it that are new, must be durable, too. Even if it is not new,
+        // a process that made it may have died before it did this.
+        for folder in new.into_iter().chain([path]).filter_map(Path::parent) {
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(system)?;
         }
         Ok(Self { path: path.to_owned(), directory, files: HashMap::new(), _lock: lock })
     }
