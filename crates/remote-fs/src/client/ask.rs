@@ -22,8 +22,17 @@ pub(super) enum Attempt {
 impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// Sends a request on behalf of a caller until it is answered, or the time-out expires.
     pub(super) fn ask(&mut self, caller: &Caller, request: Request) -> Result<Answer, Failed> {
+        self.ask_of(0, caller, request)
+    }
+
+    /// Sends a request about pages that were reserved in this epoch of the service, on behalf of the client as a whole.
+    pub(super) fn ask_about_pages(&mut self, epoch: u32, request: Request) -> Result<Answer, Failed> {
+        self.ask_of(epoch, &Caller::default(), request)
+    }
+
+    fn ask_of(&mut self, epoch: u32, caller: &Caller, request: Request) -> Result<Answer, Failed> {
         let sequence = if request.changes() { self.begin_change()? } else { 0 };
-        let result = self.ask_numbered(caller, sequence, request);
+        let result = self.ask_numbered(epoch, caller, sequence, request);
         if sequence > 0 {
             self.client.sequences().end(sequence);
         }
@@ -49,7 +58,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    fn ask_numbered(&mut self, caller: &Caller, sequence: u64, request: Request) -> Result<Answer, Failed> {
+    fn ask_numbered(&mut self, epoch: u32, caller: &Caller, sequence: u64, request: Request) -> Result<Answer, Failed> {
         let until = self.now_ns() + self.client.config.service_timeout_ns;
         // The client number under which the request was first sent.
         let mut sent_as = None;
@@ -73,11 +82,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let settled = self.client.sequences().settled();
             let envelope = match message.take() {
                 Some(Envelope { caller, request, .. }) => {
-                    Envelope { client, secret, sequence, settled, caller, request }
+                    Envelope { client, secret, sequence, settled, epoch, caller, request }
                 }
                 None => {
                     let (caller, request) = (caller.clone(), request.clone());
-                    Envelope { client, secret, sequence, settled, caller, request }
+                    Envelope { client, secret, sequence, settled, epoch, caller, request }
                 }
             };
             let ask = Message::Ask(envelope);

@@ -133,7 +133,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let target = self.client.arena.alloc(len, len).map_err(|_| Failed::Memory)?;
         let at = copy.base + u64::from(stored.pages.first) * PAGE as u64;
         let mut transfers = [Transfer::new(*copy, Op::Read { at, target })];
-        self.transfer(&mut transfers);
+        self.transfer(&mut transfers, None);
         let [Transfer { target, error, .. }] = transfers;
         let bad = |is_wrong, why| Bad { copy: *copy, is_wrong, why };
         let Some(buffer) = target.filter(|_| error.is_none()) else {

@@ -14,6 +14,7 @@ use super::error::Failed;
 use super::file::File;
 use super::lane::Lane;
 use super::reach::Transfer;
+use super::shared::Identity;
 use crate::protocol::{Answer, Attr, EXTENTS_MAX, Error, Extent, PAGE, Pages, Place, Replica, Request, Sums, Time};
 
 /// Chunks in one commit, at most.
@@ -34,6 +35,8 @@ struct Job {
 /// The contents of one commit.
 #[derive(Default)]
 struct Batch {
+    /// The client as it was when the pages were reserved.
+    of: Identity,
     jobs: Vec<Job>,
     extents: Vec<Extent>,
 }
@@ -240,12 +243,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         len: u64,
         modified: Option<Time>,
     ) -> Result<(Attr, Vec<Extent>), Failed> {
-        let joined = self.client.identity().joined;
-        let mut batch = Batch::default();
+        // If the client joins anew before all pages are assigned, some are of a later epoch, and the service refuses the
+        // commit: its data is written again.
+        let of = self.client.identity();
+        let mut batch = Batch { of, ..Batch::default() };
         let result =
             self.assign(chunks, &mut batch).and_then(|()| self.put_and_commit(handle, &mut batch, len, modified));
         if let Err(error) = &result
-            && self.client.identity().joined == joined
+            && self.client.identity().joined == of.joined
         {
             match error {
                 // The service does not know the reservation.
@@ -255,7 +260,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     self.client.doubtful().push(batch.pages().collect());
                 }
                 _ => {
-                    self.client.reserve().add(joined, batch.pages());
+                    self.client.reserve().add(of.joined, batch.pages());
                 }
             }
         }
@@ -266,10 +271,10 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// service knows that we no longer wait for them, so it will not perform them any more.
     pub(super) fn settle_doubtful(&mut self) {
         loop {
-            let joined = self.client.identity().joined;
+            let Identity { joined, epoch, .. } = self.client.identity();
             let Some(mut pages) = self.client.doubtful().pop() else { return };
             let rest = pages.split_off(pages.len().min(EXTENTS_MAX));
-            let asked = self.ask_own(Request::GiveBack { pages: pages.clone() });
+            let asked = self.ask_about_pages(epoch, Request::GiveBack { pages: pages.clone() });
             if self.client.identity().joined != joined {
                 continue;
             }
@@ -329,7 +334,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let (extents, behind) = (extents.to_vec(), from + extents.len());
             let request =
                 Request::Commit { handle, size_min: len.min(end), mtime: modified, holes: Vec::new(), extents };
-            match self.ask_own(request) {
+            match self.ask_about_pages(batch.of.epoch, request) {
                 Ok(Answer::Attr(attr)) => (last, from) = (Some(attr), behind),
                 Ok(_) => return Err(Failed::Nonsense),
                 Err(Failed::Refused(Error::Copies)) => {
@@ -372,8 +377,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             if transfers.is_empty() {
                 return Ok(());
             }
-            let before = self.client.identity().joined;
-            self.transfer(&mut transfers);
+            self.transfer(&mut transfers, Some((batch.of.client, batch.of.epoch)));
             let mut failed: BTreeMap<(u32, u64), (Replica, String, bool)> = BTreeMap::new();
             for (transfer, segment) in transfers.iter().zip(&segments) {
                 if let Some(why) = &transfer.error {
@@ -392,7 +396,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             }
             // Perhaps it is this client that was cut off; the service's answer shows that.
             self.ask_own(Request::Heartbeat)?;
-            if self.client.identity().joined != before {
+            if self.client.identity().joined != batch.of.joined {
                 return Err(Error::Rejoin.into());
             }
             for ((segment, donor), (copy, why, is_late)) in failed {

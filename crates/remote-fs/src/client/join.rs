@@ -186,10 +186,10 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
 
     /// Sends a request under the new identity. Returns whether the service granted it.
     fn tell_one(&mut self, us: &Identity, request: Request, until: u64) -> Result<bool, Interrupted> {
-        let Identity { client, secret, .. } = *us;
+        let Identity { client, secret, epoch, .. } = *us;
         let settled = self.client.sequences().settled();
         let message =
-            Message::Ask(Envelope { client, secret, sequence: 0, settled, caller: Caller::default(), request });
+            Message::Ask(Envelope { client, secret, sequence: 0, settled, epoch, caller: Caller::default(), request });
         loop {
             let why = match self.attempt(&message, until)? {
                 Attempt::Answered(Reply::Answer(_)) => return Ok(true),
@@ -229,12 +229,13 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.flush_old();
         self.settle_doubtful();
         // Other clients may need what was reserved ahead.
+        let identity = self.client.identity();
         let is_idle = now.saturating_sub(self.client.wrote_ns()) > 4 * self.client.config.dirty_age_ns;
         if is_idle && self.client.reserve().spare() > 0 {
             let mut pages = self.client.reserve().shrink(RESERVE_PAGES_MAX.into());
             pages.truncate(EXTENTS_MAX);
             // If this fails, the pages are unavailable until the client leaves.
-            let _ = self.ask_own(Request::GiveBack { pages });
+            let _ = self.ask_about_pages(identity.epoch, Request::GiveBack { pages });
         }
     }
 

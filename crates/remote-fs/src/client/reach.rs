@@ -46,11 +46,12 @@ struct Idle {
 }
 
 impl<E: Endpoint, A: Approach> Lane<E, A> {
-    /// Carries out all transfers, and waits for their end.
-    pub(super) fn transfer(&mut self, transfers: &mut [Transfer]) {
+    /// Carries out all transfers, and waits for their end. Writes are to pages that this client reserved in this epoch,
+    /// `of`: they fail if it is another client by now, or the epoch is over.
+    pub(super) fn transfer(&mut self, transfers: &mut [Transfer], of: Option<(u64, u32)>) {
         // Admission to all donors comes first: while it is asked for, other events are dropped.
         for transfer in transfers.iter_mut() {
-            if let Err(why) = self.way(&transfer.copy) {
+            if let Err(why) = self.way(&transfer.copy, of) {
                 transfer.fail(why);
             }
         }
@@ -155,9 +156,12 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Has the donor admit this lane, unless it has done so.
-    fn way(&mut self, copy: &Replica) -> Result<(), String> {
+    fn way(&mut self, copy: &Replica, of: Option<(u64, u32)>) -> Result<(), String> {
         let identity = self.client.identity();
         let us = (identity.client, identity.epoch);
+        if of.is_some_and(|of| of != us) {
+            return Err("the service has forgotten the reservation of the pages".into());
+        }
         let key = copy.donor.0;
         if !self.donors.contains_key(&key) {
             let donors = self.client.donors();

@@ -157,17 +157,17 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     pub(super) fn reserve(&mut self, missing: u64) -> Result<(), Failed> {
         let ahead = u64::from(self.client.config.reserve_pages);
         let pages = missing.max(ahead).min(RESERVE_PAGES_MAX.into()) as u32;
-        let before = self.client.identity().joined;
+        let before = self.client.identity();
         let Answer::Fresh(fresh) = self.ask_own(Request::Reserve { pages })? else { return Err(Failed::Nonsense) };
-        let joined = self.client.identity().joined;
+        let now = self.client.identity();
         if fresh.runs.is_empty() {
             return Err(Failed::Refused(Error::NoSpace));
         }
         self.client.learn(&fresh.places);
-        // The client may have joined anew meanwhile, on this lane before the request was repeated, or on another one
-        // after the answer was sent. Then it is not known whose pages these are, and the caller asks again.
-        if before != joined || !self.client.reserve().add(joined, fresh.runs.iter().copied()) {
-            let _ = self.ask_own(Request::GiveBack { pages: fresh.runs });
+        // The client may have joined anew meanwhile. Pages that the present service did not grant to the present client
+        // are not ours, and the caller asks again.
+        if (fresh.epoch, before.client) == (now.epoch, now.client) {
+            self.client.reserve().add(now.joined, fresh.runs);
         }
         Ok(())
     }

@@ -112,6 +112,8 @@ pub struct Place {
 /// A reservation that was granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fresh {
+    /// Epoch of the service, which forgets the reservation when it ends.
+    pub epoch: u32,
     /// The pages: as many as requested, or fewer, and at least one.
     pub runs: Vec<Pages>,
     /// Places of their segments.

@@ -69,6 +69,10 @@ pub struct Envelope {
     pub sequence: u64,
     /// The client has received the answers to all lower numbers, so the service forgets these answers.
     pub settled: u64,
+    /// Epoch of the service in which the pages were [reserved](super::Fresh::epoch) that the request commits or gives
+    /// back. A service of another epoch has forgotten the reservation, though it may have granted one of the same pages
+    /// meanwhile, even to the same client. Other requests may have any epoch.
+    pub epoch: u32,
     /// Caller on whose behalf it is made.
     pub caller: Caller,
     /// The request.

@@ -350,7 +350,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     }
 
     fn ask(&mut self, peer: P, envelope: Envelope, now: Now) -> Result<Reply, Later> {
-        let Envelope { client, secret, sequence, settled, caller, request } = envelope;
+        let Envelope { client, secret, sequence, settled, epoch, caller, request } = envelope;
         let known = self.store.kept.clients.get(&client);
         let is_it = known.is_some_and(|known| same_secret(&known.secret, &secret));
         if !is_it || !self.sessions.has(client) {
@@ -361,14 +361,14 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             session.settled = session.settled.max(settled);
         }
         let result = if request.changes() {
-            self.change(client, (sequence, settled), caller, request, now)
+            self.change(client, (sequence, settled, epoch), caller, request, now)
         } else if let Request::Reserve { pages } = request {
             match self.try_reserve(client, pages) {
                 Some(result) => result,
                 None => return Err(Later::Memory { client, pages: pages.min(RESERVE_PAGES_MAX) }),
             }
         } else {
-            self.answer(client, &caller, request)
+            self.answer(client, epoch, &caller, request)
         };
         Ok(result.map_or_else(Reply::Refused, Reply::Answer))
     }
@@ -377,7 +377,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     fn change(
         &mut self,
         client: u64,
-        (sequence, settled): (u64, u64),
+        (sequence, settled, epoch): (u64, u64, u32),
         caller: Caller,
         request: Request,
         now: Now,
@@ -397,7 +397,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 return Err(Error::Settled);
             }
         }
-        let result = self.change_anew(client, (sequence, settled), caller, request, now);
+        let result = self.change_anew(client, (sequence, settled, epoch), caller, request, now);
         if let (Err(error), Some(session)) = (&result, self.sessions.get_mut(client))
             && session.errors.len() < crate::protocol::IN_FLIGHT_MAX
         {
@@ -409,7 +409,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     fn change_anew(
         &mut self,
         client: u64,
-        (sequence, settled): (u64, u64),
+        (sequence, settled, epoch): (u64, u64, u32),
         caller: Caller,
         request: Request,
         now: Now,
@@ -426,7 +426,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 let (ino, access) = self.sessions.held(client, *handle)?;
                 opened = access.write.then_some(ino);
                 opened.ok_or(Error::BadHandle)?;
-                pages = self.check_extents(client, extents)?;
+                pages = self.check_extents(client, epoch, extents)?;
             }
             Request::Create { handle, access, .. } => {
                 let held = Held { handle: *handle, ino: Ino::default(), access: *access };
@@ -468,7 +468,11 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         }
     }
 
-    fn check_extents(&self, client: u64, extents: &[Extent]) -> Result<Vec<Pages>, Error> {
+    /// Checks that the pages are reserved by the client, and were so from when it wrote them on.
+    fn check_extents(&self, client: u64, epoch: u32, extents: &[Extent]) -> Result<Vec<Pages>, Error> {
+        if epoch != self.store.kept.epoch {
+            return Err(Error::NotReserved);
+        }
         for Extent { pages, generation, .. } in extents {
             let segment = self.store.kept.segments.get(&pages.segment).ok_or(Error::NotReserved)?;
             if segment.generation != *generation {
@@ -505,10 +509,10 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         let pages = u64::from(pages.min(RESERVE_PAGES_MAX)).min(share).min(left) as u32;
         let runs = space.reserve(client, pages);
         let segments: BTreeSet<u32> = runs.iter().map(|run| run.segment).collect();
-        Answer::Fresh(Fresh { runs, places: reads::places(&self.store, segments) })
+        Answer::Fresh(Fresh { epoch: self.store.kept.epoch, runs, places: reads::places(&self.store, segments) })
     }
 
-    fn answer(&mut self, client: u64, caller: &Caller, request: Request) -> Result<Answer, Error> {
+    fn answer(&mut self, client: u64, epoch: u32, caller: &Caller, request: Request) -> Result<Answer, Error> {
         let tree = &self.store.kept.tree;
         match request {
             Request::Heartbeat => Ok(Answer::Done),
@@ -551,7 +555,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             }
             Request::Places { segments } => Ok(Answer::Places(reads::places(&self.store, segments))),
             Request::GiveBack { pages } => {
-                if !self.store.space.has_reserved(client, pages.iter().copied()) {
+                let is_current = epoch == self.store.kept.epoch;
+                if !is_current || !self.store.space.has_reserved(client, pages.iter().copied()) {
                     return Err(Error::NotReserved);
                 }
                 let space = &mut self.store.space;

@@ -147,7 +147,7 @@ impl World {
 /// consistent, and equal that on the disk.
 pub fn service(bytes: &[u8]) {
     let mut world = World::on(SimDisk::new()).unwrap();
-    let client = world.join(1);
+    let of = world.join(1);
     let mut fresh: Vec<(Pages, u32)> = Vec::new();
     let mut sequence = 0;
     let mut steps = Steps(bytes);
@@ -165,10 +165,11 @@ pub fn service(bytes: &[u8]) {
         }
         sequence += u64::from(request.changes());
         let number = if request.changes() { sequence } else { 0 };
-        let (client, secret) = (client.client, client.secret);
+        let (client, secret) = (of.client, of.secret);
         let settled = if step % 32 == 2 { 0 } else { sequence };
         let caller = Caller { uid: u32::from(step / 128), ..Default::default() };
-        let message = Message::Ask(Envelope { client, secret, sequence: number, settled, caller, request });
+        let epoch = if step % 16 == 3 { 0 } else { of.epoch };
+        let message = Message::Ask(Envelope { client, secret, sequence: number, settled, epoch, caller, request });
         match world.say(1, &message.to_bytes()) {
             Reply::Answer(Answer::Fresh(more)) => fresh.extend(reserved(&more)),
             Reply::Answer(_) | Reply::Refused(_) | Reply::Nonsense => {}

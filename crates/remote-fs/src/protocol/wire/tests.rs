@@ -236,6 +236,7 @@ impl Dice<'_> {
                     secret: self.secret(),
                     sequence: if request.changes() { self.word().max(1) } else { 0 },
                     settled: self.word(),
+                    epoch: self.half(),
                     caller: Caller { uid: self.half(), gid: self.half(), groups: self.many(Self::half) },
                     request,
                 })
@@ -273,7 +274,11 @@ impl Dice<'_> {
             },
             5 => Answer::Layout(self.layout()),
             6 => Answer::Places(self.many(Self::place)),
-            7 => Answer::Fresh(Fresh { runs: self.many(Self::pages), places: self.many(Self::place) }),
+            7 => Answer::Fresh(Fresh {
+                epoch: self.half(),
+                runs: self.many(Self::pages),
+                places: self.many(Self::place),
+            }),
             8 => Answer::Donors(self.many(Self::donor)),
             9 => {
                 let [pages, free_pages, inodes, inodes_max] = [(); 4].map(|()| self.word());
@@ -355,7 +360,7 @@ proptest! {
 fn ask(request: Request) -> Message {
     let sequence = u64::from(request.changes());
     let (secret, caller) = ([7; SECRET_LEN], Caller { uid: 1, gid: 2, groups: vec![3] });
-    Message::Ask(Envelope { client: 300, secret, sequence, settled: 1, caller, request })
+    Message::Ask(Envelope { client: 300, secret, sequence, settled: 1, epoch: 2, caller, request })
 }
 
 fn commit(extents: Vec<Extent>, holes: Vec<(u64, u64)>) -> Message {
@@ -374,8 +379,8 @@ fn reads(message: Message) -> bool {
 #[test]
 fn the_layout_is_fixed() {
     let message = ask(Request::Lookup { parent: Ino::ROOT, name: b"ab".to_vec() });
-    // The envelope: client (300), secret, sequence, settled and caller; then the request and its fields.
-    let expected = [&[3, 0xAC, 2][..], &[7; 16], &[0, 1], &[1, 2, 1, 3], &[3, 1, 2, b'a', b'b']].concat();
+    // The envelope: client (300), secret, sequence, settled, epoch and caller; then the request and its fields.
+    let expected = [&[3, 0xAC, 2][..], &[7; 16], &[0, 1, 2], &[1, 2, 1, 3], &[3, 1, 2, b'a', b'b']].concat();
     assert_eq!(message.to_bytes(), expected);
     let reply = Reply::Refused(Error::NotFound);
     assert_eq!(reply.to_bytes(), [6, 0]);

@@ -771,7 +771,7 @@ fn a_commit_that_was_given_up_is_not_performed_when_it_comes_late() {
     let mut world = world(2, 2);
     let mut one = Client::new(&mut world, 1);
     let (_, handle) = one.create(&mut world, "file").unwrap();
-    let Fresh { runs, places } = one.reserve(&mut world, 1).unwrap();
+    let Fresh { runs, places, .. } = one.reserve(&mut world, 1).unwrap();
     let pages = Pages { count: 1, ..runs[0] };
     let extent = Extent { at: 0, pages, generation: places[0].generation, sums: Sums(vec![1]), replaces: None };
     let commit = Request::Commit { handle, size_min: 1, mtime: None, holes: Vec::new(), extents: vec![extent] };
@@ -788,6 +788,33 @@ fn a_commit_that_was_given_up_is_not_performed_when_it_comes_late() {
     assert!(matches!(ask(&mut world, 1001, 1001, commit), Some(Reply::Answer(Answer::Attr(_)))));
     let given_back = ask(&mut world, 0, 1002, Request::GiveBack { pages: vec![pages] });
     assert_eq!(given_back, Some(Reply::Refused(Error::NotReserved)));
+}
+
+#[test]
+fn pages_that_were_reserved_before_a_restart_are_not_taken_for_those_reserved_after_it() {
+    let mut world = world(2, 2);
+    let mut one = Client::new(&mut world, 1);
+    let (_, handle) = one.create(&mut world, "file").unwrap();
+    let before = one.reserve(&mut world, 1).unwrap();
+    world.crash();
+    world.start();
+    assert_eq!(one.join(&mut world), Some(true));
+    let after = one.reserve(&mut world, 1).unwrap();
+    assert_eq!((&after.runs, after.epoch), (&before.runs, before.epoch + 1), "the same pages");
+    let (pages, generation) = (Pages { count: 1, ..after.runs[0] }, after.places[0].generation);
+    let extent = Extent { at: 0, pages, generation, sums: Sums(vec![1]), replaces: None };
+    let commit = Request::Commit { handle, size_min: 1, mtime: None, holes: Vec::new(), extents: vec![extent] };
+    // A thread that had written to the pages before asks late.
+    let ask = |world: &mut World, epoch, sequence, request| {
+        let Message::Ask(envelope) = one.envelope(sequence, 1, request) else { panic!("an envelope") };
+        world.send(1, &Message::Ask(Envelope { epoch, ..envelope })).unwrap()
+    };
+    let refused = Reply::Refused(Error::NotReserved);
+    assert_eq!(ask(&mut world, before.epoch, 1000, commit.clone()), refused);
+    assert_eq!(ask(&mut world, before.epoch, 0, Request::GiveBack { pages: vec![pages] }), refused);
+    assert!(matches!(ask(&mut world, after.epoch, 1001, commit.clone()), Reply::Answer(Answer::Attr(_))));
+    // A commit that was performed is answered as before, whatever it says now.
+    assert!(matches!(ask(&mut world, before.epoch, 1001, commit), Reply::Answer(Answer::Attr(_))));
 }
 
 #[test]

@@ -420,7 +420,7 @@ impl Client {
 
     pub fn envelope(&self, sequence: u64, settled: u64, request: Request) -> Message {
         let (client, secret, caller) = (self.number, self.secret, self.caller.clone());
-        Message::Ask(Envelope { client, secret, sequence, settled, caller, request })
+        Message::Ask(Envelope { client, secret, sequence, settled, epoch: self.epoch, caller, request })
     }
 
     /// Sends a request once; `None`: the service died.
