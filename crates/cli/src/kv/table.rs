@@ -19,10 +19,10 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output, table};
 
 pub const HELP: &str = "\
-Fills the table of the cache. Then one thread serves a trace of requests drawn in advance: one at a time, and in batches whose cache misses
-overlap. Every value found is copied out and checked, in full from 16 bytes on. The limit is what the memory allows: the rate of
-pairs of random cache lines, one of the index and one of the items, read in batches of the same size from a table as large, with
-nothing else done.
+Fills the table of the cache. Then one thread serves a trace of requests drawn in advance: one at a time, and in
+batches whose cache misses overlap. Every value found is copied out and checked, in full from 16 bytes on. The limit
+is what the memory allows: the rate of pairs of random cache lines, one of the index and one of the items, read in
+batches of the same size from a table as large, with nothing else done.
 
 There is a result for each batch size; thresholds apply to the largest.
 
@@ -46,7 +46,7 @@ const LINE: usize = 8;
 pub struct Args {
     #[command(flatten)]
     workload: WorkloadArgs,
-    /// Sizes of the batches in which requests are served
+    /// Sizes of the batches in which requests are served, 1 to 64, separated by commas; one result for each
     #[arg(long, value_delimiter = ',', default_value = "1,8,16,32", allow_negative_numbers = true,
         value_parser = clap::value_parser!(u8).range(1..=BATCH_MAX as i64))]
     batch: Vec<u8>,
