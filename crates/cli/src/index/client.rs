@@ -85,7 +85,7 @@ pub enum Command {
     Sum {
         #[command(flatten)]
         range: RangeArgs,
-        /// Number of entries to sum at most [default: all]
+        /// Number of entries to look at, at most [default: all]
         #[arg(long)]
         limit: Option<u64>,
         /// Print one JSON object: `sum`, as text, and the numbers of entries `added` and `passed_over`

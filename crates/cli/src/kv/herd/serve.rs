@@ -48,7 +48,7 @@ pub struct WorkerArgs {
     /// Ring the doorbell for each answer instead of once for each batch; herd always does so
     #[arg(long)]
     doorbell_each: bool,
-    /// Longest answer that is sent inline, in bytes; longer ones are read from memory by the device
+    /// Longest answer that is sent inline, in bytes
     #[arg(long, default_value = "256", value_parser = parse_size)]
     inline: usize,
 }
@@ -121,7 +121,7 @@ pub struct Args {
     /// Memory for the items of all workers, in bytes [default: 64M, or as much as --keys need]
     #[arg(long, value_parser = parse_size)]
     memory: Option<usize>,
-    /// Processors to pin the workers to, one for each, separated by commas [default: workers are not pinned]
+    /// Processors to pin the workers to, in turn, separated by commas [default: workers are not pinned]
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pin: Vec<usize>,
     /// Serve for a parent process: say `ready`, and end when standard input does
