@@ -251,7 +251,7 @@ fn tcp_whose_kernel_leaves_the_cutting_to_hardware_is_counted_until_it_does_that
     // The forwarder complains only after enough packets to rule out chance.
     let [from, to] = Side::ALL.map(|side| between.socket(side));
     let began = Instant::now();
-    let command = "ethtool -K INTERFACE tx off gso off tso off";
+    let command = "ethtool -K PEER tx off gso off tso off, where PEER is the interface at the other end of ";
     loop {
         from.send_to(b"unfinished", to.local_addr().unwrap()).unwrap();
         match between.complained.recv_timeout(Duration::from_millis(2)) {

@@ -27,7 +27,7 @@ const WITHOUT_HEAD: Exceptions = &[("crates/interleave/tests/ui/", "programs tha
 const LONG_FILES: Exceptions = &[];
 
 /// Folders that may hold unsafe code. Every crate outside them forbids it.
-const UNSAFE_ROOMS: Exceptions = &[
+const UNSAFE_FOLDERS: Exceptions = &[
     ("crates/mem/", "buffers, mappings and rings"),
     ("crates/interleave/src/", "prefetching, and lookups that stay where they are"),
     ("crates/backends/host/", "pinning and signals are system calls"),
@@ -41,7 +41,7 @@ const UNSAFE_ROOMS: Exceptions = &[
 /// Files outside those folders that may hold unsafe code.
 const UNSAFE_FILES: Exceptions = &[
     ("crates/rpc/tests/allocations.rs", "a counting allocator is an unsafe trait"),
-    ("crates/mem/tests/", "tests of the room's own unsafe functions"),
+    ("crates/mem/tests/", "tests of the crate's own unsafe functions"),
     ("tests/tests/killing/own_files.rs", "giving a process its own table of open files is an unsafe call"),
     ("tests/tests/mounts/mapping.rs", "mapping a file is an unsafe call"),
     ("xtask/cost/", "a counting allocator is an unsafe trait, and entries are taken from rings as ports take them"),
@@ -58,7 +58,7 @@ const RAW_ATOMICS: Exceptions = &[
 ];
 
 /// Crates that run in virtual time: they are handed their clock, randomness and threads.
-const VIRTUAL_TIME_ROOMS: &[&str] = &[
+const VIRTUAL_TIME_CRATES: &[&str] = &[
     "crates/wire/",
     "crates/mem/",
     "crates/fabric/",
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn exceptions_name_what_exists() {
         let root = process::workspace_root();
-        for (place, reason) in [LONG_FILES, UNSAFE_ROOMS, UNSAFE_FILES, RAW_ATOMICS, WITH_CYCLES].concat() {
+        for (place, reason) in [LONG_FILES, UNSAFE_FOLDERS, UNSAFE_FILES, RAW_ATOMICS, WITH_CYCLES].concat() {
             assert!(root.join(place).exists(), "{place} is gone");
             assert!(!reason.is_empty(), "{place} has no reason");
         }

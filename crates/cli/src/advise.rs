@@ -35,7 +35,7 @@ file. A file:
 Examples:
   sinew advise cache --nic cx3
   sinew advise cache --nic cib --object 32 --read-share 1
-  sinew advise reads --nic cx3-roce10 --accesses 2 --goal throughput --no-batches
+  sinew advise reads --nic cx3-roce10 --accesses 2 --no-batches
   sinew advise locks --nic cib --server-cpu busy
   sinew advise --workload mine.toml --nic mine-too.toml --json";
 
@@ -83,20 +83,21 @@ pub struct Args {
     /// Read the workload from a TOML file
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
-    /// Size of an object, or of a cache's item with its 16-byte key, in bytes [default: 48 for a cache, 64 for reads]
+    /// Size of an object, in bytes, 1 to 1M, or of a cache's item with its 16-byte key, from 17; always 8 for
+    /// sequencers and locks [default: 48 for a cache, 64 for reads]
     #[arg(long, alias = "object-bytes", value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     object: Option<usize>,
-    /// Dependent accesses, each of which needs what the one before found; 1 if the address is known [default: 2 for a
-    /// cache, else 1]
+    /// Number of dependent accesses, each of which needs what the one before found, 1 to 8 (a cache: 1 or 2); 1 if the
+    /// address is known [default: 2 for a cache, else 1]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     accesses: Option<usize>,
     /// Share of accesses that change nothing, 0 to 1 [default: 0.95 for a cache, else 1]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     read_share: Option<f64>,
-    /// Client threads, on other hosts [default: 64]
+    /// Number of client threads, on other hosts, 1 to 10000 [default: 64]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     peers: Option<usize>,
-    /// Locks, one in each record of 4 KB [default: 4096]
+    /// Number of locks, one in each record of 4 KB, 1 to 65536 [default: 4096]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     locks: Option<usize>,
     /// Other load on the clients' processors [default: idle]
@@ -114,7 +115,7 @@ pub struct Args {
     /// Have the server take and answer one request at a time, never a batch
     #[arg(long)]
     no_batches: bool,
-    /// Seconds after which the search for better settings ends
+    /// Seconds after which the search for better settings ends, 0.01 to 86400
     #[arg(long, default_value = "60", value_parser = parse_seconds)]
     seconds: Duration,
     /// Print one JSON object

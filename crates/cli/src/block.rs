@@ -26,51 +26,59 @@ const MEMORY_MIN: usize = 4096;
 const FLUSH: Duration = Duration::from_secs(10);
 
 const AFTER_HELP: &str = "\
-The protocol is NBD: the kernel's client, qemu, the tools of libnbd and nbdkit, and fio can use the device, several at once.
+The protocol is NBD: the kernel's client, qemu, the tools of libnbd and nbdkit, and fio can use the device, several at
+once.
 
-With --memory the device is this process's memory, and its contents are lost when the process ends. With the addresses of donors (`sinew serve memory`)
-it is a volume in their memory, with --copies of every page at different donors. Data survives as long as one of its copies does, whoever else dies, and
-the next server that opens the volume by its name finds it again. A volume that does not exist yet is created, with --size. It has one writer:
-a new server waits until the last one has been silent for three seconds, and is refused while that one lives, unless --force takes the volume from it.
-Late writes of a replaced writer never appear.
+With --memory the device is this process's memory, and its contents are lost when the process ends. With the addresses
+of donors (`sinew serve memory`) it is a volume in their memory, with --copies of every page at different donors. Data
+survives as long as one of its copies does, whoever else dies, and the next server that opens the volume by its name
+finds it again. A volume that does not exist yet is created, with --size. It has one writer: a new server waits until
+the last one has been silent for three seconds, and is refused while that one lives, unless --force takes the volume
+from it. Late writes of a replaced writer never appear.
 
-With --last-copy FILE a file of this host holds the whole volume as well: the device's bytes, and a trailer of 4 KB. Data that no donor has any more is read from
-the file; writes of such data fail. This takes the volume's size on disk, a second write of all data, and a sync of the file with each flush. A write is
-done once the donors and the file's cache have it; a flush is done once the donors have flushed and the file has then been synced. A server that starts copies the file
-anew from the donors, and reads nothing that the file held before. The file belongs to one volume, by a random number that the volume got when it was created: the file of another
-volume, even one of the same name, is refused and left as it is, and so is anything that is not a regular file.
+With --last-copy FILE a file of this host holds the whole volume as well: the device's bytes, and a trailer of 4 KB.
+Data that no donor has any more is read from the file; writes of such data fail. This takes the volume's size on disk,
+a second write of all data, and a sync of the file with each flush. A write is done once the donors and the file's
+cache have it; a flush is done once the donors have flushed and the file has then been synced. A server that starts
+copies the file anew from the donors, and reads nothing that the file held before. The file belongs to one volume, by
+a random number that the volume got when it was created: the file of another volume, even one of the same name, is
+refused and left as it is, and so is anything that is not a regular file.
 
-When too few donors answer for ten seconds, the volume ends. From then on
-the server reads its own file as long as the donors stay silent, even though another server may have taken the volume over. Once enough donors answer again, or one says that
-another server has the volume, every request fails until the server is restarted.
+When too few donors answer for ten seconds, the volume ends. From then on the server reads its own file as long as the
+donors stay silent, even though another server may have taken the volume over. Once enough donors answer again, or one
+says that another server has the volume, every request fails until the server is restarted.
 
 Name the donors alike on all hosts: a donor is known by its address as written.
 
-The device has no key: whoever reaches the server reads and writes all of it. It therefore listens on this host alone, unless --open lets in whoever
-reaches the port. --key-file is the key of the donors.
+The device has no key: whoever reaches the server reads and writes all of it. It therefore listens on this host alone,
+unless --open lets in whoever reaches the port. --key-file is the key of the donors.
 
-JSON: first `serving`, a list of one address; at the end `counters`: what was asked for, by kind, and what was refused or closed, by reason; of a
-volume also `volume`: its status, and what it did; with --last-copy `last_copy`: whether it has everything, why it was given up, how much was read from it and copied to it, and how often it was synced.
+--json prints first `serving`, a list of one address, and at the end `counters`: requests by kind, and refusals and
+closed connections by reason; for a volume also `volume`: its status, and what it did; with --last-copy `last_copy`:
+whether it has everything, why it was given up, how much was read from it and copied to it, and how often it was
+synced.
 
 Examples:
   sinew serve block --memory 1G --at unix:/run/memory.sock
+  nbdinfo 'nbd+unix:///?socket=/run/memory.sock'     # in another terminal
   D='udp://a:7200 udp://b:7200 udp://c:7200'
-  sinew serve block $D --size 4G --key-file pool.key --at unix:/run/disk.sock
-  sinew serve block $D --last-copy /var/lib/disk.img --at unix:/run/disk.sock
-  nbdinfo 'nbd+unix:///?socket=/run/memory.sock'          elsewhere
+  sinew serve block $D --size 4G --key-file pool.key \\
+      --at unix:/run/disk.sock
+  sinew serve block $D --last-copy /var/lib/disk.img \\
+      --key-file pool.key --at unix:/run/disk.sock
   sinew serve block --memory 4G --at unix:/run/memory.sock --for-paging
-  sinew swap on unix:/run/memory.sock                     elsewhere, as root
+  sinew swap on unix:/run/memory.sock                # elsewhere, as root
   sinew serve block --memory 1G --at 0.0.0.0:10809 --open";
 
 /// Serve memory as a block device until Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Donors (`sinew serve memory`) whose memory holds the volume that becomes the device. With three or more, any one
-    /// may die
+    /// Addresses of the donors (`sinew serve memory`) whose memory holds the volume that becomes the device, at most
+    /// 64; with three or more, any one may die
     #[arg(value_name = "DONOR", conflicts_with = "memory")]
     donors: Vec<String>,
-    /// Size of a device in this process's own memory, in bytes; memory is taken as it is written
+    /// Size of a device in this process's own memory, in bytes, at least 4K; memory is taken as it is written
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size,
         required_unless_present = "donors", conflicts_with_all = ["size", "copies", "volume", "force", "fabric", "device", "key_file", "last_copy"])]
     memory: Option<usize>,
@@ -83,24 +91,24 @@ pub struct Args {
     /// Address to listen at: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     at: String,
-    /// Name of the device; clients that ask for none get it, too
+    /// Name of the device; clients that ask for no name get it, too
     #[arg(long, default_value = "memory")]
     name: String,
-    /// Let other hosts in: whoever reaches the port reads and writes all of the device
+    /// Listen for other hosts as well: anybody who reaches the port can read and write all of the device
     #[arg(long)]
     open: bool,
-    /// Keep all of the volume in this regular file as well, and read from it what no donor has any more. Costs as much
-    /// disk, a second write of all data, and a sync with each flush
+    /// Regular file that holds all of the volume as well, and from which data is read that no donor has any more. It
+    /// takes the volume's size on disk, a second write of all data, and a sync with each flush
     #[arg(long, value_name = "FILE", conflicts_with = "for_paging")]
     last_copy: Option<PathBuf>,
-    /// Make the device fit for this host's swap: memory is locked, and the kernel never kills this process for want of
-    /// memory
+    /// Make the device fit for this host's swap: this process's memory is locked, and the kernel never kills the
+    /// process when memory runs out
     #[arg(long)]
     for_paging: bool,
-    /// Connections at a time
+    /// Connections that can be open at a time, 1 to 65535
     #[arg(long, value_name = "COUNT", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
-    /// Mode of a Unix socket, in octal, which says who may connect [default: 700]
+    /// Mode of the Unix socket, three octal digits that say who may connect [default: 700]
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     socket_mode: Option<u32>,
     #[command(flatten)]

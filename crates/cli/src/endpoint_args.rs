@@ -7,16 +7,16 @@ use sinew_harness::{machine, service};
 /// Limits of endpoints, for servers and clients alike.
 #[derive(clap::Args, Clone, Debug)]
 pub struct LimitArgs {
-    /// Packets of a session that may be in flight [default: 32]
+    /// Packets that each session may have in flight, 1 to 65535 [default: 32]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub credits: Option<u16>,
-    /// Calls of a session that can be outstanding (a power of two, at most 64)
+    /// Calls that each session can have outstanding: a power of two from 1 to 64
     #[arg(long, default_value_t = 8, allow_negative_numbers = true, value_parser = parse_slots)]
     pub slots: u16,
-    /// Sleep whenever there is nothing to do, rather than spin for up to 50 us first
+    /// Sleep as soon as there is nothing to do, instead of spinning for up to 50 us first
     #[arg(long)]
     pub block: bool,
-    /// Milliseconds of silence after which a peer counts as dead
+    /// Milliseconds of silence after which a peer counts as dead, 2 to 86400000
     #[arg(long, value_name = "MS", default_value_t = 5000, allow_negative_numbers = true,
         value_parser = clap::value_parser!(u64).range(2..=PEER_TIMEOUT_MAX_MS))]
     pub peer_timeout_ms: u64,

@@ -31,53 +31,60 @@ const ARENA: usize = 8 << 20;
 const LOOK_NS: u64 = 10_000_000;
 
 const AFTER_HELP: &str = "\
-This program keeps the files' names, sizes and attributes, with --data also in a directory of this host. The files' contents lie in donors'
-memory, with --copies of each page at different donors. Clients (`sinew mount`) read and write them there by themselves.
+This program keeps the files' names, sizes and attributes, with --data also in a directory of this host. The files'
+contents lie in donors' memory, with --copies of each page at different donors. Clients (`sinew mount`) read and write
+them there by themselves.
 
-What a client has flushed (close, fsync) survives the client, and the loss of all but one of the donors that hold its copies. With --data it also survives this program
-as long as the donors go on: stop it, start it again with the same --data and donors, and clients go on. Without --data the file system is lost with the program.
+What a client has flushed (close, fsync) survives the client, and the loss of all but one of the donors that hold its
+copies. With --data it also survives this program as long as the donors go on: stop it, start it again with the same
+--data and donors, and clients go on. Without --data the file system is lost with the program.
 
-With --memory the program lends memory itself, as a donor at the next address (NAME.1, or the next port). That memory is lost with the
-program, and with it all that has no copy elsewhere because of --copies 1 or too few other donors.
+With --memory the program lends memory itself, as a donor at the next address (NAME.1, or the next port). That memory
+is lost with the program, and with it all that has no copy elsewhere because of --copies 1 or too few other donors.
 
-Beyond shared memory and this host, clients and donors need the key in --key-file; with --open, anybody may be a client. All clients with the key are
-trusted: they read and write the donors' memory themselves, and say on whose behalf they make a request.
+Beyond shared memory and this host, clients and donors need the key in --key-file; with --open, anybody may be a
+client. All clients with the key are trusted: they read and write the donors' memory themselves, and say on whose
+behalf they make a request.
 
-JSON: first `serving`, a list of one address; at the end `counters`: requests, changes, and copies lost and made anew.
+--json prints first `serving`, a list of one address, and at the end `counters`: requests, changes, and copies lost and
+made anew.
 
 Examples:
   sinew serve files shm://files --memory 1G
-  sinew serve files udp://10.0.0.1:7300 --data /var/lib/sinew --donor udp://10.0.0.2:7200 --donor udp://10.0.0.3:7200 --key-file pool.key
-  sinew mount udp://10.0.0.1:7300 /mnt --key-file pool.key        elsewhere";
+  sinew serve files udp://10.0.0.1:7300 --data /var/lib/sinew \\
+      --donor udp://10.0.0.2:7200 --donor udp://10.0.0.3:7200 \\
+      --key-file pool.key
+  sinew mount udp://10.0.0.1:7300 /mnt --key-file pool.key   # elsewhere";
 
-/// Serve a file system's names, for files in donors' memory, until Ctrl-C.
+/// Serve the names of a file system whose files lie in donors' memory, until Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Address for clients: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
+    /// Address at which to serve clients: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     address: String,
-    /// Bytes of this process's own memory to lend as a donor
+    /// Memory of this process to lend as a donor, in bytes, at least 1M [default: none]
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     memory: Option<usize>,
-    /// Address of a donor (`sinew serve memory`); may be given several times
+    /// Address of a donor (`sinew serve memory`); repeat the option for further donors
     #[arg(long = "donor", value_name = "ADDRESS", required_unless_present = "memory")]
     donors: Vec<String>,
-    /// Copies of each page, at different donors [default: 2, or 1 if there is only one donor]
+    /// Copies of each page, each at another donor, 1 to 8 [default: 2, or 1 if there is only one donor]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=8))]
     copies: Option<u8>,
-    /// Files, directories and links that may exist at a time; each takes 500 bytes and its name of this program's
-    /// memory
+    /// Files, directories and links that can exist at a time, 1 to 4294967296; each takes 500 bytes of this program's
+    /// memory, and its name
     #[arg(long, value_name = "COUNT", default_value_t = FilesConfig::default().inodes_max, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     inodes: u64,
-    /// Bytes that the extended attributes of all files may take together
+    /// Memory for the extended attributes of all files together, in bytes
     #[arg(long, value_name = "BYTES", default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
     attributes: usize,
-    /// Directory for names and attributes, used by nothing else
+    /// Directory in which names and attributes survive this program, and which nothing else uses [default: they are
+    /// lost with the program]
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
     #[command(flatten)]
     reach: DonorArgs,
-    /// Let in anybody who reaches the address
+    /// Admit anybody who reaches the address, without a key
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]

@@ -25,11 +25,13 @@ use crate::{Outcome, Usage, interrupted, output};
 use load::{KINDS, Kind, Load};
 
 const AFTER_HELP: &str = "\
-Measures two mounts by turns: the file system at ADDRESS, and files in this process's own memory behind the same FUSE front, which is the fastest that a mount
-can be here. All reads and writes bypass the kernel's cache (O_DIRECT), one request after the other. Without ADDRESS the command starts a service with one copy of
-everything, which lends its own memory.
+Measures two mounts by turns: the file system at ADDRESS, and files in this process's own memory behind the same FUSE
+front, which is the fastest that a mount can be here. All reads and writes bypass the kernel's cache (O_DIRECT), one
+request after the other. Without ADDRESS the command starts a service with one copy of everything, which lends its own
+memory.
 
-JSON: `figures`, a list with name, unit, remote, memory (medians of the repetitions), ratio (the median of the ratios within repetitions), ratio_min and ratio_max.
+--json prints `figures`, a list with name, unit, remote, memory (medians of the repetitions), ratio (the median of the
+ratios within repetitions), ratio_min and ratio_max.
 
 Examples:
   sinew files bench
@@ -39,19 +41,19 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Address of the file system's service [default: one that is started for the run]
+    /// Address of the file system's service, `sinew serve files` [default: the benchmark starts one]
     address: Option<String>,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
     key: KeyArgs,
-    /// Size of the file that is written and read, in bytes
+    /// Size of the file that is written and read, in bytes, at least 16M
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     size: usize,
-    /// Reads of 4 KB in each repetition
+    /// Reads of 4 KB in each repetition, from 100
     #[arg(long, value_name = "COUNT", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(100..))]
     reads: u32,
-    /// Times that each mount is measured
+    /// Times that each mount is measured, 1 to 255
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     repetitions: u8,
     /// Print one JSON object

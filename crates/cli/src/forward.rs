@@ -23,9 +23,11 @@ pub enum Command {
     Run(run::Args),
     /// Measure forwarding with its three forms of lookup, without ports
     #[command(after_help = bench::HELP)]
+    #[command(mut_arg("pin", |arg| arg.help("Processor to pin the measuring thread to [default: the first one]")))]
     Bench(bench::Args),
     /// Measure how fast patterns are found in payloads
     #[command(after_help = patterns::HELP)]
+    #[command(mut_arg("pin", |arg| arg.help("Processor to pin the measuring thread to [default: the first one]")))]
     Patterns(patterns::Args),
 }
 

@@ -16,17 +16,19 @@ use crate::volume::{self, VolumeArgs};
 use crate::{Outcome, Usage, output, table};
 
 const AFTER_HELP: &str = "\
-Reads all slots of all copies, headers and pages, and compares them with their checksums, with each other and with the volume's own records. Nothing is repaired:
-a server of the volume (`sinew serve block`) makes missing copies anew, and rewrites a page whose copy is bad when it comes across it.
+Reads all slots of all copies, headers and pages, and compares them with their checksums, with each other and with the
+volume's own records. Nothing is repaired: a server of the volume (`sinew serve block`) makes missing copies anew, and
+rewrites a page whose copy is bad when it comes across it.
 
-With --files, checks a file system: what `sinew serve files` keeps in its --data directory and, if donors are named, every page of
-every copy. Stop its service first.
+With --files, checks a file system: what `sinew serve files` keeps in its --data directory and, if donors are named,
+every page of every copy. Stop its service first.
 
 Checking a volume opens it: a server that has it open loses it, and says so. Stop the server first.
 
-Exit status: 0 when nothing is wrong, 5 when something is, 1 when the volume could not be checked.
+The exit status is 0 when nothing is wrong, 5 when something is, and 1 when the volume could not be checked.
 
-JSON of a file system: files, clean, inodes, segments, pages, and findings, a list of sentences. Of a volume: volume, clean, counts of pages and slots by what was found, and gone: the donors that do not answer, and why.
+--json prints of a file system: files, clean, inodes, segments, pages, and findings, a list of sentences; of a volume:
+volume, clean, counts of pages and slots by what was found, and gone: the donors that do not answer, and why.
 
 Examples:
   sinew fsck udp://a:7200 udp://b:7200 udp://c:7200 --key-file pool.key
@@ -37,13 +39,14 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Donors, named as the server names them
+    /// Addresses of the donors, written as for the server
     #[arg(required_unless_present = "files", value_name = "DONOR")]
     donors: Vec<String>,
-    /// Check a file system: the --data directory of its service
+    /// Check a file system instead of a volume: this is the --data directory of its service
     #[arg(long, value_name = "DIRECTORY")]
     files: Option<PathBuf>,
-    /// Copies that each page of the file system should have [default: as many as its service was last told to keep]
+    /// Copies that each page of the file system should have, 1 to 8 [default: as many as its service was last told to
+    /// keep]
     #[arg(long, value_name = "COUNT", requires = "files", value_parser = clap::value_parser!(u8).range(1..=8))]
     copies: Option<u8>,
     #[command(flatten)]

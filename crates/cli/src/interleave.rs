@@ -17,17 +17,21 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output, table};
 
 const HELP: &str = "\
-One thread looks up keys drawn in advance: interleaved, plain, and with group prefetching written by hand, by turns in the same run; every result is compared. Beside them stand
-random cache lines, prefetched and read as many at a time, in as much memory as the table takes: the rate of accesses that the machine allows.
+One thread looks up keys drawn in advance: interleaved, plain, and with group prefetching written by hand, by turns in
+the same run; every result is compared. Beside them stand random cache lines, prefetched and read as many at a time,
+in as much memory as the table takes: the rate of accesses that the machine allows.
 
-  chase   chains of 100 dependent accesses in a permutation; accesses are counted
+  chase   chains of 100 dependent accesses in a permutation; the figure counts
+          accesses
   cuckoo  numbers in a 2-8 cuckoo table
-  ipv4    random addresses in a DIR-24-8 table (64 MB, which a large cache may hold)
+  ipv4    random addresses in a DIR-24-8 table (64 MB, which a large cache may
+          hold)
   ipv6    addresses of the table's random prefixes of 48 to 64 bits
   names   names with a prefix in the table (NDN)
   mica    GETs of the cache's table, 16 B keys and 32 B values
 
-Interleaving pays where tables are larger than the last-level cache: choose --entries so that they are. Thresholds apply to the interleaved form of each table.
+Interleaving pays where tables are larger than the last-level cache: choose --entries so that they are. Thresholds
+apply to the interleaved form of each table.
 
 Examples:
   sinew interleave bench
@@ -38,6 +42,7 @@ Examples:
 pub enum Command {
     /// Measure lookups: interleaved, plain, and with group prefetching by hand
     #[command(after_help = HELP)]
+    #[command(mut_arg("pin", |arg| arg.help("Processor to pin the measuring thread to [default: the first one]")))]
     Bench(Args),
 }
 
@@ -90,11 +95,11 @@ pub struct Args {
     /// Tables to look up in [default: all]
     #[arg(value_enum)]
     tables: Vec<Table>,
-    /// Entries of each table [default: enough to make it large]; for chase, numbers of 4 bytes, rounded up to a power
-    /// of two
+    /// Entries of each table, as in 8M; for chase, numbers of 4 bytes, rounded up to a power of two [default: chase
+    /// 268435456, cuckoo 40M, ipv4 500K, ipv6 200K, names 10M, mica 8M]
     #[arg(long, value_parser = parse_count)]
     entries: Option<usize>,
-    /// Lookups in flight at a time
+    /// Lookups in flight at a time, 1 to 64
     #[arg(long, default_value = "32", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=WIDTH_MAX as i64))]
     width: u8,
     #[command(flatten)]

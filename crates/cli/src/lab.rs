@@ -43,14 +43,14 @@ pub struct ListArgs {
 /// Options of `sinew lab run`.
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// Experiments to run: names from `list`, or the name of a paper, such as atc16, for all of its experiments
+    /// Experiments to run: names from `sinew lab list`, or names of papers, such as atc16, for all of their experiments
     /// [default: all]
     names: Vec<String>,
     /// Measure the experiments' requests between two threads of this machine, over this fabric, instead of simulating
     /// them
     #[arg(long, value_enum)]
     fabric: Option<Carried>,
-    /// RDMA device of `--fabric ibverbs`, as rxe0 or mlx5_0:2 [default: the first usable one]
+    /// RDMA device, for --fabric ibverbs, as rxe0 or mlx5_0:2 [default: the first usable one]
     #[arg(long, requires = "fabric")]
     device: Option<String>,
     /// Print one JSON object
@@ -61,10 +61,10 @@ pub struct RunArgs {
 /// Options of `sinew lab report`.
 #[derive(clap::Args)]
 pub struct ReportArgs {
-    /// Experiments to run: names from `list`, or the name of a paper, such as atc16, for all of its experiments
+    /// Experiments to run: names from `sinew lab list`, or names of papers, such as atc16, for all of their experiments
     /// [default: all]
     names: Vec<String>,
-    /// File to write; its former contents stay until the report is complete
+    /// HTML file to write; its former contents stay until the report is complete
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }

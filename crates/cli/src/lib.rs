@@ -72,30 +72,33 @@ use sinew_harness::machine;
 
 const AFTER_HELP: &str = "\
 Examples:
-  sinew                                    the tour: half a minute
-  sinew rpc serve shm://test               a test server, and its benchmark:
+  sinew                               # the tour: half a minute
+  sinew rpc serve shm://test          # a test server, and its benchmark:
   sinew rpc bench latency --fabric shm --address shm://test
-  sinew rpc bench rate --fabric udp        with a server process of its own
-  sinew verbs rate --op write --inline     into another process's memory
-  sinew kv bench table                     a cache's table, on one thread
-  sinew serve cache                        a cache, and in another terminal:
+  sinew rpc bench rate --fabric udp   # with a server process of its own
+  sinew verbs rate --op write --inline  # into another process's memory
+  sinew kv bench table                # a cache's table, on one thread
+  sinew serve cache                   # a cache, and in another terminal:
   sinew kv set greeting hello; sinew kv get greeting
-  sinew serve index                        an ordered index, and elsewhere:
+  sinew serve index                   # an ordered index, and elsewhere:
   sinew index put apple 3; sinew index scan --prefix a
-  sinew memory bench --sizes 4K,1M         memory of a donor, by an engine
-  sinew interleave bench chase             lookups that overlap their misses
-  sinew xdp bench                          AF_XDP, on virtual interfaces
-  sinew forward bench                      routers and switches, without ports
-  sinew serve sequencer                    numbers; in another terminal:
+  sinew memory bench --sizes 4K,1M    # memory of a donor, by an engine
+  sinew interleave bench chase        # lookups that overlap their misses
+  sinew xdp bench                     # AF_XDP, on virtual interfaces
+  sinew forward bench                 # routers and switches, without ports
+  sinew serve sequencer               # numbers; in another terminal:
   sinew seq next --count 3
-  sinew sim run cx4 --workload FILE        a workload on a simulated cluster
-  sinew sim swarm --seconds 60             hunts for bugs, simulated
-  sinew mount shm://files /mnt/files       files in other hosts' memory
-  sinew model pcie --batch 16              what crosses PCI Express
-  sinew advise cache --nic cx3             which design suits a workload
-  sinew serve memory shm://donor1 --memory 1G   memory for volumes of others
-  sinew fsck shm://donor1                  checks a volume there
-  sinew limits                             what the machine itself allows
+  sinew sim run cx4 --workload FILE   # a workload on a simulated cluster
+  sinew sim swarm --seconds 60        # hunts for bugs, simulated
+  sinew mount shm://files /mnt/files  # files in other hosts' memory
+  sinew model pcie --batch 16         # what crosses PCI Express
+  sinew advise cache --nic cx3        # which design suits a workload
+  sinew serve memory shm://donor1 --memory 1G   # memory for others
+  sinew fsck shm://donor1             # checks a volume there
+  sinew limits                        # what the machine itself allows
+
+Sizes are in bytes and take K, M and G for powers of 1024, as in 64K; counts take
+them for powers of 1000, as in 8M.
 
 Exit status:
   0    done
@@ -168,7 +171,7 @@ enum Command {
     /// Run simulated clusters
     #[command(subcommand)]
     Sim(sim::Command),
-    /// Repeat the papers' experiments
+    /// Repeat the experiments of published papers
     #[command(subcommand)]
     Lab(lab::Command),
     /// Compute what RDMA requests send over PCI Express, and show NIC models
@@ -185,7 +188,7 @@ enum Command {
 /// The services, each with a file of its own.
 #[derive(Subcommand)]
 enum ServeCommand {
-    /// Serve memory as a block device, over NBD
+    /// Serve memory of this host or of donors as a block device, over NBD
     Block(block::Args),
     /// Serve a key-value cache
     Cache(kv::serve::Args),
@@ -196,6 +199,8 @@ enum ServeCommand {
     /// Serve an ordered index
     Index(index::serve::Args),
     /// Lend memory to other hosts' volumes
+    // One thread is enough for a donor: other numbers are refused.
+    #[command(mut_arg("threads", |arg| arg.hide(true)))]
     Memory(memory::serve::Args),
     /// Serve as a member of a replicated key-value store
     Replica(replica::serve::Args),

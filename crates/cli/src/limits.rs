@@ -23,10 +23,14 @@ const ROUNDS: u32 = 5;
 const SPREAD: f64 = 0.2;
 
 const HELP: &str = "\
-Each limit is measured in five rounds, of which the best counts: that is what the machine allows. If the rounds differ by more than a fifth,
-or others used the processors meanwhile, the result says so; measure again at a quieter moment to get a file for --reference.
+Each limit is measured in five rounds, of which the best counts: that is what the machine allows. If the rounds differ
+by more than a fifth, or others used the processors meanwhile, the result says so; measure again at a quieter moment
+to get a file for --reference.
 
-Example: sinew limits --json > quiet.json; sinew rpc bench latency --reference quiet.json";
+Examples:
+  sinew limits
+  sinew limits --json > quiet.json
+  sinew rpc bench latency --reference quiet.json";
 
 /// Measure what the machine alone allows, with nothing of the RPC layer in the way.
 #[derive(clap::Args)]
@@ -35,10 +39,10 @@ pub struct Args {
     /// Print one JSON object (see docs/results.md)
     #[arg(long)]
     json: bool,
-    /// Processors of the two threads [default: the first two]
+    /// Processors to pin the two threads to, as in 0,1 [default: the first two]
     #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
     pin: Vec<usize>,
-    /// Seconds that each measurement takes
+    /// Seconds for which each limit is measured, over its five rounds, 0.01 to 86400
     #[arg(long, default_value = "0.5", allow_negative_numbers = true, value_parser = parse_seconds)]
     seconds: Duration,
 }

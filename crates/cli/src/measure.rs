@@ -17,17 +17,18 @@ use crate::{Outcome, output};
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Measuring")]
 pub struct MeasureArgs {
-    /// Seconds of measuring; the comparison takes about half as long again
+    /// Seconds for which each figure is measured, 0.01 to 86400; what it is compared with takes further time
     #[arg(long, visible_alias = "duration", default_value = "3", allow_negative_numbers = true, value_parser = parse_seconds)]
     pub seconds: Duration,
-    /// Processors of the client threads, then of the server threads [default: 0,1,... if there are enough]
+    /// Processors to pin threads to, separated by commas: one for each client thread, then one for each server thread
+    /// [default: the first ones, if there are enough]
     #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
     pin: Vec<usize>,
-    /// Leave the placement of threads to the system
+    /// Pin no threads: the system places them
     #[arg(long, conflicts_with = "pin")]
     no_pin: bool,
-    /// Output of `sinew limits --json` on this machine when it was quiet; if the machine is much slower now, the result
-    /// is invalid
+    /// File with the output of `sinew limits --json` from a quiet moment of this machine; if the machine is much slower
+    /// now, the result is invalid
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
     /// Print one JSON object (see docs/results.md)

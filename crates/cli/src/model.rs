@@ -17,7 +17,7 @@ use crate::{Outcome, interrupted};
 pub enum Command {
     /// Show what crosses PCI Express for a request, step by step, and what the link allows
     Pcie(pcie::Args),
-    /// Predict a processor's counters; whatever they show beyond that is cache misses
+    /// Predict a processor's PCI Express counters, so that what they show beyond that is cache misses of the NIC
     Verbs(verbs::Args),
     /// Show the built-in NICs: their parameters, and the source of each
     Nics(nics::Args),

@@ -24,7 +24,7 @@ pub enum Command {
     Delete(ask::DeleteArgs),
     /// Print changes as they happen
     Watch(watch::Args),
-    /// Show who leads, and how far each member is
+    /// Show which member leads, and how far each has got
     Status(status::Args),
     /// Add a member, or one again that has lost its memory
     Add(change::AddArgs),

@@ -32,13 +32,13 @@ The server answers these request types:
   3 report   the endpoint's counters as JSON
   4 sleep    a worker answers, after the milliseconds given in the request
 
-JSON, of every server: first `serving`, a list of addresses; at the end `endpoints`, for each its address, sessions, requests_handled,
-packets_received, packets_sent, and drops by reason.
+--json prints first `serving`, a list of addresses, and at the end `endpoints`, with the address, sessions,
+requests_handled, packets_received, packets_sent and drops by reason of each.
 
 Examples:
   sinew rpc serve shm://test
-  sinew rpc serve udp://0.0.0.0:7000 --threads 2 --pin 2 --pin 3   (7000, 7001)
-  sinew rpc serve ibverbs://0.0.0.0:7000  the first usable RDMA device
+  sinew rpc serve udp://0.0.0.0:7000 --threads 2 --pin 2,3   # 7000 and 7001
+  sinew rpc serve ibverbs://0.0.0.0:7000     # the first usable RDMA device
   sinew rpc serve 'ibverbs://0.0.0.0:7000?device=mlx5_0:2&gid=3'";
 
 /// Run a test server until Ctrl-C.
@@ -54,10 +54,12 @@ pub struct Args {
 /// Threads of a server, and their limits.
 #[derive(clap::Args)]
 pub struct ThreadArgs {
-    /// Threads, each with an endpoint of its own; further ones get NAME.1, NAME.2, ... or PORT+1, PORT+2, ...
+    /// Number of server threads, each with an endpoint of its own; all but the first serve at NAME.1, NAME.2, ... or
+    /// PORT+1, PORT+2, ...
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
-    /// Processor to pin each thread to; repeat the option, or separate by commas
+    /// Processors to pin the threads to, one for each; repeat the option, or separate them by commas [default: threads
+    /// are not pinned]
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pin: Vec<usize>,
     #[command(flatten)]
@@ -69,7 +71,7 @@ pub struct ThreadArgs {
 /// Form of a server's reports, and their reader.
 #[derive(clap::Args)]
 pub struct TellArgs {
-    /// Print JSON, one object per line: the addresses at the start, a summary at the end
+    /// Print JSON, one object on each line: first the addresses, at the end a summary
     #[arg(long)]
     json: bool,
     /// Serve for a parent process: print `ready`, and end when standard input does

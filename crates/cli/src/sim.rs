@@ -16,7 +16,7 @@ use sinew_lab::swarm::{self, Failure, Report};
 use sinew_sim::Topology;
 
 use crate::{Outcome, Usage, interrupted, machine, output};
-use sinew_harness::units::parse_seconds;
+use sinew_harness::units::{counted, parse_seconds};
 
 /// The commands about simulated clusters.
 #[derive(clap::Subcommand)]
@@ -25,9 +25,9 @@ pub enum Command {
     Run(run::Args),
     /// Print a built-in topology, with its comments, as a start for one of your own
     Topology(TopologyArgs),
-    /// Hunt for bugs of the RPC layer: clusters, workloads, limits and faults, each drawn from a seed
+    /// Hunt for bugs of the RPC layer, on clusters whose workloads, limits and faults are drawn from seeds
     Swarm(SwarmArgs),
-    /// Run one of the hunt's clusters again, from its seed
+    /// Run a cluster of `sinew sim swarm` again, from its seed
     Replay(ReplayArgs),
 }
 
@@ -43,7 +43,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = TOPOLOGY_HELP)]
 pub struct TopologyArgs {
-    /// Name of the topology
+    /// Name of a built-in topology [default: all are listed]
     name: Option<String>,
 }
 
@@ -68,13 +68,13 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = SWARM_HELP)]
 pub struct SwarmArgs {
-    /// Seconds to hunt; clusters that have begun are finished
+    /// Seconds to hunt, 0.01 to 86400; clusters that have begun are finished
     #[arg(long, default_value = "60", allow_negative_numbers = true, value_parser = parse_seconds)]
     seconds: Duration,
-    /// First seed; the clusters that follow have the next ones [default: another each time]
+    /// Seed of the first cluster; those that follow have the next seeds [default: a random one]
     #[arg(long)]
     first: Option<u64>,
-    /// Clusters at a time [default: one for each processor]
+    /// Clusters that run at a time, 1 to 1024 [default: one for each processor]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Print one JSON object
@@ -85,7 +85,7 @@ pub struct SwarmArgs {
 /// Options of `sinew sim replay`.
 #[derive(clap::Args)]
 pub struct ReplayArgs {
-    /// Seed of the cluster
+    /// Seed of the cluster, as `sinew sim swarm` printed it
     seed: u64,
     /// Print one JSON object
     #[arg(long)]
@@ -230,8 +230,12 @@ fn sentence(clusters: u64, report: &Report) -> String {
     let Report { hosts, answered, failed, delivered, lost, crashes, .. } = report;
     let what = if clusters == 1 { "a cluster".to_owned() } else { format!("{clusters} clusters") };
     format!(
-        "{what} with {hosts} hosts, of which {crashes} crashed; {answered} calls answered and {failed} failed as the rules allow; \
-         {delivered} packets arrived and {lost} were lost; nothing was wrong"
+        "{what} with {}, of which {crashes} crashed; {} answered and {failed} failed as the rules allow; {} arrived \
+         and {lost} {} lost; nothing was wrong",
+        counted(*hosts as u64, "host"),
+        counted(*answered, "call"),
+        counted(*delivered, "packet"),
+        if *lost == 1 { "was" } else { "were" }
     )
 }
 

@@ -15,18 +15,20 @@ use crate::{Outcome, Usage, output};
 use device::{Attached, Source};
 
 const AFTER_HELP: &str = "\
-WHAT is the address of a block device (unix:PATH or HOST:PORT, see sinew serve block), which needs the kernel's nbd, or a file of a mounted
-file system, which needs a loop device. Both need root, and the programs mkswap and swapon, and nbd-client or losetup.
+WHAT is the address of a block device (unix:PATH or HOST:PORT, see sinew serve block), which needs the kernel's nbd,
+or a file of a mounted file system, which needs a loop device. Both need root, and the programs mkswap and swapon, and
+nbd-client or losetup.
 
-If this host itself serves the device or holds the file's memory, that server is asked to store pages when no memory is left. So start it with --for-paging, which
-locks its memory, and has the kernel neither kill it nor write pages out on its behalf.
+If this host itself serves the device or holds the file's memory, that server is asked to store pages when no memory
+is left. So start it with --for-paging, which locks its memory, and has the kernel neither kill it nor write pages out
+on its behalf.
 
-JSON: device, bytes and priority; for `off` device and bytes; for `show` a list of devices, with used_bytes.
+--json prints device, bytes and priority; for `off` device and bytes; for `show` a list of devices, with used_bytes.
 
 Examples:
   sinew serve block --memory 4G --at unix:/run/memory.sock --for-paging
   sinew swap on unix:/run/memory.sock --priority 10
-  sinew swap on /mnt/memory/swap --size 4G         a new file, over a loop device
+  sinew swap on /mnt/memory/swap --size 4G   # a new file, by a loop device
   sinew swap off unix:/run/memory.sock";
 
 /// Swap on remote memory.
@@ -35,7 +37,7 @@ Examples:
 pub enum Command {
     /// Turn a block device or a file into swap
     On(On),
-    /// Bring the pages on it back to memory, and release it
+    /// Bring the swapped pages back to memory, and release the device or file
     Off(Off),
     /// Show what this machine swaps to
     Show(Show),
@@ -44,18 +46,18 @@ pub enum Command {
 /// `sinew swap on`.
 #[derive(clap::Args)]
 pub struct On {
-    /// Address of a block device, unix:PATH or HOST:PORT, or a file
+    /// Address of a block device, unix:PATH or HOST:PORT, or the path of a file
     what: String,
-    /// Name of the block device at its server
+    /// Name of the block device at its server; for block devices only
     #[arg(long, default_value = "memory")]
     name: String,
-    /// Create the file, with this size in bytes
+    /// Create the file, with this size in bytes, at least 1M
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     size: Option<usize>,
-    /// Priority of this swap; the highest is filled first [default: below all others]
+    /// Priority of this swap, 0 to 32767; the highest is filled first [default: below all others]
     #[arg(long, value_parser = clap::value_parser!(u16).range(0..=32767))]
     priority: Option<u16>,
-    /// Overwrite whatever is on it
+    /// Overwrite data that is on the device or in the file already, instead of refusing
     #[arg(long)]
     overwrite: bool,
     /// Print one JSON object
@@ -66,9 +68,9 @@ pub struct On {
 /// `sinew swap off`.
 #[derive(clap::Args)]
 pub struct Off {
-    /// Argument of `sinew swap on`, or the device that it named
+    /// What `sinew swap on` was given, or the device that it printed
     what: String,
-    /// Remove the file, too
+    /// Remove the file as well
     #[arg(long)]
     remove: bool,
     /// Print one JSON object

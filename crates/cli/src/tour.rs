@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Options of the tour.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Take the tour in a few seconds, with rougher figures
+    /// Take the tour in a few seconds instead of half a minute; its figures are rougher
     #[arg(long)]
     quick: bool,
     /// Print one JSON object (see docs/results.md)

@@ -35,15 +35,37 @@ use crate::Outcome;
 pub enum Command {
     /// Measure the bandwidth of requests, with many in flight
     #[command(after_help = args::BW_HELP)]
+    #[command(mut_arg("size", |arg| arg.help(
+        "Length of a message, in bytes, at most 64M [default: 64K; 8 for atomics]"
+    )))]
+    #[command(mut_arg("doorbell", |arg| arg.help("Requests started by one doorbell, at most --window [default: 1]")))]
     Bw(args::LoadArgs),
     /// Measure the rate of small messages
     #[command(after_help = args::RATE_HELP)]
     Rate(args::LoadArgs),
     /// Measure the latency of one request at a time
     #[command(after_help = args::LAT_HELP)]
+    #[command(mut_arg("inline", |arg| arg.help(
+        "Copy messages into the requests [default up to 220 bytes, for send, write and write-imm]"
+    )))]
+    #[command(mut_arg("signal", |arg| arg.help(
+        "Signaling interval: one request in this many is signaled [default: 64 or less; 1 for READs and atomics]"
+    )))]
+    // A latency is that of one request at a time on one queue pair: other values are refused.
+    #[command(mut_arg("window", |arg| arg.hide(true)), mut_arg("qps", |arg| arg.hide(true)))]
+    #[command(mut_arg("threads", |arg| arg.hide(true)), mut_arg("inbound", |arg| arg.hide(true)))]
+    #[command(mut_arg("outbound", |arg| arg.hide(true)), mut_arg("all_to_all", |arg| arg.hide(true)))]
     Lat(args::OpArgs),
     /// Measure messages that the server sends back
     #[command(after_help = args::ECHO_HELP)]
+    #[command(mut_arg("transport", |arg| arg.help("Transport of the queue pairs [default: uc; ud for --form ss]")))]
+    #[command(mut_arg("size", |arg| arg.help("Length of a message, in bytes, at most 64M [default: 32]")))]
+    #[command(mut_arg("inline", |arg| arg.help("Copy messages into the requests [default up to 220 bytes]")))]
+    #[command(mut_arg("window", |arg| arg.help("Messages in flight on each queue pair, 1 to 16384 [default: 1]")))]
+    #[command(mut_arg("signal", |arg| arg.help(
+        "Signaling interval: one request in this many is signaled, 1 to 16384 [default: 64, less for long messages]"
+    )))]
+    #[command(mut_arg("wait", |arg| arg.help("Way in which threads wait for completions [default: poll]")))]
     Echo(args::EchoArgs),
     /// List the devices that can be measured
     Devices(device::Args),

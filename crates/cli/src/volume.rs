@@ -30,7 +30,7 @@ pub struct VolumeArgs {
     /// shut down cleanly
     #[arg(long, value_name = "NAME", default_value = "volume")]
     pub volume: String,
-    /// Take the volume at once from whoever has it open, alive or not
+    /// Take the volume at once from the program that has it open, alive or not
     #[arg(long)]
     pub force: bool,
 }
@@ -38,10 +38,10 @@ pub struct VolumeArgs {
 /// Options of a volume that is made if there is none of the name.
 #[derive(clap::Args, Clone, Debug)]
 pub struct NewArgs {
-    /// Size of the volume in bytes, if there is none of this name yet
+    /// Size of a new volume, in bytes, a multiple of 4K; needed if there is no volume of this name yet
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     pub size: Option<usize>,
-    /// Copies of every page, each at another donor [default for a new volume: 2]
+    /// Copies of every page, each at another donor, 1 to 16 [default for a new volume: 2]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub copies: Option<u32>,
 }

@@ -22,9 +22,11 @@ use crate::rpc::RpcPlan;
 use crate::{Outcome, Usage, output, own_pair, table};
 
 const HELP: &str = "\
-Makes pairs of virtual interfaces in network namespaces of their own, which are removed afterwards, and measures alternately in the same run:
+Makes pairs of virtual interfaces in network namespaces of their own, which are removed afterwards, and measures
+alternately in the same run:
 
-  rate     frames of 98 B that a frame port sends back, 64 in flight, beside a bare socket's
+  rate     frames of 98 B that a frame port sends back, 64 in flight, beside a
+           bare socket's
   latency  one such frame there and back, median, beside a bare socket's
   forward  IPv4 frames of 98 B that a router on two frame ports passes from one
            pair to another, 64 at a time, by the router's own time; beside a bare
@@ -36,10 +38,11 @@ Makes pairs of virtual interfaces in network namespaces of their own, which are 
   joined   calls over xdp:// with as many packets to a datagram as fit, 512 in
            flight, beside the same over udp://
 
-Frames that pass a router are sent, forwarded and received by one thread, on the first processor; in the others there is one thread at each end.
+Frames that pass a router are sent, forwarded and received by one thread, on the first processor; in the others there
+is one thread at each end.
 
-This needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and CAP_BPF. Nothing else on the host is touched.
-To measure calls over an existing interface: sinew rpc bench rate --address xdp://INTERFACE/IP:PORT.
+This needs root, or the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and CAP_BPF. Nothing else on the host
+is touched. To measure calls over an existing interface: sinew rpc bench rate --address xdp://INTERFACE/IP:PORT.
 
 Examples:
   sinew xdp bench

@@ -53,16 +53,19 @@ impl FromStr for Threshold {
 /// Options that judge a result.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Thresholds {
-    /// Exit with status 3 if the figure is below this, and with 4 if the result is invalid: 5, '5 M/s', 1ms, '40 Gbps'
+    /// Exit with status 3 if the figure is below this, and with 4 if the result is invalid; a number without a unit is
+    /// in the figure's own: 5, '5 M/s', 1ms, '40 Gbps'
     #[arg(long, value_name = "FIGURE", allow_negative_numbers = true)]
     fail_if_below: Option<Threshold>,
-    /// Exit with status 3 if the figure is above this
+    /// Exit with status 3 if the figure is above this, and with 4 if the result is invalid
     #[arg(long, value_name = "FIGURE", allow_negative_numbers = true)]
     fail_if_above: Option<Threshold>,
-    /// Exit with status 3 if the ratio of the figure to its limit is below this
+    /// Exit with status 3 if the ratio of the figure to what it is compared with is below this, and with 4 if the
+    /// result is invalid
     #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = parse_ratio)]
     fail_if_ratio_below: Option<f64>,
-    /// Exit with status 3 if the ratio of the figure to its limit is above this
+    /// Exit with status 3 if the ratio of the figure to what it is compared with is above this, and with 4 if the
+    /// result is invalid
     #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = parse_ratio)]
     fail_if_ratio_above: Option<f64>,
 }

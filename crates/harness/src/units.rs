@@ -37,6 +37,11 @@ pub fn parse_count(text: &str) -> Result<usize, String> {
     number.checked_mul(factor).ok_or_else(|| format!("`{text}` is more than this machine can count"))
 }
 
+/// A number of things: `1 packet`, `2 packets`.
+pub fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// A size, in the form that [`parse_size`] reads.
 pub fn size(bytes: usize) -> String {
     for (factor, unit) in [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")] {
@@ -139,6 +144,11 @@ mod tests {
         for text in ["", "x", "8Q", "-1", "M", "99999999999999999999", "99999999999G"] {
             assert!(parse_size(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "packet")), ["0 packets", "1 packet", "2 packets"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The rules for source files.
 
 use super::{
-    COMMENT_COLUMNS_MAX, File, LINES_MAX, LONG_FILES, RAW_ATOMICS, UNSAFE_FILES, UNSAFE_ROOMS, VIRTUAL_TIME_ROOMS,
+    COMMENT_COLUMNS_MAX, File, LINES_MAX, LONG_FILES, RAW_ATOMICS, UNSAFE_FILES, UNSAFE_FOLDERS, VIRTUAL_TIME_CRATES,
     WITHOUT_HEAD, excepted,
 };
 
@@ -13,7 +13,7 @@ pub const RULES: &[Rule] = &[
     files_hold_one_idea,
     nothing_is_left_open,
     unsafe_code_argues,
-    unsafe_code_stays_in_its_rooms,
+    unsafe_code_stays_in_its_folders,
     atomics_come_from_the_facade,
     virtual_time_is_not_broken,
     the_seam_names_the_system_once,
@@ -134,8 +134,8 @@ fn unsafe_code_argues(file: &File) -> Vec<String> {
     findings
 }
 
-fn unsafe_code_stays_in_its_rooms(file: &File) -> Vec<String> {
-    if excepted(&file.path, UNSAFE_ROOMS) || excepted(&file.path, UNSAFE_FILES) {
+fn unsafe_code_stays_in_its_folders(file: &File) -> Vec<String> {
+    if excepted(&file.path, UNSAFE_FOLDERS) || excepted(&file.path, UNSAFE_FILES) {
         return Vec::new();
     }
     let mut findings = Vec::new();
@@ -146,7 +146,11 @@ fn unsafe_code_stays_in_its_rooms(file: &File) -> Vec<String> {
     for (number, line) in file.lines() {
         let code = super::code_of(line);
         if ["unsafe {", "unsafe impl", "unsafe fn", "unsafe extern"].iter().any(|form| starts_with_word(code, form)) {
-            findings.push(finding(file, number, "unsafe code outside the rooms for it (UNSAFE_ROOMS, UNSAFE_FILES)"));
+            findings.push(finding(
+                file,
+                number,
+                "unsafe code outside its folders and files (UNSAFE_FOLDERS, UNSAFE_FILES)",
+            ));
         }
     }
     findings
@@ -168,13 +172,13 @@ fn atomics_come_from_the_facade(file: &File) -> Vec<String> {
 }
 
 fn virtual_time_is_not_broken(file: &File) -> Vec<String> {
-    if !VIRTUAL_TIME_ROOMS.iter().any(|room| file.path.starts_with(room)) {
+    if !VIRTUAL_TIME_CRATES.iter().any(|folder| file.path.starts_with(folder)) {
         return Vec::new();
     }
     let mut findings = Vec::new();
     for (number, code) in file.shipped_code() {
         for (word, instead) in REAL_TIME.iter().filter(|(word, _)| contains_word(code, word)) {
-            findings.push(finding(file, number, format!("`{word}` in a room that runs in virtual time: {instead}")));
+            findings.push(finding(file, number, format!("`{word}` in a crate that runs in virtual time: {instead}")));
         }
     }
     findings
@@ -312,12 +316,12 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_code_is_found_outside_its_rooms_only() {
+    fn unsafe_code_is_found_outside_its_folders_only() {
         let text = "#![forbid(unsafe_code)]\n// SAFETY: none.\nunsafe { read() }\n";
-        assert_eq!(unsafe_code_stays_in_its_rooms(&file("crates/rpc/src/lib.rs", text)).len(), 1);
-        assert!(unsafe_code_stays_in_its_rooms(&file("crates/mem/src/lib.rs", text)).is_empty());
-        assert_eq!(unsafe_code_stays_in_its_rooms(&file("crates/rpc/src/lib.rs", "")).len(), 1);
-        assert!(unsafe_code_stays_in_its_rooms(&file("crates/rpc/src/core.rs", "")).is_empty());
+        assert_eq!(unsafe_code_stays_in_its_folders(&file("crates/rpc/src/lib.rs", text)).len(), 1);
+        assert!(unsafe_code_stays_in_its_folders(&file("crates/mem/src/lib.rs", text)).is_empty());
+        assert_eq!(unsafe_code_stays_in_its_folders(&file("crates/rpc/src/lib.rs", "")).len(), 1);
+        assert!(unsafe_code_stays_in_its_folders(&file("crates/rpc/src/core.rs", "")).is_empty());
     }
 
     #[test]

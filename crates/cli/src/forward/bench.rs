@@ -18,9 +18,10 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output, table};
 
 pub const HELP: &str = "\
-One thread passes bursts of frames, headers and all, through an application whose table is larger than most last-level caches. Lookups are interleaved, plain, or grouped by
-prefetching written by hand, alternately in the same run, and the outputs are compared. One more application, echo, looks nothing up and so shows what the rest costs. There are no ports;
-before each burst its frames are written anew.
+One thread passes bursts of frames, headers and all, through an application whose table is larger than most last-level
+caches. Lookups are interleaved, plain, or grouped by prefetching written by hand, alternately in the same run, and
+the outputs are compared. One more application, echo, looks nothing up and so shows what the rest costs. There are no
+ports; before each burst its frames are written anew.
 
   ipv4    random addresses among routes whose lengths are distributed about as
           in BGP; most lookups take one load, and those of a burst do not depend
@@ -78,10 +79,10 @@ pub struct Args {
     /// Applications to measure [default: all]
     #[arg(value_enum)]
     kinds: Vec<Kind>,
-    /// Entries of each table [default: enough to make it large]
+    /// Entries of each table, as in 8M [default: ipv4 527961, ipv6 200K, switch 20M, names 10M]
     #[arg(long, value_parser = parse_count)]
     entries: Option<usize>,
-    /// Frames of a burst, which are looked up together
+    /// Frames of a burst, which are looked up together, 1 to 64
     #[arg(long, default_value_t = MAX_BURST as u8, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=MAX_BURST as i64))]
     burst: u8,
     #[command(flatten)]

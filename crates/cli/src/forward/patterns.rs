@@ -18,12 +18,15 @@ use crate::measure::{MeasureArgs, with_progress};
 use crate::{Outcome, Usage, infile};
 
 pub const HELP: &str = "\
-One thread searches payloads for patterns, each with one of several automata, as Snort does (nsdi15 5). It does so in four ways: in batches of 8,192 that are sorted by automaton and length
-and walked eight at a time; one payload after another; eight at a time in order of arrival; and with the DFA of the aho-corasick crate. The ways take turns in the same run, and each payload's
-hits are compared.
+One thread searches payloads for patterns, each with one of several automata, as Snort does (nsdi15 5). It does so in
+four ways: in batches of 8,192 that are sorted by automaton and length and walked eight at a time; one payload after
+another; eight at a time in order of arrival; and with the DFA of the aho-corasick crate. The ways take turns in the
+same run, and each payload's hits are compared.
 
-Without --rules, patterns are drawn from --seed: words with punctuation between them, and arbitrary bytes, of 13 states each; sizes of groups fall with their rank. Half of the payloads have
-64 to 256 bytes, half 512 to 1,460; nine of ten consist of such words, and one in 50 contains a whole pattern. With --rules, groups are those of protocols and ports.
+Without --rules, patterns are drawn from --seed: words with punctuation between them, and arbitrary bytes, of 13
+states each; sizes of groups fall with their rank. Half of the payloads have 64 to 256 bytes, half 512 to 1,460; nine
+of ten consist of such words, and one in 50 contains a whole pattern. With --rules, groups are those of protocols and
+ports.
 
 Examples:
   sinew forward patterns
@@ -32,16 +35,16 @@ Examples:
 /// Options of `sinew forward patterns`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// File of Snort rules, whose contents are searched for
+    /// File of Snort rules, at most 256 MB, whose contents are searched for [default: patterns are drawn]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["patterns", "groups"])]
     rules: Option<PathBuf>,
-    /// Patterns to draw
+    /// Number of patterns to draw, 1 to 1000000 [default: 23331]
     #[arg(long, value_parser = parse_count)]
     patterns: Option<usize>,
-    /// Groups of patterns, each with an automaton
+    /// Groups of patterns, each with an automaton, at most as many as --patterns [default: 450]
     #[arg(long, value_parser = parse_count)]
     groups: Option<usize>,
-    /// Seed of patterns and payloads
+    /// Seed from which patterns and payloads are drawn
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     seed: u64,
     #[command(flatten)]

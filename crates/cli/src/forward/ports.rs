@@ -23,7 +23,8 @@ const MTU: usize = 1500;
 const XDP_OPTIONS: [&str; 3] = ["mode", "zerocopy", "ring"];
 
 /// Complaint about an interface whose packets arrive unfinished.
-pub const LEFT_UNDONE: &str = "the kernel at the other end leaves checksums and segmentation to hardware, so receivers drop its packets; make it do both itself";
+pub const LEFT_UNDONE: &str = "the kernel at the other end leaves checksums and segmentation to hardware, so receivers \
+                               drop its packets; make it do both itself";
 
 /// Argument of `--interface`: `NAME=PORT[,to=PORT][,ip=ADDRESS/LENGTH][,mac=ADDRESS][,mtu=BYTES]`.
 #[derive(Clone, Debug)]
@@ -189,6 +190,17 @@ impl Spec {
         let mtu = self.mtu.unwrap_or(MTU.min(room));
         ensure!(mtu <= room, "interface {}: its port carries packets of {room} bytes, and not of {mtu}", self.name);
         Ok(Interface { name: self.name.clone(), mac: port.mac(), mtu, networks: self.networks.clone() })
+    }
+
+    /// The command that makes the kernel at the other end finish its packets. The other end's name is known if the
+    /// interface and its peer are in one network namespace; otherwise the user has to insert it.
+    pub fn advice(&self) -> String {
+        let interface = XdpAddress::of(&self.port).ok().map(|place| place.interface);
+        let known = interface.as_deref().and_then(|name| finishing_command(name).ok().flatten());
+        known.unwrap_or_else(|| {
+            let port = interface.unwrap_or_else(|| self.port.to_string());
+            format!("ethtool -K PEER tx off gso off tso off, where PEER is the interface at the other end of {port}")
+        })
     }
 
     /// Whether it has IP addresses.

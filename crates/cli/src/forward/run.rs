@@ -42,9 +42,11 @@ Each interface has a name, a port, and options, separated by commas:
   mtu=BYTES            the largest packet
                        [default: 1500, or what the port carries]
 
-A network interface must accept frames for other addresses than its own: ip link set INTERFACE promisc on, for a switch, and allmulticast on, for a router of
-IPv6. If the port is one end of a virtual pair, the kernel at the other end must not leave checksums and segmentation to hardware: ethtool -K INTERFACE tx off gso off tso off there.
-Otherwise sinew complains, at start or when such packets arrive; packets that are too long are dropped and counted as `unfinished`.
+A network interface must accept frames for other addresses than its own: ip link set INTERFACE promisc on, for a
+switch, and allmulticast on, for a router of IPv6. If the port is one end of a virtual pair, the kernel at the other
+end must not leave checksums and segmentation to hardware: run ethtool -K INTERFACE tx off gso off tso off there, with
+the name of the other end. Otherwise sinew complains, at start or when such packets arrive; packets that are too long
+are dropped and counted as `unfinished`.
 
 --table is a file with one entry on each line; comments begin with #:
 
@@ -53,11 +55,13 @@ Otherwise sinew complains, at start or when such packets arrive; packets that ar
   switch   02:00:00:00:00:01 dev lan
   names    /org/example dev lan
 
-On SIGHUP the file is read again while forwarding goes on, and the new table is swapped in between two bursts; no frame is lost. A file with an error changes nothing; the complaint
-names the line. A half-written file may look right, so write a new one and rename it. Ctrl-C ends the command.
+On SIGHUP the file is read again while forwarding goes on, and the new table is swapped in between two bursts; no
+frame is lost. A file with an error changes nothing; the complaint names the line. A half-written file may look right,
+so write a new one and rename it. Ctrl-C ends the command.
 
-JSON, one object a line: first `serving`, the interfaces; then, every --every seconds and at the end, `forwarder`, with frames received, forwarded, taken (for the
-forwarder itself), made (answers, questions, errors), dropped by reason, and the counts of each interface.
+--json prints one object on each line: first `serving`, the interfaces; then, every --every seconds and at the end,
+`forwarder`, with frames received, forwarded, taken (for the forwarder itself), made (answers, questions, errors),
+dropped by reason, and the counts of each interface.
 
 Examples:
   sinew forward run --interface lan=shm://lan,ip=10.1.0.1/24 \\
@@ -65,8 +69,8 @@ Examples:
       --table routes
   sinew forward run --interface lan=xdp://eth1,ip=10.1.0.1/24 \\
       --interface wan=xdp://eth2,ip=10.2.0.1/24 --table routes
-  sinew forward run --as switch --interface a=shm://a --interface b=shm://b \\
-      --every 10
+  sinew forward run --as switch --every 10 \\
+      --interface a=shm://a --interface b=shm://b
   kill -HUP $(pidof sinew)";
 
 /// Forwarding application.
@@ -85,31 +89,31 @@ enum Kind {
 /// Options of `sinew forward run`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Interface, given once for each: NAME=PORT and more, see below
+    /// Interface to forward from and to, as NAME=PORT with options (see below); repeat the option for each, at most 32
     #[arg(long = "interface", value_name = "NAME=PORT,...", required = true)]
     interfaces: Vec<Spec>,
-    /// Forwarding application
+    /// Way in which frames are forwarded
     #[arg(long = "as", value_enum, default_value = "router")]
     kind: Kind,
-    /// File of routes, stations or names
+    /// File of routes, stations or names (see below), at most 256 MB [default: an empty table]
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
     /// Form in which the keys of a burst are looked up
     #[arg(long, value_enum, default_value = "interleaved")]
     form: FormName,
-    /// Stations that a switch has room for
+    /// Stations that a switch has room for, 1 to 1073741824
     #[arg(long, default_value_t = 1 << 16, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     stations: u32,
     /// Let a switch know only the stations of its table
     #[arg(long)]
     no_learning: bool,
-    /// Never sleep: the lowest latency, at the cost of one whole processor
+    /// Never sleep, for the lowest latency, at the cost of one whole processor
     #[arg(long)]
     busy: bool,
-    /// Processor to run on
+    /// Processor to pin the forwarder to [default: it is not pinned]
     #[arg(long, value_name = "CPU")]
     pin: Option<usize>,
-    /// Seconds between lines of counters [default: none are written]
+    /// Seconds between lines of counters, 0.01 to 86400 [default: they are printed at the end only]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_seconds)]
     every: Option<Duration>,
     #[command(flatten)]
@@ -339,9 +343,9 @@ impl Serving<'_> {
             }
             let taken = live.forwarder.turn(now_ns);
             if let Some(interface) = live.forwarder.application_mut().unfinished() {
-                let name = live.names.get(usize::from(interface)).map_or("", |name| name);
-                let command = "ethtool -K INTERFACE tx off gso off tso off";
-                output::complain(format_args!("interface {name}: {LEFT_UNDONE}: {command}"));
+                let spec = self.args.interfaces.get(usize::from(interface));
+                let (name, finish) = spec.map_or(("", String::new()), |spec| (&*spec.name, spec.advice()));
+                output::complain(format_args!("interface {name}: {LEFT_UNDONE}: {finish}"));
             }
             if let (Some(due_ns), Some(every_ns)) = (tell_ns, every_ns)
                 && now_ns >= due_ns

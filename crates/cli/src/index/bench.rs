@@ -27,12 +27,16 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, interrupted};
 
 const HELP: &str = "\
-Starts servers, each in a process of its own, and fills them with keys and values of 8 bytes (nsdi19 7.2). Every answer is checked.
+Starts servers, each in a process of its own, and fills them with keys and values of 8 bytes (nsdi19 7.2). Every
+answer is checked.
 
-  gets   GETs of random keys, beside echoes of messages of the same length. The figure is GETs a second.
-  scans  The same, with scans mixed in that sum their values (--scan-share of the requests, --scan-len keys each), at one server that scans in a worker
-         and one that scans in dispatch. The figure is the 99th percentile of the GETs with scans in the worker; beside it stands
-         the same with scans in dispatch.
+  gets   GETs of random keys, beside echoes of messages of the same length.
+         The figure is GETs a second.
+  scans  The same, with scans mixed in that sum their values (--scan-share of
+         the requests, --scan-len keys each), at one server that scans in a
+         worker and one that scans in dispatch. The figure is the 99th
+         percentile of the GETs with scans in the worker; beside it stands the
+         same with scans in dispatch.
 
 Examples:
   sinew index bench gets
@@ -55,26 +59,26 @@ pub struct Args {
     /// Measurement to make
     #[arg(value_enum)]
     what: What,
-    /// Fabric that carries the requests
+    /// Fabric that carries the requests; all but hub
     #[arg(long, value_enum, default_value_t = Fabric::Shm)]
     fabric: Fabric,
-    /// Options of the fabric, as in `ring=4095` or `coalesce=off`
+    /// Options for the addresses that the benchmark makes, as in `ring=4095` or `coalesce=off`
     #[arg(long, value_name = "OPTIONS")]
     options: Option<String>,
-    /// Keys of the index
+    /// Keys in the index, 1 to 1073741824: 1M is a million
     #[arg(long, default_value = "1M", allow_negative_numbers = true, value_parser = parse_count)]
     keys: usize,
-    /// Share of the requests that are scans, from 0.0001 to 0.5, for `scans`
+    /// Share of the requests that are scans, 0.0001 to 0.5; only for `scans`
     #[arg(long, default_value_t = 0.01, allow_negative_numbers = true)]
     scan_share: f64,
-    /// Keys of a scan
+    /// Keys in each scan, 1 to 1000000; only for `scans`
     #[arg(long, default_value_t = 128, allow_negative_numbers = true,
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     scan_len: u32,
-    /// Requests in flight [default: 64 for gets, 16 for scans]
+    /// Requests in flight, 1 to 4096 [default: 64 for gets, 16 for scans]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: Option<u32>,
-    /// Requests sent together [default: 16 for gets, 1 for scans]
+    /// Requests sent together, at most --window [default: 16 for gets, or --window if that is less; 1 for scans]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4096))]
     batch: Option<u32>,
     #[command(flatten)]

@@ -17,7 +17,7 @@ use crate::{Outcome, Usage, advice, interrupted, output};
 /// Place of the index.
 #[derive(clap::Args)]
 pub struct At {
-    /// Address of one of the index's threads
+    /// Address at which `sinew serve index` serves, that of any of its threads
     #[arg(long, default_value = ADDRESS, value_name = "URL")]
     address: String,
 }
@@ -25,16 +25,16 @@ pub struct At {
 /// A range of keys.
 #[derive(clap::Args)]
 pub struct RangeArgs {
-    /// First key [default: the first of the index]
+    /// Begin with this key, or the next one [default: the first of the index]
     #[arg(long, value_name = "KEY")]
     from: Option<String>,
-    /// Only keys after this one
+    /// Begin with the first key after this one
     #[arg(long, value_name = "KEY", conflicts_with = "from")]
     after: Option<String>,
-    /// Only keys before this one [default: all]
+    /// End before this key [default: after the last of the index]
     #[arg(long, value_name = "KEY")]
     to: Option<String>,
-    /// Only keys that begin with this
+    /// Take only keys that begin with this text
     #[arg(long, conflicts_with_all = ["from", "after", "to"])]
     prefix: Option<String>,
 }
@@ -56,7 +56,7 @@ pub enum Command {
     Put {
         /// The key
         key: String,
-        /// Value; without it, standard input is read
+        /// The value [default: standard input]
         value: Option<String>,
         #[command(flatten)]
         at: At,
@@ -72,7 +72,7 @@ pub enum Command {
     Scan {
         #[command(flatten)]
         range: RangeArgs,
-        /// Most entries to print [default: all]
+        /// Number of entries to print at most [default: all]
         #[arg(long)]
         limit: Option<u64>,
         /// Print one JSON object: `entries`, each with `key` and `value`, and `more`
@@ -85,10 +85,10 @@ pub enum Command {
     Sum {
         #[command(flatten)]
         range: RangeArgs,
-        /// Most entries to look at [default: all]
+        /// Number of entries to look at, at most [default: all]
         #[arg(long)]
         limit: Option<u64>,
-        /// Print one JSON object: `sum`, as text, `added`, `passed_over`
+        /// Print one JSON object: `sum`, as text, and the numbers of entries `added` and `passed_over`
         #[arg(long)]
         json: bool,
         #[command(flatten)]

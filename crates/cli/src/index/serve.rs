@@ -11,14 +11,15 @@ use crate::serve::ThreadArgs;
 use crate::{Outcome, Usage};
 
 const AFTER_HELP: &str = "\
-All threads serve the same keys. GETs, PUTs and DELETEs run in the server's threads; scans and sums run in worker threads, so that a long one does
-not delay the requests that arrive meanwhile. The entries live in memory and are lost when the server ends.
+All threads serve the same keys. GETs, PUTs and DELETEs run in the server's threads; scans and sums run in worker
+threads, so that a long one does not delay the requests that arrive meanwhile. The entries live in memory and are lost
+when the server ends.
 
 Examples:
-  sinew serve index                                  at shm://index
-  sinew serve index udp://0.0.0.0:7300 --threads 2   (7300 and 7301, one index)
+  sinew serve index                                   # at shm://index
+  sinew serve index udp://0.0.0.0:7300 --threads 2    # 7300 and 7301
   sinew serve index --workers 1 --memory 4G
-  sinew index put apple 3; sinew index scan --prefix a";
+  sinew index put apple 3; sinew index scan --prefix a    # elsewhere";
 
 /// Serve an ordered index until Ctrl-C.
 #[derive(clap::Args)]
@@ -29,16 +30,16 @@ pub struct Args {
     address: String,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// Memory for keys and values, in bytes, with 120 bytes of overhead for each entry
+    /// Memory for keys and values, in bytes; each entry takes 120 bytes more than its key and value
     #[arg(long, default_value = "1G", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
-    /// Longest value, in bytes
+    /// Longest value, in bytes, 1 to 8M
     #[arg(long, default_value = "1M", value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     value_max: usize,
     /// Threads that run scans and sums
     #[arg(long, value_enum, default_value_t = Scans::Workers)]
     scans: Scans,
-    /// Worker threads [default: one for each processor]
+    /// Number of worker threads, 1 to 1024 [default: one for each processor]
     #[arg(long, allow_negative_numbers = true, conflicts_with = "scans",
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,

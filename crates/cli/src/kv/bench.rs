@@ -12,30 +12,48 @@ use crate::Outcome;
 pub enum Command {
     /// Measure the table alone: one thread, no network
     #[command(after_help = table::HELP)]
+    #[command(mut_arg("keys", |arg| arg.help("Keys in the store: 8M is 8 million; 1 to 1073741824 [default: 8M]")))]
+    #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, at most 4096")))]
+    #[command(mut_arg("pin", |arg| arg.help("Processor to pin the measuring thread to [default: the first one]")))]
     Table(table::Args),
     /// Measure the cache over RPC
     #[command(after_help = rpc::HELP)]
+    #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, at most 1M")))]
     Rpc(rpc::Args),
     /// Measure HERD's cache over verbs, as in sigcomm14
     #[command(after_help = herd::HELP)]
+    #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, at most 1000")))]
+    #[command(mut_arg("response_qps", |arg| arg.help(
+        "UD queue pairs of each worker, used in turn, 1 to 64 [default: 1]"
+    )))]
+    #[command(mut_arg("batch", |arg| arg.hide(true)), mut_arg("doorbell_each", |arg| arg.hide(true)))]
     Herd(herd::Args),
     /// Measure HERD's cache with atc16's batches, doorbells and queue pairs
     #[command(after_help = herd::HELP)]
+    #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, at most 1000")))]
+    #[command(mut_arg("response_qps", |arg| arg.help(
+        "UD queue pairs of each worker, used in turn, 1 to 64 [default: 3]"
+    )))]
     HerdOpt(herd::Args),
     /// Measure Pilaf on verbs: a cuckoo table, whose GETs READ buckets and the item
     #[command(after_help = one_sided::HELP)]
+    #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, at most 4096")))]
     Pilaf(one_sided::PilafArgs),
     /// Measure FaRM's store on verbs: a hopscotch table, whose GETs READ a neighbourhood
     #[command(after_help = one_sided::HELP)]
+    #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, at most 4096")))]
     Farm(one_sided::FarmArgs),
     /// Measure DrTM-KV on verbs: GETs READ a record; PUTs lock, update and unlock it with atomics
     #[command(after_help = one_sided::HELP)]
+    #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, at most 4096")))]
     Drtm(one_sided::StoreArgs),
-    /// Measure a memcached server: any, sinew's, or sinew's and memcached itself
+    /// Measure a memcached server: a running one, Sinew's, or Sinew's beside memcached itself
     #[command(after_help = memcached::HELP)]
+    #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, less than 1023K")))]
     Memcached(memcached::MemcachedArgs),
-    /// Measure a Redis server: any, or one that is started
+    /// Measure a Redis server: a running one, or one that the benchmark starts
     #[command(after_help = memcached::HELP)]
+    #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, less than 1023K")))]
     Redis(memcached::ClientArgs),
 }
 

@@ -18,7 +18,7 @@ use crate::{Outcome, Usage, advice, interrupted, output};
 /// Place of the cache.
 #[derive(clap::Args)]
 pub struct At {
-    /// Address of the cache's first thread
+    /// Address of the first thread of `sinew serve cache`
     #[arg(long, default_value = ADDRESS, value_name = "URL")]
     address: String,
 }
@@ -40,12 +40,12 @@ pub enum Command {
     Set {
         /// The key
         key: String,
-        /// Value; without it, standard input is read
+        /// The value [default: standard input]
         value: Option<String>,
-        /// Number that is returned with the value
+        /// Number that is stored with the value, and that `get --json` returns
         #[arg(long, default_value_t = 0)]
         flags: u32,
-        /// Seconds until the item expires [default: never]
+        /// Seconds from now until the item expires [default: never]
         #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
         expires: u32,
         #[command(flatten)]
@@ -70,7 +70,7 @@ pub enum Command {
     },
     // The value is read as decimal digits, of 64 bits unsigned: it wraps around at the upper end, and stays at 0 at the
     // lower one.
-    /// Add to a number
+    /// Add to a value that is a decimal number
     Incr {
         /// The key
         key: String,

@@ -33,20 +33,20 @@ const CONNECTION_MEMORY: usize = 64 << 20;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Memcached clients")]
 pub struct DoorArgs {
-    /// Serve memcached clients at this address (HOST:PORT or unix:PATH), alone or beside the cache's own
+    /// Address at which to serve memcached clients, HOST:PORT or unix:PATH: alone, or beside the cache's own address
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     memcached: Option<String>,
-    /// Most connections of memcached clients, over all threads
+    /// Connections of memcached clients that can be open at a time, over all threads, 1 to 1048576
     #[arg(long, value_name = "COUNT", default_value = "16384", requires = "memcached", value_parser = parse_connections)]
     connections: usize,
-    /// Memory for requests not yet complete and answers not yet read, over all connections, in bytes [default: 64M, or
-    /// four of the longest values]
+    /// Memory for requests not yet complete and answers not yet read, over all connections, in bytes: at least four
+    /// times the longest value [default: 64M, or the least if that is more]
     #[arg(long, value_name = "BYTES", requires = "memcached", allow_negative_numbers = true, value_parser = parse_size)]
     connection_memory: Option<usize>,
-    /// Seconds of silence after which a connection is closed [default: never]
+    /// Seconds of silence after which a connection is closed, from 1 [default: never]
     #[arg(long, value_name = "SECONDS", requires = "memcached", value_parser = clap::value_parser!(u32).range(1..))]
     idle_timeout: Option<u32>,
-    /// Mode of a Unix socket, in octal, which says who may connect [default: 700]
+    /// Mode of the Unix socket, three octal digits that say who may connect [default: 700]
     #[arg(long, value_name = "MODE", requires = "memcached", value_parser = parse_mode)]
     socket_mode: Option<u32>,
 }

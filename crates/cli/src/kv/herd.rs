@@ -28,10 +28,11 @@ use crate::{Outcome, Usage, interrupted};
 use serve::{Schedule, WINDOW, WorkerArgs};
 
 pub const HELP: &str = "\
-Starts a server process that stores all keys (or uses --address HOST:PORT of a `sinew serve herd` with the same --workers,
---window, --keys and --value-size). --threads threads with --clients clients each keep their windows full of requests, and check every
-answer. The baseline, measured by turns, is the rate of `sinew verbs echo --form ws`: messages of an item's size that are written to
-a server and sent straight back. Latencies run from the request to its answer, including the wait in the window.
+Starts a server process that stores all keys (or uses --address HOST:PORT of a `sinew serve herd` with the same
+--workers, --window, --keys and --value-size). --threads threads with --clients clients each keep their windows full
+of requests, and check every answer. The baseline, measured by turns, is the rate of `sinew verbs echo --form ws`:
+messages of an item's size that are written to a server and sent straight back. Latencies run from the request to its
+answer, including the wait in the window.
 
 Examples:
   sinew kv bench herd-opt --keys 8M --json
@@ -44,19 +45,19 @@ pub struct Args {
     workload: WorkloadArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Address of a running `sinew serve herd` [default: a server is started in a process of its own]
+    /// Address of a running `sinew serve herd` [default: the benchmark starts a server process]
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
     address: Option<String>,
-    /// Client threads
+    /// Number of client threads, 1 to 64
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
-    /// Clients of each thread
+    /// Clients of each thread, 1 to 1024
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     clients: u16,
-    /// Requests of a client in flight to each worker; a power of two
+    /// Requests that each client has in flight to each worker: a power of two up to 1024
     #[arg(long, default_value_t = WINDOW, allow_negative_numbers = true, value_parser = serve::parse_window)]
     window: usize,
-    /// Most requests executed together, for herd-opt
+    /// Requests that a worker executes together at most, 1 to 256
     #[arg(long, default_value_t = 32, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=256))]
     batch: u16,
     #[command(flatten)]

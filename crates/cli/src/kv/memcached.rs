@@ -22,13 +22,13 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, interrupted, output, table};
 
 pub const HELP: &str = "\
-Starts a server, or uses a running one with --connect. On each connection --depth requests are sent together, and the next ones once
-all are answered. Every value is checked. Servers started here have one thread. `memcached --peer` also starts memcached itself, and measures
-both by turns.
+Starts a server, or uses a running one with --connect. On each connection --depth requests are sent together, and the
+next ones once all are answered. Every value is checked. Servers started here have one thread. `memcached --peer` also
+starts memcached itself, and measures both by turns.
 
 Examples:
   sinew kv bench memcached --peer --depth 64 --fail-if-ratio-below 1
-  sinew kv bench memcached --connect 127.0.0.1:11211 --connections 8 --rate 0.1
+  sinew kv bench memcached --connect 127.0.0.1:11211 --connections 8
   sinew kv bench redis --depth 16";
 
 /// Options of the clients of both protocols.
@@ -36,20 +36,20 @@ Examples:
 pub struct ClientArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
-    /// Address of a running server, HOST:PORT or unix:PATH [default: one is started]
+    /// Address of a running server, HOST:PORT or unix:PATH [default: the benchmark starts a server]
     #[arg(long, value_name = "ADDRESS")]
     connect: Option<String>,
-    /// Start servers at Unix sockets rather than TCP ports
+    /// Start servers at Unix sockets instead of TCP ports
     #[arg(long, conflicts_with = "connect")]
     unix: bool,
-    /// Connections of the client
+    /// Number of connections of the client, 1 to 1000
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
     connections: u16,
-    /// Requests in flight on each connection
+    /// Requests in flight on each connection, 1 to 4096
     #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
-    /// Millions of requests a second, sent by the clock whether answers come or not; latencies count from when a
-    /// request was due [default: as many as possible]
+    /// Millions of requests a second, 0.000001 to 1000, which are sent by the clock whether answers come or not;
+    /// latencies count from when a request was due [default: as many as possible]
     #[arg(long, value_name = "M/s", allow_negative_numbers = true, value_parser = parse_rate)]
     rate: Option<f64>,
     #[command(flatten)]
@@ -64,10 +64,10 @@ pub struct MemcachedArgs {
     /// Start memcached as well, with one thread, and measure both by turns
     #[arg(long, conflicts_with = "connect")]
     peer: bool,
-    /// Keys in each get
+    /// Keys in each get, 1 to 64
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, conflicts_with = "meta", value_parser = clap::value_parser!(u8).range(1..=64))]
     keys_per_get: u8,
-    /// Use `mg` and `ms` rather than `get` and `set`
+    /// Send the meta commands `mg` and `ms` instead of `get` and `set`
     #[arg(long)]
     meta: bool,
 }

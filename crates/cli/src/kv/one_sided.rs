@@ -30,16 +30,18 @@ use crate::verbs::{Bare, Carried, DeviceArgs, Job, Kind};
 use crate::{Outcome, Usage, interrupted};
 
 pub const HELP: &str = "\
-The owner of a table, a thread, fills it and makes the PUTs that it is sent; the client, another thread, READs the table. Every value is checked in full. The
-limit is the rate of `sinew verbs rate --op read`, of READs as long as the first of a GET, divided by the READs that a GET took (drtm: by the
-READs, WRITEs and atomics that a request took). The places of these READs are not random, as a table's are.
+The owner of a table, a thread, fills it and makes the PUTs that it is sent; the client, another thread, READs the
+table. Every value is checked in full. The limit is the rate of `sinew verbs rate --op read`, of READs as long as the
+first of a GET, divided by the READs that a GET took (drtm: by the READs, WRITEs and atomics that a request took). The
+places of these READs are not random, as a table's are.
 
-pilaf and farm: --emulate uses no table, but makes the READs of sigcomm14 5.1: 1.6 of 32 bytes and the value for pilaf, six keys and values
-for farm; each is checked to come from the right place.
+pilaf and farm: --emulate uses no table, but makes the READs of sigcomm14 5.1: 1.6 of 32 bytes and the value for
+pilaf, six keys and values for farm; each is checked to come from the right place.
 
-drtm has a table with a lock in each record, and a client that has seen where each key is: a GET is a READ, a PUT a compare-and-swap that
-locks, a WRITE, and a compare-and-swap that unlocks. A PUT that finds the lock held retries after a while, up to 32 times, and then gives up
-and is counted. Over shared memory an atomic is the processor's own; on NICs atomics limit the design (atc16 4.3.2).
+drtm has a table with a lock in each record, and a client that has seen where each key is: a GET is a READ, a PUT a
+compare-and-swap that locks, a WRITE, and a compare-and-swap that unlocks. A PUT that finds the lock held retries
+after a while, up to 32 times, and then gives up and is counted. Over shared memory an atomic is the processor's own;
+on NICs atomics limit the design (atc16 4.3.2).
 
 Examples:
   sinew kv bench pilaf --get 95
@@ -58,7 +60,7 @@ pub struct StoreArgs {
     workload: WorkloadArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Requests in flight
+    /// Requests in flight, 1 to 1024
     #[arg(long, default_value_t = 16, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     window: u16,
     #[command(flatten)]
@@ -83,7 +85,7 @@ pub struct FarmArgs {
     /// Make fixed READs without a table, as in sigcomm14 5.1
     #[arg(long)]
     pub emulate: bool,
-    /// Keep values outside the slots
+    /// Keep values outside the slots of the table, so that a GET READs them separately
     #[arg(long)]
     pub out_of_line: bool,
 }

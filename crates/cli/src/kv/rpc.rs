@@ -27,11 +27,11 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, interrupted};
 
 pub const HELP: &str = "\
-Starts a server process (or uses --address), fills its cache, and keeps --window requests in flight, --batch of which are sent
-together. Every value that comes back is checked in full. The baseline is the rate of echoes by the same RPC layer, each as long as the longer of a
-get and its answer, times the keys of a get. With --rate a result is valid if the requests were answered as fast
-as they came. --peer also starts memcached and Redis, and measures all by turns, over TCP, with 8 x 128 and 16 x 64 requests in
-flight.
+Starts a server process (or uses --address), fills its cache, and keeps --window requests in flight, --batch of which
+are sent together. Every value that comes back is checked in full. The baseline is the rate of echoes by the same RPC
+layer, each as long as the longer of a get and its answer, times the keys of a get. With --rate a result is valid if
+the requests were answered as fast as they came. --peer also starts memcached and Redis, and measures all by turns,
+over TCP, with 8 x 128 and 16 x 64 requests in flight.
 
 Examples:
   sinew kv bench rpc --fabric udp --window 512 --batch 32
@@ -44,36 +44,36 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     workload: WorkloadArgs,
-    /// Standard mix of requests, instead of --get and --dist, and of --value-size where the mix defines the length of
+    /// Standard mix of requests, which replaces --get and --dist, and --value-size where the mix defines the length of
     /// values
     #[arg(long, value_enum, conflicts_with_all = ["get", "dist"])]
     mix: Option<Mix>,
-    /// Fabric that carries the requests; taken from --address if that is given [default: shm]
+    /// Fabric that carries the requests [default: that of --address, else shm]
     #[arg(long, value_enum)]
     fabric: Option<Fabric>,
-    /// Address of a running `sinew serve cache` [default: a server is started in a process of its own]
+    /// Address of a running `sinew serve cache` [default: the benchmark starts a server process]
     #[arg(long, value_name = "URL")]
     address: Option<String>,
-    /// Options of the fabric for addresses made here, as in `ring=4095` or `coalesce=off`
+    /// Options for the addresses that the benchmark makes, as in `ring=4095` or `coalesce=off`
     #[arg(long, value_name = "OPTIONS")]
     options: Option<String>,
-    /// Client threads, and as many server threads
+    /// Number of client threads, and of server threads, 1 to 64
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
-    /// Requests in flight for each client thread [default: 128; 512 over udp]
+    /// Requests in flight for each client thread, 1 to 65536 [default: 128; 512 over udp]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     window: Option<u32>,
-    /// Requests sent together [default: 16]
+    /// Requests sent together, at most --window [default: 16, or --window if that is less]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     batch: Option<u32>,
-    /// Keys in each get; consecutive gets are combined
+    /// Keys in each get, 1 to 64: so many consecutive gets are combined
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=64))]
     keys_per_get: u8,
-    /// Millions of requests a second of each client thread, sent by the clock whether answers come or not; latencies
-    /// count from when a request was due [default: as many as possible]
+    /// Millions of requests a second of each client thread, 0.000001 to 1000, which are sent by the clock whether
+    /// answers come or not; latencies count from when a request was due [default: as many as possible]
     #[arg(long, value_name = "M/s", allow_negative_numbers = true, value_parser = parse_rate, conflicts_with = "peer")]
     rate: Option<f64>,
-    /// Start memcached and Redis as well, and measure all by turns
+    /// Start memcached and Redis as well, and measure all three by turns
     #[arg(long, conflicts_with_all = ["mix", "threads"])]
     peer: bool,
     #[command(flatten)]

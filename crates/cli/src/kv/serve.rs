@@ -17,15 +17,16 @@ use sinew_harness::units::{self, parse_count, parse_size};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
-Each thread owns a part of the keys, and shares nothing. Values live in --memory. When it is full, a new value evicts the oldest value that has not been read since it
-was stored (--eviction oldest: the oldest, read or not); with --no-evict, a value that does not fit is refused.
+Each thread owns a part of the keys, and shares nothing. Values live in --memory. When it is full, a new value evicts
+the oldest value that has not been read since it was stored (with --eviction oldest: the oldest value, read or not);
+with --no-evict, a value that does not fit is refused.
 
 Examples:
-  sinew serve cache                                          at shm://cache
-  sinew serve cache udp://0.0.0.0:7100 --threads 2           (7100 and 7101)
-  sinew serve cache --memcached 0.0.0.0:11211                memcached alone
-  sinew serve cache shm://cache --memcached unix:/tmp/cache  both
-  sinew kv set greeting hello; sinew kv get greeting         elsewhere";
+  sinew serve cache                                   # at shm://cache
+  sinew serve cache udp://0.0.0.0:7100 --threads 2    # 7100 and 7101
+  sinew serve cache --memcached 0.0.0.0:11211         # memcached alone
+  sinew serve cache shm://cache --memcached unix:/tmp/cache   # both
+  sinew kv set greeting hello; sinew kv get greeting  # in another terminal";
 
 /// Serve a key-value cache until Ctrl-C.
 #[derive(clap::Args)]
@@ -36,19 +37,20 @@ pub struct Args {
     address: Option<String>,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// Memory for the items and their index, over all threads, in bytes
+    /// Memory for the items and their index, over all threads, in bytes; each thread needs at least 1K
     #[arg(long, default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
-    /// Expected items, for each of which the index takes 16 bytes [default: one for each 80 bytes of memory]
+    /// Number of items to expect, for each of which the index takes 16 bytes [default: --memory / 80]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     items: Option<usize>,
-    /// Longest value, in bytes [default: 1M, or a thread's share of --memory if that is less]
+    /// Longest value, in bytes: at most a thread's share of --memory, and at most 8M, or 128M for memcached clients
+    /// alone [default: 1M, or a thread's share of --memory if that is less]
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     value_max: Option<usize>,
-    /// Value that is evicted for a new one
+    /// Value to evict when a new one does not fit
     #[arg(long, value_enum, default_value_t = EvictionArg::Unread)]
     eviction: EvictionArg,
-    /// Refuse what does not fit, rather than evict
+    /// Refuse a value that does not fit, instead of evicting another
     #[arg(long, conflicts_with = "eviction")]
     no_evict: bool,
     #[command(flatten)]
@@ -57,9 +59,9 @@ pub struct Args {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum EvictionArg {
-    /// The oldest that has not been read since it was stored
+    /// The oldest value that has not been read since it was stored
     Unread,
-    /// The oldest
+    /// The oldest value, read or not
     Oldest,
 }
 

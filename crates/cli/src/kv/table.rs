@@ -19,10 +19,11 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output, table};
 
 pub const HELP: &str = "\
-Fills the table of the cache. Then one thread serves a trace of requests drawn in advance: one at a time, in batches whose cache
-misses overlap, and in a pipeline, in which the misses of one request overlap with the service of others. Every value found is copied
-out and checked, in full from 16 bytes on. The limit is what the memory allows: the rate of pairs of random cache lines, one of the
-index and one of the items, read in the same way from a table as large, with nothing else done.
+Fills the table of the cache. Then one thread serves a trace of requests drawn in advance: one at a time, in batches
+whose cache misses overlap, and in a pipeline, in which the misses of one request overlap with the service of others.
+Every value found is copied out and checked, in full from 16 bytes on. The limit is what the memory allows: the rate of
+pairs of random cache lines, one of the index and one of the items, read in the same way from a table as large, with
+nothing else done.
 
 There is a result for each batch size, and one for the pipeline, to which thresholds apply.
 
@@ -79,7 +80,7 @@ impl Form {
 pub struct Args {
     #[command(flatten)]
     workload: WorkloadArgs,
-    /// Sizes of the batches in which requests are served
+    /// Sizes of the batches in which requests are served, 1 to 64, separated by commas; one result for each
     #[arg(long, value_delimiter = ',', default_value = "1,8,16,32", allow_negative_numbers = true,
         value_parser = clap::value_parser!(u8).range(1..=BATCH_MAX as i64))]
     batch: Vec<u8>,

@@ -13,10 +13,10 @@ pub const WINDOW_MAX: i64 = 65_536;
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadArgs {
-    /// Keys in the store: 8M is 8 million [default: 8M for table, else 1M]
+    /// Keys in the store: 8M is 8 million; 1 to 134217728 [default: 1M]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     keys: Option<usize>,
-    /// Percentage of GETs among the requests; the others are PUTs
+    /// Percentage of GETs among the requests, 0 to 100; the others are PUTs
     #[arg(long, default_value = "95", value_name = "PERCENT", allow_negative_numbers = true, value_parser = parse_percent)]
     get: f64,
     /// Distribution of requests over the keys
@@ -25,7 +25,7 @@ pub struct WorkloadArgs {
     /// Length of each value, in bytes
     #[arg(long, default_value = "32", allow_negative_numbers = true, value_parser = parse_size)]
     pub value_size: usize,
-    /// Seed of the trace of requests
+    /// Seed from which the trace of requests is drawn
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

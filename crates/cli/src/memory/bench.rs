@@ -27,21 +27,23 @@ use crate::verbs::{Carried, DeviceArgs, Job};
 use crate::{Outcome, Usage, table};
 
 pub const HELP: &str = "\
-Each thread has an engine; all share a merge queue and a window, as the threads of one user of a donor do. The donor is this process, which
-lends --memory bytes of its own; over shm a read is a copy by the thread that asks. The baseline is copies of the same bytes, between the same
-places and as many buffers, by the same threads, by turns in the same run.
+Each thread has an engine; all share a merge queue and a window, as the threads of one user of a donor do. The donor
+is this process, which lends --memory bytes of its own; over shm a read is a copy by the thread that asks. The
+baseline is copies of the same bytes, between the same places and as many buffers, by the same threads, by turns in
+the same run.
 
-The memory of requests is registered. With --unregistered it is not: requests up to some size are copied, and the memory of longer ones is registered and kept so. That size is
-measured at start, unless --register-from gives it.
+The memory of requests is registered. With --unregistered it is not: requests up to some size are copied, and the
+memory of longer ones is registered and kept so. That size is measured at start, unless --register-from gives it.
 
-Contents are checked: the first word and the last of each read, and all words of one in 64; of writes, one in 64 is read back.
-There is a result for each size; thresholds apply to each.
+Contents are checked: the first word and the last of each read, and all words of one in 64; of writes, one in 64 is
+read back. There is a result for each size; thresholds apply to each.
 
 Examples:
   sinew memory bench --sizes 4K,16K,64K,256K,1M
   sinew memory bench --op write --in-flight 64 --threads 2 --mode merge
   sinew memory bench --sizes 64K,256K,1M --unregistered
-  sinew memory bench --sizes 4K --order sequential --mode single --window none --json";
+  sinew memory bench --sizes 4K --order sequential --mode single \\
+      --window none --json";
 
 /// Sizes that a request can have, in bytes.
 const SIZES: std::ops::RangeInclusive<usize> = 64..=16 << 20;
@@ -76,7 +78,7 @@ pub enum Batching {
     Merge,
     /// All operations share one doorbell
     Doorbell,
-    /// Both
+    /// Adjacent ones become one operation, and all operations share one doorbell
     Hybrid,
 }
 
@@ -135,35 +137,36 @@ pub struct Args {
     /// Operation of the requests
     #[arg(long, value_enum, default_value = "read")]
     op: Op,
-    /// Lengths of a request, in bytes; one result for each
+    /// Lengths of a request, in bytes, multiples of 64 up to 16M, separated by commas; one result for each
     #[arg(long, visible_alias = "size", value_delimiter = ',', default_value = "4K,16K,64K,256K,1M",
         allow_negative_numbers = true, value_parser = parse_size)]
     sizes: Vec<usize>,
-    /// Requests of each thread in flight
+    /// Requests in flight of each thread, 1 to 4096
     #[arg(long, default_value_t = 32, allow_negative_numbers = true)]
     in_flight: usize,
-    /// Threads, each with an engine
+    /// Number of threads, each with an engine, 1 to 64
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     threads: usize,
-    /// Places of requests
+    /// Order of the places that requests read or write
     #[arg(long, value_enum, default_value = "random")]
     order: Order,
-    /// Treatment of the requests that have gathered
+    /// Way in which requests that wait together are posted
     #[arg(long, value_enum, default_value = "hybrid")]
     mode: Batching,
-    /// Bytes in flight at most, over all threads: a size such as 7M, none, or find
+    /// Bytes in flight at most, over all threads: a size such as 7M, `none` for no limit, or `find` for a limit that
+    /// adapts
     #[arg(long, default_value = "7000000", value_parser = parse_window)]
     window: Window,
-    /// Queue pairs of each thread
+    /// Queue pairs of each thread, 1 to 64
     #[arg(long, visible_alias = "qps", default_value_t = 4, allow_negative_numbers = true)]
     queue_pairs: usize,
-    /// Leave the memory of requests unregistered
+    /// Do not register the memory of requests in advance
     #[arg(long)]
     unregistered: bool,
-    /// Bytes from which on unregistered memory is registered instead of copied: a size, measured, never, or always
+    /// Least length in bytes that --unregistered registers instead of copying: a size, measured, never, or always
     #[arg(long, value_name = "BYTES", default_value = "measured", value_parser = registering::parse)]
     register_from: RegisterFrom,
-    /// Memory of the donor, in bytes
+    /// Memory of the donor, in bytes: a multiple of 4K, at least twice the longest request
     #[arg(long, default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
     #[command(flatten)]

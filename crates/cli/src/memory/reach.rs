@@ -22,10 +22,11 @@ pub enum By {
 /// Options that say how to read and write memory.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ByArgs {
-    /// Means of reading and writing the memory [default: that of the address; for udp://, rpc]
+    /// Means of reading and writing donors' memory [default: that of the address; rpc for udp:// and xdp://]
     #[arg(long, value_enum)]
     fabric: Option<By>,
-    /// RDMA device, as rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first usable one]
+    /// RDMA device, for --fabric ibverbs: rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first usable
+    /// one]
     #[arg(long, visible_alias = "ib-dev")]
     device: Option<String>,
 }
@@ -70,7 +71,7 @@ impl ByArgs {
 /// The key of a pool, or of a cluster.
 #[derive(clap::Args, Clone, Debug)]
 pub struct KeyArgs {
-    /// File with the shared key: at least 16 bytes, the same on all hosts
+    /// File with the shared key: at least 16 bytes, the same on all hosts [default: no key]
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
 }

@@ -14,22 +14,26 @@ use crate::verbs::{Carried, Job};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
-Other hosts keep volumes in this memory; at ADDRESS they ask for slabs of it. With an address of shm:// or ibverbs:// they read and write the memory themselves,
-past this program; with one of udp:// this program does it for them, by calls. --fabric overrides that. What a volume leaves behind is zeroed
-before another volume gets it. Memory is taken from the system as it is used, and is lost with the server: a volume has copies at several donors.
+Other hosts keep volumes in this memory; at ADDRESS they ask for slabs of it. With an address of shm:// or ibverbs://
+they read and write the memory themselves, past this program; with one of udp:// or xdp:// this program does so for
+them, by calls. --fabric overrides that. Memory that a volume releases is zeroed before another volume gets it. Memory
+is taken from the system as it is used, and is lost with the server: so a volume has copies at several donors.
 
-SIGUSR1 asks for the memory back: the server lends nothing more, open volumes move what they have here to other donors with room, and the server
-ends once no volume has any. Ctrl-C ends it at once, and volumes make their copies anew from others.
+SIGUSR1 asks for the memory back: the server lends nothing more, open volumes move what they have here to other donors
+with room, and the server ends once no volume has any. Ctrl-C ends it at once, and volumes make their copies anew from
+others.
 
-Beyond shared memory and this host, whoever asks needs the key in --key-file, any 16 bytes or more that all hosts of a pool share; with
---open, no key is needed.
+An address that other hosts can reach needs --key-file, any 16 bytes or more that all hosts of a pool share, or --open,
+with which no key is needed.
 
 Examples:
   sinew serve memory shm://donor1 --memory 8G
+  head -c 32 /dev/urandom > pool.key                 # makes a key
   sinew serve memory udp://0.0.0.0:7200 --memory 8G --key-file pool.key
-  sinew serve memory ibverbs://0.0.0.0:7200 --memory 8G --key-file pool.key
-  head -c 32 /dev/urandom > pool.key        makes a key
-  sinew serve block udp://a:7200 udp://b:7200 udp://c:7200 --size 4G --key-file pool.key --at unix:/run/disk.sock";
+  sinew serve memory ibverbs://0.0.0.0:7200 --memory 8G \\
+      --key-file pool.key
+  sinew serve block udp://a:7200 udp://b:7200 udp://c:7200 --size 4G \\
+      --key-file pool.key --at unix:/run/disk.sock   # uses the memory";
 
 /// Lend memory to other hosts' volumes until Ctrl-C.
 #[derive(clap::Args)]
@@ -38,12 +42,12 @@ pub struct Args {
     /// Address at which users ask for memory: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or
     /// xdp://INTERFACE/IP:PORT
     address: String,
-    /// Bytes to lend
+    /// Memory to lend, in bytes, at least 1M, as in 8G
     #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
     #[command(flatten)]
     key: KeyArgs,
-    /// Lend memory to anybody who reaches the address
+    /// Lend memory to anybody who reaches the address, without a key
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]

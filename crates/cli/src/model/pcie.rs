@@ -11,18 +11,19 @@ use super::request::{self, RequestArgs};
 use crate::{output, table};
 
 const HELP: &str = "\
-All of this is arithmetic (atc16 2.1, 3.1, 3.2, Figures 2b, 4, 5, 6, Appendix A): packets of PCI Express's transaction layer, with their headers, when
-no cache of the NIC misses. Nothing is measured here, and the NIC need not exist.
+All of this is arithmetic (atc16 2.1, 3.1, 3.2, Figures 2b, 4, 5, 6, Appendix A): packets of PCI Express's transaction
+layer, with their headers, when no cache of the NIC misses. Nothing is measured here, and the NIC need not exist.
 
-Sizes, in Figure 2b's table, are those of the data that a core sends to the NIC. A WQE takes whole lines of 64 bytes. The NIC is assumed to write in packets of 256
-bytes. Receives are posted in batches of the same size as the requests.
+Sizes, in Figure 2b's table, are those of the data that a core sends to the NIC. A WQE takes whole lines of 64 bytes.
+The NIC is assumed to write in packets of 256 bytes. Receives are posted in batches of the same size as the requests.
 
 Examples:
-  sinew model pcie                         a SEND over UD on a Connect-IB
+  sinew model pcie                         # a SEND over UD on a Connect-IB
   sinew model pcie --batch 16 --header-only
   sinew model pcie --verb write --transport uc --payload 29 --batch 10
   sinew model pcie --nic cx3 --verb read --payload 256
-  sinew model nics cx3 --file > mine.toml; sinew model pcie --nic mine.toml";
+  sinew model nics cx3 --file > mine.toml
+  sinew model pcie --nic mine.toml";
 
 /// Options of `sinew model pcie`.
 #[derive(clap::Args)]

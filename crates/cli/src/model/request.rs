@@ -37,13 +37,13 @@ pub struct RequestArgs {
     /// Length of its payload, in bytes, as 32 or 4K [default: 32; 4 with --header-only, 8 for atomics]
     #[arg(long, visible_alias = "size", allow_negative_numbers = true, value_parser = parse_size)]
     payload: Option<usize>,
-    /// Requests posted together
+    /// Number of requests that are posted together
     #[arg(long, default_value = "1", allow_negative_numbers = true, value_parser = parse_count)]
     batch: usize,
     /// Way in which they are posted [default: mmio for one, doorbell for several]
     #[arg(long, value_enum, ignore_case = true)]
     post: Option<Method>,
-    /// Put the payload into the WQE [default where possible]
+    /// Put the payload into the WQE, as is the default where it fits
     #[arg(long)]
     inline: bool,
     /// Leave the payload in memory, where the WQE points to it
@@ -52,13 +52,13 @@ pub struct RequestArgs {
     /// Put up to 4 bytes into the header of a SEND without payload
     #[arg(long, conflicts_with_all = ["inline", "no_inline"])]
     header_only: bool,
-    /// Signaled requests in the batch [default: 0; for READs and atomics all]
+    /// Number of signaled requests in the batch [default: 0; all for READs and atomics]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     signaled: Option<usize>,
     /// Let the responder's completions hold short messages
     #[arg(long)]
     inline_receive: bool,
-    /// Offset of payloads within a line of 64 bytes
+    /// Offset of payloads within a line of 64 bytes, in bytes, 0 to 63
     #[arg(long, default_value = "0", value_parser = clap::value_parser!(u8).range(0..64))]
     place: u8,
 }

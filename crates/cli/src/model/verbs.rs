@@ -12,16 +12,17 @@ use super::request::{self, RequestArgs};
 use crate::{Usage, output, table};
 
 const HELP: &str = "\
-A processor counts the lines that a NIC reads and writes: PCIeRdCur and PCIeItoM in Intel's terms (atc16 2.1, footnote 2). What it counts beyond the
-figures printed here is due to misses of the NIC's caches: translations of addresses, states of queue pairs, WQEs (atc16 3.5). Some processors count a write of part of a line
-separately, as RFO: add the two.
+A processor counts the lines that a NIC reads and writes: PCIeRdCur and PCIeItoM in Intel's terms (atc16 2.1, footnote
+2). What it counts beyond the figures printed here is due to misses of the NIC's caches: translations of addresses,
+states of queue pairs, WQEs (atc16 3.5). Some processors count a write of part of a line separately, as RFO: add the
+two.
 
-With --counted-reads or --counted-writes the difference is printed as well. Count while nothing else on the host uses a device, and say with --at which end of the
-requests the host is.
+With --counted-reads or --counted-writes the difference is printed as well. Count while nothing else on the host uses
+a device, and say with --at which end of the requests the host is.
 
 Examples:
-  sinew model verbs                        requests of all kinds, each alone
-  sinew model verbs --rate 10              the same, at 10 M/s
+  sinew model verbs                # requests of all kinds, each alone
+  sinew model verbs --rate 10      # the same, at 10 M/s
   sinew model verbs --verb send --batch 16 --rate 100
   sinew model verbs --verb read --payload 8 --rate 88 --counted-reads 60
   sinew model verbs --nic cx3 --verb write --transport uc --at responder \\
@@ -42,16 +43,16 @@ pub enum End {
 pub struct Args {
     #[command(flatten)]
     request: RequestArgs,
-    /// Millions of requests a second
+    /// Rate of the requests, in millions a second
     #[arg(long, value_name = "M/S", default_value = "1", allow_negative_numbers = true, value_parser = parse_mops)]
     rate: f64,
-    /// End where lines were counted
+    /// End of the requests where lines were counted
     #[arg(long, value_enum, default_value = "requester")]
     at: End,
-    /// Counted PCIeRdCur, in millions a second
+    /// Lines that the processor counted as PCIeRdCur, in millions a second
     #[arg(long, value_name = "M/S", requires = "verb", allow_negative_numbers = true, value_parser = parse_counter)]
     counted_reads: Option<f64>,
-    /// Counted PCIeItoM, in millions a second
+    /// Lines that the processor counted as PCIeItoM, in millions a second
     #[arg(long, value_name = "M/S", requires = "verb", allow_negative_numbers = true, value_parser = parse_counter)]
     counted_writes: Option<f64>,
     /// Print one JSON object (see docs/results.md)

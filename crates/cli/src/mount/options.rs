@@ -10,27 +10,31 @@ use super::check_address;
 use crate::memory::reach::{ByArgs, KeyArgs};
 
 const AFTER_HELP: &str = "\
-The files lie in the memory of the service's donors, which this host reads and writes itself, over --fabric; ADDRESS is where `sinew serve files` runs.
-Several hosts can mount it at the same time: whoever opens a file sees what was written before others closed it. Written data is safe once `fsync` or
-`close` returns. Files opened with O_DIRECT bypass this host's cache.
+The files lie in the memory of the service's donors, which this host reads and writes itself, over --fabric; ADDRESS
+is where `sinew serve files` runs. Several hosts can mount it at the same time: whoever opens a file sees what was
+written before others closed it. Written data is safe once `fsync` or `close` returns. Files opened with O_DIRECT
+bypass this host's cache.
 
-Users other than root need fusermount3 (package fuse3), and permission to open /dev/fuse. Only the user who mounts can use the files, unless
---allow-other lets in everybody, as the files' modes allow.
+Users other than root need fusermount3 (package fuse3), and permission to open /dev/fuse. Only the user who mounts can
+use the files, unless --allow-other lets in everybody, as the files' modes allow.
 
-Ctrl-C, SIGTERM and `umount DIR` unmount it; it is also unmounted when this process is killed. Exit status 0: it was unmounted.
+Ctrl-C, SIGTERM and `umount DIRECTORY` unmount it; it is also unmounted when this process is killed. The exit status
+is 0 once it was unmounted.
 
-JSON: first `mounted`, with address and directory; at the end `unmounted`, with directory and was_in_use.
+--json prints first `mounted`, with address and directory, and at the end `unmounted`, with directory and was_in_use.
 
 Examples:
   sinew mount shm://files /mnt/files
-  sinew mount ibverbs://host1:7300 /mnt/files --fabric ibverbs --key-file pool.key --background
+  sinew mount ibverbs://host1:7300 /mnt/files --fabric ibverbs \\
+      --key-file pool.key --background
   umount /mnt/files";
 
 /// Mount a file system that lies in other hosts' memory, until Ctrl-C.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Address of its service: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
+    /// Address of its service, `sinew serve files`: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or
+    /// xdp://INTERFACE/IP:PORT
     pub address: String,
     /// Existing directory to mount it at
     pub directory: PathBuf,
@@ -39,34 +43,34 @@ pub struct Args {
     pub background: bool,
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Mount it read-only
+    /// Mount it read-only: programs can change nothing
     #[arg(long)]
     pub read_only: bool,
-    /// Let other users use the files
+    /// Let users other than the one who mounts use the files, as the files' modes allow
     #[arg(long)]
     pub allow_other: bool,
-    /// Make the mount fit for a file that this host swaps to: memory is locked, and the kernel never kills this process
-    /// for want of memory
+    /// Make the mount fit for a file that this host swaps to: this process's memory is locked, and the kernel never
+    /// kills the process when memory runs out
     #[arg(long)]
     pub for_paging: bool,
     #[command(flatten)]
     pub by: ByArgs,
-    /// Threads that answer the kernel [default: one for each processor, from 2 to 8]
+    /// Threads that answer the kernel, 1 to 12 [default: one for each processor, from 2 to 8]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(LANES_MAX) - 4))]
     pub threads: Option<u8>,
-    /// Seconds to wait for a service that does not answer, before programs get errors
+    /// Seconds to wait for a service that does not answer before programs get errors, 1 to 86400
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub timeout: u32,
-    /// Bytes that may be written but not yet committed
+    /// Bytes that can be written but not yet committed, 4M to 16G
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
     pub unwritten: usize,
-    /// Milliseconds for which names and attributes are cached, before the service is asked again
+    /// Milliseconds for which names and attributes are cached before the service is asked again, 0 to 3600000
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub lifetime_ms: u64,
-    /// File for news that no program is told, such as the loss of a donor [default: standard error]
+    /// File for messages that concern no single program, such as the loss of a donor [default: standard error]
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Print JSON objects, one on each line
+    /// Print JSON, one object on each line
     #[arg(long)]
     pub json: bool,
     /// Marks the process in the background

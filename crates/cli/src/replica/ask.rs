@@ -12,15 +12,17 @@ use super::cluster::ClusterArgs;
 use crate::{Outcome, output};
 
 const PUT_HELP: &str = "\
-With --if-revision or --if-absent the key changes only if its present state is the expected one; otherwise the command exits with status 5.
+With --if-revision or --if-absent the key changes only if its present state is the expected one; otherwise the command
+exits with status 5.
 
-JSON: revision; or, if the present state differs, found (revision, value) or null.
+--json prints revision; or, if the present state differs, found (revision, value) or null.
 
 Examples:
   sinew replica put colour blue
   sinew replica put config - < config.json
   sinew replica put lock me --if-absent
-  sinew replica put colour green --if-revision 7 --at udp://10.0.0.1:7401,udp://10.0.0.2:7401";
+  sinew replica put colour green --if-revision 7 \\
+      --at udp://10.0.0.1:7401,udp://10.0.0.2:7401";
 
 /// Store a value under a key.
 #[derive(clap::Args)]
@@ -44,12 +46,14 @@ pub struct PutArgs {
 }
 
 const GET_HELP: &str = "\
-A read sees all that was acknowledged before it began: the leader asks a majority whether it still leads. With --lease the leader answers alone if a majority
-confirmed it a moment ago; that is just as safe while all members have the same --election-ms and no clock runs 1 % faster than another's. With --stale any member answers, with what it has.
+A read sees all that was acknowledged before it began: the leader asks a majority whether it still leads. With --lease
+the leader answers alone if a majority confirmed it a moment ago; that is just as safe while all members have the same
+--election-ms and no clock runs 1 % faster than another's. With --stale any member answers, with what it has.
 
 If there is no such key, the command exits with status 5.
 
-JSON: revision (of the store), and key, value, item_revision, created, or items, a list of these, and more.
+--json prints revision (of the store), and key, value, item_revision and created; with --prefix items, a list of
+these, and more.
 
 Examples:
   sinew replica get colour
@@ -65,13 +69,13 @@ pub struct GetArgs {
     /// Print all keys that begin with KEY, as KEY=VALUE
     #[arg(long)]
     prefix: bool,
-    /// Most keys to print, with --prefix
+    /// Number of keys to print at most, with --prefix, from 1
     #[arg(long, default_value_t = 1000, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// Let the leader answer alone; this trusts clocks to run at nearly the same rate
+    /// Let the leader answer alone, which trusts clocks to run at nearly the same rate
     #[arg(long, conflicts_with = "stale")]
     lease: bool,
-    /// Accept what any member has, which may be old
+    /// Let any member answer with what it has, which may be old
     #[arg(long)]
     stale: bool,
     #[command(flatten)]
@@ -81,11 +85,17 @@ pub struct GetArgs {
     json: bool,
 }
 
+const DELETE_HELP: &str = "\
+If there is no such key, the command exits with status 5.
+
+--json prints revision, or null.
+
+Example:
+  sinew replica delete colour";
+
 /// Delete a key.
 #[derive(clap::Args)]
-#[command(
-    after_help = "If there is no such key, the command exits with status 5.\n\nJSON: revision, or null.\n\nExample:\n  sinew replica delete colour"
-)]
+#[command(after_help = DELETE_HELP)]
 pub struct DeleteArgs {
     /// The key
     key: String,

@@ -13,9 +13,10 @@ use super::cluster::ClusterArgs;
 use crate::{Outcome, output};
 
 const AFTER_HELP: &str = "\
-One client PUTs keys drawn at random from --keys keys of 16 bytes (nsdi19 7.1: one million), --in-flight at a time. Each PUT counts once it is answered.
+One client PUTs keys drawn at random from --keys keys of 16 bytes (nsdi19 7.1: one million), --in-flight at a time.
+Each PUT counts once it is answered.
 
-JSON: puts, seconds, rate_per_s, p50_us, p99_us, longest_us, in_flight, value_len.
+--json prints puts, seconds, rate_per_s, p50_us, p99_us, longest_us, in_flight and value_len.
 
 Examples:
   sinew replica bench
@@ -25,16 +26,16 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// PUTs in flight
+    /// PUTs in flight, 1 to 200
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=200))]
     in_flight: u16,
-    /// Seconds to measure
+    /// Seconds to measure, more than 0 and at most 3600
     #[arg(long, default_value_t = 3.0, allow_negative_numbers = true)]
     seconds: f64,
-    /// Length of a value, in bytes
+    /// Length of each value, in bytes
     #[arg(long, value_name = "BYTES", default_value = "64", allow_negative_numbers = true, value_parser = parse_size)]
     value_len: usize,
-    /// Keys to draw from
+    /// Number of keys to draw from, from 1
     #[arg(long, default_value_t = 1_000_000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
     #[command(flatten)]

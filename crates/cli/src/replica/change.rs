@@ -20,14 +20,15 @@ pub struct ChangeArgs {
 }
 
 const ADD_HELP: &str = "\
-Start the member first, with `sinew serve replica --name NAME --peers ...,NAME=URL`. It learns what the others know while they go on serving, and then votes. It replaces
-a member of the same name: so a host that died, or a member without --data that was restarted, comes back with one command.
+Start the member first, with `sinew serve replica --name NAME --peers ...,NAME=URL`. It learns what the others know
+while they go on serving, and then votes. It replaces a member of the same name: so a host that died, or a member
+without --data that was restarted, comes back with one command.
 
-JSON: done.
+--json prints done.
 
 Examples:
   sinew replica add d=udp://10.0.0.4:7401
-  sinew replica add c=udp://127.0.0.1:7403       after it was started again with nothing";
+  sinew replica add c=udp://127.0.0.1:7403   # it was started again, empty";
 
 /// Add a member, or one again that has lost its state.
 #[derive(clap::Args)]
@@ -43,9 +44,17 @@ pub struct AddArgs {
     change: ChangeArgs,
 }
 
+const PROMOTE_HELP: &str = "\
+The learner votes once it is up to date.
+
+--json prints done.
+
+Example:
+  sinew replica promote d";
+
 /// Let a learner vote.
 #[derive(clap::Args)]
-#[command(after_help = "It votes once it is up to date.\n\nJSON: done.\n\nExample:\n  sinew replica promote d")]
+#[command(after_help = PROMOTE_HELP)]
 pub struct PromoteArgs {
     /// Name of the member
     name: String,
@@ -53,11 +62,17 @@ pub struct PromoteArgs {
     change: ChangeArgs,
 }
 
+const REMOVE_HELP: &str = "\
+A leader that is removed hands over first. Stop the member's program afterwards.
+
+--json prints done.
+
+Example:
+  sinew replica remove c";
+
 /// Remove a member.
 #[derive(clap::Args)]
-#[command(
-    after_help = "A leader that is removed hands over first. Stop the member's program afterwards.\n\nJSON: done.\n\nExample:\n  sinew replica remove c"
-)]
+#[command(after_help = REMOVE_HELP)]
 pub struct RemoveArgs {
     /// Name of the member
     name: String,
@@ -65,13 +80,19 @@ pub struct RemoveArgs {
     change: ChangeArgs,
 }
 
+const TRANSFER_HELP: &str = "\
+A leader that is stopped with Ctrl-C hands over by itself.
+
+--json prints done.
+
+Example:
+  sinew replica transfer b";
+
 /// Have another member lead.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Without a name, the member that is least behind becomes the leader. A leader that is stopped with Ctrl-C hands over by itself.\n\nJSON: done.\n\nExample:\n  sinew replica transfer b"
-)]
+#[command(after_help = TRANSFER_HELP)]
 pub struct TransferArgs {
-    /// Name of the member
+    /// Name of the member that is to lead [default: the one that is least behind]
     name: Option<String>,
     #[command(flatten)]
     change: ChangeArgs,

@@ -15,10 +15,11 @@ use crate::{Usage, interrupted};
 /// Addresses of members, and the longest wait for their answers.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterArgs {
-    /// Addresses of one or more members: shm://NAME or udp://HOST:PORT; the others are learned from them
+    /// Addresses of one or more members, separated by commas: shm://NAME or udp://HOST:PORT; the other members are
+    /// learned from them
     #[arg(long = "at", value_name = "URL", value_delimiter = ',', default_values_t = DEFAULTS.map(str::to_owned))]
     pub at: Vec<String>,
-    /// Milliseconds to wait for an answer
+    /// Milliseconds to wait for an answer, 1 to 86400000
     #[arg(long, value_name = "MS", default_value_t = 5000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     pub timeout_ms: u64,
     #[command(flatten)]

@@ -22,26 +22,29 @@ use crate::{Outcome, Usage, advice, output};
 const HAND_OVER_NS: u64 = 100_000_000;
 
 const AFTER_HELP: &str = "\
-Three members survive the loss of any one, five of any two, seven of any three. Start all with the same --peers; they form the cluster once all are up and empty.
-Every acknowledged write is held by a majority of them.
+Three members survive the loss of any one, five of any two, seven of any three. Start all with the same --peers; they
+form the cluster once all are up and empty. Every acknowledged write is held by a majority of them.
 
-Without --data everything is in memory, as in nsdi19: it is lost if a majority dies at once, and a member that is restarted knows nothing. It waits
-until it is added again (`sinew replica add NAME=URL`); until then it does not vote. With --data a member resumes where it was.
+Without --data everything is in memory, as in nsdi19: it is lost if a majority dies at once, and a member that is
+restarted knows nothing. It waits until it is added again (`sinew replica add NAME=URL`); until then it does not vote.
+With --data a member resumes where it was.
 
-A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon after. Give all members the same
---election-ms: reads with --lease rely on it. A leader that is stopped with Ctrl-C hands over first.
+A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon
+after. Give all members the same --election-ms: reads with --lease rely on it. A leader that is stopped with Ctrl-C
+hands over first.
 
-Beyond this host a cluster needs a key: --key-file, any 16 bytes or more, the same for all members and clients. Both sides of each session prove that
-they have it; nothing is encrypted. With --open anybody is let in.
+Beyond this host a cluster needs a key: --key-file, any 16 bytes or more, the same for all members and clients. Both
+sides of each session prove that they have it; nothing is encrypted. With --open anybody is let in.
 
-JSON: first `serving`, a list of one address; at the end `status`: role, term, applied.
+--json prints first `serving`, a list of one address, and at the end `status`: role, term and applied.
 
-Examples: in each of three terminals, with --name b and c in the others
+Examples:
+  # In each of three terminals; in the others with --name b and --name c:
   P=a=udp://127.0.0.1:7401,b=udp://127.0.0.1:7402,c=udp://127.0.0.1:7403
   sinew serve replica --name a --peers $P
-and in a fourth
+  # In a fourth:
   sinew replica put colour blue
-Between hosts, with a key that all of them have
+  # Between hosts, with a key that all of them have:
   head -c 32 /dev/urandom > cluster.key
   P=a=udp://10.0.0.1:7401,b=udp://10.0.0.2:7401,c=udp://10.0.0.3:7401
   sinew serve replica --name a --peers $P --key-file cluster.key
@@ -51,24 +54,26 @@ Between hosts, with a key that all of them have
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Name of this member, one of --peers
+    /// Name of this member, one of those in --peers
     #[arg(long)]
     name: String,
-    /// Addresses of all members, this one included: NAME=URL, with commas between; shm://NAME or udp://HOST:PORT
+    /// Names and addresses of all members, this one included, separated by commas: NAME=shm://NAME or
+    /// NAME=udp://HOST:PORT
     #[arg(long, value_name = "NAME=URL", value_delimiter = ',', required = true, value_parser = parse_peer)]
     peers: Vec<(String, String)>,
-    /// Directory for the log, used by nothing else
+    /// Directory for the log, which nothing else uses [default: the state is in memory alone]
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
-    /// Milliseconds of the leader's silence after which another is elected
+    /// Milliseconds of the leader's silence after which members ask for votes, at the earliest; at the latest after
+    /// twice as long. 6 to 60000, the same on all members
     #[arg(long, value_name = "MS", default_value_t = 24, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(6..=60_000))]
     election_ms: u64,
-    /// Spin for up to 50 us before sleeping
+    /// Spin for up to 50 us before sleeping, for lower latency at the cost of processor time
     #[arg(long)]
     spin: bool,
     #[command(flatten)]
     key: KeyArgs,
-    /// Let in anybody who reaches the addresses
+    /// Admit anybody who reaches the addresses, without a key
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]

@@ -8,11 +8,11 @@ use super::cluster::{ClusterArgs, DEFAULTS};
 use crate::{Outcome, output, table};
 
 const AFTER_HELP: &str = "\
-Each member reports on itself. Behind: committed entries that the member has not applied. If no member leads, the command exits
-with status 5.
+Each member reports on itself. A member is behind by the committed entries that it has not applied. If no member
+leads, the command exits with status 5.
 
-JSON: leader (a name, or null), members, a list of: name, address, role, term, committed, applied, behind, snapshot, sessions, durable, disk_full, dropped;
-or, for one that does not answer: name, address, error.
+--json prints leader (a name, or null) and members, a list of: name, address, role, term, committed, applied, behind,
+snapshot, sessions, durable, disk_full and dropped; or, for one that does not answer: name, address and error.
 
 Example:
   sinew replica status --at udp://10.0.0.1:7401";

@@ -10,11 +10,12 @@ use super::cluster::ClusterArgs;
 use crate::{Outcome, output};
 
 const AFTER_HELP: &str = "\
-Prints each change as REVISION KEY=VALUE, or REVISION KEY for a deletion, in order and without a gap, until Ctrl-C or --count changes. Any member
-answers; when it dies, another goes on. Members keep the last 65536 changes, or 32 MiB of them; a restarted member
-keeps none from before. If --from is older, the command fails and names the oldest revision that can be had.
+Prints each change as REVISION KEY=VALUE, or REVISION KEY for a deletion, in order and without a gap, until Ctrl-C or
+--count changes. Any member answers; when it dies, another goes on. Members keep the last 65536 changes, or 32 MiB of
+them; a restarted member keeps none from before. If --from is older, the command fails and names the oldest revision
+that can be had.
 
-JSON: an object on each line: revision, key, value (null for a deletion).
+--json prints an object on each line: revision, key and value (null for a deletion).
 
 Examples:
   sinew replica watch config/
@@ -24,17 +25,17 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Prefix of the keys; '' for all keys
+    /// Prefix of the keys to watch; '' for all keys
     prefix: String,
-    /// First revision to print [default: the next]
+    /// First revision to print [default: the next one]
     #[arg(long, value_name = "REVISION")]
     from: Option<u64>,
-    /// End after this many changes
+    /// End after this many changes [default: never]
     #[arg(long)]
     count: Option<u64>,
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// Print JSON objects
+    /// Print JSON, one object on each line
     #[arg(long)]
     json: bool,
 }

@@ -16,70 +16,96 @@ use crate::measure::MeasureArgs;
 pub enum Command {
     /// Measure the latency of one call at a time
     #[command(after_help = LATENCY_HELP)]
+    #[command(mut_arg("size", |arg| arg.help(
+        "Length of each request and of its answer, in bytes, 0 to 16M [default: 32]"
+    )))]
+    #[command(mut_arg("sessions", |arg| arg.help("Sessions of each client thread, 1 to 65536 [default: 1]")))]
     Latency(Args),
     /// Measure the rate of small calls that a client core completes, with many in flight
     #[command(after_help = RATE_HELP)]
+    #[command(mut_arg("size", |arg| arg.help(
+        "Length of each request and of its answer, in bytes, 0 to 16M [default: 32]"
+    )))]
+    #[command(mut_arg("sessions", |arg| arg.help(
+        "Sessions of each client thread, up to 65536 [default: 15; with --window at least 2 x --window / --slots]"
+    )))]
     Rate(LoadArgs),
     /// Measure the bandwidth of large requests
     #[command(after_help = BANDWIDTH_HELP)]
+    #[command(mut_arg("size", |arg| arg.help("Length of each request, in bytes, 1 to 16M [default: 8M]")))]
+    #[command(mut_arg("sessions", |arg| arg.help(
+        "Sessions of each client thread, 1 to 65536 [default: 1; with --window at least 2 x --window / --slots]"
+    )))]
+    #[command(mut_arg("batch", |arg| arg.help("Calls sent together, at most --window [default: 1]")))]
+    #[command(mut_arg("window", |arg| arg.help("Calls in flight for each client thread, 1 to 65536 [default: 2]")))]
     Bandwidth(LoadArgs),
     /// Measure the rate over many sessions against the rate over 20, in the same run
     #[command(after_help = SCALE_HELP)]
+    #[command(mut_arg("size", |arg| arg.help(
+        "Length of each request and of its answer, in bytes, 0 to 16M [default: 32]"
+    )))]
+    #[command(mut_arg("sessions", |arg| arg.help(
+        "Sessions of each client thread, 21 to 65536 [default: 20000; with --window at least 2 x --window / --slots]"
+    )))]
+    #[command(mut_arg("credits", |arg| arg.help(
+        "Packets that each session may have in flight, 1 to 65535 [default: 2 x (--window / 20 + 1), so 8]"
+    )))]
     Scale(LoadArgs),
 }
 
 const LATENCY_HELP: &str = "\
-Every answer is checked in full. The limit is the round trip of the same message without the RPC layer. Over shm and hub: through two
-rings between two threads, and past 224 bytes between two bare ports, which copy it on arrival. Over udp: as one datagram
-between two sockets that spin; messages of more than 64,976 bytes have no ratio. Over ibverbs: as one datagram between
-two bare queue pairs of the device; messages that do not fit one have no ratio.
+Every answer is checked in full. The limit is the round trip of the same message without the RPC layer. Over shm and
+hub: through two rings between two threads, and past 224 bytes between two bare ports, which copy it on arrival. Over
+udp: as one datagram between two sockets that spin; messages of more than 64,976 bytes have no ratio. Over ibverbs: as
+one datagram between two bare queue pairs of the device; messages that do not fit one have no ratio.
 
 Example: sinew rpc bench latency --fabric shm --size 32 --seconds 3 --json";
 
 const RATE_HELP: &str = "\
---batch calls at a time are sent while --window are in flight, each over a session chosen at random. Every answer of up to 40 bytes is checked in
-full; of longer ones the first 32 and last 8 bytes are checked, and one in 64 byte for byte. Latencies are those of one
-batch in 32, or of all from 4 KB on. The limit is the rate of the same messages there and back, with the same window and batch and nothing above. Over
-shm and hub: through two rings, and past 224 bytes between two bare ports. Over udp: with as many to a datagram as fit, or one
-if --address or --options say coalesce=off; messages of more than 64,976 bytes have no ratio. Over ibverbs: as one
-datagram each between two bare queue pairs; messages that do not fit one have no ratio.
+--batch calls at a time are sent while --window are in flight, each over a session chosen at random. Every answer of
+up to 40 bytes is checked in full; of longer ones the first 32 and last 8 bytes are checked, and one in 64 byte for
+byte. Latencies are those of one batch in 32, or of all from 4 KB on. The limit is the rate of the same messages there
+and back, with the same window and batch and nothing above. Over shm and hub: through two rings, and past 224 bytes
+between two bare ports. Over udp: with as many to a datagram as fit, or one if --address or --options say
+coalesce=off; messages of more than 64,976 bytes have no ratio. Over ibverbs: as one datagram each between two bare
+queue pairs; messages that do not fit one have no ratio.
 
 Example: sinew rpc bench rate --fabric udp --window 512 --batch 8 --seconds 3 --fail-if-below 5";
 
 const BANDWIDTH_HELP: &str = "\
-The server checks each request: its length, a stamp of its call in every 16 KB, a word of every 4 KB (another one each time),
-and one request in 64 byte for byte. The limit is the rate at which one core copies memory that the other has just written, of the same size but at least 64 KB (shm,
-hub), that of UDP packets of 4 KB one way with segmentation offload (udp), or that of full datagrams between two bare queue pairs, each
-answered by a short one (ibverbs).
+The server checks each request: its length, a stamp of its call in every 16 KB, a word of every 4 KB (another one each
+time), and one request in 64 byte for byte. The limit is the rate at which one core copies memory that the other has
+just written, of the same size but at least 64 KB (shm, hub), that of UDP packets of 4 KB one way with segmentation
+offload (udp), or that of full datagrams between two bare queue pairs, each answered by a short one (ibverbs).
 
 Example: sinew rpc bench bandwidth --fabric shm --size 8M --seconds 3";
 
 const SCALE_HELP: &str = "\
-Opens --sessions sessions, 20,000 by default, and alternates between calls over 20 of them and calls over all, chosen at
-random. Unless --credits says otherwise, each session has as many credits as 20 sessions need for the window, so that the few are
-not held back.
+Opens --sessions sessions, 20,000 by default, and alternates between calls over 20 of them and calls over all, chosen
+at random. Unless --credits says otherwise, each session has as many credits as 20 sessions need for the window, so
+that the few are not held back.
 
 Example: sinew rpc bench scale --fabric shm --json";
 
-/// Options of every benchmark.
+/// Options of every benchmark. The texts of `size` and `sessions`, whose defaults differ, stand at each benchmark.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fabric that carries the calls; taken from --address if that is given
+    /// Fabric that carries the calls [default: that of --address, else shm]
     #[arg(long, value_enum)]
     fabric: Option<Fabric>,
-    /// Address of a running `sinew rpc serve` [default: a server is started in a process of its own]
+    /// Address of a running `sinew rpc serve` [default: the benchmark starts a server process]
     #[arg(long, value_name = "URL")]
     address: Option<String>,
-    /// Options of the fabric for addresses made here, as in `ring=4095`, `coalesce=off` or `device=rxe0`
+    /// Options for the addresses that the benchmark makes, as in `ring=4095`, `coalesce=off` or `device=rxe0`
     #[arg(long, value_name = "OPTIONS")]
     options: Option<String>,
-    /// Length of each request (and of each echo) in bytes, at most 16M: 32, 64K, 8M
+    /// Length of each request, in bytes, at most 16M
     #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
     size: Option<usize>,
-    /// Sessions of each client thread [default: enough for the calls in flight; 20000 for scale]
+    /// Sessions of each client thread, 1 to 65536
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=SESSIONS_MAX))]
     sessions: Option<u32>,
-    /// Client threads, and as many server threads
+    /// Number of client threads, and of server threads, 1 to 65535
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
     #[command(flatten)]
@@ -93,10 +119,10 @@ pub struct Args {
 pub struct LoadArgs {
     #[command(flatten)]
     args: Args,
-    /// Calls sent together [default: 3; 1 for bandwidth]
+    /// Calls sent together, at most --window [default: 3, or --window if that is less]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     batch: Option<u32>,
-    /// Calls in flight for each client thread [default: 60; 2 for bandwidth]
+    /// Calls in flight for each client thread, 1 to 65536 [default: 60]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     window: Option<u32>,
 }

@@ -12,8 +12,9 @@ use crate::verbs::{Carried, DeviceArgs, parse_address};
 use crate::{Outcome, Usage};
 
 const HELP: &str = "\
-Starts a server process; clients keep --window calls in flight, --batch of them at a time. In every slice all numbers are checked: none
-may come twice, to any client, and each must be greater than those of the calls that were over before its call began.
+Starts a server process; clients keep --window calls in flight, --batch of them at a time. In every slice all numbers
+are checked: none may come twice, to any client, and each must be greater than those of the calls that were over
+before its call began.
 
 The comparison, measured by turns with it:
   rpc       baseline: echoes by RPC of 16 bytes, with the same window and batch
@@ -33,25 +34,27 @@ pub struct Args {
     /// Design of the sequencer
     #[arg(long, value_enum, default_value = "rpc")]
     design: Design,
-    /// Fabric that carries the calls; designs on verbs need shm or ibverbs
+    /// Fabric that carries the calls: all but hub for rpc, shm or ibverbs for the other designs [default: that of
+    /// --address, else shm]
     #[arg(long, value_enum)]
     fabric: Option<Fabric>,
-    /// RDMA device, for designs on verbs
+    /// RDMA device, for designs other than rpc over ibverbs [default: the first usable one]
     #[arg(long)]
     device: Option<String>,
-    /// Address of a running `sinew serve sequencer` [default: a server is started in a process of its own]
+    /// Address of a running `sinew serve sequencer` [default: the benchmark starts a server process]
     #[arg(long, value_name = "URL|HOST:PORT")]
     address: Option<String>,
-    /// Clients, each in a thread of its own
+    /// Number of clients, each in a thread of its own, 1 to 64
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=64))]
     clients: u16,
-    /// Calls in flight for each client; 64 for herd and herd-opt
+    /// Calls in flight for each client, 1 to 1024; always 64 for herd and herd-opt
     #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     window: u16,
-    /// Calls sent together [default: 16, or what --window allows]
+    /// Calls sent together, at most --window [default: 16, or --window if that is less]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: Option<u16>,
-    /// Numbers in each call when ranges are measured as well (rpc, atomics); 1 leaves that out
+    /// Numbers that each call takes when ranges are measured as well, 2 to 65536; 1 measures no ranges. For rpc and
+    /// atomics
     #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     range: u32,
     #[command(flatten)]

@@ -11,16 +11,18 @@ use crate::fabrics::{self, Purpose};
 use crate::{Outcome, Usage, advice, interrupted, output};
 
 const AFTER_HELP: &str = "\
-Prints the numbers, one on each line. No other call gets them, and a call that begins after this one is over gets greater ones.
+Prints the numbers, one on each line. No other call gets them, and a call that begins after this one is over gets
+greater ones.
 
-The epoch identifies the run of the server that gave them. A restarted server may have forgotten how far it was (unless it keeps notes:
-see `sinew serve sequencer --help`); with --epoch its numbers are refused.
+The epoch identifies the run of the server that gave them. A restarted server may have forgotten how far it was
+(unless it keeps notes: see `sinew serve sequencer --help`); with --epoch its numbers are refused.
 
-JSON: first, last, count, epoch.
+--json prints first, last, count and epoch.
 
 Examples:
   sinew seq next
-  sinew seq next --address udp://10.0.0.1:7000 --count 100 --epoch 00c0ffee00c0ffee";
+  sinew seq next --address udp://10.0.0.1:7000 --count 100
+  sinew seq next --epoch 00c0ffee00c0ffee";
 
 /// Take the next number, or several.
 #[derive(clap::Args)]
@@ -29,10 +31,10 @@ pub struct Args {
     /// Address of the sequencer: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     #[arg(long, value_name = "URL", default_value = ADDRESS)]
     address: String,
-    /// Numbers to take, one after the other
+    /// Count of consecutive numbers to take, from 1
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
-    /// Fail unless the server has this epoch
+    /// Fail unless the server has this epoch, 16 hexadecimal digits, as an earlier call printed it
     #[arg(long, value_parser = parse_epoch)]
     epoch: Option<Epoch>,
     /// Print one JSON object

@@ -17,18 +17,19 @@ use crate::verbs::{DeviceArgs, parse_address};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
-Every number is handed out once, and a call that begins after another one ended, at any client, gets a greater one. When a client dies, only
-the numbers that were on their way to it are lost.
+Every number is handed out once, and a call that begins after another one ended, at any client, gets a greater one.
+When a client dies, only the numbers that were on their way to it are lost.
 
-A restarted server begins at --first, and hands out old numbers again if that is too low. With --notes this is not needed: a server
-that was shut down cleanly resumes where it was. About once a second the server notes how far it may go, so one that was killed repeats no
-number, but leaves a gap. The gap is at most 65,536 numbers, or, for a server that hands out that many a second, about two seconds' numbers at its
-highest rate. Each start has an epoch of its own, which clients can compare.
+A restarted server begins at --first, and hands out old numbers again if that is too low. With --notes this is not
+needed: a server that was shut down cleanly resumes where it was. About once a second the server notes how far it may
+go, so one that was killed repeats no number, but leaves a gap. The gap is at most 65,536 numbers, or, for a server
+that hands out that many a second, about two seconds' numbers at its highest rate. Each start has an epoch of its own,
+which clients can compare.
 
 Examples:
   sinew serve sequencer
-  sinew serve sequencer udp://0.0.0.0:7000 --notes /var/lib/sequencer/notes
-  sinew serve sequencer shm://seq --threads 2 --first 1000000     (at shm://seq and shm://seq.1, one sequence)
+  sinew serve sequencer udp://0.0.0.0:7000 --notes notes
+  sinew serve sequencer shm://seq --threads 2   # at shm://seq, shm://seq.1
   sinew serve sequencer --design spec-s0 --fabric ibverbs 0.0.0.0:7100";
 
 /// Hand out unique, increasing numbers until Ctrl-C.
@@ -36,7 +37,8 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// Address to serve at: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT; for designs on
-    /// verbs HOST:PORT, at which clients connect [default: shm://sequencer, 127.0.0.1:0]
+    /// verbs HOST:PORT, the TCP address at which clients connect [default: shm://sequencer, or 127.0.0.1:0 for designs
+    /// on verbs]
     address: Option<String>,
     /// Design of the sequencer; all designs but rpc are on verbs
     #[arg(long, value_enum, default_value = "rpc")]
@@ -45,14 +47,14 @@ pub struct Args {
     device: DeviceArgs,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// First number; with --notes, no lower than what is noted [default: 0]
+    /// First number to hand out; with --notes, the noted number if that is higher [default: 0]
     #[arg(long, allow_negative_numbers = true)]
     first: Option<u64>,
-    /// Most numbers that one call may ask for
+    /// Numbers that one call can ask for at most, from 1
     #[arg(long, default_value_t = COUNT_MAX_DEFAULT, allow_negative_numbers = true,
         value_parser = clap::value_parser!(u32).range(1..))]
     count_max: u32,
-    /// File to note in how far the numbers may have gone, and to resume from
+    /// File in which the server notes how far the numbers may have gone, and from which it resumes [default: no notes]
     #[arg(long, value_name = "FILE")]
     notes: Option<PathBuf>,
 }

@@ -50,22 +50,23 @@ Equal seeds have equal results.
 Examples:
   sinew sim run cx4 --workload crates/lab/workloads/incast.toml
   sinew sim run mine.toml --workload mine-too.toml --seed 7 --out mine.html
-  sinew sim run cx4 --workload crates/lab/workloads/failure.toml --csv out.csv
+  sinew sim run cx4 --workload mine.toml --csv out.csv
   sinew sim run cx4 --workload x.toml --pcap x.pcap --pcap-host node0";
 
 /// Options of `sinew sim run`.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// Topology: a TOML file, or one of the built-in cx4 and cx5
+    /// Topology of the cluster: a TOML file, or the name of a built-in one, cx4 or cx5
     topology: String,
-    /// Workload: a TOML file
+    /// TOML file of the workload
     #[arg(long, value_name = "FILE")]
     workload: PathBuf,
     /// Seed of all randomness: equal seeds have equal results
     #[arg(long, default_value = "1")]
     seed: u64,
-    /// Also write one self-contained HTML file with plots over virtual time; its former contents stay until then
+    /// Also write one self-contained HTML file with plots over virtual time; its former contents stay until the run
+    /// ends
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Also write a time series as CSV, for spreadsheets and plots: a line for each of 200 intervals, the warm-up
@@ -75,10 +76,10 @@ pub struct Args {
     /// Also write the packets for Wireshark, each at the virtual time when it leaves its sender; 1 GB at most
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Write only packets from or to this host; may be given several times [default: all packets]
+    /// Write only packets from or to this host; repeat the option for further hosts [default: all packets]
     #[arg(long, value_name = "HOST", requires = "pcap")]
     pcap_host: Vec<String>,
-    /// Bytes to keep of each packet, 28 of made-up IPv4 and UDP headers included
+    /// Bytes to keep of each packet, 28 to 65535, of which 28 are made-up IPv4 and UDP headers
     #[arg(long, value_name = "BYTES", requires = "pcap", default_value = "128", value_parser = clap::value_parser!(u32).range(28..=65_535))]
     pcap_bytes: u32,
     /// Print one JSON object

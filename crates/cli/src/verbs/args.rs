@@ -14,77 +14,80 @@ use crate::measure::{MeasureArgs, with_progress};
 use crate::{Outcome, Usage};
 
 pub const BW_HELP: &str = "\
-Like ib_send_bw, ib_write_bw and ib_read_bw. MB are 2^20 bytes. Over shm the limit is one thread that copies messages of the same size
-into memory of the same layout; for SEND it is a bare ring, and for messages that do not fit one, copies of
-memory that another core has just written.
-Contents are checked: messages and results of READs as they arrive; of WRITEs the last in each place, at the end of each slice.
+Like ib_send_bw, ib_write_bw and ib_read_bw. MB are 2^20 bytes. Over shm the limit is one thread that copies messages
+of the same size into memory of the same layout; for SEND it is a bare ring, and for messages that do not fit one,
+copies of memory that another core has just written. Contents are checked: messages and results of READs as they
+arrive; of WRITEs the last in each place, at the end of each slice.
 
 Examples:
   sinew verbs bw --op write --size 64K
   sinew verbs bw --op read --sizes 2..1M --json";
 
 pub const RATE_HELP: &str = "\
-Small messages, with --window in flight on each queue pair, --doorbell of them started by one doorbell, and one in --signal signaled. Over UC and UD the
-receiver of SENDs and WRITEs with immediate reports to the sender how far it is, with a SEND of a header now and then, and only messages that arrived
-count. Nobody reports the arrival of plain WRITEs over UC, so those sent count. The limit is that of `bw`; for atomics, those of one thread alone.
+Small messages, with --window in flight on each queue pair, --doorbell of them started by one doorbell, and one in
+--signal signaled. Over UC and UD the receiver of SENDs and WRITEs with immediate reports to the sender how far it is,
+with a SEND of a header now and then, and only messages that arrived count. Nobody reports the arrival of plain WRITEs
+over UC, so those sent count. The limit is that of `bw`; for atomics, those of one thread alone.
 
 Examples:
   sinew verbs rate --op write --inline
   sinew verbs rate --op send --transport ud --header-only
-  sinew verbs rate --op write --threads 4 --inbound --fail-if-ratio-below 0.5";
+  sinew verbs rate --op write --threads 4 --inbound";
 
 pub const LAT_HELP: &str = "\
-Like ib_send_lat, ib_write_lat, ib_read_lat and ib_atomic_lat: the latency of a READ or an atomic is from its post to its completion; that of a SEND, a WRITE or a
-WRITE with immediate is half of a message's round trip. Over shm a READ reads what the server's processor has just written; its limit is a plain copy of the
-same bytes, which another processor has just written. The other limits are one atomic, half a cache line's round trip between the
-cores (WRITE), and half of a packet's round trip through bare rings (SEND, WRITE with immediate).
+Like ib_send_lat, ib_write_lat, ib_read_lat and ib_atomic_lat: the latency of a READ or an atomic is from its post to
+its completion; that of a SEND, a WRITE or a WRITE with immediate is half of a message's round trip. Over shm a READ
+reads what the server's processor has just written; its limit is a plain copy of the same bytes, which another
+processor has just written. The other limits are one atomic, half a cache line's round trip between the cores (WRITE),
+and half of a packet's round trip through bare rings (SEND, WRITE with immediate).
 
 Examples:
   sinew verbs lat --op read --size 64
   sinew verbs lat --op send --transport ud --wait events";
 
 pub const ECHO_HELP: &str = "\
-A client sends a message and the server sends it back (sigcomm14 3.2.2): as WRITE and WRITE (ww), WRITE and SEND over UD (ws), SEND and
-SEND (ss), WRITEs with immediate (imm). Both sides check each message: the first 32 bytes and the last 8, a word of every 4 KB, and one message in 64 byte for byte.
-With one message in flight the figure is the round trip, with more it is the rate.
+A client sends a message and the server sends it back (sigcomm14 3.2.2): as WRITE and WRITE (ww), WRITE and SEND over
+UD (ws), SEND and SEND (ss), WRITEs with immediate (imm). Both sides check each message: the first 32 bytes and the
+last 8, a word of every 4 KB, and one message in 64 byte for byte. With one message in flight the figure is the round
+trip, with more it is the rate.
 
 Examples:
   sinew verbs echo --form ww
-  sinew verbs echo --form ws --transport uc --window 32 --threads 4 --inbound --json";
+  sinew verbs echo --form ws --window 32 --threads 4 --inbound --json";
 
 /// Options of every measurement.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     device: DeviceArgs,
-    /// Address of a running `sinew verbs serve` [default: a server is started in a process of its own]
+    /// Address of a running `sinew verbs serve` [default: the benchmark starts a server process]
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
     address: Option<String>,
-    /// Transport of the queue pairs [default: rc; for echo uc, and ud for --form ss]
+    /// Transport of the queue pairs [default: rc]
     #[arg(long, visible_alias = "connection", value_enum, ignore_case = true)]
     transport: Option<Carrier>,
-    /// Length of a message, in bytes: 32, 64K, 8M [default: 32; 64K for bw, 8 for atomics]
+    /// Length of a message, in bytes, at most 64M [default: 32; 8 for atomics]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
     size: Option<usize>,
-    /// Measure all sizes from the first to the second, each twice the one before: 2..64K
+    /// Measure all sizes from the first to the second, in bytes, each twice the one before: 2..64K
     #[arg(long, value_name = "SIZE..SIZE", conflicts_with = "size", value_parser = parse_sizes)]
     sizes: Option<(usize, usize)>,
-    /// Copy messages into the requests [default for lat and echo, up to 220 bytes]
+    /// Copy messages into the requests
     #[arg(long)]
     inline: bool,
-    /// Do not copy messages into the requests, even where that is the default
+    /// Leave messages in memory, where the device reads them
     #[arg(long, conflicts_with = "inline")]
     no_inline: bool,
-    /// Requests in flight on each queue pair [default: 128; 1 for echo]
+    /// Requests in flight on each queue pair, 1 to 16384 [default: 128]
     #[arg(long, visible_alias = "tx-depth", allow_negative_numbers = true)]
     window: Option<usize>,
-    /// Signaling interval: one request in this many is signaled [default: 64, or the window; for long echoes fewer]
+    /// Signaling interval: one request in this many is signaled, at most --window [default: 64, or --window if less]
     #[arg(long, visible_alias = "cq-mod", allow_negative_numbers = true)]
     signal: Option<usize>,
-    /// Queue pairs between two threads
+    /// Queue pairs between two threads; at most 4096 on a side
     #[arg(long, visible_alias = "qp", default_value_t = 1, allow_negative_numbers = true)]
     qps: usize,
-    /// Threads of each side
+    /// Number of threads of each side, 1 to 256
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     threads: usize,
     /// Connect all client threads to one server thread
@@ -115,11 +118,11 @@ pub struct OpArgs {
     /// Operation of a request
     #[arg(long, value_enum, default_value = "write")]
     op: Op,
-    /// READs for each object, one after the other; all but the last read 8 bytes (READ-Intr-2 to 4 of apnet19; 1 is a
-    /// plain READ)
+    /// READs for each object, 1 to 4, one after the other; all but the last read 8 bytes (READ-Intr-2 to 4 of apnet19;
+    /// 1 is a plain READ). For --op read
     #[arg(long, value_name = "READS", allow_negative_numbers = true)]
     read_intr: Option<usize>,
-    /// SEND an immediate without data
+    /// SEND an immediate of 4 bytes without data; for --op send
     #[arg(long)]
     header_only: bool,
     #[command(flatten)]
@@ -131,7 +134,7 @@ pub struct OpArgs {
 pub struct LoadArgs {
     #[command(flatten)]
     op: OpArgs,
-    /// Requests started by one doorbell [default: 1 for bw, 16 for rate]
+    /// Requests started by one doorbell, at most --window [default: 16, or --window if that is less]
     #[arg(long, visible_alias = "post-list", allow_negative_numbers = true)]
     doorbell: Option<usize>,
 }
@@ -139,7 +142,7 @@ pub struct LoadArgs {
 /// Options of echoes.
 #[derive(clap::Args)]
 pub struct EchoArgs {
-    /// Verbs of a message there and back
+    /// Verbs by which a message goes to the server and comes back
     #[arg(long, value_enum, default_value = "ww")]
     form: Form,
     #[command(flatten)]

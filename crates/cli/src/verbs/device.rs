@@ -36,7 +36,8 @@ pub struct DeviceArgs {
     /// Fabric that carries the verbs
     #[arg(long, value_enum, default_value = "shm")]
     pub fabric: Carried,
-    /// RDMA device, as rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first usable one]
+    /// RDMA device, for --fabric ibverbs: rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first usable
+    /// one]
     #[arg(long, visible_alias = "ib-dev")]
     pub device: Option<String>,
 }

@@ -19,14 +19,14 @@ use crate::serve::{FAILED, READY, SERVING, end_with_stdin};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
-Serves measurements until Ctrl-C, each with threads, queue pairs and memory of its own. Clients connect to HOST:PORT, where the two
-sides exchange what they need. Shared memory works between processes of one user.
+Serves measurements until Ctrl-C, each with threads, queue pairs and memory of its own. Clients connect to HOST:PORT,
+where the two sides exchange what they need. Shared memory works between processes of one user.
 
 Examples:
   sinew verbs serve 127.0.0.1:7100
-  sinew verbs rate --op write --address 127.0.0.1:7100
-  sinew verbs serve 0.0.0.0:7100 --fabric ibverbs      on one host, and on another:
-  sinew verbs bw --fabric ibverbs --address 10.0.0.1:7100";
+  sinew verbs rate --op write --address 127.0.0.1:7100     # elsewhere
+  sinew verbs serve 0.0.0.0:7100 --fabric ibverbs          # on one host
+  sinew verbs bw --fabric ibverbs --address 10.0.0.1:7100  # on another";
 
 /// Measurements at a time.
 const SESSIONS_MAX: usize = 16;
@@ -40,10 +40,10 @@ const SETTLING: Duration = Duration::from_millis(500);
 pub struct Args {
     #[command(flatten)]
     device: DeviceArgs,
-    /// Address at which clients connect; port 0 means any free port
+    /// TCP address at which clients connect; port 0 means any free port
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:0", value_parser = parse_address)]
     at: String,
-    /// Keep the threads of a measurement on these processors, in turn
+    /// Processors to pin the threads of a measurement to, in turn, separated by commas [default: none are pinned]
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pin: Vec<usize>,
     /// Serve for a parent process: print `ready`, and end when standard input does

@@ -19,8 +19,9 @@ use crate::verbs::{Carried, DeviceArgs, Job, parse_address};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
-HERD's cache: clients WRITE requests into the server's memory, over shared memory or an RDMA device, and are answered with datagrams.
-Clients connect to HOST:PORT to be admitted. Each worker polls on a processor of its own, and naps when no request has come for a while.
+HERD's cache: clients WRITE requests into the server's memory, over shared memory or an RDMA device, and are answered
+with datagrams. Clients connect to HOST:PORT to be admitted. Each worker polls on a processor of its own, and naps
+when no request has come for a while.
 
 Examples:
   sinew serve herd 127.0.0.1:7200 --keys 1M
@@ -38,13 +39,13 @@ pub enum Schedule {
 /// Options of workers, beside their schedule.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WorkerArgs {
-    /// Worker threads, each with a partition of the keys
+    /// Number of worker threads, each with a partition of the keys, 1 to 64
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
-    /// UD queue pairs of each worker, used in turn [default: 1 for herd, 3 for herd-opt]
+    /// UD queue pairs of each worker, used in turn, 1 to 64 [default: 1 with --design herd, 3 with herd-opt]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=64))]
     response_qps: Option<u8>,
-    /// Ring the doorbell for each answer rather than once for each batch
+    /// Ring the doorbell for each answer instead of once for each batch; herd always does so
     #[arg(long)]
     doorbell_each: bool,
     /// Longest answer that is sent inline, in bytes
@@ -92,7 +93,7 @@ impl WorkerArgs {
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Address at which clients ask to be admitted; port 0 means any free port
+    /// TCP address at which clients ask to be admitted; port 0 means any free port
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:0", value_parser = parse_address)]
     at: String,
     /// Way in which workers serve requests
@@ -102,25 +103,25 @@ pub struct Args {
     device: DeviceArgs,
     #[command(flatten)]
     workers: WorkerArgs,
-    /// Requests of a client in flight to each worker; a power of two
+    /// Requests that each client can have in flight to each worker: a power of two up to 1024
     #[arg(long, default_value_t = WINDOW, value_parser = parse_window)]
     window: usize,
-    /// Most requests executed together, for herd-opt
+    /// Requests that a worker executes together at most, 1 to 256; only for --design herd-opt
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     batch: u16,
-    /// Clients at a time
+    /// Clients that can be admitted at a time, 1 to 65536
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
     clients: u32,
-    /// Keys stored before serving, those of `sinew kv bench`
+    /// Number of keys to store before serving: the keys that `sinew kv bench` asks for
     #[arg(long, default_value = "0", value_parser = parse_count)]
     keys: usize,
-    /// Length of their values, in bytes
+    /// Length of the values of these keys, in bytes, at most 1000
     #[arg(long, default_value = "32", value_parser = parse_size)]
     value_size: usize,
-    /// Memory for the items of all workers, in bytes [default: 64M, or what the keys need]
+    /// Memory for the items of all workers, in bytes [default: 64M, or as much as --keys need]
     #[arg(long, value_parser = parse_size)]
     memory: Option<usize>,
-    /// Processors of the workers
+    /// Processors to pin the workers to, in turn, separated by commas [default: workers are not pinned]
     #[arg(long, value_name = "CPU", value_delimiter = ',')]
     pin: Vec<usize>,
     /// Serve for a parent process: say `ready`, and end when standard input does

@@ -3,7 +3,7 @@
 use sinew_lab::workload::{GroupReport, Report};
 
 use crate::table;
-use sinew_harness::units;
+use sinew_harness::units::{self, counted};
 
 /// The whole report. `what` says what was run.
 pub fn of(what: &str, report: &Report) -> String {
@@ -35,7 +35,10 @@ pub fn of(what: &str, report: &Report) -> String {
     parts.extend(report.groups.iter().filter_map(trouble));
     let Report { delivered, lost, corrupted, marked, pauses, .. } = report;
     parts.push(format!(
-        "{delivered} packets arrived, {lost} were lost, {corrupted} corrupted, {marked} marked; {pauses} pauses"
+        "{} arrived, {lost} {} lost, {corrupted} corrupted, {marked} marked; {}",
+        counted(*delivered, "packet"),
+        if *lost == 1 { "was" } else { "were" },
+        counted(*pauses, "pause")
     ));
     parts.extend(report.drops.iter().map(|drops| format!("  {} lost: {}", drops.packets, drops.place)));
     let fault = |fault: &sinew_lab::workload::FaultReport| {
@@ -63,12 +66,12 @@ fn times(group: &GroupReport) -> Vec<String> {
 /// Failures of a group, if there were any.
 fn trouble(group: &GroupReport) -> Option<String> {
     let all = [
-        (group.failed, "calls failed"),
-        (group.retransmissions, "retransmissions"),
-        (group.sessions_lost as u64, "sessions lost"),
+        (group.failed, "call", " failed"),
+        (group.retransmissions, "retransmission", ""),
+        (group.sessions_lost as u64, "session", " lost"),
     ];
-    let some: Vec<String> =
-        all.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+    let some = all.iter().filter(|(count, ..)| *count > 0);
+    let some: Vec<String> = some.map(|(count, what, how)| format!("{}{how}", counted(*count, what))).collect();
     (!some.is_empty()).then(|| format!("{}: {}", group.name, some.join(", ")))
 }
 
