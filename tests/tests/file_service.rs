@@ -82,7 +82,7 @@ impl Client {
             };
             let sequence = if request.changes() { self.sequence } else { 0 };
             let (settled, caller, request) = (self.sequence, Caller::default(), request.clone());
-            match self.send(&Message::Ask(Envelope { client, secret, sequence, settled, caller, request })) {
+            match self.send(&Message::Ask(Envelope { client, secret, sequence, settled, epoch: 0, caller, request })) {
                 Some(Reply::Answer(answer)) => return Ok(answer),
                 Some(Reply::Refused(Error::Rejoin)) => drop(self.join()),
                 Some(Reply::Refused(error)) => return Err(error),

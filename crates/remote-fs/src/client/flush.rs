@@ -347,7 +347,12 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         last.ok_or(Failed::Nonsense)
     }
 
-    fn place(&self, segment: u32) -> Result<Arc<Place>, Failed> {
+    /// The place of a segment. When another lane joins a service that has restarted, all places are forgotten.
+    fn place(&mut self, segment: u32) -> Result<Arc<Place>, Failed> {
+        if let Some(place) = self.client.place(segment) {
+            return Ok(place);
+        }
+        self.learn_places(&[segment])?;
         self.client.place(segment).ok_or(Failed::Data)
     }
 
