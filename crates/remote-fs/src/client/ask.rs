@@ -6,6 +6,7 @@ use sinew_rpc::{Endpoint, Error as RpcError};
 
 use super::error::Failed;
 use super::lane::Lane;
+use super::shared::Identity;
 use crate::protocol::{Answer, Caller, Envelope, Error, FILES, Message, Reply, Request};
 
 const MS: u64 = 1_000_000;
@@ -22,17 +23,21 @@ pub(super) enum Attempt {
 impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// Sends a request on behalf of a caller until it is answered, or the time-out expires.
     pub(super) fn ask(&mut self, caller: &Caller, request: Request) -> Result<Answer, Failed> {
-        self.ask_of(0, caller, request)
+        self.ask_of(None, caller, request)
     }
 
-    /// Sends a request about pages that were reserved in this epoch of the service, on behalf of the client as a whole.
-    pub(super) fn ask_about_pages(&mut self, epoch: u32, request: Request) -> Result<Answer, Failed> {
-        self.ask_of(epoch, &Caller::default(), request)
+    /// Sends a request about pages that the client reserved when it was `of`, on behalf of the client as a whole.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotReserved`] if it is another client by now.
+    pub(super) fn ask_about_pages(&mut self, of: &Identity, request: Request) -> Result<Answer, Failed> {
+        self.ask_of(Some((of.client, of.epoch)), &Caller::default(), request)
     }
 
-    fn ask_of(&mut self, epoch: u32, caller: &Caller, request: Request) -> Result<Answer, Failed> {
+    fn ask_of(&mut self, of: Option<(u64, u32)>, caller: &Caller, request: Request) -> Result<Answer, Failed> {
         let sequence = if request.changes() { self.begin_change()? } else { 0 };
-        let result = self.ask_numbered(epoch, caller, sequence, request);
+        let result = self.ask_numbered(of, caller, sequence, request);
         if sequence > 0 {
             self.client.sequences().end(sequence);
         }
@@ -58,7 +63,13 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    fn ask_numbered(&mut self, epoch: u32, caller: &Caller, sequence: u64, request: Request) -> Result<Answer, Failed> {
+    fn ask_numbered(
+        &mut self,
+        of: Option<(u64, u32)>,
+        caller: &Caller,
+        sequence: u64,
+        request: Request,
+    ) -> Result<Answer, Failed> {
         let until = self.now_ns() + self.client.config.service_timeout_ns;
         // The client number under which the request was first sent.
         let mut sent_as = None;
@@ -78,6 +89,10 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 // A new client cannot ask for the outcome of the old one's request.
                 return Err(Failed::Unknown);
             }
+            if of.is_some_and(|(client, _)| client != identity.client) {
+                return Err(Error::NotReserved.into());
+            }
+            let epoch = of.map_or(0, |(_, epoch)| epoch);
             let (client, secret) = (identity.client, identity.secret);
             let settled = self.client.sequences().settled();
             let envelope = match message.take() {

@@ -90,10 +90,6 @@ fn runs(chunk: &Frosted) -> Vec<(u64, u64, bool)> {
     runs
 }
 
-fn count(chunks: &[Frosted]) -> u64 {
-    chunks.iter().map(|chunk| u64::from(chunk.mask.count_ones())).sum()
-}
-
 impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// Commits files written long ago, or all files if there is much uncommitted data.
     pub(super) fn flush_old(&mut self) {
@@ -156,15 +152,15 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 state.dirty_since_ns = self.now_ns();
                 (chunks, handle, state.dirty_len, state.modified)
             };
-            let error = match self.store(handle, &chunks, len, modified) {
+            let (error, taken) = match self.store(handle, &chunks, len, modified) {
                 Ok((attr, extents)) => {
                     self.stored(file, &attr, &extents);
                     attempts = 0;
                     continue;
                 }
-                Err(error) => error,
+                Err(failed) => failed,
             };
-            self.client.reserve().owe(count(&chunks));
+            self.client.reserve().owe(taken);
             drop(chunks);
             self.thaw(file)?;
             attempts += 1;
@@ -236,15 +232,17 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Writes chunks to the donors and commits them. Returns the file's new attributes, and the places of the pages.
+    ///
+    /// # Errors
+    ///
+    /// The reason, and the number of pages whose promise was used up.
     fn store(
         &mut self,
         handle: u64,
         chunks: &[Frosted],
         len: u64,
         modified: Option<Time>,
-    ) -> Result<(Attr, Vec<Extent>), Failed> {
-        // If the client joins anew before all pages are assigned, some are of a later epoch, and the service refuses the
-        // commit: its data is written again.
+    ) -> Result<(Attr, Vec<Extent>), (Failed, u64)> {
         let of = self.client.identity();
         let mut batch = Batch { of, ..Batch::default() };
         let result =
@@ -257,34 +255,35 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 Failed::Refused(Error::NotReserved | Error::Rejoin) | Failed::Unknown => {}
                 // The file may have the pages by now, or may still get them: the commit is in flight.
                 Failed::Unreachable { .. } | Failed::Nonsense | Failed::Refused(Error::Settled) => {
-                    self.client.doubtful().push(batch.pages().collect());
+                    self.client.doubtful().push((of, batch.pages().collect()));
                 }
                 _ => {
                     self.client.reserve().add(of.joined, batch.pages());
                 }
             }
         }
-        result.map(|attr| (attr, batch.extents))
+        match result {
+            Ok(attr) => Ok((attr, batch.extents)),
+            Err(error) => Err((error, batch.pages().map(|pages| u64::from(pages.count)).sum())),
+        }
     }
 
     /// Returns the pages of abandoned commits to the service, unless the commits were performed. By this time the
     /// service knows that we no longer wait for them, so it will not perform them any more.
     pub(super) fn settle_doubtful(&mut self) {
         loop {
-            let Identity { joined, epoch, .. } = self.client.identity();
-            let Some(mut pages) = self.client.doubtful().pop() else { return };
-            let rest = pages.split_off(pages.len().min(EXTENTS_MAX));
-            let asked = self.ask_about_pages(epoch, Request::GiveBack { pages: pages.clone() });
-            if self.client.identity().joined != joined {
+            let Some((of, mut pages)) = self.client.doubtful().pop() else { return };
+            if self.client.identity().joined != of.joined {
                 continue;
             }
-            match asked {
-                Ok(_) if !rest.is_empty() => self.client.doubtful().push(rest),
+            let rest = pages.split_off(pages.len().min(EXTENTS_MAX));
+            match self.ask_about_pages(&of, Request::GiveBack { pages: pages.clone() }) {
+                Ok(_) if !rest.is_empty() => self.client.doubtful().push((of, rest)),
                 // The pages belong to the file.
                 Ok(_) | Err(Failed::Refused(_)) => {}
                 Err(_) => {
                     pages.extend(rest);
-                    self.client.doubtful().push(pages);
+                    self.client.doubtful().push((of, pages));
                     return;
                 }
             }
@@ -298,8 +297,16 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 let mut at = first;
                 while at < first + count {
                     let left = (first + count - at) as u32;
-                    let taken = self.client.reserve().take(left);
-                    let Some(pages) = taken else {
+                    let taken = {
+                        let mut reserve = self.client.reserve();
+                        if reserve.is_of(batch.of.joined) { Ok(reserve.take(left)) } else { Err(Error::Rejoin) }
+                    };
+                    if taken.is_err() {
+                        // Another lane is joining, or has joined.
+                        let until = self.now_ns() + self.client.config.service_timeout_ns;
+                        self.join(batch.of.joined, until)?;
+                    }
+                    let Some(pages) = taken? else {
                         self.reserve(left.into())?;
                         continue;
                     };
@@ -334,7 +341,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let (extents, behind) = (extents.to_vec(), from + extents.len());
             let request =
                 Request::Commit { handle, size_min: len.min(end), mtime: modified, holes: Vec::new(), extents };
-            match self.ask_about_pages(batch.of.epoch, request) {
+            match self.ask_about_pages(&batch.of, request) {
                 Ok(Answer::Attr(attr)) => (last, from) = (Some(attr), behind),
                 Ok(_) => return Err(Failed::Nonsense),
                 Err(Failed::Refused(Error::Copies)) => {
@@ -353,7 +360,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             return Ok(place);
         }
         self.learn_places(&[segment])?;
-        self.client.place(segment).ok_or(Failed::Data)
+        // The service may have given the segment up. Then its pages are not reserved any more.
+        self.client.place(segment).ok_or(Error::NotReserved.into())
     }
 
     /// Writes a batch to all copies that do not have it.

@@ -235,7 +235,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let mut pages = self.client.reserve().shrink(RESERVE_PAGES_MAX.into());
             pages.truncate(EXTENTS_MAX);
             // If this fails, the pages are unavailable until the client leaves.
-            let _ = self.ask_about_pages(identity.epoch, Request::GiveBack { pages });
+            let _ = self.ask_about_pages(&identity, Request::GiveBack { pages });
         }
     }
 

@@ -48,6 +48,11 @@ impl Reserve {
         true
     }
 
+    /// Whether the pages are those of the client that had joined `joined` times.
+    pub fn is_of(&self, joined: u64) -> bool {
+        self.joined == joined
+    }
+
     /// Takes up to `count` consecutive pages, against an earlier promise.
     pub fn take(&mut self, count: u32) -> Option<Pages> {
         let run = self.runs.front_mut().filter(|_| count > 0)?;

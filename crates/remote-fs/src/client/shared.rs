@@ -54,7 +54,7 @@ pub struct Client {
     sequences: Mutex<Sequences>,
     reserve: Mutex<Reserve>,
     /// Pages of commits whose outcome is unknown, one list for each commit.
-    doubtful: Mutex<Vec<Vec<Pages>>>,
+    doubtful: Mutex<Vec<(Identity, Vec<Pages>)>>,
     places: RwLock<HashMap<u32, Arc<Place>>>,
     donors: RwLock<Arc<Vec<DonorPlace>>>,
     files: Mutex<HashMap<u64, Arc<File>>>,
@@ -196,7 +196,7 @@ impl Client {
         locked(&self.reserve)
     }
 
-    pub(super) fn doubtful(&self) -> MutexGuard<'_, Vec<Vec<Pages>>> {
+    pub(super) fn doubtful(&self) -> MutexGuard<'_, Vec<(Identity, Vec<Pages>)>> {
         locked(&self.doubtful)
     }
 

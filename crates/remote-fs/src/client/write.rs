@@ -157,16 +157,21 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     pub(super) fn reserve(&mut self, missing: u64) -> Result<(), Failed> {
         let ahead = u64::from(self.client.config.reserve_pages);
         let pages = missing.max(ahead).min(RESERVE_PAGES_MAX.into()) as u32;
-        let before = self.client.identity();
+        let until = self.now_ns() + self.client.config.service_timeout_ns;
         let Answer::Fresh(fresh) = self.ask_own(Request::Reserve { pages })? else { return Err(Failed::Nonsense) };
-        let now = self.client.identity();
         if fresh.runs.is_empty() {
             return Err(Failed::Refused(Error::NoSpace));
         }
         self.client.learn(&fresh.places);
-        // The client may have joined anew meanwhile. Pages that the present service did not grant to the present client
-        // are not ours, and the caller asks again.
-        if (fresh.epoch, before.client) == (now.epoch, now.client) {
+        let mut now = self.client.identity();
+        if fresh.epoch > now.epoch {
+            // Another lane is joining a service that has restarted.
+            self.join(now.joined, until)?;
+            now = self.client.identity();
+        }
+        // Pages that an earlier service granted, or that were granted to an earlier client, are not ours. The caller
+        // asks again.
+        if (fresh.epoch, fresh.client) == (now.epoch, now.client) {
             self.client.reserve().add(now.joined, fresh.runs);
         }
         Ok(())

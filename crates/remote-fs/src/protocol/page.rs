@@ -114,6 +114,8 @@ pub struct Place {
 pub struct Fresh {
     /// Epoch of the service, which forgets the reservation when it ends.
     pub epoch: u32,
+    /// The client that has them.
+    pub client: u64,
     /// The pages: as many as requested, or fewer, and at least one.
     pub runs: Vec<Pages>,
     /// Places of their segments.

@@ -470,7 +470,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
 
     /// Checks that the pages are reserved by the client, and were so from when it wrote them on.
     fn check_extents(&self, client: u64, epoch: u32, extents: &[Extent]) -> Result<Vec<Pages>, Error> {
-        if epoch != self.store.kept.epoch {
+        // Punching holes needs no pages.
+        if epoch != self.store.kept.epoch && !extents.is_empty() {
             return Err(Error::NotReserved);
         }
         for Extent { pages, generation, .. } in extents {
@@ -509,7 +510,12 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         let pages = u64::from(pages.min(RESERVE_PAGES_MAX)).min(share).min(left) as u32;
         let runs = space.reserve(client, pages);
         let segments: BTreeSet<u32> = runs.iter().map(|run| run.segment).collect();
-        Answer::Fresh(Fresh { epoch: self.store.kept.epoch, runs, places: reads::places(&self.store, segments) })
+        Answer::Fresh(Fresh {
+            epoch: self.store.kept.epoch,
+            client,
+            runs,
+            places: reads::places(&self.store, segments),
+        })
     }
 
     fn answer(&mut self, client: u64, epoch: u32, caller: &Caller, request: Request) -> Result<Answer, Error> {

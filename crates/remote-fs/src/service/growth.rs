@@ -34,7 +34,7 @@ pub(super) fn plan(lanes: &Lanes, copies: usize, slab_len: u64) -> Option<(Vec<u
         return None;
     }
     chosen.truncate(copies);
-    let free = chosen.iter().map(|lane| lanes.0[*lane].free).min()?;
+    let free = chosen.iter().map(|lane| lanes.0[*lane].room()).min()?;
     let mut len = slab_len.max(SLAB_MIN);
     // A donor's memory is not taken as a single slab, so that the other half can go to another segment, with another
     // donor.

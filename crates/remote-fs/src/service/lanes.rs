@@ -27,6 +27,8 @@ pub(super) struct Lane {
     pub incarnation: Option<u64>,
     /// Free bytes, as far as known.
     pub free: u64,
+    /// Length of a slab that it refused, and the free bytes that it then had: not in one piece.
+    pub refused: Option<(u64, u64)>,
     /// Whether the donor has reported its free bytes since it was fenced.
     pub knows_free: bool,
     pub look_ns: u64,
@@ -46,9 +48,20 @@ impl Lane {
         self.state == State::Ready
     }
 
-    /// Records that the donor refused a slab of `len` bytes: it has `free` bytes, as it says, but not in one piece.
-    pub fn refused(&mut self, len: u64, free: u64) {
-        self.free = free.min(len.saturating_sub(1));
+    /// Records that the donor refused a slab of `len` bytes, although it has `free` bytes.
+    pub fn refuse(&mut self, len: u64, free: u64) {
+        (self.free, self.refused) = (free, Some((len, free)));
+    }
+
+    /// Takes over the free bytes that the donor reports.
+    pub fn set_free(&mut self, free: u64) {
+        self.refused = self.refused.filter(|(_, then)| *then == free);
+        self.free = free;
+    }
+
+    /// Longest slab that it may have, as far as known.
+    pub fn room(&self) -> u64 {
+        self.refused.map_or(self.free, |(len, _)| self.free.min(len.saturating_sub(1)))
     }
 
     /// Whether it may have more to lend than is known.
@@ -69,6 +82,7 @@ impl Lanes {
             state: State::Away { again_ns: 0 },
             incarnation: None,
             free: 0,
+            refused: None,
             knows_free: false,
             look_ns: 0,
             is_looked_at: false,
@@ -120,7 +134,7 @@ impl Lanes {
 
     /// The donors with at least `bytes` free and not in `not`, those with the most first.
     pub fn with_room(&self, bytes: u64, not: &[usize]) -> Vec<usize> {
-        let has_room = |lane: &usize| self.0[*lane].is_ready() && self.0[*lane].free >= bytes && !not.contains(lane);
+        let has_room = |lane: &usize| self.0[*lane].is_ready() && self.0[*lane].room() >= bytes && !not.contains(lane);
         let mut lanes: Vec<usize> = (0..self.0.len()).filter(has_room).collect();
         lanes.sort_by_key(|lane| std::cmp::Reverse(self.0[*lane].free));
         lanes

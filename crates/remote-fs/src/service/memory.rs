@@ -12,7 +12,7 @@ use super::graves::Graves;
 use super::growth::{self, Growth};
 use super::lanes::{Lane, Lanes, State};
 use super::orphans::Orphans;
-use super::repair::{self, Plan, Repair, STEP};
+use super::repair::{self, Beside, Plan, Repair, STEP};
 use super::store::Store;
 use crate::disk::Disk;
 use crate::kept::{Member, Op};
@@ -182,7 +182,8 @@ impl<D: Donors> Memory<D> {
             return Err(Error::Lost);
         }
         store.perform(&Op::Members { segment, members: rest })?;
-        out.iter().for_each(|member| self.orphans.add(segment, *member, &self.lanes));
+        let now_ns = self.now_ns;
+        out.iter().for_each(|member| self.orphans.add(segment, *member, &self.lanes, now_ns));
         store.stats.lost_copies += out.len() as u64;
         self.has_changed = true;
         Ok(true)
@@ -208,8 +209,8 @@ impl<D: Donors> Memory<D> {
             self.look_ns = now_ns + self.config.look_ns;
             self.look(store);
         }
-        self.grow(store, wants_more);
         self.go_on_repairing(store);
+        self.grow(store, wants_more);
         if std::mem::take(&mut self.has_changed) {
             for (number, segment) in &store.kept.segments {
                 store.space.open(*number, self.lanes.is_usable(segment));
@@ -271,10 +272,15 @@ impl<D: Donors> Memory<D> {
 
     /// Gives a segment without contents back, if a missing copy has room nowhere else.
     fn make_room<K: Disk>(&mut self, store: &mut Store<K>) {
-        let beside = (&self.orphans, &self.graves);
-        let copy = repair::without_room(store, &self.lanes, beside, self.config.copies);
-        self.wanted_len = copy.as_ref().map(|copy| copy.len);
-        let Some(segment) = copy.and_then(|copy| repair::to_give_back(store, &self.lanes, &copy)) else { return };
+        let copies = repair::without_room(store, &self.lanes, &self.orphans, self.config.copies);
+        let wanted_len = copies.first().map(|copy| copy.len);
+        if wanted_len.is_none() && self.wanted_len.is_some() {
+            // There is room now: the copy comes before more segments.
+            self.repair_again_ns = self.now_ns;
+        }
+        self.wanted_len = wanted_len;
+        let to_give_back = |copy| repair::to_give_back(store, &self.lanes, &self.orphans, copy);
+        let Some(segment) = copies.iter().find_map(to_give_back) else { return };
         let members = store.kept.segments[&segment].members.clone();
         if store.perform(&Op::Remove { segment }).is_err() {
             return;
@@ -342,7 +348,8 @@ impl<D: Donors> Memory<D> {
                 let now_ns = self.now_ns;
                 let known = &mut self.lanes.0[lane];
                 known.is_looked_at = false;
-                (known.free, known.knows_free, known.look_ns) = (free, true, now_ns + self.config.look_ns);
+                known.set_free(free);
+                (known.knows_free, known.look_ns) = (true, now_ns + self.config.look_ns);
                 if known.incarnation != Some(incarnation) {
                     // It has restarted, and does not know us any more.
                     self.away(lane, now_ns);
@@ -367,7 +374,7 @@ impl<D: Donors> Memory<D> {
             }
             (Purpose::Repair(lane), result) => {
                 if let (Err(CallFailed::Refused(Refusal::Full { asked, free })), Some(_)) = (&result, self.repair) {
-                    self.lanes.0[lane].refused(*asked, *free);
+                    self.lanes.0[lane].refuse(*asked, *free);
                 }
                 self.end_repair(store, false);
                 if is_unreachable {
@@ -473,7 +480,9 @@ impl<D: Donors> Memory<D> {
     fn grow<K: Disk>(&mut self, store: &Store<K>, wants_more: bool) {
         let least = (self.config.slab_len / PAGE as u64 / 4).max(64);
         let is_wanted = wants_more || store.space.free_pages() < least;
-        if self.growth.is_some() || !is_wanted || self.growth_again_ns > self.now_ns {
+        // Memory that was given back for a copy is not to go to another segment.
+        let is_reserved = self.wanted_len.is_some() && !wants_more;
+        if self.growth.is_some() || !is_wanted || is_reserved || self.growth_again_ns > self.now_ns {
             return;
         }
         let Some((lanes, slab_len)) = growth::plan(&self.lanes, self.config.copies, self.config.slab_len) else {
@@ -495,7 +504,7 @@ impl<D: Donors> Memory<D> {
                 self.lanes.0[lane].free = self.lanes.0[lane].free.saturating_sub(lent.len);
             }
             Err(CallFailed::Refused(Refusal::Full { free, .. })) => {
-                self.lanes.0[lane].refused(growth.slab_len, free);
+                self.lanes.0[lane].refuse(growth.slab_len, free);
                 growth.has_failed = true;
             }
             _ => growth.has_failed = true,
@@ -529,11 +538,12 @@ impl<D: Donors> Memory<D> {
             for (segment, members) in repair::abandoned(store, None) {
                 let half = store.kept.segments[&segment].members.iter().find(|member| !member.is_whole).copied();
                 if let (Some(half), Ok(_)) = (half, store.perform(&Op::Members { segment, members })) {
-                    self.orphans.add(segment, half, &self.lanes);
+                    self.orphans.add(segment, half, &self.lanes, self.now_ns);
                 }
             }
-            let beside = (&self.orphans, &self.graves);
-            return match repair::plan(store, &self.lanes, beside, self.config.copies) {
+            let until_ns = self.now_ns.saturating_sub(self.config.patience_ns);
+            let beside = Beside { orphans: &self.orphans, graves: &self.graves, until_ns };
+            return match repair::plan(store, &self.lanes, &beside, self.config.copies) {
                 None => {}
                 Some(Plan::Take { segment, lane, len }) => {
                     self.repair = Some(Repair { segment, lane, to: None, next: 0, step: 0 });
@@ -610,7 +620,7 @@ impl<D: Donors> Memory<D> {
             store.stats.repaired += 1;
             self.repair_again_ns = self.now_ns;
         } else if let (true, Some(to)) = (is_recorded, repair.to) {
-            self.orphans.add(repair.segment, to, &self.lanes);
+            self.orphans.add(repair.segment, to, &self.lanes, self.now_ns);
         }
         self.has_changed = true;
     }

@@ -1,8 +1,8 @@
 //! Slabs that were taken out of their segment while their donor still had them.
 //!
-//! Writes to such a slab may be in flight for as long as the epoch lasts, so it is not given back before the next one.
-//! All that a late write can hit is a page of the slab's own segment that its writer still has reserved. The slab can
-//! therefore become a copy of the same segment again, which also keeps their number bounded.
+//! Clients that have not heard of it may still write to such a slab, so it is not given back in this epoch. Once their
+//! writes are over, it can become a copy of the same segment again, so that a segment has at most one slab at each
+//! donor.
 
 use super::graves::Graves;
 use super::lanes::Lanes;
@@ -17,6 +17,8 @@ struct Orphan {
     is_used: bool,
     /// How often it was taken out.
     times: u32,
+    /// When it was last taken out.
+    since_ns: u64,
 }
 
 /// All of them.
@@ -25,25 +27,32 @@ pub(super) struct Orphans(Vec<Orphan>);
 
 impl Orphans {
     /// Adds a slab that was taken out of a segment, unless its donor has forgotten it.
-    pub fn add(&mut self, segment: u32, member: Member, lanes: &Lanes) {
+    pub fn add(&mut self, segment: u32, member: Member, lanes: &Lanes, now_ns: u64) {
         let is_it = |orphan: &&mut Orphan| (orphan.member.donor, orphan.member.slab) == (member.donor, member.slab);
         match self.0.iter_mut().find(is_it) {
-            Some(known) => (known.is_used, known.times) = (false, known.times + 1),
+            Some(known) => (known.is_used, known.times, known.since_ns) = (false, known.times + 1, now_ns),
             None if lanes.is_fenced(&member) => {
                 let member = Member { is_whole: false, ..member };
-                self.0.push(Orphan { segment, member, is_used: false, times: 1 });
+                self.0.push(Orphan { segment, member, is_used: false, times: 1, since_ns: now_ns });
             }
             None => {}
         }
     }
 
-    /// A slab that can become a copy of a segment: one that was taken out at most `times_max` times, whose donor is
-    /// within reach and has cut off all clients that are gone.
-    pub fn for_segment(&self, segment: u32, times_max: u32, lanes: &Lanes, graves: &Graves) -> Option<Member> {
+    /// A slab that can become a copy of a segment: one that was taken out at most `times_max` times, and before
+    /// `until_ns`, whose donor is within reach and has cut off all clients that are gone.
+    pub fn for_segment(
+        &self,
+        segment: u32,
+        (times_max, until_ns): (u32, u64),
+        lanes: &Lanes,
+        graves: &Graves,
+    ) -> Option<Member> {
         let is_free = |orphan: &&Orphan| {
             let lane = lanes.of(&orphan.member);
             (orphan.segment, orphan.is_used) == (segment, false)
                 && orphan.times <= times_max
+                && orphan.since_ns <= until_ns
                 && lanes.reaches(&orphan.member)
                 && lane.is_some_and(|lane| graves.of_lane(lane).is_empty())
         };
@@ -54,6 +63,11 @@ impl Orphans {
     pub fn lanes_of(&self, segment: u32, lanes: &Lanes) -> Vec<usize> {
         let of = |orphan: &Orphan| (orphan.segment == segment).then(|| lanes.of(&orphan.member)).flatten();
         self.0.iter().filter_map(of).collect()
+    }
+
+    /// Whether a slab was ever taken out.
+    pub fn has(&self, member: &Member) -> bool {
+        self.0.iter().any(|orphan| (orphan.member.donor, orphan.member.slab) == (member.donor, member.slab))
     }
 
     /// Records that a slab is a copy again.

@@ -61,20 +61,29 @@ fn lacking<'a, K: Disk>(
     })
 }
 
+/// What else bears on where a missing copy goes.
+pub(super) struct Beside<'a> {
+    pub orphans: &'a Orphans,
+    pub graves: &'a Graves,
+    /// Slabs that were taken out after this are not used yet.
+    pub until_ns: u64,
+}
+
+impl Beside<'_> {
+    fn orphan(&self, segment: u32, times_max: u32, lanes: &Lanes) -> Option<Member> {
+        self.orphans.for_segment(segment, (times_max, self.until_ns), lanes, self.graves)
+    }
+}
+
 /// Chooses a segment that lacks a copy, and a place for it.
-pub(super) fn plan<K: Disk>(
-    store: &Store<K>,
-    lanes: &Lanes,
-    (orphans, graves): (&Orphans, &Graves),
-    copies: usize,
-) -> Option<Plan> {
+pub(super) fn plan<K: Disk>(store: &Store<K>, lanes: &Lanes, beside: &Beside<'_>, copies: usize) -> Option<Plan> {
     lacking(store, lanes, copies).find_map(|Lacking { segment, len, used }| {
         let adopt = |times_max| {
-            let to = orphans.for_segment(segment, times_max, lanes, graves)?;
+            let to = beside.orphan(segment, times_max, lanes)?;
             Some(Plan::Adopt { segment, lane: lanes.of(&to).filter(|lane| !used.contains(lane))?, to })
         };
         let take = || {
-            let not: Vec<usize> = used.iter().copied().chain(orphans.lanes_of(segment, lanes)).collect();
+            let not: Vec<usize> = used.iter().copied().chain(beside.orphans.lanes_of(segment, lanes)).collect();
             Some(Plan::Take { segment, lane: *lanes.with_room(len, &not).first()?, len })
         };
         // A slab that was taken out again after it had been adopted is at a donor that is likely in trouble.
@@ -82,33 +91,33 @@ pub(super) fn plan<K: Disk>(
     })
 }
 
-/// A missing copy that another donor could have, if there were one with room.
-pub(super) fn without_room<K: Disk>(
-    store: &Store<K>,
-    lanes: &Lanes,
-    (orphans, graves): (&Orphans, &Graves),
-    copies: usize,
-) -> Option<Lacking> {
+/// Missing copies that another donor could have, if there were one with room.
+pub(super) fn without_room<K: Disk>(store: &Store<K>, lanes: &Lanes, orphans: &Orphans, copies: usize) -> Vec<Lacking> {
     if lanes.0.iter().any(Lane::is_coming) {
-        return None;
+        return Vec::new();
     }
-    lacking(store, lanes, copies).find(|Lacking { segment, len, used }| {
-        !lanes.with_room(0, used).is_empty()
-            && lanes.with_room(*len, used).is_empty()
-            && orphans.for_segment(*segment, u32::MAX, lanes, graves).is_none()
-    })
+    let has_none = |Lacking { segment, len, used }: &Lacking| {
+        let others = lanes.with_room(0, used);
+        let has_orphan = orphans.lanes_of(*segment, lanes).iter().any(|lane| others.contains(lane));
+        !others.is_empty() && !has_orphan && lanes.with_room(*len, used).is_empty()
+    };
+    lacking(store, lanes, copies).filter(has_none).collect()
 }
 
-/// Chooses a segment without contents to be given back, so that there is room for this copy.
-pub(super) fn to_give_back<K: Disk>(store: &Store<K>, lanes: &Lanes, copy: &Lacking) -> Option<u32> {
+/// Chooses a segment without contents to be given back, so that there is room for this copy. Clients may still write to
+/// a slab that was ever taken out, so its segment stays.
+pub(super) fn to_give_back<K: Disk>(store: &Store<K>, lanes: &Lanes, orphans: &Orphans, copy: &Lacking) -> Option<u32> {
     let Lacking { segment, len, ref used } = *copy;
-    if store.space.is_free(segment) {
+    let may_go = |number: u32, segment: &Segment| {
+        store.space.is_free(number)
+            && segment.members.iter().all(|member| lanes.reaches(member) && !orphans.has(member))
+    };
+    if may_go(segment, &store.kept.segments[&segment]) {
         return Some(segment);
     }
-    let free = store.kept.segments.iter().filter(|(number, _)| store.space.is_free(**number));
     let mut at_lane = vec![(None, 0); lanes.0.len()];
-    for (number, segment) in free {
-        for lane in segment.members.iter().filter(|member| lanes.reaches(member)).filter_map(|m| lanes.of(m)) {
+    for (number, segment) in store.kept.segments.iter().filter(|(number, segment)| may_go(**number, segment)) {
+        for lane in segment.members.iter().filter_map(|member| lanes.of(member)) {
             let (first, bytes) = &mut at_lane[lane];
             first.get_or_insert(*number);
             *bytes += u64::from(segment.pages) * PAGE as u64;

@@ -276,6 +276,7 @@ impl Dice<'_> {
             6 => Answer::Places(self.many(Self::place)),
             7 => Answer::Fresh(Fresh {
                 epoch: self.half(),
+                client: self.word(),
                 runs: self.many(Self::pages),
                 places: self.many(Self::place),
             }),

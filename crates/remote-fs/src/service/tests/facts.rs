@@ -812,6 +812,8 @@ fn pages_that_were_reserved_before_a_restart_are_not_taken_for_those_reserved_af
     let refused = Reply::Refused(Error::NotReserved);
     assert_eq!(ask(&mut world, before.epoch, 1000, commit.clone()), refused);
     assert_eq!(ask(&mut world, before.epoch, 0, Request::GiveBack { pages: vec![pages] }), refused);
+    let holes = Request::Commit { handle, size_min: 0, mtime: None, holes: vec![(0, 1)], extents: Vec::new() };
+    assert!(matches!(ask(&mut world, 0, 1002, holes), Reply::Answer(Answer::Attr(_))), "it names no pages");
     assert!(matches!(ask(&mut world, after.epoch, 1001, commit.clone()), Reply::Answer(Answer::Attr(_))));
     // A commit that was performed is answered as before, whatever it says now.
     assert!(matches!(ask(&mut world, before.epoch, 1001, commit), Reply::Answer(Answer::Attr(_))));
