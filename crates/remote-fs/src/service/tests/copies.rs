@@ -1,0 +1,173 @@
+//! Facts about the copies of segments, each shown in a simulated world.
+
+use sinew_remote_memory::donor::{Answer as Said, Call};
+
+use super::facts::{MB, page, world};
+use super::world::*;
+use crate::protocol::*;
+
+#[test]
+fn a_donor_that_dies_loses_nothing_and_its_copies_are_made_anew() {
+    let mut world = world(3, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    for at in 0..300 {
+        client.write(&mut world, handle, at, &page(at as u8)).unwrap();
+    }
+    for lane in 0..3 {
+        world.net.borrow_mut().restart(lane);
+        // Donors are checked once a second.
+        world.run(2_000);
+        world.run_until("all has two copies again", |world| {
+            let _ = client.ask(world, Request::Heartbeat);
+            world.service().degraded() == (0, 0) && world.service().donors_ready() == (3, 3)
+        });
+        for at in 0..300 {
+            assert_eq!(client.read(&mut world, handle, at), Some(page(at as u8)), "page {at}");
+        }
+        // Writes continue meanwhile.
+        client.write(&mut world, handle, lane as u64, &page(lane as u8)).unwrap();
+    }
+    assert!(world.service().stats().repaired >= 2);
+}
+
+#[test]
+fn a_copy_that_a_client_does_not_reach_is_none_and_the_last_one_stays() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(1)).unwrap();
+    world.net.borrow_mut().hosts[0].is_alive = false;
+    client.write(&mut world, handle, 1, &page(2)).unwrap();
+    assert_eq!(client.read(&mut world, handle, 1), Some(page(2)));
+    world.net.borrow_mut().hosts[1].is_alive = false;
+    assert_eq!(client.write(&mut world, handle, 2, &page(3)).err(), Some(Error::Lost));
+    world.net.borrow_mut().hosts[1].is_alive = true;
+    world.run_until("it is written", |world| {
+        let _ = client.ask(world, Request::Heartbeat);
+        client.write(world, handle, 2, &page(3)).is_ok()
+    });
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(1)));
+}
+
+/// Runs until every segment has all its copies, after what happened to a donor has been noticed.
+fn until_whole(world: &mut World, client: &mut Client) {
+    for _ in 0..if world.net.borrow().hosts.iter().all(|host| host.is_alive) { 3 } else { 15 } {
+        world.run(1_000);
+        let _ = client.ask(world, Request::Heartbeat);
+    }
+    world.run_until("all has its copies", |world| {
+        let _ = client.ask(world, Request::Heartbeat);
+        world.service().degraded() == (0, 0)
+    });
+}
+
+/// Writes files of a hundred pages until there is no memory left, or `max` pages. The first byte of each is its number.
+fn fill(world: &mut World, client: &mut Client, max: usize) -> Vec<u64> {
+    let mut handles = Vec::new();
+    for at in 0..max {
+        if at % 100 == 0 {
+            let name = format!("{} {}", client.number, client.opens.len());
+            handles.push(client.create(world, &name).unwrap().1);
+        }
+        let handle = handles[at / 100];
+        match client.write(world, handle, at as u64 % 100, &page((at / 100) as u8)) {
+            Ok(_) => {}
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    handles
+}
+
+#[test]
+fn copies_that_clients_take_out_again_and_again_use_up_no_memory() {
+    let mut world = world(3, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(7)).unwrap();
+    let lent = |world: &World| world.net.borrow().hosts.iter().map(|host| host.donor.lent_bytes()).sum::<u64>();
+    let mut most = 0;
+    for round in 0..60 {
+        let Ok(Answer::Layout(layout)) = client.ask(&mut world, Request::Layout { handle, at: 0, count: 1 }) else {
+            panic!("there is a layout")
+        };
+        let place = &layout.places[0];
+        let Replica { donor, incarnation, .. } = place.copies[round % place.copies.len()];
+        client.ask(&mut world, Request::Failed { segment: place.segment, donor, incarnation }).unwrap();
+        until_whole(&mut world, &mut client);
+        client.write(&mut world, handle, 1 + round as u64, &page(round as u8)).unwrap();
+        most = most.max(lent(&world));
+    }
+    for round in 0..60 {
+        assert_eq!(client.read(&mut world, handle, 1 + round), Some(page(round as u8)));
+    }
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(7)));
+    // The segment has two copies, and each of the three donors at most one slab of it.
+    assert!(most <= 3 * MB + 2 * 2 * MB, "{most}");
+}
+
+#[test]
+fn a_donor_whose_free_memory_is_in_pieces_is_passed_over_for_a_missing_copy() {
+    let mut world = world(4, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(7)).unwrap();
+    let Ok(Answer::Layout(layout)) = client.ask(&mut world, Request::Layout { handle, at: 0, count: 1 }) else {
+        panic!("there is a layout")
+    };
+    let used: Vec<usize> = layout.places[0].copies.iter().map(|copy| (copy.donor.0 - 100) as usize).collect();
+    let [pieces, other] = (0..4).filter(|lane| !used.contains(lane)).collect::<Vec<_>>()[..] else { panic!("two") };
+    // Another volume holds every second half megabyte of one donor, and all but one megabyte of the other.
+    let another = |lane: usize, call: fn(u64, u32) -> Call| world.net.borrow_mut().handle(lane, &call(99, 1)).unwrap();
+    for lane in [pieces, other] {
+        another(lane, |volume, epoch| Call::Fence { volume, epoch });
+    }
+    let half = |volume, epoch| Call::Take { volume, epoch, len: MB / 2 };
+    let mut slabs = Vec::new();
+    while let Ok(Said::Taken { lent, .. }) = world.net.borrow_mut().handle(pieces, &half(99, 1)) {
+        slabs.push(lent.slab);
+    }
+    for slab in slabs.into_iter().step_by(2) {
+        world.net.borrow_mut().handle(pieces, &Call::Free { volume: 99, epoch: 1, slab }).unwrap();
+    }
+    let free = |world: &World, lane: usize| world.net.borrow().hosts[lane].donor.free_bytes();
+    while free(&world, other) > MB {
+        another(other, half);
+    }
+    assert!(free(&world, pieces) >= 3 * MB);
+    // Two donors remain for the copy that is missing now, and the one with more memory has no megabyte in one piece.
+    world.run(1_100);
+    world.net.borrow_mut().hosts[used[0]].is_alive = false;
+    world.run_until("the donor is given up", |world| {
+        let _ = client.ask(world, Request::Heartbeat);
+        world.service().degraded().0 > 0
+    });
+    world.run_until("the copy is made at the other donor", |world| {
+        let _ = client.ask(world, Request::Heartbeat);
+        world.service().degraded() == (0, 0) && world.service().donors_ready().0 == 3
+    });
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(7)));
+}
+
+#[test]
+fn segments_without_contents_are_given_back_for_copies_that_have_room_nowhere_else() {
+    for seed in 0..10 {
+        let mut world = World::new(3, 8 * MB, config(2), seed);
+        let mut client = Client::new(&mut world, 1);
+        let handles = fill(&mut world, &mut client, usize::MAX);
+        assert!(handles.len() > 20, "{}", handles.len());
+        // All but the last few files go.
+        let kept = handles.len() - 7;
+        for (number, handle) in handles[..kept].iter().enumerate() {
+            let name = format!("{} {number}", client.number).into_bytes();
+            client.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name }).unwrap();
+            client.close(&mut world, *handle);
+        }
+        world.net.borrow_mut().hosts[seed as usize % 3].is_alive = false;
+        until_whole(&mut world, &mut client);
+        for (number, handle) in handles.iter().enumerate().skip(kept) {
+            assert_eq!(client.read(&mut world, *handle, 0), Some(page(number as u8)), "file {number}, seed {seed}");
+        }
+    }
+}
