@@ -553,7 +553,6 @@ impl<D: Donors> Memory<D> {
                 Some(Plan::Adopt { segment, lane, to }) => {
                     let mut repair = Repair { segment, lane, to: None, next: 0, step: 0 };
                     if repair.begin(store, to) {
-                        self.orphans.adopt(&to);
                         self.repair = Some(repair);
                         self.has_changed = true;
                     }

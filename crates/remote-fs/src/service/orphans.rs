@@ -8,17 +8,21 @@ use super::graves::Graves;
 use super::lanes::Lanes;
 use crate::kept::Member;
 
-/// A slab that belongs to no segment any more.
+/// A slab that was taken out of a segment. It may be a copy again.
 #[derive(Clone, Copy, Debug)]
 struct Orphan {
     segment: u32,
     member: Member,
-    /// Whether it is a copy again.
-    is_used: bool,
     /// How often it was taken out.
     times: u32,
     /// When it was last taken out.
     since_ns: u64,
+}
+
+impl Orphan {
+    fn is(&self, member: &Member) -> bool {
+        (self.member.donor, self.member.slab) == (member.donor, member.slab)
+    }
 }
 
 /// All of them.
@@ -28,29 +32,28 @@ pub(super) struct Orphans(Vec<Orphan>);
 impl Orphans {
     /// Adds a slab that was taken out of a segment, unless its donor has forgotten it.
     pub fn add(&mut self, segment: u32, member: Member, lanes: &Lanes, now_ns: u64) {
-        let is_it = |orphan: &&mut Orphan| (orphan.member.donor, orphan.member.slab) == (member.donor, member.slab);
-        match self.0.iter_mut().find(is_it) {
-            Some(known) => (known.is_used, known.times, known.since_ns) = (false, known.times + 1, now_ns),
+        match self.0.iter_mut().find(|orphan| orphan.is(&member)) {
+            Some(known) => (known.times, known.since_ns) = (known.times + 1, now_ns),
             None if lanes.is_fenced(&member) => {
                 let member = Member { is_whole: false, ..member };
-                self.0.push(Orphan { segment, member, is_used: false, times: 1, since_ns: now_ns });
+                self.0.push(Orphan { segment, member, times: 1, since_ns: now_ns });
             }
             None => {}
         }
     }
 
     /// A slab that can become a copy of a segment: one that was taken out at most `times_max` times, and before
-    /// `until_ns`, whose donor is within reach and has cut off all clients that are gone.
+    /// `until_ns`, whose donor is not among `used`, is within reach, and has cut off all clients that are gone.
     pub fn for_segment(
         &self,
-        segment: u32,
+        (segment, used): (u32, &[usize]),
         (times_max, until_ns): (u32, u64),
         lanes: &Lanes,
         graves: &Graves,
     ) -> Option<Member> {
         let is_free = |orphan: &&Orphan| {
-            let lane = lanes.of(&orphan.member);
-            (orphan.segment, orphan.is_used) == (segment, false)
+            let lane = lanes.of(&orphan.member).filter(|lane| !used.contains(lane));
+            orphan.segment == segment
                 && orphan.times <= times_max
                 && orphan.since_ns <= until_ns
                 && lanes.reaches(&orphan.member)
@@ -67,15 +70,7 @@ impl Orphans {
 
     /// Whether a slab was ever taken out.
     pub fn has(&self, member: &Member) -> bool {
-        self.0.iter().any(|orphan| (orphan.member.donor, orphan.member.slab) == (member.donor, member.slab))
-    }
-
-    /// Records that a slab is a copy again.
-    pub fn adopt(&mut self, member: &Member) {
-        let is_it = |orphan: &&mut Orphan| (orphan.member.donor, orphan.member.slab) == (member.donor, member.slab);
-        if let Some(orphan) = self.0.iter_mut().find(is_it) {
-            orphan.is_used = true;
-        }
+        self.0.iter().any(|orphan| orphan.is(member))
     }
 
     /// Takes over what a donor says of its slabs when it is fenced again: `place` gives the address of each that it

@@ -69,18 +69,13 @@ pub(super) struct Beside<'a> {
     pub until_ns: u64,
 }
 
-impl Beside<'_> {
-    fn orphan(&self, segment: u32, times_max: u32, lanes: &Lanes) -> Option<Member> {
-        self.orphans.for_segment(segment, (times_max, self.until_ns), lanes, self.graves)
-    }
-}
-
 /// Chooses a segment that lacks a copy, and a place for it.
 pub(super) fn plan<K: Disk>(store: &Store<K>, lanes: &Lanes, beside: &Beside<'_>, copies: usize) -> Option<Plan> {
     lacking(store, lanes, copies).find_map(|Lacking { segment, len, used }| {
         let adopt = |times_max| {
-            let to = beside.orphan(segment, times_max, lanes)?;
-            Some(Plan::Adopt { segment, lane: lanes.of(&to).filter(|lane| !used.contains(lane))?, to })
+            let Beside { orphans, graves, until_ns } = *beside;
+            let to = orphans.for_segment((segment, &used), (times_max, until_ns), lanes, graves)?;
+            Some(Plan::Adopt { segment, lane: lanes.of(&to)?, to })
         };
         let take = || {
             let not: Vec<usize> = used.iter().copied().chain(beside.orphans.lanes_of(segment, lanes)).collect();

@@ -89,10 +89,7 @@ fn copies_that_clients_take_out_again_and_again_use_up_no_memory() {
     let lent = |world: &World| world.net.borrow().hosts.iter().map(|host| host.donor.lent_bytes()).sum::<u64>();
     let mut most = 0;
     for round in 0..60 {
-        let Ok(Answer::Layout(layout)) = client.ask(&mut world, Request::Layout { handle, at: 0, count: 1 }) else {
-            panic!("there is a layout")
-        };
-        let place = &layout.places[0];
+        let place = client.place(&mut world, handle, 0);
         let Replica { donor, incarnation, .. } = place.copies[round % place.copies.len()];
         client.ask(&mut world, Request::Failed { segment: place.segment, donor, incarnation }).unwrap();
         until_whole(&mut world, &mut client);
@@ -113,10 +110,8 @@ fn a_donor_whose_free_memory_is_in_pieces_is_passed_over_for_a_missing_copy() {
     let mut client = Client::new(&mut world, 1);
     let (_, handle) = client.create(&mut world, "f").unwrap();
     client.write(&mut world, handle, 0, &page(7)).unwrap();
-    let Ok(Answer::Layout(layout)) = client.ask(&mut world, Request::Layout { handle, at: 0, count: 1 }) else {
-        panic!("there is a layout")
-    };
-    let used: Vec<usize> = layout.places[0].copies.iter().map(|copy| (copy.donor.0 - 100) as usize).collect();
+    let place = client.place(&mut world, handle, 0);
+    let used: Vec<usize> = place.copies.iter().map(|copy| (copy.donor.0 - 100) as usize).collect();
     let [pieces, other] = (0..4).filter(|lane| !used.contains(lane)).collect::<Vec<_>>()[..] else { panic!("two") };
     // Another volume holds every second half megabyte of one donor, and all but one megabyte of the other.
     let another = |lane: usize, call: fn(u64, u32) -> Call| world.net.borrow_mut().handle(lane, &call(99, 1)).unwrap();

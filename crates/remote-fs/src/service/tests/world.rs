@@ -586,6 +586,14 @@ impl Client {
         panic!("the copies never stand still");
     }
 
+    /// The place of a file's page that is stored.
+    pub fn place(&mut self, world: &mut World, handle: u64, at: u64) -> Place {
+        let Ok(Answer::Layout(mut layout)) = self.ask(world, Request::Layout { handle, at, count: 1 }) else {
+            panic!("there is a layout")
+        };
+        layout.places.remove(0)
+    }
+
     /// Reads a page of a file; `None` when no copy has it.
     pub fn read(&mut self, world: &mut World, handle: u64, at: u64) -> Option<Vec<u8>> {
         let Ok(Answer::Layout(layout)) = self.ask(world, Request::Layout { handle, at, count: 1 }) else {
