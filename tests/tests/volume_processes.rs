@@ -284,7 +284,7 @@ fn what_cannot_be_is_told_with_what_helps() {
         (output.status.code(), text(&output.stderr))
     };
     for (donors, more, why) in [
-        (&["shm://a"][..], &["--size", "16M"][..], "--copies 2: each copy lies at another donor"),
+        (&["shm://a"][..], &["--size", "16M"][..], "--copies 2: each copy needs a donor of its own"),
         (&["shm://a", "udp://b:1"], &["--size", "16M"], "on one fabric"),
         (&["shm://a", "shm://a"], &["--size", "16M"], "named twice"),
         (&["shm://a", "shm://b"], &["--size", "17"], "whole blocks"),
